@@ -4,18 +4,23 @@ run.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 OPENMP = HERE / "openmp" / "runtime.cpp"  # an OpenMP that ThreadSanitizer can examine, unlike libgomp
-BUILDS = ROOT / "build" / "native"  # kept, because compiling takes minutes and is skipped if nothing has changed
+BUILDS = ROOT / "build" / "native"  # kept, because compiling takes minutes; a build is used until its sources change
+PARTS = [part for path in sorted(HERE.glob("*.cpp")) for part in re.findall(r"^PART\((\w+)\)", path.read_text(), re.M)]
+
+_ONE_OBJECT = threading.Lock()  # which several programs link
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,12 @@ class Report:
     """The output of a run.
 
     usable: the instruction sets that this CPU, or the one that qemu emulates, can run. digests: part of the program ->
-    instruction set -> (number of results, digest of their bits).
+    instruction set -> (number of results, digest of their bits). kernels: the names of those that ran.
     """
 
     usable: list[str]
     digests: dict[str, dict[str, tuple[int, str]]]
+    kernels: set[str]
 
     @property
     def isas(self) -> set[str]:
@@ -40,34 +46,30 @@ def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], f
     half a minute.
     """
     library = BUILDS / name / "_native.so"
-    if not _is_newer(library, (path for path in (ROOT / "native").iterdir() if path.is_file())):
-        command = [sys.executable, ROOT / "native" / "build.py", "--output", library, "--isas", ",".join(isas)]
-        _compile([*command, "--compiler", compiler, "--machine", machine, f"--flags={flags}"])
+    command = [sys.executable, ROOT / "native" / "build.py", "--output", library, "--isas", ",".join(isas)]
+    _make(library, [*command, "--compiler", compiler, "--machine", machine, f"--flags={flags}"], _library_sources())
     return library
 
 
 def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] = ()) -> Path:
-    """Build the test program in a folder called ``name``. others: sources whose functions replace those that the
-    library calls.
+    """Build the test program in a folder called ``name``. flags: for linking, and for compiling ``others``, sources whose
+    functions replace those that the library calls. All programs of a compiler link the same object: only the library is
+    to be examined by a sanitizer.
     """
+    made = BUILDS / compiler.replace("/", "_") / "test_kernels.o"
     program = BUILDS / name / "test_kernels"
-    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), *others]
-    if not _is_newer(program, [*sources, *(ROOT / "native").glob("*.h"), Path(__file__)]):
-        program.parent.mkdir(parents=True, exist_ok=True)
-        strict = ["-O2", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
-        command = [compiler, *strict, *flags.split()]
-        units = [source for source in sources if source.suffix == ".cpp"]
-        objects = [program.with_name(f"{unit.stem}.o") for unit in units]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda unit, made: _compile([*command, "-c", unit, "-o", made]), units, objects))
-        _compile([*command, "-rdynamic", *objects, "-o", program, "-ldl"])
+    strict = "-O1 -std=c++17 -ffp-contract=off -D_GLIBCXX_ASSERTIONS -Wall -Wextra -Werror -Wno-psabi".split()
+    with _ONE_OBJECT:
+        _make(made, [*compiler.split(), *strict, "-c", HERE / "test_kernels.cpp", "-o", made], _program_sources())
+    link = [*compiler.split(), "-std=c++17", *flags.split(), "-rdynamic", made, *others, "-o", program, "-ldl"]
+    _make(program, link, _program_sources())
     return program
 
 
-def is_built(name: str, others: Sequence[Path] = ()) -> bool:
-    """Return whether library and program in the folder ``name`` exist, and are newer than their sources."""
-    sources = [path for folder in (ROOT / "native", HERE) for path in folder.iterdir() if path.is_file()]
-    return all(_is_newer(BUILDS / name / built, [*sources, *others]) for built in ("_native.so", "test_kernels"))
+def is_built(name: str) -> bool:
+    """Return whether library and program in the folder ``name`` exist, and are made of the present sources."""
+    library, program = BUILDS / name / "_native.so", BUILDS / name / "test_kernels"
+    return _is_made_of(library, _library_sources()) and _is_made_of(program, _program_sources())
 
 
 def run(
@@ -80,12 +82,12 @@ def run(
     command = [*emulator, str(program), str(library), *isas]
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, f"exit code {result.returncode}: {command}\n{result.stdout}{result.stderr}"
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[-1] == ["all", "passed"]
+    usable, *found, kernels, end = [line.split() for line in result.stdout.splitlines()]
+    assert end == ["all", "passed"]
     digests: dict[str, dict[str, tuple[int, str]]] = {}
-    for part, isa, results, digest in lines[1:-1]:
+    for part, isa, results, digest in found:
         digests.setdefault(part, {})[isa] = (int(results), digest)
-    return Report(lines[0][1:], digests)
+    return Report(usable[1:], digests, set(kernels[1:]))
 
 
 def can_link(compiler: str, flags: str) -> bool:
@@ -97,10 +99,32 @@ def can_link(compiler: str, flags: str) -> bool:
         return False
 
 
-def _is_newer(built: Path, sources: Iterable[Path]) -> bool:
-    return built.exists() and all(source.stat().st_mtime < built.stat().st_mtime for source in sources)
+def _library_sources() -> list[Path]:
+    return sorted(path for path in (ROOT / "native").iterdir() if path.is_file())
 
 
-def _compile(command: Sequence[str | Path]) -> None:
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+def _program_sources() -> list[Path]:
+    headers = [ROOT / "native" / name for name in ("hpcgnn.h", "keyed.h")]
+    return [*headers, *sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h")), OPENMP]
+
+
+def _digest(sources: Iterable[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def _is_made_of(made: Path, sources: Iterable[Path], command: str = "") -> bool:
+    stamp = made.with_name(f"{made.name}.made-of")
+    return made.exists() and stamp.exists() and stamp.read_text().startswith(f"{_digest(sources)}\n{command}")
+
+
+def _make(made: Path, command: Sequence[str | Path], sources: Sequence[Path]) -> None:
+    """Run ``command`` unless it has made the file of the present sources before."""
+    words = [str(word) for word in command]
+    if _is_made_of(made, sources, str(words)):
+        return
+    made.parent.mkdir(parents=True, exist_ok=True)
+    stamp = made.with_name(f"{made.name}.made-of")
+    stamp.unlink(missing_ok=True)
+    result = subprocess.run(words, capture_output=True, text=True)
+    assert result.returncode == 0, f"{words}\n{result.stdout}{result.stderr}"
+    stamp.write_text(f"{_digest(sources)}\n{words}")

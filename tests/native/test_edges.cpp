@@ -1,167 +1,139 @@
 // Operators over the entries of a matrix: compared bit for bit where native/edges.h defines the order of a sum, else
 // with sums in double. Every instruction set and number of threads must give the same bits in any case.
 
-#include <algorithm>
-
-#include "check.h"
-#include "graphs.h"
+#include "plainly.h"
 
 namespace {
 
-template <typename T>
-constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-14;
-
-template <typename T>
-std::vector<T> random_values(const int64_t count, Random& random) {
-    std::vector<T> values(static_cast<size_t>(count));
-    for (T& value : values) value = random.real();
-    return values;
-}
-
-template <typename Function>
-std::vector<Kernel<Function>> kernels(const std::vector<Isa>& isas, const std::string& name) {
-    std::vector<Kernel<Function>> found;
-    for (const Isa& isa : isas) found.emplace_back(isa, name);
+// The result of the first instruction set on one thread, which all others must give as well.
+template <typename T, typename Run>
+std::vector<T> same_everywhere(Isas& isas, const std::string& what, const Run& run) {
+    const std::vector<T> found = run(Way{isas[0], 1, ""});
+    expect(isas, what, found, run);
     return found;
 }
 
+// The largest error of some results: relative to the magnitude of what was added.
 template <typename T>
-std::string with_type(const std::string& name) {
-    return name + (sizeof(T) == 4 ? "_f32" : "_f64");
-}
+struct Errors {
+    double worst = 0;
 
-// Lane j adds values j, j + 16, ...; then lanes j and j + 8 are added, j and j + 4, j and j + 2, j and j + 1.
-template <typename T>
-T dot(const T* a, const T* b, const int64_t width) {
-    T lanes[16] = {};
-    for (int64_t c = 0; c < width; ++c) lanes[c % 16] += a[c] * b[c];
-    for (int half = 8; half > 0; half /= 2) {
-        for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+    void add(const double found, const double expected, const double magnitude) {
+        worst = std::max(worst, std::abs(found - expected) / std::max(magnitude, 1e-30));
     }
-    return lanes[0];
-}
+    bool is_small() const { return worst < (sizeof(T) == 4 ? 2e-6 : 1e-14); }
+};
 
 template <typename T>
-void test_sddmm(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
-    const std::string name = with_type<T>("sddmm");
-    const auto sddmm = kernels<KERNEL_TYPE_OF(T, sddmm)>(isas, name);
-    const Exact<T> a(random_values<T>(graph.rows * width, random)), b(random_values<T>(graph.cols * width, random));
+void test_sddmm(Isas& isas, const Graph& graph, const int64_t width, const hpcgnn_sddmm op, const int64_t heads,
+                Random& random) {
+    const Exact<T> a(random.numbers<T>(graph.rows * width)), b(random.numbers<T>(graph.cols * width));
     const hpcgnn_csr csr = graph.csr();
-    const int64_t some_heads = width % 4 == 0 ? 4 : width;
-    const struct {
-        hpcgnn_sddmm op;
-        int64_t heads;
-    } cases[] = {{HPCGNN_DOT, 1}, {HPCGNN_DOT, some_heads}, {HPCGNN_ADD, 1}, {HPCGNN_LEFT, 1}};
-    for (const auto& c : cases) {
-        const int64_t written = c.op == HPCGNN_DOT ? c.heads : width, columns = width / c.heads;
-        std::vector<T> expected;
-        for (int64_t row = 0; row < graph.rows; ++row) {
-            for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
-                const T *left = a.data() + row * width, *right = b.data() + graph.indices[e] * width;
-                for (int64_t k = 0; k < written; ++k) {
-                    expected.push_back(c.op == HPCGNN_DOT   ? dot(left + k * columns, right + k * columns, columns)
-                                       : c.op == HPCGNN_ADD ? left[k] + right[k]
-                                                            : left[k]);
-                }
-            }
+    const int64_t columns = width / heads;
+    std::vector<T> expected;
+    for (int64_t row = 0; row < graph.rows; ++row) {
+        for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
+            const T *left = a.data() + row * width, *right = b.data() + graph.indices[e] * width;
+            for (int64_t h = 0; h < heads && op == HPCGNN_DOT; ++h)
+                expected.push_back(sum_of_lanes<T>(
+                    columns, [&](const int64_t c) { return left[h * columns + c] * right[h * columns + c]; }));
+            for (int64_t c = 0; c < width && op != HPCGNN_DOT; ++c)
+                expected.push_back(op == HPCGNN_ADD ? left[c] + right[c] : left[c]);
         }
-        const T* right = c.op == HPCGNN_LEFT ? nullptr : b.data();
-        const std::vector<T> found =
-            same_everywhere<T>(isas, graph.entries() * written, name, [&](const size_t k, T* out, const int threads) {
-                sddmm[k](&csr, a.data(), right, width, c.op, c.heads, out, threads);
-            });
-        CHECK(found == expected, name << " op " << c.op << " width " << width << " heads " << c.heads);
     }
+    const std::string what = text("sddmm", op, "entries", graph.entries(), "width", width, "heads", heads);
+    expect(isas, what, expected, [&](const Way& way) {
+        Exact<T> out(static_cast<int64_t>(expected.size()));
+        KERNEL_FOR(T, way, sddmm_f32, sddmm_f64)
+        (&csr, a.data(), op == HPCGNN_LEFT ? nullptr : b.data(), width, op, heads, out.data(), way.threads);
+        return together<T>(out);
+    });
 }
 
-// |found - expected| in units of the sum of the terms' magnitudes.
 template <typename T>
-double error(const T found, const double expected, const double magnitude) {
-    return std::abs(static_cast<double>(found) - expected) / std::max(magnitude, 1e-30);
-}
-
-template <typename T>
-void test_softmax(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
-    const std::string name = with_type<T>("edge_softmax"), back = with_type<T>("edge_softmax_backward");
-    const auto forward = kernels<KERNEL_TYPE_OF(T, edge_softmax)>(isas, name);
-    const auto backward = kernels<KERNEL_TYPE_OF(T, edge_softmax_backward)>(isas, back);
+void test_softmax(Isas& isas, const Graph& graph, const int64_t width, Random& random) {
     const hpcgnn_csr csr = graph.csr();
     const int64_t size = graph.entries() * width;
-    Exact<T> scores(random_values<T>(size, random));
-    const Exact<T> gradient(random_values<T>(size, random));
+    Exact<T> scores(random.numbers<T>(size));
+    const Exact<T> gradient(random.numbers<T>(size));
     for (int64_t i = 0; i < size; ++i) scores[i] *= 20;
     for (int64_t i = 0; i < std::min<int64_t>(size, 2 * width); ++i) scores[i] = -std::numeric_limits<T>::infinity();
-    const Exact<T> alpha(same_everywhere<T>(isas, size, name, [&](const size_t k, T* out, const int threads) {
-        forward[k](&csr, scores.data(), width, out, threads);
+    const std::string what = text("edge_softmax entries", graph.entries(), "width", width);
+    const Exact<T> alpha(same_everywhere<T>(isas, what, [&](const Way& way) {
+        Exact<T> out(size);
+        KERNEL_FOR(T, way, edge_softmax_f32, edge_softmax_f64)(&csr, scores.data(), width, out.data(), way.threads);
+        return together<T>(out);
     }));
-    const std::vector<T> result = same_everywhere<T>(isas, size, back, [&](const size_t k, T* out, const int threads) {
-        backward[k](&csr, alpha.data(), gradient.data(), width, out, threads);
+    const std::vector<T> back = same_everywhere<T>(isas, what + "backward", [&](const Way& way) {
+        Exact<T> out(size);
+        KERNEL_FOR(T, way, edge_softmax_backward_f32, edge_softmax_backward_f64)
+        (&csr, alpha.data(), gradient.data(), width, out.data(), way.threads);
+        return together<T>(out);
     });
-    double worst = 0, worst_back = 0;
-    for (int64_t row = 0; row < graph.rows; ++row) {
-        const int64_t begin = graph.indptr[row] * width, end = graph.indptr[row + 1] * width;
-        for (int64_t c = begin; c < begin + width && begin < end; ++c) {
-            double top = -std::numeric_limits<double>::infinity(), sum = 0, product = 0, magnitude = 0;
-            for (int64_t i = c; i < end; i += width) top = std::max<double>(top, scores[i]);
-            for (int64_t i = c; i < end; i += width) sum += std::isinf(top) ? 0 : std::exp(scores[i] - top);
-            for (int64_t i = c; i < end; i += width) {
-                product += static_cast<double>(alpha[i]) * gradient[i];
-                magnitude += std::abs(static_cast<double>(alpha[i]) * gradient[i]);
-            }
-            for (int64_t i = c; i < end; i += width) {
-                worst = std::max(worst, error(alpha[i], sum == 0 ? 0 : std::exp(scores[i] - top) / sum, 1));
-                const double wanted = alpha[i] * (gradient[i] - product);
-                worst_back = std::max(worst_back, error(result[i], wanted, alpha[i] * (2 + magnitude)));
-            }
+    Errors<T> errors, errors_back;
+    for (int64_t i = 0; i < graph.rows * width; ++i) {
+        const int64_t first = graph.indptr[i / width] * width + i % width, end = graph.indptr[i / width + 1] * width;
+        double top = -std::numeric_limits<double>::infinity(), sum = 0, product = 0, magnitude = 0;
+        for (int64_t k = first; k < end; k += width) top = std::max<double>(top, scores[k]);
+        for (int64_t k = first; k < end; k += width) {
+            sum += std::isinf(top) ? 0 : std::exp(scores[k] - top);
+            product += static_cast<double>(alpha[k]) * gradient[k];
+            magnitude += std::abs(static_cast<double>(alpha[k]) * gradient[k]);
+        }
+        for (int64_t k = first; k < end; k += width) {
+            errors.add(alpha[k], sum == 0 ? 0 : std::exp(scores[k] - top) / sum, 1);
+            errors_back.add(back[k], alpha[k] * (gradient[k] - product), alpha[k] * (2 + magnitude));
         }
     }
-    CHECK(worst < kTolerance<T>, name << " width " << width << " error " << worst);
-    CHECK(worst_back < kTolerance<T>, back << " width " << width << " error " << worst_back);
+    check(errors.is_small() && errors_back.is_small(), what, "errors", errors.worst, errors_back.worst);
 }
 
 template <typename T>
-void test_sum(std::vector<Isa>& isas, const Graph& graph, const int64_t width, Random& random) {
-    const std::string name = with_type<T>("edge_sum");
-    const auto edge_sum = kernels<KERNEL_TYPE_OF(T, edge_sum)>(isas, name);
+void test_sum(Isas& isas, const Graph& graph, const int64_t width, Random& random) {
     const hpcgnn_csr csr = graph.csr();
-    const Exact<T> values(random_values<T>(graph.entries() * width, random));
-    const std::vector<T> found = same_everywhere<T>(
-        isas, graph.rows * width, name,
-        [&](const size_t k, T* out, const int threads) { edge_sum[k](&csr, values.data(), width, out, threads); });
-    double worst = 0;
+    const Exact<T> values(random.numbers<T>(graph.entries() * width));
+    const std::string what = text("edge_sum entries", graph.entries(), "width", width);
+    const std::vector<T> found = same_everywhere<T>(isas, what, [&](const Way& way) {
+        Exact<T> out(graph.rows * width);
+        KERNEL_FOR(T, way, edge_sum_f32, edge_sum_f64)(&csr, values.data(), width, out.data(), way.threads);
+        return together<T>(out);
+    });
+    Errors<T> errors;
     for (int64_t i = 0; i < graph.rows * width; ++i) {
         double sum = 0, magnitude = 0;
         for (int64_t e = graph.indptr[i / width]; e < graph.indptr[i / width + 1]; ++e) {
             sum += values[e * width + i % width];
             magnitude += std::abs(values[e * width + i % width]);
         }
-        worst = std::max(worst, error(found[i], sum, magnitude));
+        errors.add(found[i], sum, magnitude);
     }
-    CHECK(worst < kTolerance<T>, name << " width " << width << " error " << worst);
+    check(errors.is_small(), what, "error", errors.worst);
 }
 
 template <typename T>
-void test_type(std::vector<Isa>& isas) {
-    const int64_t segment = symbol<int64_t()>(isas[0].library, "hpcgnn_segment_entries")();
-    Random random(3);
-    const Graph sparse = make_graph(random_lengths(37, random), 29, segment, random);
-    const Graph heavy = make_graph({2, segment + 1, 0, 3, segment, 2 * segment + 5, 1}, 50, segment, random);
-    const Graph large = make_graph(random_lengths(1000, random), 300, segment, random);
-    const Graph none = make_graph({0, 0}, 0, segment, random);
-    const Graph no_rows = make_graph({}, 3, segment, random);
-    for (const Graph* graph : {&sparse, &heavy, &large, &none, &no_rows}) {
-        for (const int64_t width : {1, 3, 4, 7, 8, 16, 17, 40, 100}) {
-            if (width > 8 && graph->entries() > 1000 && width != 40) continue;
-            test_sddmm<T>(isas, *graph, width, random);
-            test_softmax<T>(isas, *graph, width, random);
-            test_sum<T>(isas, *graph, width, random);
-        }
+void test_edges(Isas& isas) {
+    Graphs graphs;
+    const auto test = [&](const Graph& graph, const int64_t width) {
+        for (const int64_t heads : {int64_t{1}, width % 4 == 0 ? 4 : width})
+            test_sddmm<T>(isas, graph, width, HPCGNN_DOT, heads, graphs.random);
+        for (const hpcgnn_sddmm op : {HPCGNN_ADD, HPCGNN_LEFT}) test_sddmm<T>(isas, graph, width, op, 1, graphs.random);
+        test_softmax<T>(isas, graph, width, graphs.random);
+        test_sum<T>(isas, graph, width, graphs.random);
+    };
+    for (const int64_t width : {1, 3, 4, 7, 8, 16, 17, 40, 100}) test(graphs.sparse, width);
+    for (const int64_t width : {1, 3, 17}) test(graphs.heavy, width);
+    for (const int64_t width : {4, 7}) test(graphs.large, width);
+    for (const Graph* graph : {&graphs.no_entries, &graphs.no_rows}) test(*graph, 8);
+    for (const int64_t width : {4, 7, 8, 40}) {
+        if (!kEverything) continue;
+        test(graphs.heavy, width);
+        test(graphs.large, width);
     }
 }
 
 }  // namespace
 
-void test_edges(std::vector<Isa>& isas) {
-    test_type<float>(isas);
-    test_type<double>(isas);
+PART(edges) {
+    test_edges<float>(isas);
+    test_edges<double>(isas);
 }

@@ -20,7 +20,7 @@ HEADER = (ROOT / "native" / "hpcgnn.h").read_text()
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of native/ with a single kernel, which takes seconds to build."""
+    """A copy of native/ with a single kernel, which takes a second to build."""
     folder = tmp_path / "native"
     shutil.copytree(ROOT / "native", folder)
     (folder / "kernels.cpp").write_text('#include "dropout.h"\n')
@@ -28,9 +28,11 @@ def sources(tmp_path: Path) -> Path:
 
 
 def change(path: Path, before: str, after: str) -> None:
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
+    """Change the first place where ``before`` is, with any white space between its words."""
+    words = r"\s+".join(re.escape(word) for word in before.split())
+    text, count = re.subn(words, lambda found: after, path.read_text(), count=1)
+    assert count == 1
+    path.write_text(text)
 
 
 def build(sources: Path) -> tuple[Path | None, str]:
@@ -41,35 +43,31 @@ def build(sources: Path) -> tuple[Path | None, str]:
     return (output if result.returncode == 0 else None), result.stderr
 
 
-def call(loaded: library.Library, **changes: object) -> torch.Tensor:
-    """Call dropout on empty tensors, with the arguments of hpcgnn/kernels/native/dropout.py."""
-    x, out = torch.ones(2, 3), torch.zeros(2, 3)
-    arguments = {
-        "rows": 2,
-        "width": 3,
-        "ids": torch.arange(2),
-        "key": 1,
-        "threshold": 0,
-        "scale": 2.0,
-        "x": x,
-        "out": out,
-    }
-    loaded.function("dropout_f32", "hpcgnn_scalar_dropout_f32")(**arguments | {"threads": 1} | changes)
+def built(sources: Path) -> Path:
+    path, said = build(sources)
+    assert path is not None, said
+    return path
+
+
+def call(loaded: library.Library, left_out: str = "", **changes: object) -> torch.Tensor:
+    """Call dropout with the arguments of hpcgnn/kernels/native/dropout.py."""
+    out = torch.zeros(2, 3)
+    arguments = {"rows": 2, "width": 3, "ids": torch.arange(2), "key": 1, "threshold": 0, "scale": 2.0}
+    arguments |= {"x": torch.ones(2, 3), "out": out, "threads": 1} | changes
+    arguments.pop(left_out, None)
+    loaded.function("dropout_f32", "hpcgnn_scalar_dropout_f32")(**arguments)
     return out
 
 
 @pytest.mark.builds
-def test_arguments_are_those_of_the_header(sources):
-    built, said = build(sources)
-    assert built is not None, said
-    loaded = library.Library(built)
+def test_arguments_are_those_of_the_header(sources: Path) -> None:
+    loaded = library.Library(built(sources))
     assert loaded.text == HEADER
     assert call(loaded).tolist() == [[2.0] * 3] * 2
     with pytest.raises(TypeError, match="takes exactly"):
         call(loaded, another=1)
     with pytest.raises(TypeError, match="required argument 'out' missing"):
-        loaded.function("dropout_f32", "hpcgnn_scalar_dropout_f32")(rows=2, width=3, ids=None, key=1, threshold=0,
-                                                                    scale=2.0, x=None, threads=1)  # fmt: skip
+        call(loaded, left_out="out")
     for wrong in ({"rows": 2.5}, {"rows": "2"}, {"threads": None}, {"x": 4096}, {"x": "x"}):
         with pytest.raises(Exception, match="argument") as caught:
             call(loaded, **wrong)
@@ -81,75 +79,59 @@ def test_arguments_are_those_of_the_header(sources):
 
 @pytest.mark.builds
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "said"),
     [
-        ("uint32_t threshold,", "uint64_t threshold,"),  # another type
-        ("const int64_t* ids,", "const int32_t* ids,"),  # another type behind a pointer
-        ("uint64_t key, ", ""),  # one argument less
+        ("uint32_t threshold, float", "uint64_t threshold, float", "conflicting declaration"),  # another type
+        ("int64_t* ids, uint64_t key", "int32_t* ids, uint64_t key", "conflicting declaration"),
+        (
+            "uint64_t key, uint32_t threshold, float",
+            "uint32_t threshold, float",
+            "conflicting declaration",
+        ),  # one argument less
+        ("HPCGNN_KERNEL(void, dropout_f64)", "HPCGNN_KERNEL(void, dropout_f16)", "no previous declaration"),
     ],
 )
-def test_a_definition_that_is_not_what_was_declared_does_not_compile(sources, before, after):
-    definitions = sources / "dropout.h"
-    head, kernel, tail = definitions.read_text().partition("HPCGNN_KERNEL(void, dropout_f32)")
-    assert before in tail
-    definitions.write_text(head + kernel + tail.replace(before, after, 1))
-    built, said = build(sources)
-    assert built is None
-    assert "conflicting declaration" in said
-
-
-@pytest.mark.builds
-def test_a_kernel_that_was_not_declared_does_not_compile(sources):
-    change(sources / "dropout.h", "HPCGNN_KERNEL(void, dropout_f64)", "HPCGNN_KERNEL(void, dropout_f16)")
-    built, said = build(sources)
-    assert built is None
-    assert "no previous declaration" in said
+def test_a_definition_that_is_not_what_was_declared_does_not_compile(
+    sources: Path, before: str, after: str, said: str
+) -> None:
+    change(sources / "dropout.h", before, after)
+    path, found = build(sources)
+    assert path is None
+    assert said in found
 
 
 @pytest.mark.builds
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (
-            "int64_t rows, int64_t width, const int64_t* ids",
-            "int64_t count, int64_t width, const int64_t* ids",
-        ),  # a name
-        ("uint32_t threshold,\n", "uint32_t threshold, int extra,\n"),  # one argument more
-        ("const float* x, float* out, int threads", "const double* x, float* out, int threads"),  # another type
+        ("int64_t rows, int64_t width, const int64_t* ids", "int64_t count, int64_t width, const int64_t* ids"),
+        ("uint32_t threshold,", "uint32_t threshold, int extra,"),
+        ("const float* x, float* out", "const double* x, float* out"),
     ],
 )
 def test_a_library_of_another_header_is_not_loaded_and_if_it_were_calls_would_raise(
-    sources, before, after, monkeypatch
-):
-    for name in ("hpcgnn.h", "dropout.h"):
-        head, kernel, tail = (sources / name).read_text().partition("HPCGNN_KERNEL(void, dropout_f32)")
-        before_here = re.sub(r"\s+", r"\\s+", re.escape(before).replace("\\\n", " ").replace("\\ ", " "))
-        changed, count = re.subn(before_here, after, tail, count=1)
-        assert count == 1
-        (sources / name).write_text(head + kernel + changed)
-    body = {"count": "const int64_t rows = count;", "double* x": "const float* y = nullptr;"}
-    used = next((line for name, line in body.items() if name in after), "")
-    call_of = "dropout_rows(rows, width, ids, key, threshold, scale, x, out, threads);"
-    changed_call = call_of.replace(" x,", " y,") if "double" in after else call_of
-    text = (sources / "dropout.h").read_text()
-    (sources / "dropout.h").write_text(text.replace(call_of, f"{used} {changed_call}", 1))
-    built, said = build(sources)
-    assert built is not None, said
+    sources: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = re.search(r"HPCGNN_KERNEL\(void, dropout_f32\)\([^)]*\)", HEADER)
+    assert kernel is not None
+    changed = kernel[0].replace(before, after)
+    assert changed != kernel[0]
+    change(sources / "hpcgnn.h", kernel[0], changed)
+    (sources / "kernels.cpp").write_text(f'#include "hpcgnn.h"\n{changed} {{}}\n')
+    path = built(sources)
     with pytest.raises(ValueError, match=r"_native.so was built from another native/hpcgnn.h: run setup.py"):
-        library.Library(built)
-    monkeypatch.setattr(library, "_HERE", built)  # as in an installed package, which has no native/
-    loaded = library.Library(built)
+        library.Library(path)
+    monkeypatch.setattr(library, "_HERE", path)  # as in an installed package, which has no native/
+    loaded = library.Library(path)
     with pytest.raises(Exception, match=r"argument|takes exactly"):
         call(loaded)
 
 
 @pytest.mark.builds
-def test_a_struct_whose_size_is_another_one_is_not_loaded(sources):
+def test_a_struct_whose_size_is_another_one_is_not_loaded(sources: Path) -> None:
     change(sources / "isa.cpp", "sizeof(hpcgnn_csr)", "sizeof(hpcgnn_csr) + 8")
-    built, said = build(sources)
-    assert built is not None, said
     with pytest.raises(ValueError, match="hpcgnn_csr has 64 bytes, not 56 as here"):
-        library.Library(built)
+        library.Library(built(sources))
 
 
 def test_a_library_of_another_kind_is_not_loaded(tmp_path):

@@ -34,12 +34,11 @@ struct Team {
     std::map<long, bool> singles;  // whether a thread has taken it
 };
 
-// The position of a thread.
+// The position of a thread: the numbers of loops and singles that it has entered, and the first of its iterations.
 struct Place {
     Team* team;
     int number;
-    long loops = 0, singles = 0;  // that it has entered
-    long ordered = 0;             // the first of its iterations
+    long loops = 0, singles = 0, ordered = 0;
 };
 
 Team alone(1);
@@ -55,10 +54,9 @@ void meet() {
     if (++team.waiting == team.size) {
         team.waiting = 0;
         ++team.meetings;
-        team.changed.notify_all();
-    } else {
-        team.changed.wait(lock, [&] { return team.meetings != meeting; });
+        return team.changed.notify_all();
     }
+    team.changed.wait(lock, [&] { return team.meetings != meeting; });
 }
 
 bool take(Loop& loop, long* first, long* last) {
@@ -68,19 +66,6 @@ bool take(Loop& loop, long* first, long* last) {
     *last = loop.step > 0 ? std::min(loop.next, loop.end) : std::max(loop.next, loop.end);
     place.ordered = *first;
     return true;
-}
-
-bool enter(const long start, const long end, const long step, const long chunk, long* first, long* last) {
-    const std::lock_guard<std::mutex> lock(place.team->mutex);
-    Loop& loop = place.team->loops.try_emplace(place.loops, Loop{start, end, step, chunk, start}).first->second;
-    return take(loop, first, last);
-}
-
-void leave() {
-    Team& team = *place.team;
-    const std::lock_guard<std::mutex> lock(team.mutex);
-    const auto loop = team.loops.find(place.loops++);
-    if (++loop->second.left == team.size) team.loops.erase(loop);
 }
 
 }  // namespace
@@ -113,9 +98,10 @@ void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsign
 }
 
 bool GOMP_loop_nonmonotonic_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
-    return enter(start, end, step, chunk, first, last);
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    return take(place.team->loops.try_emplace(place.loops, Loop{start, end, step, chunk, start}).first->second, first,
+                last);
 }
-
 bool GOMP_loop_nonmonotonic_dynamic_next(long* first, long* last) {
     const std::lock_guard<std::mutex> lock(place.team->mutex);
     return take(place.team->loops.at(place.loops), first, last);
@@ -126,40 +112,35 @@ bool GOMP_loop_ordered_dynamic_start(long start, long end, long step, long chunk
         std::fprintf(stderr, "an ordered loop takes one iteration at a time here, not %ld\n", chunk);
         std::abort();
     }
-    return enter(start, end, step, chunk, first, last);
+    return GOMP_loop_nonmonotonic_dynamic_start(start, end, step, chunk, first, last);
 }
-
 bool GOMP_loop_ordered_dynamic_next(long* first, long* last) {
     return GOMP_loop_nonmonotonic_dynamic_next(first, last);
 }
-
 void GOMP_ordered_start() {
-    Team& team = *place.team;
-    std::unique_lock<std::mutex> lock(team.mutex);
-    Loop& loop = team.loops.at(place.loops);
-    team.changed.wait(lock, [&] { return loop.next_ordered == place.ordered; });
+    std::unique_lock<std::mutex> lock(place.team->mutex);
+    Loop& loop = place.team->loops.at(place.loops);
+    place.team->changed.wait(lock, [&] { return loop.next_ordered == place.ordered; });
 }
-
 void GOMP_ordered_end() {
-    Team& team = *place.team;
-    const std::lock_guard<std::mutex> lock(team.mutex);
-    Loop& loop = team.loops.at(place.loops);
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    Loop& loop = place.team->loops.at(place.loops);
     loop.next_ordered += loop.step;
-    team.changed.notify_all();
+    place.team->changed.notify_all();
 }
 
 void GOMP_loop_end_nowait() {
-    leave();
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    const auto loop = place.team->loops.find(place.loops++);
+    if (++loop->second.left == place.team->size) place.team->loops.erase(loop);
 }
-
 void GOMP_loop_end() {
-    leave();
+    GOMP_loop_end_nowait();
     meet();
 }
 
 bool GOMP_single_start() {
-    Team& team = *place.team;
-    const std::lock_guard<std::mutex> lock(team.mutex);
-    return team.singles.try_emplace(place.singles++, true).second;
+    const std::lock_guard<std::mutex> lock(place.team->mutex);
+    return place.team->singles.try_emplace(place.singles++, true).second;
 }
 }
