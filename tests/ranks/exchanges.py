@@ -15,7 +15,6 @@ import torch
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World
 from hpcgnn.comm.codecs import packed
 from hpcgnn.comm.mailbox import Message
-from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 
@@ -223,9 +222,9 @@ def errors_of_nonfinite_rows(world: World) -> list[str]:
     return found
 
 
-def too_many(world: World) -> list[str]:
-    """The sentence on every rank if the last one would send more than MPI can count: rows, and blocks of few rows."""
-    counts_by_case = {32: MOST_ROWS + 1, 2: MOST_ROWS + 1, 16: 65536}
+def too_many(world: World, most: int) -> list[str]:
+    """The sentence on every rank if the last one would send more than ``most`` items: rows, and blocks of few rows."""
+    counts_by_case = {32: most + 1, 2: most + 1, 16: 40}
     found = []
     for bits, count in counts_by_case.items():
         send, receive = np.zeros(world.size, np.int64), np.zeros(world.size, np.int64)
@@ -234,7 +233,7 @@ def too_many(world: World) -> list[str]:
         if world.rank == 0:
             receive[-1] = count
         exchange = Exchange(Messages(world, MessageConfig(bits=bits)), send, receive, layer=2)
-        width = 1 << 20 if bits == 16 else 4  # rows of 2 MiB, or of any size
+        width = 1024 if bits == 16 else 4  # rows of 2 KiB, or of any size
         try:
             exchange.start(torch.zeros(0, width))
         except HpcgnnError as error:
