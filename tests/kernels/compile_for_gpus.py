@@ -1,13 +1,15 @@
 """A program that compiles every kernel for GPUs as the operators start them, on a machine without a GPU.
 
-usage: compile_for_gpus.py cuda:90|hip:gfx942
+usage: compile_for_gpus.py TARGET ... (cuda:90, hip:gfx942)
 
-It calls the operators with tensors of the host; the kernels that they start are compiled for the target, and not run. It prints
-a line for each compiled kernel: its name, and the number of bytes of its machine code.
+It calls the operators with tensors of the host; the kernels that they start are compiled for the targets, and not run. Each
+kernel is compiled for the first types and shapes; with HPCGNN_TESTS=all, for all of them. The program prints a line for each
+compiled kernel: the target, its name, and the number of bytes of its machine code.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -21,46 +23,51 @@ from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.kernels.triton import activation, dropout, edges, int8, messages, narrow, rows, spmm
 
 NODES, WIDTH, HEADS = 70, 128, 8
-SEEN: set[str] = set()
+RUN = JITFunction.run
+EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"
 
 
 class Driver:
-    """The part of a driver that compilation needs."""
+    """The part of a driver that compilation needs. Each target is another device, as Triton keeps kernels by device."""
 
-    def __init__(self, target: GPUTarget) -> None:
-        self._target = target
+    def __init__(self, target: GPUTarget, device: int) -> None:
+        self._target, self._device = target, device
 
     def get_current_target(self) -> GPUTarget:
         return self._target
 
     def get_current_device(self) -> int:
-        return 0
+        return self._device
 
     def get_current_stream(self, device: int = 0) -> int:
         return 0
 
 
-def compile_in_place_of_running(target: GPUTarget) -> None:
-    triton.runtime.driver.set_active(Driver(target))
-    run, code = JITFunction.run, {"cuda": "cubin", "hip": "hsaco"}[target.backend]
+def compile_in_place_of_running(name: str, device: int) -> None:
+    """From now on, a start of a kernel compiles it for the target ``name``."""
+    backend, arch = name.split(":")
+    lanes, code = {"cuda": (32, "cubin"), "hip": (64, "hsaco")}[backend]
+    triton.runtime.driver.set_active(Driver(GPUTarget(backend, int(arch) if arch.isdigit() else arch, lanes), device))
+    compiled: dict[str, set[int]] = {}
 
-    def compiled(self: JITFunction, *given: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        kernel = run(self, *given, grid=grid, warmup=True, **named)
-        line = f"{self.fn.__name__} {len(kernel.asm[code])}"
-        if line not in SEEN:
-            SEEN.add(line)
-            print(line, flush=True)
-        return kernel
+    def run(self: JITFunction, *given: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        sizes = compiled.setdefault(self.fn.__name__, set())
+        if sizes and not EVERYTHING:
+            return
+        size = len(RUN(self, *given, grid=grid, warmup=True, **named).asm[code])
+        if size not in sizes:
+            sizes.add(size)
+            print(name, self.fn.__name__, size, flush=True)
 
-    JITFunction.run = compiled
+    JITFunction.run = run
 
 
 def sparse(csr: Csr) -> None:
     x, entries = torch.zeros(NODES, WIDTH), csr.num_entries
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
+    for dtype in (torch.int8, torch.float32, torch.float64, torch.bfloat16):
         out = torch.zeros(NODES, WIDTH, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
         scale = torch.ones(NODES) if dtype == torch.int8 else None
-        for weight in (None, torch.zeros(entries, dtype=out.dtype), torch.zeros(entries, HEADS, dtype=out.dtype)):
+        for weight in (torch.zeros(entries, HEADS, dtype=out.dtype), torch.zeros(entries, dtype=out.dtype), None):
             spmm.spmm(csr, weight, x.to(dtype), scale, weight is None, out)
     for dtype in (torch.float32, torch.float64):
         a, of_heads = x.to(dtype), torch.zeros(entries, HEADS, dtype=dtype)
@@ -87,11 +94,11 @@ def wires(csr: Csr) -> None:
         row_bytes = payload_bytes(WIDTH, bits)
         buffer = torch.zeros(NODES * (row_bytes + PARAMS_BYTES), dtype=torch.uint8)
         payload_at, params_at = index * row_bytes, NODES * row_bytes + index * PARAMS_BYTES
-        for key in (None, 7):
+        for key in (7, None):
             messages.encode_rows(x, index, bits, key, buffer, payload_at, params_at)
-        for accumulate in (False, True):
+        for accumulate in (True, False):
             messages.decode_rows(buffer, payload_at, params_at, bits, x, index, accumulate)
-        for weighted in (csr, csr.with_weight(torch.ones(csr.num_entries))):
+        for weighted in (csr.with_weight(torch.ones(csr.num_entries)), csr):
             messages.spmm_rows(weighted, buffer, payload_at, params_at, bits, x)
 
 
@@ -113,7 +120,7 @@ def dense_rows() -> None:
 def integers(csr: Csr) -> None:
     x, scale, codes = torch.zeros(NODES, WIDTH), torch.ones(NODES), torch.zeros(NODES, WIDTH, dtype=torch.int8)
     weight, bias, out = torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH), torch.zeros(NODES, WIDTH)
-    for key, factor, accumulate in ((None, None, False), (7, scale, True)):
+    for key, factor, accumulate in ((7, scale, True), (None, None, False)):
         int8.quantize_rows(x, factor, key, codes, scale)
         int8.product(x, key, codes, scale, weight, key, bias if accumulate else None, accumulate, out)
         int8.weight_gradient(codes, scale, x, key, weight, bias)
@@ -123,19 +130,17 @@ def integers(csr: Csr) -> None:
     int8.sddmm(csr, narrow_codes, scale, narrow_codes, scale, "add", 1, of_heads)
 
 
-def main(name: str) -> None:
-    backend, arch = name.split(":")
-    compile_in_place_of_running(
-        GPUTarget(backend, int(arch) if arch.isdigit() else arch, 32 if backend == "cuda" else 64)
-    )
+def main(targets: list[str]) -> None:
     entries = torch.randint(0, NODES, (4000,), dtype=torch.int32)
     indptr = torch.cat((torch.tensor([0, 3000]), torch.linspace(3000, 4000, NODES).long()))  # a hub, and other rows
     csr = Csr(indptr, entries, NODES)
-    sparse(csr)
-    wires(csr)
-    dense_rows()
-    integers(csr)
+    for device, name in enumerate(targets):
+        compile_in_place_of_running(name, device)
+        sparse(csr)
+        wires(csr)
+        dense_rows()
+        integers(csr)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from under_test import BACKENDS
+from hypothesis import example, given
+from hypothesis import strategies as st
+from under_test import BACKENDS, budget, numbers, seeds, widths
 
 from hpcgnn.kernels import Csr, dropout, keyed
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
@@ -12,13 +14,24 @@ from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 KEY = keyed.derive_key(1, 2, 3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 7, 64])
-def test_backends_agree_bit_for_bit(width, dtype):
-    x, ids = torch.randn(300, width, dtype=dtype), torch.randint(0, 2**62, (300,))
-    reference = dropout(x, ids, KEY, 0.3, backend="reference")
-    for name in BACKENDS:
-        assert torch.equal(dropout(x, ids, KEY, 0.3, backend=name), reference), name
+@pytest.mark.parametrize("backend", BACKENDS)
+@budget(30)
+@given(
+    rows=st.integers(0, 300),
+    width=widths,
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    key=st.integers(0, 2**64 - 1),
+    probability=st.sampled_from([0, 0.3, 0.9]),
+    seed=seeds,
+)
+@example(rows=0, width=7, dtype=torch.float32, key=KEY, probability=0.3, seed=0)
+@example(rows=300, width=1, dtype=torch.float32, key=KEY, probability=0, seed=0)
+@example(rows=300, width=602, dtype=torch.float64, key=2**64 - 1, probability=0.3, seed=0)
+def test_backends_agree_bit_for_bit(backend, rows, width, dtype, key, probability, seed):
+    draw = numbers(seed)
+    x, ids = draw(rows, width).to(dtype), (draw(rows).abs() * 2.0**58).long()
+    found = dropout(x, ids, key, probability, backend=backend)
+    assert torch.equal(found, dropout(x, ids, key, probability, backend="reference"))
 
 
 def test_the_mask_follows_the_original_id():
