@@ -6,6 +6,7 @@ All cases run on ranks that are threads, and those that concern communication al
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pyg_reference
 import pytest
@@ -14,15 +15,24 @@ import torch
 from rank_pool import ThreadPool
 from ranks import equivalence
 from ranks.equivalence import CONFIGS, EPOCHS, LR, ORDERED, PRECISIONS, gradient_error, loss_error, relative
+from requires import EVERYTHING
 
 from hpcgnn.data import plan_store
 from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
 
-RANDOM_GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here
-GRAPHS = (*RANDOM_GRAPHS, pytest.param("cora", marks=pytest.mark.slow))
+GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here
 RANKS = (1, 2, 3, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+CASES = list(itertools.product(RANKS, GRAPHS, ("gcn", "sage"), STRATEGIES, TOLERANCE))
+WITH_BATCH_NORM = list(itertools.product(RANKS, GRAPHS, ["sage-batch-norm"], ["hybrid"], TOLERANCE))
+ON_CORA = [(ranks, "cora", model, *others) for ranks, _, model, *others in (*CASES, *WITH_BATCH_NORM)]
+OVER_MPI = list(itertools.product(RANKS[1:], ["multigraph"], ("gcn", "sage"), STRATEGIES, ["float64"]))
+if not EVERYTHING:
+    CASES, WITH_BATCH_NORM = CASES[::5], WITH_BATCH_NORM[::5]  # every fifth case: they have each pair of values
+    ON_CORA = [(4, "cora", "gcn", "hybrid", "float32"), (3, "cora", "sage", "pre", "float64")]
+    ON_CORA += [(2, "cora", "sage-batch-norm", "hybrid", "float64")]
+    OVER_MPI = OVER_MPI[1::4]
 
 
 class Files:
@@ -47,7 +57,7 @@ class Files:
         part = small_graphs.random_parts(graph.num_nodes, ranks)
         if name == "cut":
             graph = small_graphs.without_local_edges(graph, part)
-        elif ranks >= 3 and name in RANDOM_GRAPHS:
+        elif ranks >= 3 and name in GRAPHS:
             part = small_graphs.random_parts(graph.num_nodes, ranks, empty=ranks - 1)
         small_graphs.write_parts(path, graph, part, ranks)
         return path
@@ -71,51 +81,45 @@ def files(tmp_path_factory, shared_data):
 
 
 def check_equal_to_pyg(files, pool, graph, model, strategy, precision):
-    """Compare with PyG, and return the number of rows that travel."""
-    arguments = (files.parts(graph, pool.size), model, strategy, precision)
-    found, rows, begun = pool.run(equivalence.train, *arguments)[0]
+    """Compare with PyG, and check that rows of the strategy's kinds travel."""
+    case = (pool.size, graph, model, strategy, precision)
+    found, rows, begun = pool.run(equivalence.train, files.parts(graph, pool.size), model, strategy, precision)[0]
     state, wanted = files.reference(graph, model, precision)
-    assert begun.keys() == state.keys()
-    assert all(torch.equal(begun[name], value) for name, value in state.items())
-    assert loss_error(found.losses, wanted[0]) <= TOLERANCE[precision]
-    assert gradient_error(found.gradients, wanted[1]) <= TOLERANCE[precision]
+    assert begun.keys() == state.keys(), case
+    assert all(torch.equal(begun[name], value) for name, value in state.items()), case
+    assert loss_error(found.losses, wanted[0]) <= TOLERANCE[precision], case
+    assert gradient_error(found.gradients, wanted[1]) <= TOLERANCE[precision], case
     # Scores come after 20 optimiser steps, which magnify rounding errors.
-    assert relative(found.scores, wanted[2]) <= 10 * TOLERANCE[precision]
-    return rows
+    assert relative(found.scores, wanted[2]) <= 10 * TOLERANCE[precision], case
+    if pool.size > 1:
+        assert (rows["post"] > 0, rows["pre"] > 0) == (strategy != "pre", strategy != "post"), case
 
 
-def check_rows(rows, ranks, strategy):
-    if ranks > 1:
-        assert (rows["post"] > 0) == (strategy != "pre")
-        assert (rows["pre"] > 0) == (strategy != "post")
-
-
-@pytest.mark.parametrize("precision", TOLERANCE)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("model", ["gcn", "sage"])
-@pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_ranks_equal_pyg(files, ranks, graph, model, strategy, precision):
-    check_rows(check_equal_to_pyg(files, ThreadPool(ranks), graph, model, strategy, precision), ranks, strategy)
+def test_ranks_equal_pyg(files, ranks):
+    for _, *case in (case for case in CASES if case[0] == ranks):
+        check_equal_to_pyg(files, ThreadPool(ranks), *case)
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("model", ["gcn", "sage"])
-@pytest.mark.parametrize("ranks", RANKS)
-def test_mpi_ranks_equal_pyg(files, mpi_ranks, ranks, model, strategy):
-    check_rows(check_equal_to_pyg(files, mpi_ranks(ranks), "multigraph", model, strategy, "float64"), ranks, strategy)
+def test_mpi_ranks_equal_pyg(files, mpi_ranks):
+    for ranks, *case in OVER_MPI:
+        check_equal_to_pyg(files, mpi_ranks(ranks), *case)
 
 
-@pytest.mark.parametrize("precision", TOLERANCE)
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("ranks", RANKS)
-def test_batch_norm_uses_the_statistics_of_all_ranks(files, ranks, graph, precision):
-    check_equal_to_pyg(files, ThreadPool(ranks), graph, "sage-batch-norm", "hybrid", precision)
+def test_batch_norm_uses_the_statistics_of_all_ranks(files):
+    for ranks, *case in WITH_BATCH_NORM:
+        check_equal_to_pyg(files, ThreadPool(ranks), *case)
 
 
+@pytest.mark.slow
+def test_ranks_equal_pyg_on_cora(files):
+    for ranks, *case in ON_CORA:
+        check_equal_to_pyg(files, ThreadPool(ranks), *case)
+
+
+@pytest.mark.parametrize("graph", [*GRAPHS, pytest.param("cora", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", ["gcn-dropout", "sage-dropout"])
-@pytest.mark.parametrize("graph", GRAPHS)
 def test_dropout_is_the_same_for_any_number_of_ranks(files, graph, model):
     one, *others = (
         ThreadPool(ranks).run(equivalence.dropout_losses, files.parts(graph, ranks), model)[0] for ranks in RANKS
@@ -124,64 +128,58 @@ def test_dropout_is_the_same_for_any_number_of_ranks(files, graph, model):
         assert losses == pytest.approx(one, rel=1e-10)
 
 
-SABOTAGES = [*((ranks, name) for ranks in RANKS[1:] for name in ("zeroed", "no-backward")), (4, "swapped")]
+# Only from four ranks on does a rank have two peers to swap, because the last rank has no nodes.
+SABOTAGES = [*itertools.product(RANKS[1:], ("zeroed", "no-backward")), (4, "swapped")]
+BROKEN = ("sage", "hybrid", "float64")
 
 
-@pytest.mark.parametrize(("ranks", "sabotage"), SABOTAGES)
-def test_a_broken_exchange_is_noticed(files, ranks, sabotage):
-    """Only from four ranks on does a rank have two peers to swap, because the last rank has no nodes."""
-    with equivalence.sabotage(sabotage):
-        arguments = (files.parts("multigraph", ranks), "sage", "hybrid", "float64")
-        found, _, _ = ThreadPool(ranks).run(equivalence.train, *arguments)[0]
+def assert_noticed(files, trained):
     _, wanted = files.reference("multigraph", "sage", "float64")
-    assert loss_error(found.losses, wanted[0]) > 100 * TOLERANCE["float32"]
+    assert loss_error(trained[0].losses, wanted[0]) > 100 * TOLERANCE["float32"]
+
+
+def test_a_broken_exchange_is_noticed(files):
+    for ranks, name in SABOTAGES:
+        with equivalence.sabotage(name):  # of all threads
+            trained = ThreadPool(ranks).run(equivalence.train, files.parts("multigraph", ranks), *BROKEN)[0]
+        assert_noticed(files, trained)
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("ranks", "sabotage"), SABOTAGES)
-def test_a_broken_exchange_over_mpi_is_noticed(files, mpi_ranks, ranks, sabotage):
-    arguments = (files.parts("multigraph", ranks), "sage", "hybrid", "float64")
-    found, _, _ = mpi_ranks(ranks).run(equivalence.sabotaged, sabotage, equivalence.train, *arguments)[0]
-    _, wanted = files.reference("multigraph", "sage", "float64")
-    assert loss_error(found.losses, wanted[0]) > 100 * TOLERANCE["float32"]
+def test_a_broken_exchange_over_mpi_is_noticed(files, mpi_ranks):
+    for ranks, name in SABOTAGES if EVERYTHING else ((2, "zeroed"), (4, "no-backward"), (4, "swapped")):
+        arguments = (files.parts("multigraph", ranks), *BROKEN)
+        assert_noticed(files, mpi_ranks(ranks).run(equivalence.sabotaged, name, equivalence.train, *arguments)[0])
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("ranks", RANKS)
-def test_plans_stored_in_the_file_equal_those_the_ranks_build(files, ranks, graph):
-    path = files.with_plans(graph, ranks)
-    assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks
+def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
+    for ranks, graph in itertools.product(RANKS, GRAPHS):
+        path = files.with_plans(graph, ranks)
+        assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks, graph
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", RANKS)
-def test_plans_stored_in_the_file_equal_those_that_mpi_ranks_build(files, mpi_ranks, ranks):
-    path = files.with_plans("multigraph", ranks)
-    assert mpi_ranks(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks
+def test_plans_stored_in_the_file_equal_those_that_mpi_ranks_build(files, mpi_ranks):
+    path = files.with_plans("multigraph", 4)
+    assert mpi_ranks(4).run(equivalence.unlike_built_plans, path) == [[]] * 4
 
 
-@pytest.fixture(scope="module")
-def in_node_orders(files):
-    """The results of training in all node orders, by graph and number of ranks."""
-    return functools.cache(
-        lambda graph, ranks: ThreadPool(ranks).run(equivalence.node_orders, files.parts(graph, ranks))[0]
-    )
+IN_ORDERS = [(3, "multigraph"), (1, "weighted"), (3, "cut"), pytest.param(4, "cora", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", ORDERED)
-@pytest.mark.parametrize("graph", [*GRAPHS, "cut"])
 @pytest.mark.parametrize(
-    "ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+    ("ranks", "graph"), [*itertools.product(RANKS, (*GRAPHS, "cora", "cut"))] if EVERYTHING else IN_ORDERS
 )
-def test_no_node_order_changes_what_is_found(in_node_orders, ranks, graph, model, method):
+def test_no_node_order_changes_what_is_found(files, ranks, graph):
     """This includes parts without nodes (in the random graphs) and parts without local edges (in the cut graph)."""
-    found = in_node_orders(graph, ranks)[model][method]
-    assert found["same_bits"]  # of every row of every aggregation, forward and backward
-    assert found["same_edges"]
-    # Products of all rows and sums over nodes are rounded differently.
-    assert found["loss_error"] <= 1e-10
-    assert found["gradient_error"] <= 1e-10
-    assert found["score_error"] <= 1e-9
-    if graph != "cut" and method not in ("none", "auto"):
-        assert found["ranks_moved"] >= max(1, ranks - 1)
+    results = ThreadPool(ranks).run(equivalence.node_orders, files.parts(graph, ranks))[0]
+    for model, method in itertools.product(ORDERED, METHODS):
+        found = results[model][method]
+        assert found["same_bits"], method  # of every row of every aggregation, forward and backward
+        assert found["same_edges"], method
+        # Products of all rows and sums over nodes are rounded differently.
+        assert found["loss_error"] <= 1e-10, (model, method)
+        assert found["gradient_error"] <= 1e-10, (model, method)
+        assert found["score_error"] <= 1e-9, (model, method)
+        if graph != "cut" and method not in ("none", "auto"):
+            assert found["ranks_moved"] >= max(1, ranks - 1), method

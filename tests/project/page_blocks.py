@@ -8,12 +8,14 @@ others    a program or a file; where its first line is a comment with a file's n
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from checkout import line_at, text_of
 from rank_pool import ROOT
 
 COMMANDS = {"bash", "console"}
@@ -26,10 +28,11 @@ _NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block: its kind, and its text without the fences."""
+    """A fenced block: its kind, its text without the fences, and the line of its first fence."""
 
     kind: str
     text: str
+    line: int
 
     @property
     def file(self) -> str:
@@ -45,24 +48,22 @@ def pages() -> list[Path]:
     return [*beside, *folders, *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "studies" not in page.parts)]
 
 
-def name_of(page: Path) -> str:
-    """A page's path in the checkout."""
-    return str(page.relative_to(ROOT))
-
-
+@functools.cache
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, from its top."""
-    return [Block(kind, text) for kind, text in _FENCED.findall(page.read_text())]
+    text = text_of(page)
+    return [Block(found[1], found[2], line_at(text, found.start())) for found in _FENCED.finditer(text)]
 
 
+@functools.cache
 def without_blocks(page: Path) -> str:
-    """The text of a page outside of its fenced blocks."""
-    return _FENCED.sub("", page.read_text())
+    """The text of a page, with empty lines in place of its fenced blocks."""
+    return _FENCED.sub(lambda block: "\n" * block[0].count("\n"), text_of(page))
 
 
 def needs(page: Path) -> str:
     """The part of a machine that a page's commands need beside MPI: one of ``NEEDS``, or nothing."""
-    found = _NEEDS.search(page.read_text())
+    found = _NEEDS.search(text_of(page))
     return found[1] if found else ""
 
 

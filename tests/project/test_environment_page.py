@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
+from checkout import assert_none, modules, place, text_of, tree_of
 from rank_pool import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "environment.md"
@@ -29,7 +29,7 @@ class Reader(ast.NodeVisitor):
         self.visit(tree)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        if ast.unparse(node.value) == "os.environ":
+        if isinstance(node.value, ast.Attribute) and ast.unparse(node.value) == "os.environ":
             self._add(node.slice)
         self.generic_visit(node)
 
@@ -38,8 +38,8 @@ class Reader(ast.NodeVisitor):
             if key.arg == "envvar":
                 self._add(key.value)
         function = node.func
-        asked = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
-        if asked in _ENVIRONMENTS and ast.unparse(function).endswith((".get", ".setdefault", ".pop")):
+        is_asked = isinstance(function, ast.Attribute) and function.attr in ("get", "setdefault", "pop")
+        if is_asked and ast.unparse(function.value) in _ENVIRONMENTS:
             self._add(node.args[0])
         self.generic_visit(node)
 
@@ -63,18 +63,19 @@ class Reader(ast.NodeVisitor):
             yield from self._texts(self._values[node.id])
 
 
-def variables_of(path: Path) -> set[str]:
-    return Reader(ast.parse(path.read_text())).found
-
-
 def test_the_page_has_every_variable_that_the_code_names() -> None:
-    modules = [*(ROOT / "hpcgnn").rglob("*.py"), ROOT / "native" / "build.py"]
-    named = set().union(*map(variables_of, modules))
-    first_cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)} == named
+    named = {
+        name: place(path)
+        for path in (*modules("hpcgnn"), ROOT / "native" / "build.py")
+        for name in Reader(tree_of(path)).found
+    }
+    first_cells = [line.split("|")[1] for line in text_of(PAGE).splitlines() if line.startswith("| `")]
+    told = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert_none(f"{place(PAGE)} does not tell {name}, of {named[name]}" for name in sorted(named.keys() - told))
+    assert_none(f"{place(PAGE)} tells {name}, which the code does not name" for name in sorted(told - named.keys()))
 
 
 def test_native_code_reads_no_variable() -> None:
     sources = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".cpp", ".h", ".c")]
     assert sources
-    assert [str(path) for path in sources if "getenv" in path.read_text()] == []
+    assert_none(place(path) for path in sources if "getenv" in text_of(path))

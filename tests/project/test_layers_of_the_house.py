@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 import torch
+from checkout import assert_none, modules, nodes_of, place, text_of
+from rank_pool import ROOT
 
-import hpcgnn
 from hpcgnn.host import index_array
 
-PACKAGE = Path(hpcgnn.__file__).parent
+PACKAGE = ROOT / "hpcgnn"
+MODULES = modules("hpcgnn")
 FLOORS = [
     {"bit_widths", "byte_sink", "errors", "footprint", "host", "lazy", "memory", "processor", "stop", "version"},
     {"arguments", "devices", "registry", "typed", "whole_file"},
@@ -33,26 +36,35 @@ FLOORS = [
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
 
 
-def imports(path: Path) -> set[str]:
-    """The dotted names that a module imports, also inside functions."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path) -> dict[str, int]:
+    """The dotted names that a module imports, also inside functions and for type checkers, and their lines."""
+    names = {}
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name: node.lineno for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= dict.fromkeys([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)], node.lineno)
     return names
 
 
-def test_imports_go_down():
-    modules = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in FLOOR]
-    assert len(modules) > 50
-    for path in modules:
-        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        for name in imports(path):
-            other = name.split(".")[1] if name.startswith("hpcgnn.") else None
-            if other in FLOOR and other != own:
-                assert FLOOR[other] < FLOOR[own], f"{path} imports {name}"
+def goes_up(own: str, name: str) -> bool:
+    other = name.split(".")[1] if name.startswith("hpcgnn.") else ""
+    return other in FLOOR and other != own and FLOOR[other] >= FLOOR[own]
+
+
+def test_imports_go_down() -> None:
+    assert len(MODULES) > 150
+    owners = {path: path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in MODULES}
+    assert_none(
+        f"{place(path)} is on no floor" for path, own in owners.items() if path.parent != PACKAGE and own not in FLOOR
+    )
+    assert_none(
+        f"{place(path, line)} imports {name}"
+        for path, own in owners.items()
+        if own in FLOOR
+        for name, line in imports(path).items()
+        if goes_up(own, name)
+    )
 
 
 def module_name(path: Path) -> str:
@@ -60,47 +72,49 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
+def imported_files(path: Path, names: set[str]) -> set[str]:
     """The files that a module imports. For ``from package import name`` this is the file of the name if it is a module."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else node.module for name in names}
-    return found & modules.keys()
+            of_names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in names else node.module for name in of_names}
+    return found & names - {module_name(path)}
 
 
-def test_no_file_imports_itself_in_a_circle():
+def test_no_file_imports_itself_in_a_circle() -> None:
     """This includes imports inside functions and imports for type checkers only."""
-    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
-    assert len(modules) > 150
-    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    names = {module_name(path) for path in MODULES}
     try:
-        tuple(TopologicalSorter(graph).static_order())
+        tuple(TopologicalSorter({module_name(path): imported_files(path, names) for path in MODULES}).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_tensors_become_arrays_in_few_places():
+def test_tensors_become_arrays_in_few_places() -> None:
     """Only kernels, the boundary to MPI, loaders of other libraries' files, and the two functions for indices and results may
     do it.
     """
     allowed = ("kernels/", "comm/", "data/sources/", "host.py")
-    for path in PACKAGE.rglob("*.py"):
-        where = path.relative_to(PACKAGE).as_posix()
-        assert where.startswith(allowed) or ".numpy()" not in path.read_text(), where
+    assert_none(
+        f"{place(path, number)}: {line.strip()}"
+        for path in MODULES
+        if not path.relative_to(PACKAGE).as_posix().startswith(allowed)
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if ".numpy()" in line
+    )
 
 
-def test_an_index_is_no_feature():
+def test_an_index_is_no_feature() -> None:
     assert index_array(torch.arange(3)).tolist() == [0, 1, 2]
     with pytest.raises(TypeError, match="an index is made of integers"):
         index_array(torch.zeros(2))
 
 
-def test_one_module_imports_mpi4py():
-    importers = {path.name for path in PACKAGE.rglob("*.py") if any(n.startswith("mpi4py") for n in imports(path))}
+def test_one_module_imports_mpi4py() -> None:
+    importers = {path.name for path in MODULES if any(name.startswith("mpi4py") for name in imports(path))}
     assert importers == {"mpi_world.py"}
 
 
@@ -111,14 +125,17 @@ def lines_of_docstring(node: ast.AST) -> int:
     return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
 
 
-def test_functions_and_modules_stay_readable():
-    for path in PACKAGE.rglob("*.py"):
-        text = path.read_text()
-        nodes = list(ast.walk(ast.parse(text)))
-        lines = len(text.splitlines())
-        assert lines <= 450, path
-        assert lines - sum(map(lines_of_docstring, nodes)) <= 400, path
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef):
-                length = node.end_lineno - node.lineno + 1 - lines_of_docstring(node)
-                assert length <= 60, f"{path}: {node.name}"
+def too_long(path: Path) -> Iterator[str]:
+    lines = len(text_of(path).splitlines())
+    code = lines - sum(map(lines_of_docstring, nodes_of(path)))
+    if lines > 450 or code > 400:
+        yield f"{place(path)} has {lines} lines, {code} of them without docstrings"
+    for node in nodes_of(path):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1 - lines_of_docstring(node)
+            if length > 60:
+                yield f"{place(path, node.lineno)}: {node.name} has {length} lines"
+
+
+def test_functions_and_modules_stay_readable() -> None:
+    assert_none(offender for path in MODULES for offender in too_long(path))

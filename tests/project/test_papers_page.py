@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from page_blocks import blocks, name_of, without_blocks
+from checkout import assert_none, line_at, place, text_of, tree_of
+from page_blocks import blocks, without_blocks
 from rank_pool import ROOT
 
 PAGES = sorted((ROOT / "docs" / "explanation").glob("*.md"))
@@ -23,7 +23,7 @@ _PAPERS = ROOT / "docs" / "explanation" / "papers.md"
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
     """The names that a module defines or imports, and the members of its classes as ``Class.member``."""
-    return frozenset(_names(ast.parse(path.read_text()).body))
+    return frozenset(_names(tree_of(path).body))
 
 
 def _names(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
@@ -61,7 +61,7 @@ def wrong_path(code: str) -> bool:
     path, name = ROOT / found[1], found[2]
     if not path.exists() or name is None:
         return not path.exists()
-    known = names_in(path) if path.suffix == ".py" else re.findall(r"\w+", path.read_text())
+    known = names_in(path) if path.suffix == ".py" else re.findall(r"\w+", text_of(path))
     return name not in known
 
 
@@ -83,66 +83,49 @@ def wrong_module(code: str) -> bool:
     return ".".join(names) not in known and (len(names) == 1 or names[0] not in known)
 
 
-def codes(page: Path) -> list[str]:
-    """The words between backticks outside of a page's fenced blocks."""
-    return _CODE.findall(without_blocks(page))
+def codes(page: Path) -> Iterator[tuple[int, str]]:
+    """The words between backticks outside of a page's fenced blocks, and their lines."""
+    text = without_blocks(page)
+    yield from ((line_at(text, found.start()), found[1]) for found in _CODE.finditer(text))
 
 
-def imported(page: Path) -> Iterator[str]:
-    """The names of hpcgnn that the programs of a page import."""
+def imported(page: Path) -> Iterator[tuple[int, str]]:
+    """The names of hpcgnn that the programs of a page import, and the lines of their blocks."""
     for block in blocks(page):
         if block.kind == "python":
             for node in ast.walk(ast.parse(block.text)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hpcgnn":
-                    yield from (f"{node.module}.{each.name}" for each in node.names)
+                    yield from ((block.line, f"{node.module}.{each.name}") for each in node.names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_modules_and_functions_that_a_page_names_exist(page: Path) -> None:
-    assert [code for code in codes(page) if wrong_path(code) or wrong_module(code)] == []
-    assert [name for name in imported(page) if wrong_module(name)] == []
+def test_modules_and_functions_that_pages_name_exist() -> None:
+    assert_none(
+        f"{place(page, line)}: {name}"
+        for page in PAGES
+        for line, name in (*codes(page), *imported(page))
+        if wrong_path(name) or wrong_module(name)
+    )
 
 
 def test_members_after_an_and_belong_to_the_module_before() -> None:
     """A table cell may go on with a name of the same module: ``a.py: f`` and ``g``."""
-    pairs = re.findall(r"`(hpcgnn/[\w/]+\.py): [\w.]+` and `([\w.]+)`", _PAPERS.read_text())
+    pairs = re.findall(r"`(hpcgnn/[\w/]+\.py): [\w.]+` and `([\w.]+)`", text_of(_PAPERS))
     assert pairs
     assert [(path, name) for path, name in pairs if name not in names_in(ROOT / path)] == []
 
 
 def test_the_papers_page_leads_into_the_code() -> None:
-    named = [found[1] for code in codes(_PAPERS) if (found := _PATH.fullmatch(code))]
+    named = [found[1] for _, code in codes(_PAPERS) if (found := _PATH.fullmatch(code))]
     assert len({*named}) > 40
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "hpcgnn/plan/covers.py",
-        "hpcgnn/plan/cover.py: sources",
-        "hpcgnn/nn/aggregate.py: Aggregator.no_step",
-        "hpcgnn.plan.no_module",
-        "hpcgnn.kernels.messages.encode",
-        "hpcgnn.no_function",
-        "native/spmm.cpp",
-    ],
-)
-def test_names_that_do_not_exist_are_found(wrong: str) -> None:
-    assert wrong_path(wrong) or wrong_module(wrong)
-
-
-@pytest.mark.parametrize(
-    "right",
-    [
-        "hpcgnn/plan",
-        "hpcgnn/plan/cover.py: sources_in_cover",
-        "hpcgnn/nn/aggregate.py: Aggregator.start_step",
-        "hpcgnn.kernels.messages.encode_rows",
-        "hpcgnn.kernels.spmm",
-        "hpcgnn.Trainer.fit",
-        "native/spmm.h",
-    ],
-)
-def test_names_that_exist_are_accepted(right: str) -> None:
-    assert not wrong_path(right)
-    assert not wrong_module(right)
+def test_only_names_that_do_not_exist_are_found() -> None:
+    wrong = [
+        "hpcgnn/plan/covers.py", "hpcgnn/plan/cover.py: sources", "hpcgnn/nn/aggregate.py: Aggregator.no_step",
+        "hpcgnn.plan.no_module", "hpcgnn.kernels.messages.encode", "hpcgnn.no_function", "native/spmm.cpp",
+    ]  # fmt: skip
+    right = [
+        "hpcgnn/plan", "hpcgnn/plan/cover.py: sources_in_cover", "hpcgnn/nn/aggregate.py: Aggregator.start_step",
+        "hpcgnn.kernels.messages.encode_rows", "hpcgnn.kernels.spmm", "hpcgnn.Trainer.fit", "native/spmm.h",
+    ]  # fmt: skip
+    assert [name for name in (*wrong, *right) if wrong_path(name) or wrong_module(name)] == wrong

@@ -1,45 +1,78 @@
-"""Rules for tests (CONTRIBUTING.md): no test draws numbers without a seed, or ends processes by name."""
+"""Rules for tests (CONTRIBUTING.md): no number is drawn without a seed, no process is ended by name, and folders are hpcgnn's."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import assert_none, modules, nodes_of, place
+from rank_pool import ROOT
 
-TESTS = Path(__file__).parents[1]
 DRAWING = {"random", "randint", "randrange", "uniform", "choice", "choices", "sample", "shuffle", "gauss"}
+GENERATORS = {"default_rng", "Random"}
 BY_NAME = {"pkill", "killall", "pgrep"}
+# Folders of tests that mirror no folder of hpcgnn/, and folders of hpcgnn/ whose tests stand in another one. CONTRIBUTING.md
+# names both.
+OTHER_ROOMS = {"gpu", "large_p", "native", "project"}
+TESTED_ELSEWHERE = {"devices": "comm"}
 
 
-def offences(source: str) -> list[str]:
-    """The violations in a module, by line."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
+def offences(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """The violations in a module, with their lines."""
+    # A generator with the name `random` has a seed.
+    imports_random = any(isinstance(node, ast.Import) and node.names[0].name == "random" for node in nodes)
+    drawing = ("np.random", "numpy.random", *(["random"] if imports_random else []))
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BY_NAME:
-            found.append(f"line {node.lineno}: {node.value}")
-        if not isinstance(node, ast.Call):
-            continue
-        name = ast.unparse(node.func)
-        unseeded = name.endswith(("default_rng", "random.Random")) and not node.args
-        module, _, function = name.rpartition(".")
-        if unseeded or (module in ("random", "np.random", "numpy.random") and function in DRAWING):
-            found.append(f"line {node.lineno}: {name}")
-    return found
+            yield node.lineno, node.value
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in {
+            *DRAWING,
+            *GENERATORS,
+        }:
+            name = ast.unparse(node.func)
+            module, _, function = name.rpartition(".")
+            unseeded = name.endswith(("default_rng", "random.Random")) and not node.args
+            if unseeded or (module in drawing and function in DRAWING):
+                yield node.lineno, name
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_nothing_by_chance_or_by_name(path):
-    names = {"random"} if "import random\n" in path.read_text() else set()
-    found = [each for each in offences(path.read_text()) if "random." not in each or names or "np." in each]
-    # A generator named `random` has a seed.
-    assert [each for each in found if path != Path(__file__)] == []
+def test_nothing_by_chance_or_by_name() -> None:
+    paths = [path for path in (*modules("tests"), *modules("tools")) if path != Path(__file__)]
+    assert_none(f"{place(path, line)}: {what}" for path in paths for line, what in offences(nodes_of(path)))
 
 
 @pytest.mark.parametrize(
     "line",
-    ["np.random.default_rng()", "random.randint(1, 2)", "np.random.choice(3)", "run(['pkill', '-f', name])"],
+    [
+        "np.random.default_rng()",
+        "import random\nrandom.randint(1, 2)",
+        "np.random.choice(3)",
+        "run(['pkill', '-f', name])",
+    ],
 )
-def test_offences_are_found(line):
-    assert len(offences(line)) == 1
-    assert offences("np.random.default_rng(1); random.Random(2).randint(1, 2)") == []
+def test_offences_are_found(line: str) -> None:
+    assert len([*offences([*ast.walk(ast.parse(line))])]) == 1
+    right = ast.parse("import random; np.random.default_rng(1); random.Random(2).randint(1, 2)")
+    assert list(offences([*ast.walk(right)])) == []
+
+
+def test_folders_of_tests_are_those_of_the_package() -> None:
+    of_tests = {path.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
+    rooms = {parts[0] for parts in of_tests if len(parts) > 1}
+    folders = {path.parent.name for path in (ROOT / "hpcgnn").glob("*/__init__.py")}
+    assert_none(f"tests/{room} mirrors no folder of hpcgnn" for room in sorted(rooms - folders - OTHER_ROOMS))
+    assert_none(f"hpcgnn/{folder} has no folder of tests" for folder in sorted(folders - rooms - {*TESTED_ELSEWHERE}))
+    assert TESTED_ELSEWHERE.keys() <= folders - rooms
+    assert set(TESTED_ELSEWHERE.values()) <= rooms
+    alone = {parts[0].removeprefix("test_") for parts in of_tests if len(parts) == 1}
+    assert_none(
+        f"tests/test_{name} mirrors no module of hpcgnn" for name in alone if not (ROOT / "hpcgnn" / name).exists()
+    )
+
+
+def test_contributing_says_which_tests_are_whose() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("### Which tests to run\n")[2].partition("\n#")[0]
+    assert_none(f"tests/{room} is not named" for room in sorted(OTHER_ROOMS) if f"`tests/{room}`" not in section)
+    assert_none(f"hpcgnn/{name} is not named" for name in sorted(TESTED_ELSEWHERE) if f"`hpcgnn/{name}`" not in section)

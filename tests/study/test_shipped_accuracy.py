@@ -5,17 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import hpcgnn.presets
-from hpcgnn.study import catalogue, specification, targets
-from hpcgnn.study.summary import summarise
+from shipped_studies import shipped, summary_of
 
-STUDIES = Path(__file__).resolve().parents[2] / "docs/studies"
+import hpcgnn.presets
+
 PRESETS = Path(*hpcgnn.presets.__path__)
 _ARITHMETIC = {"name", "compute", "int8_before_softmax", "int8_rounding"}
-
-
-def shipped(name: str) -> specification.Specification:
-    return specification.read(catalogue.find(name))
 
 
 def test_configurations_have_the_settings_of_the_presets_that_name_them() -> None:
@@ -48,18 +43,6 @@ def test_splits_of_nodes_and_links_are_those_of_the_seed() -> None:
 
 
 def test_axes_that_follow_from_those_of_the_rows_are_no_columns() -> None:
-    tables = summarise(STUDIES / "int8-accuracy").tables
+    tables = summary_of("int8-accuracy").tables
     assert {table.header[: table.label_columns] for table in tables} == {("graph", "task", "model", "epochs")}
     assert all(len(table.rows) == 4 * 3 for table in tables), "Test1 and Test2 beside each other"
-
-
-def test_targets_are_about_configurations_that_there_are() -> None:
-    for name in ("accuracy", "accuracy-models", "compute-accuracy", "int8-accuracy", "node-aware", "partition-rows"):
-        study = shipped(name)
-        for target in targets.read(targets.default_path(study)):
-            for wanted in (target.where, target.baseline):
-                of_runs = {axis: value for axis, value in wanted.items() if axis != "step"}
-                assert any(
-                    all(str(run.configuration.get(axis)) == str(value) for axis, value in of_runs.items())
-                    for run in study.runs
-                ), (name, wanted)

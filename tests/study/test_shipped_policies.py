@@ -2,85 +2,50 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped_studies import STUDIES, shipped
 
-from hpcgnn.study import catalogue, curves, markdown, measures, prepare, records, specification, targets
+from hpcgnn.study import curves, markdown, measures, prepare, records, specification, targets
 from hpcgnn.study.records import Record
 from hpcgnn.study.shown import Figure, Series
 from hpcgnn.study.summary import finished_groups, summarise
 
-STUDIES = Path(__file__).resolve().parents[2] / "docs" / "studies"
-NAMES = ("ablation", "messages", "policies", "policies-deep", "policies-speed", "staleness", "staleness-network")
 PAIRED = ("policies", "policies-deep", "policies-speed", "staleness", "staleness-network")
 OF_METHODS = {"name", "strategy", "bits", "staleness", "stale_correction", "descent_rule"}
-
-
-@functools.cache
-def shipped(name: str) -> specification.Specification:
-    return specification.read(catalogue.find(name))
 
 
 # -- their runs --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PAIRED)
-def test_methods_of_a_pair_differ_in_nothing_else(name: str) -> None:
+def test_methods_of_a_pair_differ_in_nothing_else() -> None:
     cases: dict[Any, list[specification.Run]] = {}
-    for run in shipped(name).runs:
-        axes = run.configuration
-        case = tuple(axes.get(axis) for axis in ("graph", "model", "rate", "compute", "seed", "repeat"))
-        cases.setdefault(case, []).append(run)
-    for runs in cases.values():
+    for name in PAIRED:
+        for run in shipped(name).runs:
+            axes = run.configuration
+            case = tuple(axes.get(axis) for axis in ("graph", "model", "rate", "compute", "seed", "repeat"))
+            cases.setdefault((name, *case), []).append(run)
+    for case, runs in cases.items():
         first = runs[0].configuration
-        assert first["name"] == "vanilla"
-        assert (first["strategy"], first["bits"], first["staleness"]) == ("post", "32", "off")
-        assert len({run.graph.name for run in runs}) == 1, "another split"
-        for run in runs[1:]:
-            other = run.configuration
-            assert {axis for axis in {*first, *other} if first.get(axis) != other.get(axis)} <= OF_METHODS
+        assert first["name"] == "vanilla", case
+        assert (first["strategy"], first["bits"], first["staleness"]) == ("post", "32", "off"), case
+        assert len({run.graph.name for run in runs}) == 1, f"{case}: another split"
+        others = [run.configuration for run in runs[1:]]
+        differing = {axis for each in others for axis in {*first, *each} if first.get(axis) != each.get(axis)}
+        assert differing <= OF_METHODS, case
 
 
-@pytest.mark.parametrize("name", ["messages", "policies", "policies-deep", "staleness"])
-def test_a_split_for_each_seed_and_the_same_parts(name: str, tmp_path: Path) -> None:
-    runs = shipped(name).runs
-    for run in runs:
-        assert run.graph is not None
-        assert run.graph.options == ("--split", f"random:0.6,0.2,0.2,{run.configuration['seed']}")
-    flags = {prepare.partition_flags(run) for run in runs}
-    assert len(flags) == 1, "parts would differ by more than their graph"
-    assert "edges" in next(iter(flags)), "training nodes, which each seed has others of, may not choose the parts"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_targets_are_about_configurations_that_there_are(name: str) -> None:
-    found = [run.configuration for run in shipped(name).runs]
-
-    def has(wanted: dict[str, Any]) -> bool:
-        return any(
-            all(str(each.get(axis)) in map(str, value if isinstance(value, list) else [value])
-                for axis, value in wanted.items())
-            for each in found
-        )  # fmt: skip
-
-    for target in targets.read(catalogue.FOLDER / f"{name}.targets.toml"):
-        assert has(target.where), target
-        assert has(target.baseline), target
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_committed_records_are_of_the_shipped_specification(name: str) -> None:
-    study, found = shipped(name), records.read(STUDIES / name)
-    runs = {run.key: run for run in study.runs}
-    assert found
-    for record in found:
-        assert record.is_finished
-        assert record.configuration == runs[record.key].configuration
-        assert 0 < record.summary["test_metric_at_best_val"] < 1
-    assert f"{len(found)} of {len(runs)} have finished" in markdown.page(summarise(STUDIES / name))
+def test_a_split_for_each_seed_and_the_same_parts() -> None:
+    for name in ("messages", "policies", "policies-deep", "staleness"):
+        runs = shipped(name).runs
+        for run in runs:
+            assert run.graph is not None
+            assert run.graph.options == ("--split", f"random:0.6,0.2,0.2,{run.configuration['seed']}"), run
+        flags = {prepare.partition_flags(run) for run in runs}
+        assert len(flags) == 1, f"{name}: parts would differ by more than their graph"
+        assert "edges" in next(iter(flags)), "training nodes, which each seed has others of, may not choose the parts"
 
 
 def test_committed_pairs_give_the_figures_that_are_judged() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import catalogue, specification
+from hpcgnn.study import specification
 from hpcgnn.study.formulas import filled
 from hpcgnn.study.toml_lines import lines_of
 
@@ -173,11 +173,3 @@ def test_lines() -> None:
 def test_formulas_are_arithmetic_alone(formula: str) -> None:
     with pytest.raises(HpcgnnError, match="is not a formula"):
         filled(f"rmat:scale={{{formula}}}", {"ranks": 4})
-
-
-@pytest.mark.parametrize("name", list(catalogue.shipped()))
-def test_shipped_specifications_are_in_order(name: str) -> None:
-    study = specification.read(catalogue.find(name))
-    assert study.name == name
-    assert study.about
-    assert catalogue.outline(study.path) == catalogue.Outline(name, study.kind, study.about, len(study.runs))
