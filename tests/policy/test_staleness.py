@@ -10,6 +10,7 @@ import small_graphs
 import stale_reference
 from rank_pool import ThreadPool
 from ranks.staleness import EPOCHS, FEATURES, LR, MODELS, POLICIES, STRATEGIES, train
+from requires import EVERYTHING
 
 from hpcgnn.comm import Messages
 
@@ -19,9 +20,11 @@ CASES = [
     for policy in POLICIES
     for strategy in (STRATEGIES if policy in ("pipeline", "uncorrected") else STRATEGIES[:1])
 ]
+RANKS = (2, 4)
+BY_TURNS = [(ranks, *case) for turn, case in enumerate(CASES) for ranks in (RANKS if EVERYTHING else [RANKS[turn % 2]])]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=RANKS)
 def ranks(request):
     return request.param
 
@@ -44,7 +47,7 @@ def ages_met(ages):
     return sorted({age for epoch in ages for what, age in epoch.items() if what != FEATURES})
 
 
-@pytest.mark.parametrize(("model", "strategy", "policy"), CASES)
+@pytest.mark.parametrize(("ranks", "model", "strategy", "policy"), BY_TURNS, indirect=["ranks"])
 def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
     """If any rows were stale, the loss differs from that without staleness."""
     losses, ages, first, state = trained(model, strategy, policy)
