@@ -1,0 +1,46 @@
+"""The choice between adding up codes and decoding rows first, which changes speed and no result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from ranks import exchanges
+
+from hpcgnn.comm import World
+from hpcgnn.comm.codecs.packed import fuses, reads_codes_faster
+from hpcgnn.comm.thread_world import on_threads
+
+MANY = 10**6  # entries of a matrix that names each row many times
+
+
+def fused(bits: int, width: int, entries: int, rows: int) -> bool:
+    matrix: Any = SimpleNamespace(num_entries=entries, num_cols=rows)
+    return fuses(bits, matrix, width)
+
+
+def test_rows_are_added_from_codes_where_this_is_faster() -> None:
+    for bits in (1, 2, 4):  # they are read again for each entry, unless rows are narrow
+        assert fused(bits, 64, MANY, 1000)
+        assert fused(bits, 63, 4000, 1000)
+        assert not fused(bits, 63, 4001, 1000)
+    assert not fused(8, 256, MANY, 1000)  # 1 MB of decoded rows fits into a cache
+    assert fused(8, 256, MANY, 10_000)
+    assert fused(8, 63, MANY, MANY)
+    assert not fused(8, 63, MANY + 1, MANY)
+    for bits, entries_per_row in ((16, 4), (32, 1)):
+        assert fused(bits, 256, entries_per_row * MANY, MANY)
+        assert not fused(bits, 256, entries_per_row * MANY + 1, MANY)
+        assert not reads_codes_faster(bits, MANY, 256)
+
+
+def test_sums_of_double_precision_have_the_same_rows() -> None:
+    """The kernel that adds rows from codes is of single precision, so other sums take decoded rows."""
+
+    def program(world: World) -> bool:
+        rows = exchanges.outgoing(world, 40)
+        single, double = (exchanges.moved(exchanges.make(world, bits=2), values) for values in (rows, rows.double()))
+        return torch.equal(double, single.double())
+
+    assert on_threads(2, program) == [True, True]
