@@ -16,6 +16,8 @@ import torch
 from rank_pool import ThreadPool
 from ranks import computes
 
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.data.convert import convert
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense
 from hpcgnn.nn import bfloat16, compute, timed
@@ -23,8 +25,8 @@ from hpcgnn.nn.bfloat16 import Bfloat16, best_of
 from hpcgnn.nn.compute import Rounded, check_compute
 from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
 from hpcgnn.nn.linear import LateWeight, matmul
+from hpcgnn.partition import PartitionOptions, partition
 
-HPCGNN = ["-m", "hpcgnn"]
 # Rounding to 8 bits of mantissa has at most this relative error.
 HALF_STEP = 2.0**-8
 
@@ -288,9 +290,8 @@ def test_without_the_instructions_nothing_is_measured_and_nothing_is_native():
 def digits(tmp_path_factory):
     """scikit-learn's digits in two parts."""
     folder = tmp_path_factory.mktemp("digits")
-    for command in (["convert", "digits", folder / "graph.h5"],
-                    ["partition", folder / "graph.h5", folder / "parts.h5", "--parts", 2]):  # fmt: skip
-        subprocess.run([sys.executable, *HPCGNN, *map(str, command), "--quiet"], check=True)
+    convert("digits", folder / "graph.h5")
+    partition(one_rank(), folder / "graph.h5", folder / "parts.h5", PartitionOptions(2, jobs=1))
     return folder / "parts.h5"
 
 
@@ -326,39 +327,27 @@ def test_a_resumed_bfloat16_run_has_the_same_bytes(mpi_ranks, digits, tmp_path):
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
 
 
-PRETENDING = """
-import sys
-from hpcgnn.nn import compute
-from hpcgnn.comm import MpiWorld
-from hpcgnn.nn.bfloat16 import Bfloat16
-speedup = [float(value) for value in sys.argv.pop(1).split(",")][MpiWorld().rank]  # of each rank's machine
-compute.is_native = lambda torch_device=None: speedup > 0
-compute.processor = lambda: f"CPU of speedup {speedup}"
-compute.bfloat16 = lambda backend="auto", torch_device=None: Bfloat16("torch", speedup)
-from hpcgnn.cli.main import main
-main()
-"""
-
-
 @pytest.fixture
-def pretending(mpirun, tmp_path):
-    """Run ``train`` on ranks whose CPUs pretend to be this much faster at bfloat16, with the parts of a small graph."""
+def pretending(mpi_ranks, tmp_path):
+    """Run ``train`` on ranks whose CPUs pretend to be this much faster at bfloat16, with the parts of a small graph; the value is
+    what rank 0 printed as errors, and the exit codes.
+    """
     graph = small_graphs.random_multigraph()
     small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)
 
-    def train(speedups: str, *flags: object, **how: bool):
-        return mpirun(
-            2, ["-c", PRETENDING, speedups, "train", tmp_path / "parts.h5", "--out", tmp_path / "run", *flags], **how
-        )
+    def train(speedups: tuple[float, float], *flags: object) -> tuple[list[int], str]:
+        words = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", *flags]
+        codes, errors = zip(*mpi_ranks(2).run(computes.pretending, speedups, words), strict=True)
+        return list(codes), "".join(errors)
 
     return train
 
 
 def test_one_rank_without_it_ends_all_with_one_sentence(pretending):
-    result = pretending("2,0", "--compute", "bf16", check=False)
-    assert result.returncode != 0
-    assert result.stderr.count("pass --compute bf16-emulated") == 1
-    assert "Traceback" not in result.stderr
+    codes, errors = pretending((2.0, 0.0), "--compute", "bf16")
+    assert 0 not in codes
+    assert errors.count("pass --compute bf16-emulated") == 1
+    assert "Traceback" not in errors
 
 
 def test_a_resumed_run_keeps_what_auto_chose_as_long_as_it_can(pretending, tmp_path):
@@ -369,12 +358,12 @@ def test_a_resumed_run_keeps_what_auto_chose_as_long_as_it_can(pretending, tmp_p
         assert kept.items() >= {"asked": AUTO, "chosen": summary["compute"]}.items()
         return summary["compute_asked"], summary["compute"]
 
-    pretending("2,2", "--epochs", 1, "--quiet")
+    assert pretending((2.0, 2.0), "--epochs", 1, "--quiet")[0] == [0, 0]
     assert chosen() == (AUTO, BF16)
-    pretending("1,2", "--epochs", 2, "--resume", "--quiet")  # it would choose float32, but can continue
+    pretending((1.0, 2.0), "--epochs", 2, "--resume", "--quiet")  # it would choose float32, but can continue
     assert chosen() == (AUTO, BF16)
-    result = pretending("2,0.5", "--epochs", 3, "--resume")
-    assert result.stderr.count("goes on in float32") == 1
+    codes, errors = pretending((2.0, 0.5), "--epochs", 3, "--resume")
+    assert (codes, errors.count("goes on in float32")) == ([0, 0], 1)
     assert chosen() == (AUTO, FLOAT32)
-    pretending("2,2", "--epochs", 4, "--resume", "--quiet")  # it does not change back either
+    pretending((2.0, 2.0), "--epochs", 4, "--resume", "--quiet")  # it does not change back either
     assert chosen() == (AUTO, FLOAT32)

@@ -118,8 +118,8 @@ def test_ranks_equal_pyg_on_cora(files):
         check_equal_to_pyg(files, ThreadPool(ranks), *case)
 
 
-@pytest.mark.parametrize("graph", [*GRAPHS, pytest.param("cora", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", ["gcn-dropout", "sage-dropout"])
+@pytest.mark.parametrize("graph", [*GRAPHS, pytest.param("cora", marks=pytest.mark.slow)])
 def test_dropout_is_the_same_for_any_number_of_ranks(files, graph, model):
     one, *others = (
         ThreadPool(ranks).run(equivalence.dropout_losses, files.parts(graph, ranks), model)[0] for ranks in RANKS

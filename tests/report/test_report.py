@@ -59,9 +59,19 @@ def notes(page: Page) -> str:
     return "\n".join(page.notes)
 
 
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Page:
+    """The page of a usual run."""
+    return run_page(made_up.run_folder(tmp_path_factory.mktemp("usual") / "run"))
+
+
+@pytest.fixture(scope="module")
+def html(page) -> str:
+    return as_html(page)
+
+
 class TestRun:
-    def test_the_page_has_the_numbers_of_the_folder(self, tmp_path):
-        page = run_page(made_up.run_folder(tmp_path / "run"))
+    def test_the_page_has_the_numbers_of_the_folder(self, page, html):
         found = tables(page)
         result = dict(found["In short"])
         assert result["best validation accuracy"] == "51.00 % in epoch 11"
@@ -74,7 +84,7 @@ class TestRun:
         assert ("aggregation", "4.00 ms", "2.00 ms", "32.00 %", "2.00") in found["An epoch by phase"]
         assert ("0", "5.9 KiB", "2.9 KiB", "3", "1") in found["Bytes by rank"]
         assert ("nodes", "800", "200", "600", "3.00") in found["Parts"]
-        shown = Reader(as_html(page)).text
+        shown = Reader(html).text
         for value in ("51.00 % in epoch 11", "77.0 MiB", "Rank 3 works longest", "finished after 12 of 12 epochs"):
             assert value in shown
 
@@ -86,17 +96,16 @@ class TestRun:
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
         assert "in epoch 11" in dict(tables(run_page(folder))["In short"])["best validation accuracy"]
 
-    def test_nothing_comes_from_elsewhere(self, tmp_path):
-        page = as_html(run_page(made_up.run_folder(tmp_path / "run")))
-        found = Reader(page)
+    def test_nothing_comes_from_elsewhere(self, html):
+        found = Reader(html)
         names = ("src", "href", "xlink:href", "data", "action", "srcset", "poster")
         references = [value for name in names for value in found.values(name)]
         assert references
         assert all(value.startswith(("#", "data:image/")) for value in references), references
-        assert not re.search(r"<(script|link|iframe|object|embed)\b|@import|url\((?!#)", page, re.IGNORECASE)
+        assert not re.search(r"<(script|link|iframe|object|embed)\b|@import|url\((?!#)", html, re.IGNORECASE)
 
-    def test_every_picture_says_what_it_shows_and_no_id_is_there_twice(self, tmp_path):
-        found = Reader(as_html(run_page(made_up.run_folder(tmp_path / "run"))))
+    def test_every_picture_says_what_it_shows_and_no_id_is_there_twice(self, html):
+        found = Reader(html)
         pictures = [value for tag, name, value in found.attributes if tag == "svg" and name == "aria-label"]
         assert len(pictures) == 8
         assert all(len(label) > 30 for label in pictures)
@@ -105,17 +114,17 @@ class TestRun:
         assert len(set(ids)) == len(ids)
         assert {value[1:] for value in found.values("href")} <= set(ids)
 
-    def test_bits_and_ages_have_pictures_where_they_change(self, tmp_path):
+    def test_bits_and_ages_have_pictures_where_they_change(self, tmp_path, page):
+        assert not any("bit" in title.lower() for title in _titles(page))
         name = "layer 1's boundary rows"
         lines = [
             made_up.record(i, bits={name: {"2": 10, "8": 10 * i}}, stale=i > 3, stale_epochs={name: max(i - 3, 0)})
             for i in range(6)
         ]
-        page = run_page(made_up.run_folder(tmp_path / "run", lines=lines))
-        pictures = {picture.title: picture for section in page.sections for picture in section.pictures}
+        changing = run_page(made_up.run_folder(tmp_path / "run", lines=lines))
+        pictures = {picture.title: picture for section in changing.sections for picture in section.pictures}
         assert f"{name} from 2 to 7" in pictures["Mean bit-width over rows"].alt
         assert f"{name} from 0 to 2" in pictures["Age of the rows that are used"].alt
-        assert not any("Bits" in title for title in _titles(run_page(made_up.run_folder(tmp_path / "other"))))
 
     def test_text_of_files_stays_text(self, tmp_path):
         bad = "<script>alert('$x_1$ & co')</script>"
@@ -171,14 +180,21 @@ class TestDamage:
         assert run.values("loss") == ((0.0, 1.0, 2.0, 3.0), (2.0, 1.0, 99.0, 0.5))
         assert "1 epochs have several lines" in "".join(run.notes)
 
-    @pytest.mark.parametrize("name", ["config.toml", "summary.json", "ranks.json"])
-    @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"ranks": 4}'])
-    def test_other_damage_is_a_note(self, tmp_path, name, content):
-        folder = made_up.run_folder(tmp_path / "run")
-        (folder / name).write_bytes(content)
-        page = run_page(folder)
-        if content and not (name == "summary.json" and content.startswith(b'{"')):
-            assert name in notes(page)
+    def test_other_damage_is_a_note(self, tmp_path):
+        """Each file is damaged in each way, all three at a time."""
+        names, contents = (
+            ["config.toml", "summary.json", "ranks.json"],
+            [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"ranks": 4}'],
+        )
+        for first in range(len(contents)):
+            folder = made_up.run_folder(tmp_path / str(first))
+            damage = dict(zip(names, (contents * 2)[first:], strict=False))
+            for name, content in damage.items():
+                (folder / name).write_bytes(content)
+            told = notes(run_page(folder))
+            for name, content in damage.items():
+                if content and not (name == "summary.json" and content.startswith(b'{"')):
+                    assert name in told, damage
 
     def test_lists_of_other_lengths_are_left_out(self, tmp_path):
         folder = made_up.run_folder(tmp_path / "run")

@@ -31,7 +31,8 @@ def test_shipped_specifications_are_in_order_and_those_of_the_documents() -> Non
         assert study.about, name
         assert catalogue.outline(study.path) == catalogue.Outline(name, study.kind, study.about, len(study.runs))
     for name in COMMITTED:
-        assert {run.key for run in shipped(name).runs} == {run.key for run in read_study(STUDIES / name).runs}, name
+        if (STUDIES / name / records.SPECIFICATION).read_bytes() != shipped(name).path.read_bytes():
+            assert {run.key for run in shipped(name).runs} == {run.key for run in read_study(STUDIES / name).runs}, name
 
 
 def test_committed_records_are_of_the_shipped_specification() -> None:
