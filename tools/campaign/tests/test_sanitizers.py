@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+
 import pytest
 from packaging.requirements import Requirement
 
 from campaign import sanitizers
 from campaign.processes import Ended
+from campaign.run import ROOT
 from campaign.section import FAILED, LEFT_OUT, RIGHT
 
 
@@ -62,3 +67,25 @@ def test_versions(wanted, end):
 )
 def test_what_mpi_says_of_what_is_left(line, is_one):
     assert bool(sanitizers._LEFT_OPEN.search(line)) == is_one
+
+
+def test_each_file_of_tests_has_tests_to_run():
+    """A choice of tests by their names must find some in each file."""
+    chosen = [(f"kernels/{name}.py", "native") for name in sanitizers._FROM_PYTHON] + [*sanitizers._WITH_BOUNDS]
+    missing = []
+    for words, files in itertools.groupby(sorted(chosen, key=lambda each: each[1]), key=lambda each: each[1]):
+        names = [f"tests/{name}" for name, _ in files]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-n",
+            "0",
+            *names,
+            *(("-k", words) if words else ()),
+        ]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+        missing += [f"{name}: {words}" for name in names if f"{name}::" not in listed]
+    assert not missing
