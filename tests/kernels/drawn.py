@@ -12,14 +12,14 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from requires import EVERYTHING
-from under_test import TRITON
+from under_test import BACKENDS, TRITON
 
 from hpcgnn.kernels.native import library
 from hpcgnn.kernels.triton import int8, int8_sddmm, tasks, tiles
 
 # Without a library the first one fails, because the tests' environment has a compiler.
 NATIVE = [f"native {isa}" for isa in library.isas() or ["scalar"]]
-IMPLEMENTATIONS = [*NATIVE, "jit", TRITON, "reference"]
+IMPLEMENTATIONS = [*NATIVE, *(name for name in BACKENDS if name != "native")]
 BITS = [1, 2, 4, 8, 16, 32]
 # Around the lengths of vectors, and of the blocks of 16, 32, 64 and 128 columns into which codes are packed.
 WIDTHS = [0, 1, 3, 15, 16, 17, 31, 33, 40, 63, 64, 65, 100, 127, 128, 129, 256, 602]
