@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_blocks import KINDS, NEEDS, blocks, name_of, needs, pages, script_of, without_blocks
+from checkout import place
+from page_blocks import blocks, needs, pages, script_of
 from rank_pool import ROOT
 from virtual_clusters import require_rights
+from warm_commands import warm_commands
 
 _SECONDS = 300
 _MARKS = {"": "launches", "virtual hosts": "virtual_cluster", "slurm": "slurm"}
-_INDENTED_COMMAND = re.compile(r"^(?: {4,}|\t)(?:hpcgnn|mpirun|mpiexec|srun|sbatch|python|pip|make) .*$", re.MULTILINE)
 
 PAGES = pages()
+# These pages are about an installation: here, commands start as they do for a user.
+COLD = {ROOT / "README.md", ROOT / "docs" / "how-to" / "install.md"}
 RUN = [page for page in PAGES if any(block.kind == "bash" for block in blocks(page))]
 
 
-def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as a user of this environment does."""
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A folder with ``python`` and ``hpcgnn``, which start at once."""
+    folder = tmp_path_factory.mktemp("warm")
+    with warm_commands(folder):
+        yield str(folder)
+
+
+def run(script: str, folder: Path, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user of this environment does, with the programs in the folder ``first``."""
+    tools = os.pathsep.join([*filter(None, [first]), str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
@@ -38,28 +48,15 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, id=name_of(page), marks=getattr(pytest.mark, _MARKS[needs(page)])) for page in RUN]
+    "page", [pytest.param(page, id=place(page), marks=getattr(pytest.mark, _MARKS[needs(page)])) for page in RUN]
 )
 def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
     if needs(page) == "virtual hosts":
         require_rights()
-    done = run(script_of(page), tmp_path, **environment)
+    environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
+    first = "" if needs(page) or page in COLD else request.getfixturevalue("warm")
+    done = run(script_of(page), tmp_path, first, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_say_how_they_are_read(page: Path) -> None:
-    assert {block.kind for block in blocks(page)} <= KINDS
-    assert needs(page) in {"", *NEEDS}
-    assert _INDENTED_COMMAND.findall(without_blocks(page)) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_fragments_of_python_are_python(page: Path) -> None:
-    for block in blocks(page):
-        if block.kind == "python":
-            ast.parse(block.text)
 
 
 def test_the_readme_and_all_tutorials_are_among_the_pages_that_run() -> None:
