@@ -19,6 +19,10 @@ ROOT = HERE.parent.parent
 OPENMP = HERE / "openmp" / "runtime.cpp"  # an OpenMP that ThreadSanitizer can examine, unlike libgomp
 BUILDS = ROOT / "build" / "native"  # kept, because compiling takes minutes; a build is used until its sources change
 PARTS = [part for path in sorted(HERE.glob("*.cpp")) for part in re.findall(r"^PART\((\w+)\)", path.read_text(), re.M)]
+# Flags of the sanitizers. Without optimisation, AddressSanitizer's checks compile three times as fast.
+ADDRESSES = "-g1 -O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
+THREADS = "-g1 -O1 -fsanitize=thread"
+FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
 
 _ONE_OBJECT = threading.Lock()  # which several programs link
 
@@ -58,7 +62,16 @@ def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] =
     """
     made = BUILDS / compiler.replace("/", "_") / "test_kernels.o"
     program = BUILDS / name / "test_kernels"
-    strict = "-O1 -std=c++17 -ffp-contract=off -D_GLIBCXX_ASSERTIONS -Wall -Wextra -Werror -Wno-psabi".split()
+    strict = [
+        "-O1",
+        "-std=c++17",
+        "-ffp-contract=off",
+        "-D_GLIBCXX_ASSERTIONS",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-psabi",
+    ]
     with _ONE_OBJECT:
         _make(made, [*compiler.split(), *strict, "-c", HERE / "test_kernels.cpp", "-o", made], _program_sources())
     link = [*compiler.split(), "-std=c++17", *flags.split(), "-rdynamic", made, *others, "-o", program, "-ldl"]

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import native_program
 import pytest
-from native_program import Report
-from requires import require
+from native_program import ADDRESSES, FEW_TILES, THREADS, Report
+from requires import EVERYTHING, require
 
 from hpcgnn.kernels.native import library
 
 pytestmark = pytest.mark.builds
 
 COMPILER = os.environ.get("CXX", "") or "c++"
-SANITIZERS = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
-THREAD_SANITIZER = "-g1 -O1 -fsanitize=thread"
 SEES_RACES = {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
 ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 NO_SVE = "cortex-a72"
 ONLY_NEON = "max,sve=off"  # everything but SVE, including SDOT
-FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
+ARM_FLAGS = "" if EVERYTHING else "-O1"  # in place of a release's -O3, which takes twice as long to compile
 
 Built = tuple[Path, Path]  # the program and the library
 
@@ -75,19 +73,19 @@ def test_every_kernel_is_compared(here: Report) -> None:
 
 def test_sanitizers_find_nothing(here: Report) -> None:
     """Buffers have exactly the needed size, so that reading or writing one value too many is detected."""
-    require(native_program.can_link(COMPILER, SANITIZERS), f"AddressSanitizer for {COMPILER}")
+    require(native_program.can_link(COMPILER, ADDRESSES), f"AddressSanitizer for {COMPILER}")
     isas = {"x86_64": ("avx2", "avx512"), "aarch64": ("neon",)}[platform.machine()]
     isas = tuple(isa for isa in isas if isa in here.usable)
-    built = build("sanitized", COMPILER, "", isas, SANITIZERS)
+    built = build("sanitized", COMPILER, "", isas, ADDRESSES)
     assert_same_bits(native_program.run(*built, UBSAN_OPTIONS="print_stacktrace=1"), here, set(isas))
 
 
 @pytest.fixture(scope="module")
 def watched() -> tuple[Built, str]:
     """The test program and the library under ThreadSanitizer, and their instruction set."""
-    require(native_program.can_link(COMPILER, THREAD_SANITIZER), f"ThreadSanitizer for {COMPILER}")
+    require(native_program.can_link(COMPILER, THREADS), f"ThreadSanitizer for {COMPILER}")
     isa = {"x86_64": "avx2", "aarch64": "neon"}[platform.machine()]
-    return build("threads", COMPILER, "", [isa], THREAD_SANITIZER, [native_program.OPENMP]), isa
+    return build("threads", COMPILER, "", [isa], THREADS, [native_program.OPENMP]), isa
 
 
 def test_threads_do_not_race(here: Report, watched: tuple[Built, str]) -> None:
@@ -106,7 +104,7 @@ def arm_build() -> Built:
     """The test program and the library for ARM."""
     require(native_program.can_link(ARM_COMPILER, "-fopenmp"), ARM_COMPILER)
     require(shutil.which(EMULATOR), EMULATOR)
-    return build("aarch64", ARM_COMPILER, "aarch64", ("neon", "sve128", "sve512"))
+    return build("aarch64", ARM_COMPILER, "aarch64", ("neon", "sve128", "sve512"), ARM_FLAGS)
 
 
 @pytest.mark.emulator
