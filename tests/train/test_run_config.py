@@ -103,12 +103,13 @@ def test_settings_go_there_and_back(model, bits, staleness):
     assert not told.keys() & unused.keys()
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_presets_have_settings_that_their_models_use(path):
-    given = tomllib.loads(path.read_text())
-    run = RunConfig.from_settings(given)
-    run.check()
-    assert given.items() <= run.settings().items()
+def test_presets_have_settings_that_their_models_use():
+    assert len(PRESETS) > 3
+    for path in PRESETS:
+        given = tomllib.loads(path.read_text())
+        run = RunConfig.from_settings(given)
+        run.check()
+        assert given.items() <= run.settings().items(), path
 
 
 def test_options_are_the_settings_with_their_defaults():
