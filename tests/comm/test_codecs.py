@@ -11,6 +11,7 @@ from ranks import exchanges
 from hpcgnn.comm import World
 from hpcgnn.comm.codecs.packed import fuses, reads_codes_faster
 from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.kernels.int8 import Int8Rows
 
 MANY = 10**6  # entries of a matrix that names each row many times
 
@@ -44,3 +45,20 @@ def test_sums_of_double_precision_have_the_same_rows() -> None:
         return torch.equal(double, single.double())
 
     assert on_threads(2, program) == [True, True]
+
+
+def test_rows_that_were_floats_are_not_received_as_integers() -> None:
+    """Rows that were integers are, see test_rows_of_the_halo_arrive_as_the_integers_that_they_are in tests/nn."""
+
+    def program(world: World) -> list[bool]:
+        found = []
+        for coding, bits in (("plain", 8), ("delta", 8), ("plain", 4), ("plain", 32)):
+            exchange = exchanges.make(world, bits=bits, message_coding=coding)
+            message = exchanges.started(exchange, exchanges.outgoing(world, 40))
+            exchange.wait(message)
+            count = int(exchange.receive_counts.sum())
+            out = Int8Rows(torch.empty(count, 40, dtype=torch.int8), torch.empty(count))
+            found.append(message.codec.received_codes(message.received, out))
+        return found
+
+    assert on_threads(2, program) == [[False] * 4] * 2
