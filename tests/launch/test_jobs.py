@@ -24,12 +24,14 @@ MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
-# Replaces `hpcgnn` in tests of the placement of ranks.
+# Replaces `hpcgnn` in tests of the placement of ranks, and of arguments and names of files. LAUNCHER is the real command, or
+# empty for a single rank without MPI.
 PLACEMENT_STUB = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 command, *args = sys.argv[1:]
 if command == "launch":
-    os.execv(LAUNCHER, [LAUNCHER, *sys.argv[1:]])
+    words = [LAUNCHER, *sys.argv[1:]] if LAUNCHER else args[args.index("--") + 1:]
+    os.execv(words[0], words)
 if command == "train":
     run = pathlib.Path(args[args.index("--out") + 1])
     run.mkdir(exist_ok=True)
@@ -57,6 +59,12 @@ def settings(tmp_path: Path) -> dict[str, str]:
         "TRAIN_FLAGS": "--epochs 3 --hidden 16 --quiet",
         "HPCGNN": str(command),
     }
+
+
+@pytest.fixture
+def prepared(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same settings for jobs that find the graph and its parts, because another job has made them."""
+    return settings | {"DATA": str(tmp_path_factory.getbasetemp() / "made-by-a-job")}
 
 
 @pytest.mark.parametrize(("system", "script"), [("slurm", SBATCH), ("mpirun", MPIRUN_JOB)])
@@ -93,11 +101,11 @@ def read_epochs(settings: dict[str, str]) -> list[int]:
     return [json.loads(line)["epoch"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def use_stub(settings: dict[str, str], tmp_path: Path) -> dict[str, str]:
+def use_stub(settings: dict[str, str], tmp_path: Path, ranks: int = 1) -> dict[str, str]:
     stub = tmp_path / "hpcgnn"
-    stub.write_text(PLACEMENT_STUB.replace("LAUNCHER", repr(settings["HPCGNN"])))
+    stub.write_text(PLACEMENT_STUB.replace("LAUNCHER", repr(settings["HPCGNN"] if ranks > 1 else "")))
     stub.chmod(0o755)
-    return settings | {"HPCGNN": str(stub)}
+    return settings | {"HPCGNN": str(stub), "RANKS": str(ranks), "PARTITION_RANKS": "1"}
 
 
 def read_placements(settings: dict[str, str], ranks: int) -> list[dict]:
@@ -139,11 +147,9 @@ def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) 
     assert {path: path.stat().st_mtime_ns for path in Path(settings["DATA"]).iterdir()} == made
 
 
-@pytest.mark.mpi
-@pytest.mark.launches
 def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], tmp_path: Path) -> None:
     """This covers sources whose names become the same, other flags, and a file that has changed."""
-    settings = use_stub(settings, tmp_path) | {"RANKS": "1", "PARTITION_RANKS": "1"}
+    settings = use_stub(settings, tmp_path)
     sources = {name: tmp_path / name for name in ("a b.npz", "a_b.npz")}
     for path in sources.values():
         path.write_text("one")
@@ -167,13 +173,11 @@ def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], t
     assert files_after() == 2
 
 
-@pytest.mark.mpi
-@pytest.mark.launches
 def test_mpirun_job_takes_no_name_for_an_option(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = use_stub(settings, tmp_path) | {"RANKS": "1", "DATA": "-r --version", "RUN": "-run $(touch marker)"}
+    settings = use_stub(settings, tmp_path) | {"DATA": "-r --version", "RUN": "-run $(touch marker)"}
     run_mpirun_job(settings)
     assert len(list((tmp_path / "-r --version").iterdir())) == 2
     (placement,) = read_placements(settings, 1)
@@ -181,17 +185,17 @@ def test_mpirun_job_takes_no_name_for_an_option(
     assert not list(tmp_path.rglob("marker"))
 
 
+@pytest.mark.mpi
+@pytest.mark.launches
 def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) >= 2, "two cores")
-    settings = use_stub(settings, tmp_path) | {"RANKS": "2", "THREADS": "1"}
+    settings = use_stub(settings, tmp_path, ranks=2) | {"THREADS": "1"}
     run_mpirun_job(settings)
     assert_own_cores(settings, ranks=2)
 
 
-@pytest.mark.mpi
-@pytest.mark.launches
 def test_mpirun_job_asks_for_gpus_where_it_is_told(settings: dict[str, str], tmp_path: Path) -> None:
-    settings = use_stub(settings, tmp_path) | {"RANKS": "1"}
+    settings = use_stub(settings, tmp_path)
     run_mpirun_job(settings)
     run_mpirun_job(settings | {"RUN": str(tmp_path / "gpus"), "GPUS": "1", "GPU_MPI": "on"})
     (before,), (after,) = (read_placements(settings | {"RUN": str(tmp_path / run)}, 1) for run in ("run", "gpus"))
@@ -204,8 +208,8 @@ def test_mpirun_job_asks_for_gpus_where_it_is_told(settings: dict[str, str], tmp
 @WITHOUT_GPU
 @pytest.mark.mpi
 @pytest.mark.launches
-def test_mpirun_job_with_gpus_says_that_there_is_none(settings: dict[str, str]) -> None:
-    result = start_mpirun_job(settings | {"RANKS": "2", "GPUS": "1"})
+def test_mpirun_job_with_gpus_says_that_there_is_none(prepared: dict[str, str]) -> None:
+    result = start_mpirun_job(prepared | {"RANKS": "2", "GPUS": "1"})
     assert result.returncode != 0
     assert_says_that_there_is_no_gpu(result.stderr)
 
@@ -264,51 +268,45 @@ def test_slurm_job_trains(slurm: dict[str, str], settings: dict[str, str], tmp_p
     assert read_epochs(settings) == [0, 1, 2]
 
 
-@pytest.mark.slurm
-def test_slurm_job_gives_each_rank_its_cores(slurm: dict[str, str], settings: dict[str, str], tmp_path: Path) -> None:
-    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
-    settings = use_stub(settings, tmp_path)
-    Job(slurm, settings, tmp_path).wait()
-    assert_own_cores(settings, ranks=2)
+# Options of sbatch, settings of the job, and the GPUs that the ranks see.
+PLACINGS: list[tuple[list[str], dict[str, str], list[str | None]]] = [
+    (["--gpus-per-task=1"], {}, ["0", "1"]),
+    (["--gpus-per-task=1", "--gres-flags=enforce-binding"], {"GPU_BIND": "single:1"}, ["0", "1"]),
+    (["--gpus-per-node=2"], {"GPUS": "1"}, ["0", "1"]),
+    (["--gpus-per-node=2"], {"GPUS": "1", "GPU_BIND": "closest"}, ["0,1", "0,1"]),  # hpcgnn uses one of them
+    ([], {}, [None, None]),
+]
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize(
-    ("asked", "given", "seen"),
-    [
-        (["--gpus-per-task=1"], {}, ["0", "1"]),
-        (["--gpus-per-task=1", "--gres-flags=enforce-binding"], {"GPU_BIND": "single:1"}, ["0", "1"]),
-        (["--gpus-per-node=2"], {"GPUS": "1"}, ["0", "1"]),
-        (["--gpus-per-node=2"], {"GPUS": "1", "GPU_BIND": "closest"}, ["0,1", "0,1"]),  # hpcgnn uses one of them
-        ([], {}, [None, None]),
-    ],
-)
-def test_slurm_job_gives_each_rank_its_gpu(
-    slurm: dict[str, str],
-    settings: dict[str, str],
-    tmp_path: Path,
-    asked: list[str],
-    given: dict[str, str],
-    seen: list[str | None],
+def test_slurm_job_gives_each_rank_its_cores_and_its_gpu(
+    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
 ) -> None:
     require(len(os.sched_getaffinity(0)) >= 2, "two cores")
-    settings = use_stub(settings, tmp_path) | {"GPU_MPI": "on"} | given
-    Job(slurm, settings, tmp_path, *asked).wait()
-    placements = read_placements(settings, ranks=2)
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        assert sorted((placement[name] for placement in placements), key=str) == seen
-    for placement in placements:
-        assert (" --device cuda --gpu-mpi on " in " ".join(placement["arguments"])) == (seen[0] is not None)
-        assert placement["cray"] == (None if seen[0] is None else "1")
-    assert_own_cores(settings, ranks=2)
+    settings = use_stub(settings, tmp_path, ranks=2) | {"GPU_MPI": "on"}
+    jobs = []
+    for number, (asked, given, _) in enumerate(PLACINGS):  # all of them wait in the queue together
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        of_job = settings | given | {"DATA": str(folder / "data"), "RUN": str(folder / "run")}
+        jobs.append((Job(slurm, of_job, folder, *asked), of_job))
+    for (job, of_job), (*_, seen) in zip(jobs, PLACINGS, strict=True):
+        job.wait()
+        assert_own_cores(of_job, ranks=2)
+        placements = read_placements(of_job, ranks=2)
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            assert sorted((placement[name] for placement in placements), key=str) == seen
+        for placement in placements:
+            is_asked = " --device cuda --gpu-mpi on " in " ".join(placement["arguments"])
+            assert (is_asked, placement["cray"]) == ((False, None) if seen[0] is None else (True, "1"))
 
 
 @WITHOUT_GPU
 @pytest.mark.slurm
 def test_slurm_job_with_gpus_says_that_there_is_none(
-    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
 ) -> None:
-    job = Job(slurm, settings, tmp_path, "--gpus-per-task=1")
+    job = Job(slurm, prepared, tmp_path, "--gpus-per-task=1")
     job.wait_until(lambda: job.field("JobState") == "FAILED", "end of the job", may_fail=True)
     assert_says_that_there_is_no_gpu(job.log)
 
@@ -326,10 +324,10 @@ def assert_finishes_after_one_requeue(job: Job, settings: dict[str, str], epochs
 
 @pytest.mark.slurm
 def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
-    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
 ) -> None:
     epochs = 300
-    settings["TRAIN_FLAGS"] = f"--epochs {epochs} --hidden 16 --eval-every 1 --quiet"
+    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --eval-every 1 --quiet"}
     job = Job(slurm, settings, tmp_path)
     job.wait_until(lambda: read_epochs(settings), "first epoch")
     job.command("scancel", "--signal=USR1", job.id)  # to the ranks, as --signal=USR1@120 does
@@ -347,10 +345,10 @@ def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
 
 @pytest.mark.slurm
 def test_slurm_job_goes_on_after_a_preemption_with_a_grace_period(
-    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
 ) -> None:
     epochs = 500
-    settings["TRAIN_FLAGS"] = f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"
+    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"}
     job = Job(slurm, settings, tmp_path)
     job.wait_until(lambda: read_epochs(settings), "first epoch")
     job.command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
@@ -366,9 +364,9 @@ def test_slurm_job_goes_on_after_a_preemption_with_a_grace_period(
 
 @pytest.mark.slurm
 def test_slurm_job_keeps_the_exit_code_of_an_interruption_without_a_preemption(
-    slurm: dict[str, str], settings: dict[str, str], tmp_path: Path
+    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
 ) -> None:
-    settings["TRAIN_FLAGS"] = "--epochs 100000 --hidden 16 --quiet"
+    settings = prepared | {"TRAIN_FLAGS": "--epochs 100000 --hidden 16 --quiet"}
     job = Job(slurm, settings, tmp_path)
     job.wait_until(lambda: read_epochs(settings), "first epoch")
     job.command("scancel", "--signal=TERM", job.id)
