@@ -66,7 +66,7 @@ def test_dropout_in_several_programs(small_tiles):
 def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(small_tiles, monkeypatch):
     monkeypatch.setattr("hpcgnn.kernels.triton.activation._MOST_SEGMENTS", 3)
     monkeypatch.setattr("hpcgnn.kernels.triton.activation._SEGMENTS_TOGETHER", 2)
-    x, dy, ids = torch.randn(90, 40).requires_grad_(), torch.randn(90, 40), torch.arange(90)
+    x, dy, ids = torch.randn(200, 40).requires_grad_(), torch.randn(200, 40), torch.arange(200)  # three segments
     for norm in (Norm(torch.randn(40).requires_grad_(), torch.randn(40).requires_grad_(), 1e-5), None):
         leaves = [x, norm.weight, norm.bias] if norm else [x]
 
