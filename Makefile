@@ -1,11 +1,11 @@
-# `make help` lists the targets. Variables to override: PYTHON, VENV, MPI (auto, system, mpich), PARTS,
-# EPOCHS, RUNS (the folder of `make run`), PYTEST_FLAGS; of the targets for a GPU: PYTHON, GPU_PYTHON, GPU_WHEELS, GPU_SECONDS,
+# `make help` lists the targets. Variables to override: PYTHON, VENV, MPI (auto, system, mpich), BASE (an environment that has all
+# packages but MPI for VENV), PARTS, EPOCHS, RUNS (the folder of `make run`), PYTEST_FLAGS; of the targets for a GPU: PYTHON, GPU_PYTHON, GPU_WHEELS, GPU_SECONDS,
 # GPU_JOBS (processes that test kernels at a time: compiling them takes longer than running them).
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast coverage sabotage campaign audit check docs env dev-env native test-native test-mpich deps-debian clean
-.PHONY: test-gpu bench-gpu gpu-wheels
+.PHONY: help run test test-fast coverage sabotage campaign audit check check-types check-style check-texts docs env dev-env
+.PHONY: native test-native test-mpich deps-debian clean test-gpu bench-gpu gpu-wheels
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,6 +20,7 @@ GPU_JOBS ?= 8
 BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
 NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h tests/native/openmp/*.cpp)
+PYTHON_CODE := examples hpcgnn native tests tools setup.py
 SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/launch/*.sh)
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
@@ -48,7 +49,7 @@ env: native ## build the environment in .venv (PYTHON=, MPI=auto|system|mpich)
 dev-env: $(STAMP)-dev native
 
 $(STAMP): setup.cfg setup.py pyproject.toml constraints.txt tools/environment.sh
-	tools/environment.sh -p $(PYTHON) -m $(MPI) $(VENV)
+	tools/environment.sh -p $(PYTHON) -m $(MPI) $(if $(BASE),-b $(BASE)) $(VENV)
 	@rm -f $(VENV)/.stamp-* && touch $@
 
 $(STAMP)-dev: $(STAMP)
@@ -88,11 +89,15 @@ docs: dev-env ## the documentation site in build/site; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: dev-env ## lint, format, type and prose checks
-	$(BIN)/ruff check examples hpcgnn native tests tools setup.py
-	$(BIN)/ruff format --check examples hpcgnn native tests tools setup.py
-	$(BIN)/mypy hpcgnn
+	+@$(MAKE) --no-print-directory -j 2 --output-sync check-types check-style check-texts
+
+check-types: ; $(BIN)/mypy hpcgnn
+check-style:
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/ruff format --check $(PYTHON_CODE)
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/shellcheck $(SCRIPTS)
+check-texts:
 	$(BIN)/python tools/prose.py
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
@@ -107,8 +112,8 @@ campaign: dev-env ## break things from outside: faults, bad input, long runs (CA
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tools/campaign/tests
 	$(BIN)/python tools/campaign $(CAMPAIGN)
 
-test-mpich: ## the first run and what is about MPI in a second environment, with PyPI's mpich
-	$(MAKE) VENV=.venv-mpich MPI=mpich RUNS=run/mpich dev-env run
+test-mpich: dev-env ## the first run and what is about MPI in a second environment, with PyPI's mpich
+	$(MAKE) BASE=$(VENV) VENV=.venv-mpich MPI=mpich RUNS=run/mpich run
 	.venv-mpich/bin/python -m pytest $(PYTEST_FLAGS) -m "mpi and not system_mpi"
 
 # -- a machine with a GPU ----------------------------------------------------------------------------------------------

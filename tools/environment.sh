@@ -4,13 +4,15 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: tools/environment.sh [-p PYTHON] [-x EXTRAS] [-m auto|system|mpich] DIRECTORY
+usage: tools/environment.sh [-p PYTHON] [-x EXTRAS | -b BASE] [-m auto|system|mpich] DIRECTORY
 
   -p PYTHON   the interpreter to build from, 3.11 or later (default: python3)
   -x EXTRAS   extras of setup.cfg, separated by commas (default: none)
   -m auto     the system's MPI if two ranks can be started with it, else PyPI's mpich (default)
   -m system   the system's MPI, or an error
   -m mpich    PyPI's mpich
+  -b BASE     another environment of this script, from which all packages are taken but hpcgnn, mpi4py and the MPI: a second
+              environment with another MPI needs neither the downloads nor the disk of the first (not with -x)
 
 Installs the versions in constraints.txt, torch first. pip's own variables choose where from; for example
 PIP_EXTRA_INDEX_URL with the index of PyTorch's CPU builds spares the CUDA libraries.
@@ -22,18 +24,19 @@ fail() {
     exit 1
 }
 
-python=python3 extras='' mpi=auto
-while getopts :hp:x:m: option; do
+python=python3 extras='' base='' mpi=auto
+while getopts :hp:x:m:b: option; do
     case $option in
         h) usage; exit 0 ;;
         p) python=$OPTARG ;;
         x) extras=[$OPTARG] ;;
         m) mpi=$OPTARG ;;
+        b) base=$OPTARG ;;
         *) usage >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
-[[ $# -eq 1 && $mpi =~ ^(auto|system|mpich)$ ]] || { usage >&2; exit 2; }
+[[ $# -eq 1 && ( -z $base || -z $extras ) && $mpi =~ ^(auto|system|mpich)$ ]] || { usage >&2; exit 2; }
 venv=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -56,6 +59,18 @@ install_package() {
     pip install -q -c "$root/constraints.txt" --no-build-isolation -e "$root$extras"
 }
 
+# mpi4py finds the MPI that lies beside it, so the second environment has one of its own.
+layer_over_base() {
+    local other own
+    other=$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    own=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    [[ $(basename "$(dirname "$other")") == $(basename "$(dirname "$own")") ]] || fail "$base has another Python than $venv"
+    echo "installing hpcgnn over the packages of $base"
+    echo "$other" >"$own/base.pth"
+    pip install -q -c "$root/constraints.txt" --no-deps --ignore-installed mpi4py
+    pip install -q --no-build-isolation --no-deps -e "$root"
+}
+
 two_ranks_start() {
     timeout 60 "$venv/bin/hpcgnn" launch -n 2 -- "$venv/bin/python" -c \
         'from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != 2)' </dev/null
@@ -69,11 +84,11 @@ install_mpi() {
     fi
     [[ $mpi != system ]] || fail "found no system MPI that mpi4py can load and that starts two ranks"
     echo "installing PyPI's mpich"
-    pip install -q -c "$root/constraints.txt" mpich
+    pip install -q -c "$root/constraints.txt" --ignore-installed mpich
     two_ranks_start || fail "two ranks do not start with PyPI's mpich"
 }
 
 [[ -x $venv/bin/python ]] || create
-install_package
+if [[ -n $base ]]; then layer_over_base; else install_package; fi
 install_mpi
 "$venv/bin/python" -c 'from mpi4py import MPI; print("MPI:", MPI.Get_library_version().splitlines()[0].rstrip("\0"))'
