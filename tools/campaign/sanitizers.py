@@ -25,9 +25,6 @@ from campaign.run import ROOT
 from campaign.section import FAILED, LEFT_OUT, RIGHT, Case, Section, Session
 
 COMPILER = os.environ.get("CXX", "") or "c++"
-ADDRESSES = "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
-THREADS = "-g1 -O1 -fsanitize=thread"
-_FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
 _FOUND = re.compile(r"(ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?(.*)")
 _LEFT_OPEN = re.compile(r"WARNING:.*(still allocated|unfreed).*|.*not freed via MPI_FREE_MEM.*")
 _FROM_PYTHON = (
@@ -125,8 +122,8 @@ def _native(session: Session) -> Iterator[Case]:
 
     isas = {"x86_64": ("avx2", "avx512"), "aarch64": ("neon",)}.get(platform.machine(), ())
     for sanitizer, folder, flags, others in (
-        ("AddressSanitizer and UBSan", "sanitized", ADDRESSES, []),
-        ("ThreadSanitizer", "threads", THREADS, [native.OPENMP]),
+        ("AddressSanitizer and UBSan", "sanitized", native.ADDRESSES, []),
+        ("ThreadSanitizer", "threads", native.THREADS, [native.OPENMP]),
     ):
         group = f"native kernels under {sanitizer}"
         if not isas or not native.can_link(COMPILER, flags):
@@ -143,7 +140,7 @@ def _native(session: Session) -> Iterator[Case]:
         if not wanted and not session.wants(_RACE):
             continue
         try:
-            library = native.build_library(folder, COMPILER, "", built, flags + _FEW_TILES)
+            library = native.build_library(folder, COMPILER, "", built, flags + native.FEW_TILES)
             program = native.build_program(folder, COMPILER, flags, others)
         except AssertionError as error:  # with the compiler's output
             yield Case(group, "it compiles", FAILED, str(error)[-400:])
