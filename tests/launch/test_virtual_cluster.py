@@ -133,10 +133,10 @@ def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[li
 
 @pytest.mark.parametrize("placement", ["block", "cyclic"])
 def test_the_ranks_of_a_host_share_memory_and_no_others_do(cluster: str, placement: str) -> None:
-    arguments = ("--ranks-per-host", 4, "--placement", placement, sys.executable, WHERE)
+    arguments = ("--ranks-per-host", 2, "--placement", placement, sys.executable, WHERE)
     ranks = json.loads(virtual_cluster("run", "--name", cluster, *arguments).stdout)
-    numbers = range(4 * HOSTS)
-    expected = [list(numbers[4 * h : 4 * h + 4] if placement == "block" else numbers[h::HOSTS]) for h in range(HOSTS)]
+    numbers = range(2 * HOSTS)
+    expected = [list(numbers[2 * h : 2 * h + 2] if placement == "block" else numbers[h::HOSTS]) for h in range(HOSTS)]
     assert_ranks_of(cluster, ranks, expected)
 
 
