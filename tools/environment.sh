@@ -67,6 +67,7 @@ layer_over_base() {
     [[ $(basename "$(dirname "$other")") == $(basename "$(dirname "$own")") ]] || fail "$base has another Python than $venv"
     echo "installing hpcgnn over the packages of $base"
     echo "$other" >"$own/base.pth"
+    pip install -q -c "$root/constraints.txt" --no-deps --upgrade setuptools wheel
     pip install -q -c "$root/constraints.txt" --no-deps --ignore-installed mpi4py
     pip install -q --no-build-isolation --no-deps -e "$root"
 }
