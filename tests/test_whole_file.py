@@ -38,6 +38,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
     assert (path.read_text(), left(tmp_path)) == ("new", ["f"])
 
 
+def test_the_bytes_of_a_file_are_on_the_disk_before_it_is_renamed(tmp_path, monkeypatch):
+    calls = []
+    for name, call in (("fsync", os.fsync), ("replace", os.replace)):
+        monkeypatch.setattr(os, name, lambda *words, name=name, call=call: (calls.append(name), call(*words)))
+    write(tmp_path / "f")
+    assert calls == ["fsync", "replace"]
+
+
 def test_what_is_no_regular_file_is_never_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""The choice between adding up codes and decoding rows first, which changes speed and no result."""
+"""The choice between adding up codes and decoding rows first, which changes speed and no result; and ranges of rows."""
 
 from __future__ import annotations
 
@@ -62,3 +62,15 @@ def test_rows_that_were_floats_are_not_received_as_integers() -> None:
         return found
 
     assert on_threads(2, program) == [[False] * 4] * 2
+
+
+def test_ranges_of_rows_are_mean_squares_since_they_were_last_taken() -> None:
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world, bits=8), exchanges.outgoing(world, 40)
+        ranges, wanted = exchange.trace_ranges(), (rows.amax(1) - rows.amin(1)).double() ** 2
+        for factor in (1, 3):
+            for _ in range(2):
+                exchanges.moved(exchange, factor * rows)
+            torch.testing.assert_close(torch.from_numpy(ranges.take()), factor**2 * wanted, rtol=0.02, atol=0)
+
+    on_threads(3, program)

@@ -11,8 +11,11 @@ from rank_pool import ThreadPool
 from ranks import exchanges, links, repeats
 
 from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm import collectives
+from hpcgnn.comm import World, collectives
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
+from hpcgnn.comm.mailbox import Keeping
+from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 
@@ -59,6 +62,65 @@ class TestExchange:
 
     def test_an_evaluation_is_exact_unless_asked_otherwise(self, ranks):
         assert ranks.run(exchanges.evaluation)[0] == {"float32": True, "training": False}
+
+
+def test_bytes_for_ranks_of_other_nodes_are_counted_apart(monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+
+    def program(world: World) -> None:
+        exchange = exchanges.make(world)
+        exchanges.moved(exchange, exchanges.outgoing(world, 40))
+        rows, away = exchange.send_counts, np.arange(4) // 2 != world.rank // 2
+        found = exchange.messages.traffic.bytes()
+        assert (found["bytes_sent"], found["bytes_between_nodes"]) == (rows.sum() * 160, rows[away].sum() * 160)
+
+    on_threads(4, program)
+
+
+def test_the_drift_of_kept_rows_is_that_of_the_epochs_between_their_messages():
+    def program(world: World) -> list[int]:
+        exchange, found = exchanges.make(world), []
+        exchange.messages.kept.begin(Keeping(compares=True))
+        for epoch in (2, 3, 6):
+            exchange.messages.begin_epoch(epoch)
+            exchanges.moved(exchange, exchanges.outgoing(world, 40))
+            found.append(exchange.epochs_between_messages())
+        return found
+
+    assert on_threads(2, program) == [[1, 1, 3]] * 2
+
+
+def test_another_trainer_begins_without_the_differences_of_the_one_before():
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world, bits=2, message_coding="delta"), exchanges.outgoing(world, 40)
+        first = exchanges.moved(exchange, rows)
+        exchange.messages.kept.begin(None)
+        exchange.messages.begin_epoch(0)
+        assert first.equal(exchanges.moved(exchange, rows))
+
+    on_threads(2, program)
+
+
+def test_unknown_bit_widths_are_refused_on_every_rank():
+    def program(world: World) -> None:
+        exchange = exchanges.make(world)
+        bits = np.full(int(exchange.send_counts.sum()), 8)
+        bits[-1] = 3 if world.rank else 8
+        with pytest.raises(HpcgnnError, match="bits must be of 1, 2, 4, 8, 16, 32, not 3"):
+            exchange.assign_bits(bits)
+
+    on_threads(2, program)
+
+
+def test_an_exchange_waits_for_the_one_under_way():
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world), exchanges.outgoing(world, 40)
+        message = exchanges.started(exchange, rows)
+        with pytest.raises(RuntimeError, match=r"^layer 2's boundary rows cannot be sent while layer 1's"):
+            exchanges.started(exchange.for_layer(1), rows)
+        exchange.wait(message)
+
+    on_threads(2, program)
 
 
 def assert_within_a_step(found):

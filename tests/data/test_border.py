@@ -108,6 +108,7 @@ def linked(name: str, link: object) -> Callable[[h5py.File], None]:
 PLAN = "plan/hybrid/"
 DAMAGE = {
     "index of a plan": (put(PLAN + "L_indices", 5, NODES), "L_indices"),
+    "index of a plan of the next part": (lambda file: first_of_the_next_part(file), "L_indices"),
     "index of a plan below 0": (put(PLAN + "S_indices", 0, -1), "S_indices"),
     "received row of a plan": (put(PLAN + "R_indices", -1, 10**6), "R_indices"),
     "plan's offsets beyond the array": (put(PLAN + "L_offsets", (-1, 1), 10**15), "L_indices"),
@@ -118,6 +119,7 @@ DAMAGE = {
     "plan's indptr ends early": (lambda file: put(PLAN + "L_indptr", 0, 1)(file), "L_indptr"),
     "edge of no part": (put(PLAN + "S_edges", -1, 10**9), "S_edges"),
     "edge of another part": (put(PLAN + "L_edges", -1, 0), "L_edges"),
+    "edge of another part, received": (put(PLAN + "R_edges", -1, 0), "R_edges"),
     "a plan's own peer": (put(PLAN + "recv_peers", 0, 0), "recv_peers"),
     "peer that does not exist": (put(PLAN + "send_peers", 0, PARTS), "send_peers"),
     "rows of a pair": (put(PLAN + "recv_post", 0, 10**9), "recv_post"),
@@ -171,6 +173,11 @@ DAMAGE = {
 def instead_of_group(file: h5py.File) -> None:
     del file["plan/hybrid"]
     file["plan/hybrid"] = np.arange(3)
+
+
+def first_of_the_next_part(file: h5py.File) -> None:
+    """The index that follows those of the first part's nodes."""
+    file[PLAN + "L_indices"][5] = file["parts/node_offsets"][1]
 
 
 def moved_away(file: h5py.File) -> None:

@@ -132,6 +132,7 @@ def test_a_graph_of_edges_alone(tmp_path: Path) -> None:
     back = hpcgnn.to_pyg(tmp_path / "g.h5")
     assert sorted(back.keys()) == ["edge_index", "num_nodes"]
     assert back.num_nodes == 4
+    assert pairs(back.edge_index.T.numpy()) == [(0, 1), (3, 2)]
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,14 @@ def test_matrix_market_equals_scipy(tmp_path, field, symmetric):
     assert np.array_equal(found, matrix.toarray() if meta.weighted else matrix.toarray() != 0)
 
 
+def test_a_skew_symmetric_matrix_equals_scipys(tmp_path):
+    path = tmp_path / "m.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real skew-symmetric\n3 3 2\n2 1 5\n3 2 -0.5\n")
+    _, edges, *_ = converted(f"mtx:{path}", tmp_path)
+    found = sp.coo_matrix((edges[:, 2], edges[:, :2].astype(int).T), shape=(3, 3)).toarray()
+    assert np.array_equal(found, scipy.io.mmread(path).toarray())
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -1,8 +1,10 @@
-"""The edges that get a plan: those that are used again in the next pass, and no others; and the random draws of a training
-loop's passes.
+"""The edges that get a plan: those that are used again in the next pass, and no others; the random draws of a training loop's
+passes; and the statistics that stay for evaluations.
 """
 
 from __future__ import annotations
+
+import copy
 
 import torch
 import torch_geometric.nn as pyg
@@ -93,3 +95,49 @@ def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
     assert not torch.equal(first, second)
     assert torch.equal(evaluated, arguments.x)
     assert torch.equal(first != 0, first == 2 * arguments.x)
+
+
+def test_edges_and_weights_that_were_changed_in_place_are_new_ones():
+    arguments, layer = Arguments(6, weighted=True), pyg.GraphConv(6, 3).double()
+
+    @torch.no_grad()
+    def program(world: ThreadWorld) -> list[bool]:
+        graph, named, _ = arguments.part(world)
+        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+        named["edge_index"], found = named["edge_index"].clone(), []
+        for name, change in (("edge_weight", lambda weight: weight.mul_(2)), ("edge_index", lambda ends: ends[0].fill_(1))):
+            before = [model(**named) for _ in range(2)][-1]  # the second pass makes a plan
+            change(named[name])
+            after, wanted = model(**named), model(**named | {name: named[name].clone()})
+            found.append(torch.allclose(after, wanted) and not torch.allclose(after, before))
+        return found
+
+    assert on_threads(RANKS, program) == [[True, True]] * RANKS
+
+
+def test_dropouts_of_a_model_draw_different_masks():
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Dropout(0.5))
+    arguments = Arguments(6, weighted=False)
+
+    def program(world: ThreadWorld) -> torch.Tensor:
+        graph, named, _ = arguments.part(world)
+        mine = on_ranks(model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+        return mine(named["x"]).detach()
+
+    found = torch.cat(on_threads(RANKS, program))
+    assert 0.15 < (found != 0).double().mean() < 0.35  # a quarter passes both
+
+
+def test_a_batch_norm_keeps_the_variance_that_torchs_keeps():
+    plain, arguments = torch.nn.Sequential(torch.nn.BatchNorm1d(6)).double(), Arguments(6, weighted=False)
+
+    def program(world: ThreadWorld) -> torch.Tensor:
+        graph, named, _ = arguments.part(world)
+        messages = Messages(world, MessageConfig(collective="alltoallv"))
+        model = on_ranks(copy.deepcopy(plain), graph, messages, backend="reference")
+        model(named["x"])
+        return model[0].running_var
+
+    found = on_threads(RANKS, program)
+    plain(arguments.x)
+    assert all(torch.allclose(one, plain[0].running_var, rtol=1e-12) for one in found)

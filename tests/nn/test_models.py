@@ -7,11 +7,15 @@ import itertools
 
 import numpy as np
 import pytest
+import small_graphs
+import torch
 from rank_pool import ThreadPool
 from ranks import distributed, models
 from requires import EVERYTHING
 
+from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.nn.config import MODELS
+from hpcgnn.nn.self_loops import with_self_loops
 
 RANKS = (1, 2, 3)
 TOLERANCE = 1e-10
@@ -38,6 +42,16 @@ def test_native_models_on_mpi_ranks_equal_pygs(folder, mpi_ranks):
         errors = mpi_ranks(3).run(models.errors, folder, name, True)[0]
         assert errors["score_error"] < TOLERANCE, name
         assert errors["gradient_error"] < TOLERANCE, name
+
+
+def test_of_several_self_loops_of_a_node_the_last_ones_weight_counts(tmp_path):
+    arrays = small_graphs.random_multigraph(nodes=8, edges=0)
+    arrays.edge_index, arrays.weight = np.array([[2, 5, 2, 1], [2, 5, 2, 2]]), np.float32([3, 7, 4, 0.5])
+    graph = small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5")
+    plan, degree = with_self_loops(graph.plan("pre", weighted=True), graph, torch.float32)
+    loops = plan.local.weight[plan.local.entry_rows() == plan.local.indices]
+    assert loops.tolist() == [1, 1, 4, 1, 1, 7, 1, 1]
+    assert degree.tolist() == [1, 1, 4.5, 1, 1, 7, 1, 1]
 
 
 def test_all_native_models_are_compared():

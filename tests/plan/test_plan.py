@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hpcgnn.comm.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
+from hpcgnn.plan.build import csr_matrix
 from hpcgnn.plan.cover import sources_in_cover
 from hpcgnn.plan.plan import SparseMatrix
 
@@ -167,3 +168,11 @@ def test_sender_matrix_has_a_row_per_wanted_row():
     matrix = sender_matrix(plan.wanted, 40)
     assert matrix.num_rows == plan.receive_from.total
     assert np.diff(matrix.indptr).tolist() == plan.wanted.lengths.tolist()
+
+
+def test_entries_of_a_row_ascend_by_column_and_equal_ones_keep_their_order():
+    rows, columns, edges = np.array([1, 0, 1, 1, 1]), np.array([2, 1, 0, 2, 0]), np.array([5, 6, 7, 8, 9])
+    matrix = csr_matrix(rows, columns, edges, (2, 3))
+    assert matrix.indptr.tolist() == [0, 1, 5]
+    assert matrix.indices.tolist() == [1, 0, 0, 2, 2]
+    assert matrix.edges.tolist() == [6, 7, 9, 5, 8]

@@ -21,7 +21,7 @@ def test_the_best_assignment_of_all_rounds_is_near_the_bound() -> None:
     ]
 
     def program(world: ThreadWorld) -> Assignment:
-        groups, fixed = everyones[world.rank], np.zeros(2 * RANKS)
+        groups, fixed = everyones[world.rank], np.full(2 * RANKS, 50.0)
         return by_prices(world, [(Problem(groups, fixed), scales(world, groups, fixed, 0.5))])[0]
 
     for found in on_threads(RANKS, program):

@@ -1,4 +1,4 @@
-"""The rules of Sylvie and PipeQS, the groups of AdaQP, and the times that policies see."""
+"""The rules of Sylvie and PipeQS, the groups of AdaQP, random bit-widths, and the times that policies see."""
 
 from __future__ import annotations
 

@@ -90,10 +90,11 @@ def moves_rows_among_neighbours(world: World, folder: Path) -> None:
 
 @check
 def refuses_more_rows_than_can_be_counted(world: World, folder: Path) -> None:
-    counts = np.full(world.size, 2**31 if world.rank == world.size - 1 else 0)
-    with pytest.raises(HpcgnnError, match=rf"rows of rank {world.size - 1} would be .* more than MPI's") as caught:
-        world.check_counts(counts, counts, "rows")
-    assert caught.value.agreed
+    counts, none = np.full(world.size, 2**31 if world.rank == world.size - 1 else 0), np.zeros(world.size, np.int64)
+    for sent, received in ((counts, none), (none, counts)):
+        with pytest.raises(HpcgnnError, match=rf"rows of rank {world.size - 1} would be .* more than MPI's") as caught:
+            world.check_counts(sent, received, "rows")
+        assert caught.value.agreed
 
 
 @check

@@ -1,13 +1,14 @@
-"""Adam equals torch's bit for bit, and training does not import torch's compiler for it."""
+"""Adam equals torch's bit for bit, training does not import torch's compiler for it, and its groups of parameters."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import torch
 
-from hpcgnn.train.adam import Adam
+from hpcgnn.train.adam import Adam, parameter_groups
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -53,3 +54,10 @@ def test_training_does_not_import_the_compiler():
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_dense_parameters_may_have_a_weight_decay_of_their_own():
+    first, second, third = parameters()
+    model = SimpleNamespace(dense_parameters=lambda: [second], parameters=lambda: iter([first, second, third]))
+    decays = {id(p): group["weight_decay"] for group in parameter_groups(model, 0.1, 0.5) for p in group["params"]}
+    assert decays == {id(first): 0.1, id(second): 0.5, id(third): 0.1}

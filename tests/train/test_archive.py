@@ -110,6 +110,12 @@ def test_what_was_changed_and_packed_again_has_another_digest(path):
         archive.read(path, path)
 
 
+def test_a_value_with_another_name_has_another_digest(path):
+    rewritten(path, {b"half": b"hall"})
+    with pytest.raises(HpcgnnError, match="its digest does not match its content"):
+        archive.read(path, path)
+
+
 def test_members_that_would_grow_are_refused(path):
     rewritten(path, {}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(HpcgnnError, match="torch stores the members of a file differently"):

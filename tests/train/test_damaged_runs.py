@@ -128,6 +128,7 @@ FIELDS = [
     (("policies", "state", "bits", "due"), "x", "due must be a whole number or nothing"),
     (("policies", "state", "staleness"), 3, "policies: staleness"),
     (("version",), 7, "it has no digest"),
+    (("seed",), 3, "was made with --seed 3, not 0: resume with the same value"),
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import torch
 from rank_pool import ThreadPool
 from ranks import link_task
 
+import hpcgnn
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn import ModelConfig
@@ -63,6 +64,13 @@ def test_every_edge_but_loops_is_on_one_side_with_its_other_direction(report):
     assert shares == pytest.approx([0.65, 0.15, 0.2], abs=0.08)
 
 
+def test_validation_and_test_have_their_own_shares(tmp_path):
+    graph = small_graphs.on_ranks(one_rank(), small_graphs.even_graph(300, 4000), tmp_path / "parts.h5")
+    split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(link_split=(0.1, 0.4)))
+    shares = [part.indices.size / graph.indices.size for part in (split.validation, split.test, split.train)]
+    assert shares == pytest.approx([0.1, 0.4, 0.5], abs=0.05)
+
+
 def test_negatives_are_no_edges_and_as_many_as_asked(report):
     known = set(map(tuple, report["edges"]))
     for drawn, links in zip(report["negatives"], report["sides"], strict=True):
@@ -70,6 +78,8 @@ def test_negatives_are_no_edges_and_as_many_as_asked(report):
         assert all(source != target for source, target in drawn)
         assert 0.95 * 3 * len(links) <= len(drawn) <= 3 * len(links)
         assert len({source for source, _ in drawn}) > 10, "from all of the pool"
+        ends = Counter(target for _, target in links)
+        assert any(len({source for source, target in drawn if target == one}) > 1 for one in ends if ends[one] == 1)
 
 
 def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):

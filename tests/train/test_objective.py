@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from rank_pool import ThreadPool
 from ranks import metrics
 
+from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.train import objective
 
 
@@ -32,3 +34,9 @@ def test_multi_label_loss_is_the_mean_over_classes():
     mask = torch.tensor([True, False, True, True])
     wanted = torch.nn.functional.binary_cross_entropy_with_logits(scores[mask], y[mask].float())
     assert torch.isclose(objective.loss_sum(scores, y, mask.nonzero()[:, 0]) / 3, wanted)
+
+
+def test_a_link_with_the_score_of_the_kth_negative_pair_is_no_hit():
+    joined, apart = np.array([3.0, 2.0, 2.0, 1.0]), np.array([0.0, 2.0, 5.0])
+    hits = [objective.link_metric(one_rank(), f"hits@{k}", joined, apart) for k in (1, 2, 3, 4)]
+    assert hits == [0, 0.25, 1, 1]

@@ -1,4 +1,4 @@
-"""The trainer in one process: requests to stop, and states that come from a checkpoint."""
+"""The trainer in one process: requests to stop, states that come from a checkpoint, learning rates, and the reduction of gradients."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.comm import World
+from hpcgnn.comm.thread_world import on_threads, one_rank
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.stop import StopRequest
+from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train.schedule import ScheduleConfig
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +56,25 @@ def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph: hpcgnn
     bits.load(state, rank_state)
     assert bits._ranges
     assert {ranges.squares.device.type for ranges in bits._ranges} == {"meta"}
+
+
+def test_all_groups_of_parameters_have_the_scheduled_rate(graph: hpcgnn.LocalGraph) -> None:
+    model = hpcgnn.build_model(hpcgnn.ModelConfig("appnp", layers=2, hidden=8, hops=2), graph)
+    config = hpcgnn.TrainConfig(epochs=4, lr=0.1, dense_weight_decay=0.5, schedule=ScheduleConfig(warmup=4))
+    made = hpcgnn.Trainer(model, graph, config, stop=StopRequest())
+    for epoch, rate in enumerate((0.025, 0.05)):
+        made.step(epoch)
+        assert [group["lr"] for group in made.optimiser.param_groups] == pytest.approx([rate, rate])
+
+
+def test_a_rank_without_a_gradient_counts_as_zeros_in_each_step() -> None:
+    def program(world: World) -> list[float]:
+        parameter, found = torch.nn.Parameter(torch.ones(1)), []
+        bucket = GradientBucket(world, [parameter], 0)
+        for step in range(2):  # in the second one, rank 1 has no gradient
+            parameter.grad = None if step > world.rank - 1 and world.rank else torch.full((1,), 8.0)
+            bucket.reduce([], 1)
+            found.append(float(parameter.grad[0]))
+        return found
+
+    assert on_threads(2, program) == [[8.0, 4.0]] * 2
