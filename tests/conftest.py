@@ -39,8 +39,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that start ranks by the fixtures that they use, and group tests for the processes of ``make test``.
 
-    Tests that start ranks wait much, and would wait longer for each other's: one process runs them, one by one. Of the others,
-    those of a file stay together, since they share fixtures. Groups that take long begin first.
+    Tests that start ranks wait much, and would wait longer for each other's: one process runs them, one by one, and pages are
+    another group. Of the others, those of a file stay together, since they share fixtures. Groups that take long begin first.
     """
     for item in items:
         if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
@@ -48,7 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _is_interpreted(item):
             item.add_marker("slow")
         starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
-        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else item.path.stem))
+        # Pages start launches of their own, as users do, so they need not wait for those that other tests share.
+        of_pages = item.path.stem == "test_command_blocks" and item.get_closest_marker("launches")
+        together = "pages" if of_pages else "ranks" if starts_ranks else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(together))
     places: dict[Path, int] = {}
     for item in items:
         place = next((n for n, name in enumerate(_LONG_FIRST) if item.get_closest_marker(name)), len(_LONG_FIRST))
