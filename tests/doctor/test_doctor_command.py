@@ -59,6 +59,11 @@ def is_broken(finding: Finding | None, *words: str) -> None:
     assert [word for word in words if word not in finding.sentence] == []
 
 
+def test_the_state_of_a_report_is_its_worst_finding() -> None:
+    for states, worst in (((OK, BROKEN, WORTH_CHANGING), BROKEN), ((WORTH_CHANGING, OK), WORTH_CHANGING), ((), OK)):
+        assert Report("0", "Some MPI", 2, 1, tuple(Finding("a check", "", state) for state in states)).state == worst
+
+
 # -- cores and threads ------------------------------------------------------------------------------------------------
 
 

@@ -99,13 +99,14 @@ def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
 
 def test_edges_and_weights_that_were_changed_in_place_are_new_ones():
     arguments, layer = Arguments(6, weighted=True), pyg.GraphConv(6, 3).double()
+    changes = {"edge_weight": lambda weight: weight.mul_(2), "edge_index": lambda ends: ends[0].fill_(1)}
 
     @torch.no_grad()
     def program(world: ThreadWorld) -> list[bool]:
         graph, named, _ = arguments.part(world)
         model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
         named["edge_index"], found = named["edge_index"].clone(), []
-        for name, change in (("edge_weight", lambda weight: weight.mul_(2)), ("edge_index", lambda ends: ends[0].fill_(1))):
+        for name, change in changes.items():
             before = [model(**named) for _ in range(2)][-1]  # the second pass makes a plan
             change(named[name])
             after, wanted = model(**named), model(**named | {name: named[name].clone()})

@@ -36,6 +36,13 @@ from hpcgnn.policy import PolicyConfig
 SHAPES = ((4, 2), (5, 2), (6, 3), (4, 3))  # number of ranks, and the largest number of ranks that share a node
 
 
+def test_short_lists_of_rows_begin_at_different_ranks_of_a_node():
+    ones = np.ones(4, np.int64)
+    found = Placement.in_blocks(10, 2).carriers(0 * ones, np.arange(1, 5), 0 * ones, ones)
+    assert found.sender.tolist() == [1, 0, 1, 0]
+    assert found.receiver.tolist() == [3, 4, 7, 8]
+
+
 @pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}-by-{shape[1]}")
 def shape(request, monkeypatch):
     monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", str(request.param[1]))

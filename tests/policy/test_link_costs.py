@@ -84,7 +84,16 @@ def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
 
 @pytest.mark.parametrize(
     "nodes",
-    [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 0, 0, 0, 4], [0], [0, 1, 1, 1]],
+    [
+        [0, 0, 0, 0],
+        [0, 1, 2, 3],
+        [0, 0, 2, 2],
+        [0, 1, 2, 3, 0, 1, 2],
+        [0, 1, 2, 0, 1, 2],
+        [0, 0, 0, 0, 4],
+        [0],
+        [0, 1, 1, 1],
+    ],
 )
 def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[int]) -> None:
     """This includes cyclic placement, and a rank that is alone on its node. Both the sender and the receiver of a

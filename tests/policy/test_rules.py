@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import exchanges
 
+from hpcgnn.comm import World
 from hpcgnn.comm.thread_world import on_threads, one_rank
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.channel import Observation
+from hpcgnn.policy.base import Setup
+from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
 from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
+from hpcgnn.policy.uniform import UniformBits
 
 
 def seen(loss: float, seconds: float = 1.0) -> Observation:
@@ -105,6 +109,23 @@ def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
         assert not ((others > beta[members].min()) & (others < beta[members].max())).any()
     for own in range(4):  # all groups of a receiver but the last one are full
         assert (found.rows[found.groups.receiver == own][:-1] == size).all()
+
+
+# -- random bit-widths -------------------------------------------------------------------------------------------------
+
+
+def test_random_bit_widths_differ_by_layer_direction_rank_and_period():
+    def program(world: World) -> list[tuple[int, ...]]:
+        first, found = exchanges.make(world), []
+        channels = [Channel(each, None, None) for each in (first, first.for_layer(1), first.reverse())]
+        policy = UniformBits(Setup(world, channels, PolicyConfig("uniform", bits_period=2), Clock()))
+        for epoch in (0, 2):
+            policy.begin_epoch(epoch)
+            found += [tuple(channel.exchange.bits.sent[:9].tolist()) for channel in channels]
+        return found
+
+    found = [bits for everyones in on_threads(4, program) for bits in everyones]
+    assert len(set(found)) == len(found) == 24
 
 
 # -- settings and time -------------------------------------------------------------------------------------------------
