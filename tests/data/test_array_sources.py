@@ -56,12 +56,12 @@ def test_npz_picks_a_split(tmp_path, shared_data):
 @pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
 def test_pyg_equals_pyg(tmp_path, shared_data, name):
     datasets = require_module("torch_geometric.datasets")
-    root = shared_data("pyg")
+    copy, root = tmp_path / "copy", tmp_path / "read-only"
+    for folder, mode in ((copy, 0o755), (root, 0o555)):
+        shutil.copytree(shared_data("pyg") / name / "raw", folder / name / "raw")
+        for inner, _, _ in os.walk(folder):
+            os.chmod(inner, mode)
     raw = {path.relative_to(root) for path in root.rglob("*")}
-    copy = tmp_path / "copy"
-    shutil.copytree(root / name / "raw", copy / name / "raw")
-    for folder, _, _ in os.walk(copy):
-        os.chmod(folder, 0o755)
     data = datasets.Planetoid(str(copy), name)[0]
     convert(f"pyg:{name}?root={root}", tmp_path / "g.h5")
     meta, edges, x, y, masks = read(tmp_path / "g.h5")
