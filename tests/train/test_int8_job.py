@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from rank_pool import Completed, ThreadPool, ranks_of
-from under_way import start, wait_for_epoch
+from rank_pool import Completed, ThreadPool
+from under_way import kill, start, wait_for_epoch
 
 import hpcgnn
 from hpcgnn.comm import World
@@ -92,13 +89,7 @@ def test_a_killed_run_goes_on_bit_for_bit(train, parts, tmp_path):
     train("whole", *flags)
     process = start(parts, tmp_path / "broken", *FLAGS, *flags)
     wait_for_epoch(tmp_path / "broken", 13, process)  # between two checkpoints, or a few epochs later
-    ranks = ranks_of(process.pid)
-    assert sorted(ranks) == [0, 1]
-    os.killpg(process.pid, signal.SIGKILL)  # the launcher, but not ranks that it has put into their own group
-    for rank in ranks.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank, signal.SIGKILL)
-    process.wait()
+    kill(process)
     train("broken", "--resume")
     assert last(tmp_path / "broken") == last(tmp_path / "whole")
     assert [record["epoch"] for record in records(tmp_path / "broken")] == list(range(60))

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from rank_pool import ranks_of, signal_ranks
+from rank_pool import signal_ranks
 from requires import require
-from under_way import HPCGNN, start, wait_for_epoch
+from under_way import HPCGNN, kill, start, wait_for_epoch
 
 import hpcgnn
 from hpcgnn.comm.thread_world import one_rank
@@ -60,13 +60,7 @@ def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
     assert train(*flags, out=whole).returncode == 0
     process = start(parts, broken, *SMALL, *flags)
     wait_for_epoch(broken, 53, process)  # between two checkpoints, or a few epochs later
-    ranks = ranks_of(process.pid)
-    assert sorted(ranks) == [0, 1]
-    os.killpg(process.pid, signal.SIGKILL)  # the launcher, but not ranks that it has put into their own group
-    for rank in ranks.values():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank, signal.SIGKILL)
-    process.wait()
+    kill(process)
     result = train(*flags, "--resume", out=broken)
     assert result.returncode == 0, result.stderr
     for name in ("last.pt", "best.pt"):
