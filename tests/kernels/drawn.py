@@ -9,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 import torch
+import under_test
 from hypothesis import settings
 from hypothesis import strategies as st
-from requires import EVERYTHING
 from under_test import BACKENDS, TRITON
 
 from hpcgnn.kernels.native import library
@@ -31,10 +31,8 @@ threads = st.integers(1, 3)
 
 
 def budget(backend: str, most: int) -> settings:
-    """Draw ``most`` cases, a tenth of them for Triton, whose interpreter takes a millisecond a program; with
-    ``HPCGNN_TESTS=all``, 20 times as many.
-    """
-    return settings(deadline=None, max_examples=(most // 10 if backend == TRITON else most) * (20 if EVERYTHING else 1))
+    """The budget of ``most`` cases, and a tenth of it for Triton, whose interpreter takes a millisecond a program."""
+    return under_test.budget(most // 10 if backend == TRITON else most)
 
 
 @contextlib.contextmanager
