@@ -18,6 +18,7 @@ that has imported the large libraries, in copies of the tree of their own, so no
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import os
@@ -134,38 +135,33 @@ class Verdict:
         return 0 if self.ran and not (all_pass and self.skipped) else 2
 
 
-def _run_here(job: Job, tree: Path, slot: int) -> int:
+def _run_here(job: Job, tree: Path, numba_cache: Path) -> int:
     """Run a job's tests in this process, which was forked for it; return the code of the verdict."""
     os.setsid()  # so that ranks end with it
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(tree)
-    source = (tree / job.fault.file).read_text() if job.fault and job.fault.file.endswith(".py") else ""
-    # numba does not notice that a function called by a cached one has changed.
-    cache = tree / "numba" if "numba" in source else WORK / f"numba-{slot}-{_digest_of_compiled()}"
     os.environ |= {
         "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "tests")]),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "NUMBA_CACHE_DIR": str(cache),
+        "NUMBA_CACHE_DIR": str(numba_cache),
         "HPCGNN_DATA": os.environ.get("HPCGNN_DATA", str(ROOT.parent / "shared" / "data")),
     }
     if job.isa:
         os.environ["HPCGNN_ISA"] = job.isa
-        command = [sys.executable, "-c", "import sys; from build import build; from pathlib import Path; build("]
-        command[-1] += f"Path({str(tree / LIBRARY)!r}), flags=('-O1',), only=({job.isa!r},))"
-        subprocess.run(command, check=True, cwd=tree / "native")
+        command = [sys.executable, "native/build.py", "--output", LIBRARY, "--isas", job.isa, "--flags=-O1"]
+        subprocess.run(command, check=True)
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(tree), str(tree / "tests")]
     verdict = Verdict()
     words = ["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(tree), *job.tests]
-    with contextlib.suppress(SystemExit):
-        code = pytest.main(words, plugins=[verdict])
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            return 2
+    if pytest.main(words, plugins=[verdict]) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return 2
     return verdict.code(all_pass=job.fault is None)
 
 
+@functools.cache
 def _digest_of_compiled() -> str:
     """A digest of all files that numba compiles."""
     texts = (path.read_bytes() for path in sorted((ROOT / "hpcgnn").rglob("*.py")))
@@ -174,15 +170,21 @@ def _digest_of_compiled() -> str:
 
 def _fork(job: Job, tree: Path, slot: int) -> int:
     """Put the job's fault into the tree, start its tests, and return the process."""
-    shutil.rmtree(tree / "numba", ignore_errors=True)
+    numba_cache = WORK / f"numba-{slot}-{_digest_of_compiled()}"
     if job.fault:
         path = tree / job.fault.file
-        path.write_text(path.read_text().replace(job.fault.old, job.fault.new))
+        text = path.read_text()
+        if (
+            path.suffix == ".py" and "numba" in text
+        ):  # it does not notice that a function called by a cached one has changed
+            numba_cache = tree / "numba"
+            shutil.rmtree(numba_cache, ignore_errors=True)
+        path.write_text(text.replace(job.fault.old, job.fault.new))
     process = os.fork()
     if process == 0:
         code = 2
         try:
-            code = _run_here(job, tree, slot)
+            code = _run_here(job, tree, numba_cache)
         except BaseException as error:  # the fork must not go on as its parent
             print(repr(error), flush=True)
         finally:
