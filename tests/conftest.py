@@ -27,7 +27,8 @@ settings.register_profile("repeatable", derandomize=True)  # a failure here can 
 settings.load_profile("repeatable")
 
 
-_LONG_FIRST = ("launches", "slurm", "virtual_cluster", "emulator", "builds", "slow")
+_STARTS_RANKS = ("launches", "slurm", "virtual_cluster")
+_LONG_FIRST = (*_STARTS_RANKS, "emulator", "builds", "slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("launches")
         if _is_interpreted(item):
             item.add_marker("slow")
-        starts_ranks = any(item.get_closest_marker(name) for name in ("launches", "slurm", "virtual_cluster"))
+        starts_ranks = any(item.get_closest_marker(name) for name in _STARTS_RANKS)
         # Pages start launches of their own, as users do, so they need not wait for those that other tests share.
         of_pages = item.path.stem == "test_command_blocks" and item.get_closest_marker("launches")
         together = "pages" if of_pages else "ranks" if starts_ranks else item.path.stem
