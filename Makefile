@@ -65,13 +65,13 @@ build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-# Two processes; tests/conftest.py says which tests stay together, and which begin first.
-TWO_PROCESSES := -n 2 --dist loadgroup --no-loadscope-reorder
+# Two processes, which take one file after the other, in the order of tests/conftest.py.
+TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: check ## run every check and every test, the rank tests under a real mpirun
 	$(BIN)/python -m pytest $(TWO_PROCESSES) $(PYTEST_FLAGS)
 
-test-fast: dev-env ## in less than 2 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
+test-fast: dev-env ## in about 5 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
 	$(BIN)/python -m pytest $(TWO_PROCESSES) $(PYTEST_FLAGS) \
 	    -m "first_launch or not (launches or slurm or virtual_cluster or builds or emulator or slow)"
 

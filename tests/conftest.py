@@ -27,8 +27,7 @@ settings.register_profile("repeatable", derandomize=True)  # a failure here can 
 settings.load_profile("repeatable")
 
 
-_STARTS_RANKS = ("launches", "slurm", "virtual_cluster")
-_LONG_FIRST = (*_STARTS_RANKS, "emulator", "builds", "slow")
+_LONG_FIRST = ("launches", "slurm", "virtual_cluster", "emulator", "builds", "slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -36,23 +35,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(0)
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers, and before pytest-xdist reads groups
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start ranks by the fixtures that they use, and group tests for the processes of ``make test``.
-
-    Tests that start ranks wait much, and would wait longer for each other's: one process runs them, one by one, and pages are
-    another group. Of the others, those of a file stay together, since they share fixtures. Groups that take long begin first.
+    """Mark tests that start ranks by the fixtures that they use, and begin with the files that take long: the processes of
+    ``make test`` take one file after the other, so that fixtures of a module are made once.
     """
     for item in items:
         if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
         if _is_interpreted(item):
             item.add_marker("slow")
-        starts_ranks = any(item.get_closest_marker(name) for name in _STARTS_RANKS)
-        # Pages start launches of their own, as users do, so they need not wait for those that other tests share.
-        of_pages = item.path.stem == "test_command_blocks" and item.get_closest_marker("launches")
-        together = "pages" if of_pages else "ranks" if starts_ranks else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(together))
     places: dict[Path, int] = {}
     for item in items:
         place = next((n for n, name in enumerate(_LONG_FIRST) if item.get_closest_marker(name)), len(_LONG_FIRST))
