@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.byte_sink import LocalFile
 from hpcgnn.comm import World
-from hpcgnn.data import h5
-from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, SINGLE_LABEL, GraphMeta
+from hpcgnn.data import h5, plan_store
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, parts_schema
 from hpcgnn.data.sealing import seal
 from hpcgnn.graph import LocalGraph, load
@@ -19,12 +21,14 @@ from hpcgnn.graph import LocalGraph, load
 
 @dataclass
 class Arrays:
-    """A whole graph with original ids. edge_index: (2, E), sources first. weight: (E,) or None."""
+    """A whole graph with original ids. edge_index: (2, E), sources first. x: (N, F), without columns if there are no features.
+    weight: (E,) or None.
+    """
 
     edge_index: np.ndarray
     x: np.ndarray | sp.csr_matrix
-    y: np.ndarray
-    masks: dict[str, np.ndarray]
+    y: np.ndarray | None = None
+    masks: dict[str, np.ndarray] = field(default_factory=dict)
     weight: np.ndarray | None = None
 
     @property
@@ -33,7 +37,35 @@ class Arrays:
 
     @property
     def num_classes(self) -> int:
-        return self.y.shape[1] if self.y.ndim == 2 else int(self.y.max()) + 1
+        if self.y is None:
+            return 0
+        return self.y.shape[1] if self.y.ndim == 2 else int(self.y.max(initial=0)) + 1
+
+    def meta(self) -> GraphMeta:
+        return GraphMeta(
+            num_nodes=self.num_nodes,
+            num_edges=self.edge_index.shape[1],
+            num_features=self.x.shape[1],
+            num_classes=self.num_classes,
+            task=NO_TASK if self.y is None else MULTI_LABEL if self.y.ndim == 2 else SINGLE_LABEL,
+            weighted=self.weight is not None,
+            x_nnz=self.x.nnz if sp.issparse(self.x) else None,
+            has_masks=bool(self.masks),
+        )
+
+    def datasets(self) -> dict[str, np.ndarray]:
+        """The datasets of ``graph.h5``, from its definition."""
+        indptr, order = by_target(self.num_nodes, *self.edge_index)
+        arrays = {"edges/indptr": indptr, "edges/indices": self.edge_index[0, order]}
+        if self.weight is not None:
+            arrays["edges/weight"] = self.weight[order]
+        if sp.issparse(self.x):
+            arrays |= {f"nodes/x_{part}": getattr(self.x, part) for part in ("indptr", "indices", "data")}
+        elif self.x.shape[1]:
+            arrays["nodes/x"] = self.x
+        if self.y is not None:
+            arrays["nodes/y"] = self.y
+        return arrays | {f"nodes/{name}": mask for name, mask in self.masks.items()}
 
 
 def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weighted: bool = False) -> Arrays:
@@ -87,41 +119,33 @@ def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
     return Arrays(graph.edge_index[:, between], graph.x, graph.y, graph.masks)
 
 
+def by_target(num_nodes: int, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``(indptr, order)``: the order of edges by target and then by source, and where each target's edges begin in it."""
+    counts = np.bincount(targets, minlength=num_nodes)
+    return np.concatenate(([0], np.cumsum(counts))), np.lexsort((sources, targets))
+
+
 def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> None:
     """Write ``parts.h5`` directly from its definition: positions are sorted by (part, original id)."""
     order = np.argsort(part, kind="stable")
     position = np.empty(graph.num_nodes, dtype=np.int64)
     position[order] = np.arange(graph.num_nodes)
-    source, target = position[graph.edge_index]
-    edge_order = np.lexsort((source, target))
-    is_sparse = sp.issparse(graph.x)
-    x = graph.x[order]
-    arrays = {
-        "edges/indptr": np.concatenate(([0], np.cumsum(np.bincount(target, minlength=graph.num_nodes)))),
-        "edges/indices": source[edge_order],
-        "nodes/y": graph.y[order],
-        "nodes/original_ids": order,
-        "parts/node_offsets": np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts)))),
-    }
-    arrays |= {f"nodes/{name}": mask[order] for name, mask in graph.masks.items()}
-    if is_sparse:
-        arrays |= {"nodes/x_indptr": x.indptr, "nodes/x_indices": x.indices, "nodes/x_data": x.data}
-    else:
-        arrays["nodes/x"] = x
-    if graph.weight is not None:
-        arrays["edges/weight"] = graph.weight[edge_order]
-    meta = GraphMeta(
-        num_nodes=graph.num_nodes,
-        num_edges=source.size,
-        num_features=graph.x.shape[1],
-        num_classes=graph.num_classes,
-        task=MULTI_LABEL if graph.y.ndim == 2 else SINGLE_LABEL,
-        weighted=graph.weight is not None,
-        x_nnz=x.nnz if is_sparse else None,
-        has_masks=True,
-    )
-    schema = parts_schema(meta, num_parts)
-    attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | meta.attributes() | {"num_parts": num_parts}
+    masks = {name: mask[order] for name, mask in graph.masks.items()}
+    there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, graph.weight)
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
+    arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}
+    attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | there.meta().attributes() | {"num_parts": num_parts}
+    write(path, parts_schema(there.meta(), num_parts), attributes, arrays)
+
+
+def write_graph(path: Path, graph: Arrays) -> None:
+    """Write ``graph.h5`` directly from its definition."""
+    meta = graph.meta()
+    write(path, meta.schema(), h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes(), graph.datasets())
+
+
+def write(path: Path, schema: h5.Schema, attributes: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write a file with checksums."""
     offsets = h5.create(path, schema, attributes)
     with LocalFile(path) as sink:
         writer = h5.SlabWriter(sink, offsets, schema)
@@ -130,15 +154,28 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     seal(path)
 
 
+def in_parts(path: Path, graph: Arrays, ranks: int, plans: Sequence[str] = ()) -> Path:
+    """Write the graph in random parts, and add the plans of these strategies; return the path."""
+    write_parts(path, graph, random_parts(graph.num_nodes, ranks), ranks)
+    if plans:
+        plan_store.store_plans(path, list(plans))
+    return path
+
+
+def flip(path: Path, place: int, bit: int = 1) -> None:
+    """Change bits of the byte at ``place``."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
 def _random_masks(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]:
     group = rng.integers(0, 3, nodes)
     return {name: group == k for k, name in enumerate(MASKS)}
 
 
 def on_ranks(world: World, graph: Arrays, path: Path) -> LocalGraph:
-    """The graph in random parts, of which the last of three or more has no node. Rank 0 writes the file, and all ranks load it.
-    Collective.
-    """
+    """The graph in random parts, of which the last of three or more has no node; rank 0 writes the file. Collective."""
     if world.rank == 0:
         empty = world.size - 1 if world.size >= 3 else None
         write_parts(path, graph, random_parts(graph.num_nodes, world.size, empty=empty), world.size)

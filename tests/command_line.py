@@ -1,0 +1,31 @@
+"""Command lines of hpcgnn that run in the process of a test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from hpcgnn.cli.main import cli
+from hpcgnn.errors import HpcgnnError
+
+
+def said(*words: object) -> str:
+    """The standard output of ``hpcgnn *words``; an error is raised."""
+    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def told(*words: object) -> Any:
+    """The object that ``hpcgnn *words --json`` prints."""
+    return json.loads(said(*words, "--json"))
+
+
+def refusal(*words: object) -> str:
+    """The message of ``hpcgnn *words``, which ends with an error before it prints anything on standard output."""
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert isinstance(result.exception, HpcgnnError | SystemExit)  # SystemExit is click's, after its message
+    assert not result.stdout
+    return result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
