@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from hpcgnn.cli.main import cli
 from hpcgnn.errors import HpcgnnError
 
 
-def said(*words: object) -> str:
-    """The standard output of ``hpcgnn *words``; an error is raised."""
+def _done(words: tuple[object, ...]) -> Result:
     result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.stdout
+    return result
+
+
+def said(*words: object) -> str:
+    """The output of ``hpcgnn *words`` and its notes on standard error; an error is raised."""
+    return _done(words).output
 
 
 def told(*words: object) -> Any:
     """The object that ``hpcgnn *words --json`` prints."""
-    return json.loads(said(*words, "--json"))
+    return json.loads(_done((*words, "--json")).stdout)
 
 
 def refusal(*words: object) -> str:
