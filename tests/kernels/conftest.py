@@ -1,30 +1,39 @@
-"""If there is a GPU, the kernels in Triton run on it, although the tests' tensors are on the host (under_test.py)."""
+"""Triton's kernels run on a GPU if there is one, although the tests' tensors are on the host (under_test.py), and in several
+programs for a few rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from gpu.proxy import on_device
-from under_test import TRITON_SEGMENT
+from under_test import BACKENDS, TRITON_SEGMENT
 
 from hpcgnn import kernels
-from hpcgnn.kernels.triton import tasks
+from hpcgnn.kernels.triton import int8, int8_sddmm, tasks, tiles
 
 if torch.cuda.is_available():
     kernels.register(on_device(torch.device("cuda", 0), "triton"))
 
 
-@pytest.fixture
-def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows with few entries are hubs of the kernels in Triton."""
-    monkeypatch.setattr(tasks, "SEGMENT", TRITON_SEGMENT)
+@pytest.fixture(scope="module", autouse=True)
+def several_programs() -> Iterator[None]:
+    """Few rows and entries are as many for Triton's interpreter as large matrices are for a GPU: rows are hubs, matrices have
+    several tiles, and segments of a gradient are computed one by one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "SEGMENT", TRITON_SEGMENT)
+        patch.setattr(tiles, "_INTERPRETED", 1 << 14)
+        patch.setattr(int8_sddmm, "_INTERPRETED", 1)
+        patch.setattr(int8, "_WORKSPACE", 1)
+        yield
 
 
-@pytest.fixture
-def restored_threads() -> Iterator[None]:
-    """Torch has as many threads as before after the test."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each backend, without warnings about huge values that overflow."""
+    with np.errstate(all="ignore"):
+        yield request.param

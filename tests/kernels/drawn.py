@@ -1,25 +1,18 @@
-"""Cases that Hypothesis draws: their number, their rows of all kinds, and the circumstances in which kernels run."""
+"""Cases that Hypothesis draws: their number, their rows of all kinds, and the threads on which kernels run."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
-from unittest import mock
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-import under_test
-from hypothesis import settings
+from hypothesis import given
 from hypothesis import strategies as st
-from under_test import BACKENDS, TRITON
+from requires import EVERYTHING
+from under_test import TRITON, budget
 
-from hpcgnn.kernels.native import library
-from hpcgnn.kernels.triton import int8, int8_sddmm, tasks, tiles
-
-# Without a library the first one fails, because the tests' environment has a compiler.
-NATIVE = [f"native {isa}" for isa in library.isas() or ["scalar"]]
-IMPLEMENTATIONS = [*NATIVE, *(name for name in BACKENDS if name != "native")]
 BITS = [1, 2, 4, 8, 16, 32]
 # Around the lengths of vectors, and of the blocks of 16, 32, 64 and 128 columns into which codes are packed.
 WIDTHS = [0, 1, 3, 15, 16, 17, 31, 33, 40, 63, 64, 65, 100, 127, 128, 129, 256, 602]
@@ -30,32 +23,20 @@ seeds = st.integers(0, 2**32 - 1)
 threads = st.integers(1, 3)
 
 
-def budget(backend: str, most: int) -> settings:
-    """The budget of ``most`` cases, and a tenth of it for Triton, whose interpreter takes a millisecond a program."""
-    return under_test.budget(most // 10 if backend == TRITON else most)
+def hold(check: Callable[..., None], backend: str, most: int, **strategies: st.SearchStrategy) -> None:
+    """Call ``check(backend, ...)`` for ``most`` drawn cases, or a tenth for Triton, whose interpreter is slow."""
+
+    @budget(most // 10 if backend == TRITON else most)
+    @given(**strategies)
+    def holds(**case: Any) -> None:
+        check(backend, **case)
+
+    holds()
 
 
-@contextlib.contextmanager
-def using(implementation: str) -> Iterator[str]:
-    """The backend to ask for. In the context, the native one uses the instruction set named beside it, and Triton's
-    interpreter needs several programs for a few rows, as a GPU does.
-    """
-    backend, _, isa = implementation.partition(" ")
-    caches = [library.isa, library.function] if isa else []
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(np.errstate(all="ignore"))  # rows of huge values overflow
-        if isa:
-            stack.enter_context(mock.patch.dict(os.environ, {"HPCGNN_ISA": isa}))
-        if backend == "triton":
-            smaller = ((tiles, "_INTERPRETED", 4096), (tasks, "SEGMENT", 20), (int8_sddmm, "_INTERPRETED", 1))
-            for module, name, value in (*smaller, (int8, "_WORKSPACE", 1)):  # segments one by one
-                stack.enter_context(mock.patch.object(module, name, value))
-        for cache in caches:
-            stack.callback(cache.cache_clear)
-            cache.cache_clear()
-        yield backend
-    if isa:
-        assert library.last_isa() == isa
+def widths_of(turn: int) -> list[int]:
+    """One of the widths by turns; all of them with ``HPCGNN_TESTS=all``."""
+    return WIDTHS if EVERYTHING else [WIDTHS[7 * turn % len(WIDTHS)]]
 
 
 @contextlib.contextmanager
@@ -89,5 +70,5 @@ def rows_of_all_kinds(width: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate((known, patterns)))
 
 
-def random_rows(*shape: int, seed: int) -> torch.Tensor:
+def random_rows(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

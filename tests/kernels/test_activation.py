@@ -101,7 +101,6 @@ def test_values_and_gradients_are_those_of_torch(backend, layer):
         assert torch.equal(found[1], dropout(dy * (x > 0), mask.ids, mask.key, mask.probability, "reference"))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_of_one_value_have_no_variance(backend):
     _, norm, mask, dy = Layer(50, 100).arguments()
     for value in (0.0, 0.1, 12345.678, -3e4):
@@ -113,7 +112,6 @@ def test_rows_of_one_value_have_no_variance(backend):
             assert bool((found[2] == 0).all()), "the gradient of weight is a sum of products with 0"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mean_far_from_zero_costs_few_digits(backend):
     x, *others = Layer(64, 256).arguments()
     x = (x * 8).round() / 8 + 4096  # exact in float32
@@ -121,7 +119,6 @@ def test_a_mean_far_from_zero_costs_few_digits(backend):
     torch.testing.assert_close(found[0].double(), expected[0], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_nan_is_not_taken_for_a_negative_number(backend):
     x, norm, _, _ = Layer(8).arguments()
     x[3, 5] = torch.nan
@@ -129,7 +126,6 @@ def test_nan_is_not_taken_for_a_negative_number(backend):
     assert activation(x, None, None, backend).isnan().nonzero().tolist() == [[3, 5]]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_views_and_frozen_norms(backend):
     x, norm, mask, dy = Layer(70).arguments()
     wide = torch.cat((x, x), 1)[:, :40].requires_grad_()

@@ -27,6 +27,13 @@ widths = st.sampled_from([1, 3, 16, 40, 100, 256, 602]) | st.integers(1, 70)
 seeds = st.integers(0, 2**16)
 
 
+def compared_with(backend: str) -> str:
+    """The backend that must give the same results: the native one, whose kernels tests/native compares with plain loops, and for
+    itself the reference.
+    """
+    return "reference" if backend == "native" else "native"
+
+
 def budget(examples: int) -> settings:
     """The settings of a property test: the number of drawn cases, and 20 times as many with ``HPCGNN_TESTS=all``."""
     return settings(deadline=None, max_examples=20 * examples if EVERYTHING else examples)

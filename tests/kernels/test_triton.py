@@ -1,0 +1,169 @@
+"""The kernels in Triton: their tasks, vectors, tiles and alignments, counts on the device, and the reasons why they cannot run.
+
+The tests of each operator compare their results.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from itertools import product
+from types import SimpleNamespace
+
+import drawn
+import pytest
+import torch
+import triton
+from under_test import TRITON
+from under_test import TRITON_SEGMENT as SEGMENT
+from wires import make_wire
+
+from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, edge_softmax, edge_sum, keyed
+from hpcgnn.kernels.messages import decode_rows, encode_rows
+from hpcgnn.kernels.triton import launch, tiles, words
+from hpcgnn.kernels.triton import rows as row_kernels
+from hpcgnn.kernels.triton.tasks import plan_of, vector
+
+KEY = keyed.derive_key(7, 8, 9)
+LENGTHS = [3, 2 * SEGMENT + 5, 0, SEGMENT, SEGMENT + 1, 2, 0, 40]
+COLUMNS = 50
+of_the_host = pytest.mark.skipif(not launch.interprets(), reason="a GPU takes no tensors of the host")
+
+
+def csr_of(lengths: list[int]) -> Csr:
+    indptr = torch.tensor([0, *lengths]).cumsum(0)
+    return Csr(indptr, torch.randint(0, COLUMNS, (int(indptr[-1]),)), COLUMNS)
+
+
+@of_the_host
+def test_hubs_are_cut_into_tasks_and_long_rows_come_first():
+    tasks = plan_of(csr_of(LENGTHS)).tasks
+    assert tasks.parts == 5
+    assert max(tasks.length.tolist()) == SEGMENT
+    whole = tasks.length[tasks.parts :].tolist()
+    assert whole == sorted(whole, reverse=True)  # fewer rows than a window has
+
+
+def test_one_plan_for_a_structure_that_goes_with_it():
+    csr = csr_of([1, 2])
+    plan = plan_of(csr)
+    assert plan_of(csr.with_weight(torch.ones(3))) is plan
+    watched = [weakref.ref(csr), weakref.ref(plan)]
+    gc.disable()
+    try:
+        del csr, plan
+        assert [reference() for reference in watched] == [None, None]
+    finally:
+        gc.enable()
+
+
+@of_the_host
+def test_rows_of_bytes_that_start_anywhere():
+    index = torch.tensor([3, -1, 0, 3, 7], dtype=torch.int32)
+    offsets = (0, 0), (1, 0), (0, 1), (2, 4), (4, 8), (8, 2)
+    for num_bytes, (of_x, of_out) in product((1, 2, 3, 4, 6, 12, 16, 40, 400), offsets):
+        x = torch.randint(0, 256, (8 * num_bytes + of_x,), dtype=torch.uint8)[of_x:].view(8, num_bytes)
+        out = torch.full((5 * num_bytes + of_out,), 77, dtype=torch.uint8)[of_out:].view(5, num_bytes)
+        row_kernels.gather_rows(x, index, out)
+        expected = x[index.long()]
+        expected[1] = 0
+        assert torch.equal(out, expected)
+
+
+def test_vectors_divide_rows_and_fill_16_bytes_at_most():
+    assert [vector(width, 4) for width in (0, 1, 6, 100, 256)] == [4, 1, 2, 4, 4]
+    assert [vector(width, 2) for width in (12, 64)] == [4, 8]
+    assert vector(32, 1) == 16
+
+
+def test_the_same_bits_in_each_run():
+    csr = csr_of(LENGTHS)
+    scores = torch.randn(csr.num_entries, 8)
+    for function in (edge_softmax, edge_sum):
+        assert torch.equal(function(csr, scores, TRITON), function(csr, scores, TRITON))
+
+
+def test_counts_stay_on_the_device():
+    """Reading a number would wait for the device."""
+    x, rows = torch.ones(3, 5), torch.arange(3)
+    for bits in drawn.BITS:
+        wire = make_wire(3, 5, bits, seed=0)
+        sent = encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=TRITON)
+        received = decode_rows(wire.buffer, *wire.at(bits), bits, x, rows, backend=TRITON)
+        for count in (sent, received):
+            assert (count.dtype, count.dim(), int(count)) == (torch.int64, 0, 0)
+
+
+def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
+    calls, find = [], words._alignment
+    monkeypatch.setattr(words, "_alignment", lambda offsets: calls.append(offsets.numel()) or find(offsets))
+    buffer = torch.zeros(64, dtype=torch.uint8)
+    alignments = words.Alignments()
+    offsets = torch.arange(9) * 12
+    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [4, 4, 1]
+    offsets[3] = 7
+    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [1, 1, 2]
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert alignments.of(torch.arange(4) * 64, buffer) == words.MOST == alignments.of(nothing, buffer)
+    assert [alignments.of(torch.arange(4) * 64, buffer[begin:]) for begin in (1, 2, 4)] == [1, 2, 4]
+    del offsets, nothing
+    assert len(alignments._found) == 0, "nothing is kept longer than its tensor"
+
+
+def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(monkeypatch):
+    monkeypatch.setattr(tiles, "_INTERPRETED", 512)
+    monkeypatch.setattr("hpcgnn.kernels.triton.activation._MOST_SEGMENTS", 3)
+    monkeypatch.setattr("hpcgnn.kernels.triton.activation._SEGMENTS_TOGETHER", 2)
+    x, dy, ids = torch.randn(200, 40).requires_grad_(), torch.randn(200, 40), torch.arange(200)  # three segments
+    for norm in (Norm(torch.randn(40).requires_grad_(), torch.randn(40).requires_grad_(), 1e-5), None):
+        leaves = [x, norm.weight, norm.bias] if norm else [x]
+
+        def results(backend: str, norm: Norm | None = norm, leaves: list[torch.Tensor] = leaves) -> list[torch.Tensor]:
+            y = activation(x, norm, DropoutMask(ids, KEY, 0.3), backend)
+            return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+
+        for one, again, native in zip(results(TRITON), results(TRITON), results("native"), strict=True):
+            assert torch.equal(one, again)
+            torch.testing.assert_close(one, native, rtol=1e-4, atol=1e-4)
+
+
+def test_products_in_bfloat16_add_what_it_holds_in_float32():
+    x, weight, bias, out = torch.randn(50, 33), torch.randn(33, 8), torch.randn(8), torch.randn(50, 8)
+    exact = x.bfloat16().double() @ weight.bfloat16().double()
+    kwargs = {"backend": TRITON, "compute": "bf16"}
+    torch.testing.assert_close(dense.product(x, weight, **kwargs).double(), exact, rtol=1e-5, atol=1e-5)
+    found = dense.product(x, weight, bias, out.clone(), **kwargs)
+    torch.testing.assert_close(found.double(), exact + bias + out, rtol=1e-5, atol=1e-5)
+    dweight, sums = dense.weight_gradient(x, out, sums=True, **kwargs)
+    exact = x.bfloat16().double().T @ out.bfloat16().double()
+    torch.testing.assert_close(dweight.double(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sums, out.sum(0))
+
+
+@pytest.fixture
+def asked_anew():
+    launch.missing.cache_clear()
+    yield
+    launch.missing.cache_clear()
+
+
+@pytest.mark.usefixtures("asked_anew")
+def test_no_gpu_an_old_version_and_no_compiler_are_told(monkeypatch):
+    """The reasons why kernels cannot run are words that follow "but"."""
+    assert launch.missing() is None
+    with monkeypatch.context() as changed:
+        changed.setattr(triton, "__version__", "3.2.0")
+        launch.missing.cache_clear()
+        assert launch.missing() == "triton 3.2.0 is older than 3.3: torch 2.7 and later install a newer one"
+    monkeypatch.setattr(launch, "interprets", lambda: False)
+    if not torch.cuda.is_available():
+        launch.missing.cache_clear()
+        assert "no GPU that torch can use" in launch.missing()
+
+    class Driver:
+        @property
+        def active(self):
+            raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    said = launch._problem_of_the_driver(SimpleNamespace(runtime=SimpleNamespace(driver=Driver())))
+    assert said.endswith("needs a C compiler and Python's headers (Failed to find C compiler. Please specify one.)")
