@@ -1,9 +1,12 @@
-"""Functions that read complete graph files, and write small npz files."""
+"""Functions that convert sources and read complete graph files, and write small npz files."""
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
+from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.errors import HpcgnnError
 
 
 def read(path):
@@ -21,8 +24,37 @@ def read(path):
         return meta, np.stack(columns, 1), x.toarray() if sp.issparse(x) else x, file.labels(0, nodes), masks
 
 
+def converted(source, folder, **options):
+    """The content of the converted source, as :func:`read` gives it."""
+    convert(source, folder / "out.h5", ConvertOptions(force=True, **options))
+    return read(folder / "out.h5")
+
+
+def check_refused(source, folder, sentence, **options):
+    """Check that a conversion ends in one sentence with this regular expression, and leaves nothing in the folder. Returns the
+    sentence.
+    """
+    before = sorted(folder.iterdir())
+    with pytest.raises(HpcgnnError, match=sentence) as error:
+        convert(source, folder / "refused.h5", ConvertOptions(**options))
+    assert "\n" not in str(error.value)
+    assert sorted(folder.iterdir()) == before
+    return str(error.value)
+
+
+def check_same(content, x, y, masks):
+    """Check the values of nodes in the content of a graph file."""
+    assert np.array_equal(content[2], x)
+    assert np.array_equal(content[3], y)
+    assert all(np.array_equal(content[4][name], masks[name]) for name in MASKS)
+
+
 def pairs(edges):
     return sorted(map(tuple, edges[:, :2].astype(int).tolist()))
+
+
+def weighted(edges):
+    return sorted(map(tuple, edges.tolist()))
 
 
 def small_graph(**changes):
@@ -43,3 +75,13 @@ def small_graph(**changes):
 def save(path, **changes):
     np.savez(path, **small_graph(**changes))
     return f"npz:{path}"
+
+
+class RunsCode:
+    """An object whose pickle calls a function that creates a file."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return exec, (f"open({str(self.marker)!r}, 'w').close()",)

@@ -46,22 +46,14 @@ def test_files_of_every_version_are_kept_and_read(name: str) -> None:
         assert found["version"] == int(name.split("-")[-1].split(".")[0])
 
 
-def test_versions_that_are_read_are_those_that_are_kept() -> None:
+def test_the_newest_files_are_of_the_versions_of_now() -> None:
     assert tuple(range(1, GRAPH_VERSION + 1)) == GraphFile.VERSIONS
     assert tuple(range(1, PARTS_VERSION + 1)) == PartsFile.VERSIONS
-
-
-def test_the_newest_parts_file_has_a_plan_of_the_version_of_now() -> None:
-    """Plans have their own version."""
-    with h5py.File(HERE / f"parts-version-{PARTS_VERSION}.h5") as file:
-        assert int(file["plan/hybrid"].attrs["plan_version"]) == PLAN_VERSION
     with PartsFile(HERE / f"parts-version-{PARTS_VERSION}.h5") as parts:
+        assert int(parts.file["plan/hybrid"].attrs["plan_version"]) == PLAN_VERSION  # plans have their own version
         assert whole_check.verify(parts)["plans"] == ["hybrid"]
-
-
-def test_the_newest_messages_have_the_format_of_now() -> None:
-    path = HERE / f"messages-version-{checkpoint.CHECKPOINT_VERSION}.pt"
-    assert looked_at(path)["format"] == rank_state._FORMAT
+    messages = looked_at(HERE / f"messages-version-{checkpoint.CHECKPOINT_VERSION}.pt")
+    assert messages["format"] == rank_state._FORMAT
 
 
 def of_version(version: int, path: Path) -> Path:
@@ -87,7 +79,6 @@ def test_files_of_a_later_version_say_to_update(name: str, tmp_path: Path) -> No
 
 
 def test_old_checkpoints_are_read_by_all_ranks() -> None:
-
     for version in range(1, checkpoint.CHECKPOINT_VERSION + 1):
         path = HERE / f"checkpoint-version-{version}.pt"
         contents = on_threads(2, lambda world, path=path: checkpoint.read(world, path, None, checkpoint.Last))

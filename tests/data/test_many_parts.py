@@ -6,7 +6,6 @@ import tracemalloc
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import small_graphs
 
 from hpcgnn.data import plan_pieces, plan_store
@@ -17,27 +16,20 @@ PAIRS = 2 * PARTS
 MOST_BYTES = PARTS * PARTS  # less than a byte for each pair of parts
 
 
-@pytest.fixture(scope="module")
-def ring(tmp_path_factory):
-    """A parts file and its pieces: each part has one node, with an edge from each of its two neighbours."""
-    folder = tmp_path_factory.mktemp("ring")
-    node = np.arange(PARTS)
+def test_tables_are_as_long_as_there_are_pairs(tmp_path):
+    """Each part has one node, with an edge from each of its two neighbours in a ring."""
+    path, node = tmp_path / "parts.h5", np.arange(PARTS)
     edges = np.stack((np.concatenate(((node + 1) % PARTS, (node - 1) % PARTS)), np.tile(node, 2)))
-    graph = replace(small_graphs.even_graph(PARTS, 1), edge_index=edges)
-    small_graphs.write_parts(folder / "parts.h5", graph, node, PARTS)
-    with PartsFile(folder / "parts.h5") as parts:
+    small_graphs.write_parts(path, replace(small_graphs.even_graph(PARTS, 1), edge_index=edges), node, PARTS)
+    with PartsFile(path) as parts:
         for part in range(PARTS):
-            plan_pieces.make(parts, "hybrid", folder, part)
-    return folder
-
-
-def test_tables_are_as_long_as_there_are_pairs(ring):
+            plan_pieces.make(parts, "hybrid", tmp_path, part)
     tracemalloc.start()
     try:
-        plan_store.add_plan(ring / "parts.h5", "hybrid", ring)
+        plan_store.add_plan(path, "hybrid", tmp_path)
         added = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        with PartsFile(ring / "parts.h5") as parts:
+        with PartsFile(path) as parts:
             sender, receiver, post, pre = plan_store.read_all_pairs(parts, "hybrid")
             stored = {name: array.size for name, array in parts.file["plan/hybrid"].items() if name != "checksums"}
         read = tracemalloc.get_traced_memory()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import small_graphs
 
 from hpcgnn import whole_file
-from hpcgnn.data import plan_assembly, plan_pieces, plan_store
+from hpcgnn.data import plan_assembly, plan_pieces, plan_store, whole_check
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.plan import plan_receiver
 
@@ -34,6 +35,14 @@ def test_made_once(path):
     assert plan_store.store_plans(path, ["post", "pre"]) == ["post"]
     with PartsFile(path) as parts:
         assert all(plan_store.is_stored(parts, strategy) for strategy in ("pre", "post", "hybrid"))
+
+
+def test_a_check_has_a_step_for_each_part_and_for_each_of_its_plans(path):
+    steps = []
+    plan_store.store_plans(path, ["pre", "post"])
+    with PartsFile(path) as parts:
+        whole_check.verify(parts, steps.append)
+        assert sum(steps) == whole_check.count_steps(parts) == 5 * (1 + 2)
 
 
 @pytest.mark.parametrize(("attribute", "value"), [("plan_version", 0), ("parts_uuid", "of another partition")])
@@ -70,29 +79,27 @@ def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at
     plan_store.store_plans(path, ["hybrid"], jobs=jobs)
     wanted = {}
     with PartsFile(path) as parts:
+        stored = [plan_store.read_plan(parts, "hybrid", part) for part in range(5)]
         for receiver in range(5):
             plan = plan_receiver(*parts.edges(*parts.part(receiver), receiver), parts.node_offsets, receiver, "hybrid")
-            rows = np.concatenate(([0], np.cumsum(plan.wanted.lengths)))
-            begin = 0
-            for sender, count in zip(plan.receive_from.peers, plan.receive_from.rows, strict=True):
-                wanted[int(sender), receiver] = [
-                    list(zip(plan.wanted.sources[a:b], plan.wanted.edges[a:b], strict=True))
-                    for a, b in zip(rows[begin : begin + count], rows[begin + 1 : begin + count + 1], strict=True)
-                ]
-                begin += count
-            stored = plan_store.read_plan(parts, "hybrid", receiver)
-            for mine, theirs in ((stored.local, plan.local), (stored.receive, plan.receive)):
-                assert np.array_equal(mine.indptr, theirs.indptr)
-                assert np.array_equal(mine.indices, theirs.indices)
-                assert np.array_equal(mine.edges, theirs.edges)
-        for sender in range(5):
-            send = plan_store.read_plan(parts, "hybrid", sender).send
-            found = [
-                list(zip(send.indices[a:b], send.edges[a:b], strict=True))
-                for a, b in zip(send.indptr[:-1], send.indptr[1:], strict=True)
-            ]
-            assert found == [row for receiver in range(5) for row in wanted.get((sender, receiver), [])]
+            rows = rows_of(
+                np.concatenate(([0], np.cumsum(plan.wanted.lengths))), plan.wanted.sources, plan.wanted.edges
+            )
+            firsts = np.concatenate(([0], np.cumsum(plan.receive_from.rows)))
+            for sender, first, last in zip(plan.receive_from.peers, firsts, firsts[1:], strict=False):
+                wanted[int(sender), receiver] = rows[first:last]
+            for mine, theirs in ((stored[receiver].local, plan.local), (stored[receiver].receive, plan.receive)):
+                assert all(np.array_equal(getattr(mine, n), getattr(theirs, n)) for n in ("indptr", "indices", "edges"))
+    for sender in range(5):
+        send = stored[sender].send
+        found = rows_of(send.indptr, send.indices, send.edges)
+        assert found == [row for receiver in range(5) for row in wanted.get((sender, receiver), [])]
     assert len(wanted) > 5
+
+
+def rows_of(indptr, *columns):
+    """The entries of each row, as tuples."""
+    return [list(zip(*(column[a:b] for column in columns), strict=True)) for a, b in itertools.pairwise(indptr)]
 
 
 def test_a_failure_leaves_the_file_as_it_was(path, monkeypatch):
@@ -122,9 +129,7 @@ def test_a_piece_is_read_where_the_system_gives_a_part_of_it(path, tmp_path, mon
     with PartsFile(path) as parts:
         plan_pieces.make(parts, "hybrid", tmp_path, 0)
         preadv, piece = os.preadv, plan_pieces.path_of(tmp_path, "hybrid", 0)
-        monkeypatch.setattr(
-            os, "preadv", lambda descriptor, views, position: preadv(descriptor, [views[0][:5]], position)
-        )
+        monkeypatch.setattr(os, "preadv", lambda file, views, position: preadv(file, [views[0][:5]], position))
         assert plan_pieces.is_whole(piece, parts.uuid, "hybrid")
         piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")
         assert not plan_pieces.is_whole(piece, parts.uuid, "hybrid")

@@ -20,47 +20,46 @@ from hpcgnn.errors import HpcgnnError
 
 FULL = "Can't decrement id ref count (file write failed: time = now\n, errno = 28, error message = 'No space left on device')"
 DISK = "Unable to synchronously open file (file read failed: time = now\n, errno = 5, error message = 'Input/output error')"
-# The file must not become larger than its datasets, whose addresses HDF5 keeps until it is closed.
-LARGE = """
-import resource, signal, sys
-import numpy as np
-from hpcgnn.data import h5
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-try:
-    h5.create(sys.argv[1], {"x": ((4096,), np.dtype(np.int64))}, {})
-except OSError as error:
-    print(error.errno, error.filename)
-"""
-# The values of checksums stay in memory until their dataset is closed.
-CHECKSUMS = """
+# Programs that may write no more than some bytes to a file.
+LIMITED = """
 import os, resource, signal, sys
 import h5py, numpy as np
 from hpcgnn.data import checksums, h5
+path, limit = sys.argv[1], lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-file = h5py.File(sys.argv[1], "w", libver=("v108", "v108"))
-file.flush()
-size = os.path.getsize(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 try:
-    with h5.writing(sys.argv[1], "checksums"):
-        checksums.store(file, {"x": np.ones(64, np.uint64)}, {})
+    {}
 except OSError as error:
     print(error.errno, error.filename, flush=True)
 os._exit(0)
 """
+# The file must not become larger than its datasets, whose addresses HDF5 keeps until it is closed.
+LARGE = """
+    limit(1024)
+    h5.create(path, {"x": ((4096,), np.dtype(np.int64))}, {})
+"""
+# The values of checksums stay in memory until their dataset is closed.
+CHECKSUMS = """
+    file = h5py.File(path, "w", libver=("v108", "v108"))
+    file.flush()
+    limit(os.path.getsize(path))
+    with h5.writing(path, "checksums"):
+        checksums.store(file, {"x": np.ones(64, np.uint64)}, {})
+"""
+
+
+def check_too_large(path, body):
+    program = LIMITED.replace("    {}\n", body)
+    ended = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == (f"{errno.EFBIG} {path}\n", "", 0)
 
 
 def test_a_file_that_cannot_be_closed_is_an_error_of_the_system(tmp_path):
-    path = tmp_path / "f.h5"
-    ended = subprocess.run([sys.executable, "-c", LARGE, path], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.returncode) == (f"{errno.EFBIG} {path}\n", 0), ended.stderr
+    check_too_large(tmp_path / "f.h5", LARGE)
 
 
 def test_checksums_that_cannot_be_written_are_an_error_of_the_system(tmp_path):
-    path = tmp_path / "f.h5"
-    ended = subprocess.run([sys.executable, "-c", CHECKSUMS, path], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr, ended.returncode) == (f"{errno.EFBIG} {path}\n", "", 0)
+    check_too_large(tmp_path / "f.h5", CHECKSUMS)
 
 
 def test_what_cannot_be_added_for_want_of_room_is_no_damage():
@@ -75,18 +74,22 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch):
     path = tmp_path / "f.h5"
     path.touch()
 
-    def refused(*_: object, **how: object) -> None:
+    def refused(*_, **how):
         raise OSError(DISK)
 
     monkeypatch.setattr(h5py, "File", refused)
     with pytest.raises(HpcgnnError, match=r"/f\.h5: Input/output error$"):
         h5.open_checked(path, "hpcgnn-graph", (1,))
+    with pytest.raises(HpcgnnError, match=r"^cannot read .*/no: No such file"):
+        ByteSource(tmp_path / "no")
+    with pytest.raises(HpcgnnError, match="is damaged"), h5.reading("f.h5", "x"):  # by a wrong offset
+        raise OSError(DISK.replace("errno = 5", "errno = 22"))
 
 
 def test_files_of_another_kind_are_refused_with_advice(tmp_path):
     path = tmp_path / "f.h5"
 
-    def refusal(kind: str) -> str:
+    def refusal(kind):
         with pytest.raises(HpcgnnError) as refused:
             h5.open_checked(path, kind, (1,))
         return str(refused.value).replace(str(path), "F")
@@ -119,16 +122,6 @@ def test_a_file_that_cannot_be_closed_after_that_has_the_first_reason():
 
     with pytest.raises(OSError, match="No space left on device"), h5.telling_refusals("f.h5"):
         refuse_twice()
-
-
-def test_a_wrong_offset_is_damage():
-    with pytest.raises(HpcgnnError, match="is damaged"), h5.reading("f.h5", "x"):
-        raise OSError(DISK.replace("errno = 5", "errno = 22"))
-
-
-def test_bytes_that_cannot_be_read_are_one_sentence(tmp_path):
-    with pytest.raises(HpcgnnError, match=r"^cannot read .*/no: No such file"):
-        ByteSource(tmp_path / "no")
 
 
 def test_an_open_file_is_named(tmp_path):
@@ -165,9 +158,7 @@ def test_a_file_of_all_ranks_that_cannot_be_closed_is_one_sentence_on_each(tmp_p
 
 
 def test_a_plan_that_cannot_be_flushed_is_an_error_of_the_system(tmp_path, monkeypatch):
-    path = tmp_path / "parts.h5"
-    graph = small_graphs.random_multigraph()
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
     flush, calls = h5py.File.flush, []
 
     def failing(self):

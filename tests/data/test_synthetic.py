@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers import read
+from helpers import check_refused, converted
 from sklearn.linear_model import RidgeClassifier
 
-from hpcgnn import HpcgnnError
-from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.random_kernels import key_for, normal_rows
 from hpcgnn.data.sources import open_source
 
@@ -28,10 +26,9 @@ def test_same_for_any_chunk_size(tmp_path, text):
     assert edges.shape == (2, source.info.num_edges)
     for chunk in (1, 97, 1000):
         assert np.array_equal(whole(open_source(text, tmp_path), chunk), edges)
-    rows = [source.features(first, min(first + 77, nodes)) for first in range(0, nodes, 77)]
-    assert np.array_equal(np.concatenate(rows), source.features(0, nodes))
-    labels = [source.labels(first, min(first + 77, nodes)) for first in range(0, nodes, 77)]
-    assert np.array_equal(np.concatenate(labels), source.labels(0, nodes))
+    for values in (source.features, source.labels):
+        rows = [values(first, min(first + 77, nodes)) for first in range(0, nodes, 77)]
+        assert np.array_equal(np.concatenate(rows), values(0, nodes))
 
 
 @pytest.mark.parametrize("text", SOURCES)
@@ -60,8 +57,7 @@ def test_sbm_is_undirected_and_homophilous(tmp_path):
     src, dst = whole(open_source(text, tmp_path), 1 << 20)
     assert (src != dst).all()
     assert (src % 4 == dst % 4).mean() == pytest.approx(0.7, abs=0.02)
-    convert(text, tmp_path / "g.h5")
-    meta, edges, *_ = read(tmp_path / "g.h5")
+    meta, edges, *_ = converted(text, tmp_path)
     assert not meta.directed
     assert meta.num_edges == 24_000
     assert set(map(tuple, edges.tolist())) == {(d, s) for s, d in edges.tolist()}
@@ -71,8 +67,7 @@ def test_sbm_is_undirected_and_homophilous(tmp_path):
     "text", ["rmat:scale=12,degree=32,classes=4,a=0.8,b=0.05,c=0.05,signal=1.5", "sbm:nodes=4000,blocks=10,degree=16"]
 )
 def test_the_graph_helps_to_learn(tmp_path, text):
-    convert(text, tmp_path / "g.h5", ConvertOptions())
-    _, edges, x, y, masks = read(tmp_path / "g.h5")
+    _, edges, x, y, masks = converted(text, tmp_path)
     mean = x.copy()
     np.add.at(mean, edges[:, 1], x[edges[:, 0]])
     mean /= 1 + np.bincount(edges[:, 1], minlength=len(x))[:, None]
@@ -124,6 +119,4 @@ def test_same_bytes_on_every_machine(tmp_path):
     ],
 )
 def test_bad_specs(tmp_path, text, sentence):
-    with pytest.raises(HpcgnnError, match=sentence):
-        convert(text, tmp_path / "g.h5")
-    assert not list(tmp_path.iterdir())
+    check_refused(text, tmp_path, sentence)
