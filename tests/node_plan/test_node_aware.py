@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
 import logging
-from collections import namedtuple
+from types import SimpleNamespace
 
-import networkx as nx
 import numpy as np
 import pyg_reference
 import pytest
 import small_graphs
 import stale_reference
-from click.testing import CliRunner
+from command_line import said, told
+from matchings import rows_by_matching
 from rank_pool import ThreadPool
 from ranks import equivalence, node_aware, staleness
 from ranks.corrections import differences
 from ranks.equivalence import CONFIGS, EPOCHS, LR, gradient_error, loss_error, relative
 from requires import EVERYTHING
 
-from hpcgnn.cli.plan import plan
 from hpcgnn.comm import MessageConfig, Messages, node_memory
 from hpcgnn.comm.node_memory import NodeMemory
 from hpcgnn.comm.placement import Placement
@@ -52,18 +51,27 @@ def shape(request, monkeypatch):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """``made(ranks, weighted)``: the graph, the part of each of its nodes, and the file."""
-    found = {}
 
+    @functools.cache
     def make(ranks, weighted=False):
-        if (ranks, weighted) not in found:
-            graph = small_graphs.random_multigraph(weighted=weighted)
-            path = tmp_path_factory.mktemp("nodes") / "parts.h5"
-            part = small_graphs.random_parts(graph.num_nodes, ranks, empty=0)
-            small_graphs.write_parts(path, graph, part, ranks)
-            found[ranks, weighted] = graph, part, path
-        return found[ranks, weighted]
+        graph = small_graphs.random_multigraph(weighted=weighted)
+        path = tmp_path_factory.mktemp("nodes") / "parts.h5"
+        part = small_graphs.random_parts(graph.num_nodes, ranks, empty=0)
+        small_graphs.write_parts(path, graph, part, ranks)
+        return graph, part, path
 
     return make
+
+
+@pytest.fixture
+def two_nodes(made, monkeypatch):
+    """The file of 4 ranks on two nodes."""
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+    return made(4)[2]
+
+
+def losses(path, asked, settings):
+    return ThreadPool(4).run(node_aware.losses, path, asked, settings)[0]
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -81,9 +89,8 @@ def test_ranks_on_nodes_equal_pyg(made, shape):
 
 
 @pytest.mark.parametrize("what", ["carry", "near", "far"])
-def test_a_missing_step_is_noticed(made, monkeypatch, what):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    assert ThreadPool(4).run(node_aware.sabotaged, made(4)[2], what)[0] > 1
+def test_a_missing_step_is_noticed(two_nodes, what):
+    assert ThreadPool(4).run(node_aware.sabotaged, two_nodes, what)[0] > 1
 
 
 @pytest.mark.parametrize("settings", [
@@ -94,19 +101,16 @@ def test_a_missing_step_is_noticed(made, monkeypatch, what):
     {"train": {"policy": PolicyConfig(bits="uniform")}},
     {"messages": {"overlap": False}},
 ], ids=["8 bits", "delta", "gat", "gat and sylvie", "uniform", "no overlap"])  # fmt: skip
-def test_every_kind_of_message_goes_between_nodes(made, monkeypatch, settings):
+def test_every_kind_of_message_goes_between_nodes(two_nodes, settings):
     """Rounding differs from that between ranks, but results are close."""
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    path = made(4)[2]
-    aware, flat = (ThreadPool(4).run(node_aware.losses, path, asked, settings)[0] for asked in ("on", "off"))
+    aware, flat, auto = (losses(two_nodes, asked, settings) for asked in ("on", "off", "auto"))
     # Policies choose low bit-widths.
     assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)
-    assert aware == ThreadPool(4).run(node_aware.losses, path, "auto", settings)[0]
+    assert aware == auto
 
 
 @pytest.mark.parametrize("bits", [2, 32])
-def test_shared_memory_has_room_for_rows_in_full_precision_and_no_more(made, monkeypatch, bits):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+def test_shared_memory_has_room_for_rows_in_full_precision_and_no_more(two_nodes, monkeypatch, bits):
     asked, prepare = [], NodeMemory.prepare
     monkeypatch.setattr(NodeMemory, "prepare", lambda self, size: (asked.append(size), prepare(self, size))[1])
 
@@ -114,23 +118,20 @@ def test_shared_memory_has_room_for_rows_in_full_precision_and_no_more(made, mon
         messages = Messages(world, MessageConfig(bits=bits, node_aware="on"))
         make_halo(load(path, world), messages=messages, width=16)
 
-    ThreadPool(4).run(connect, made(4)[2])
+    ThreadPool(4).run(connect, two_nodes)
     assert set(asked) == {16 * 4}
 
 
 @pytest.mark.parametrize("bits", [2, 8])
-def test_codes_are_read_in_shared_memory_with_the_same_sums(made, monkeypatch, bits):
+def test_codes_are_read_in_shared_memory_with_the_same_sums(two_nodes, monkeypatch, bits):
     """The sums are the same as if each rank decoded the messages that it receives."""
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
     settings = {"messages": {"bits": bits}, "model": {"hidden": 64, "dropout": 0.0}, "backend": "native"}
-    used, add = [], shared_wires.SharedWires.add
-    monkeypatch.setattr(
-        shared_wires.SharedWires, "add", lambda self, *about: (used.append(about), add(self, *about))[1]
-    )
+    wires, used, add = shared_wires.SharedWires, [], shared_wires.SharedWires.add
+    monkeypatch.setattr(wires, "add", lambda self, *about: (used.append(about), add(self, *about))[1])
     found = {}
     for reads in (True, False):
         monkeypatch.setattr(shared_wires, "reads_codes_faster", lambda bits, rows, width, reads=reads: reads)
-        found[reads] = ThreadPool(4).run(node_aware.losses, made(4)[2], "on", settings)[0]
+        found[reads] = losses(two_nodes, "on", settings)
         assert bool(used) == reads
         used.clear()
     assert found[True] == found[False]
@@ -143,18 +144,17 @@ ALONE = ("pipeline", "uncorrected", "smoothed", "sylvie", "pipeqs", "pipeqs-late
     ("model", "policy"),
     [*itertools.product(("gcn", "sage"), ALONE)] if EVERYTHING else [*zip(("gcn", "sage") * 3, ALONE, strict=True)],
 )
-def test_only_rows_of_other_nodes_are_stale(made, monkeypatch, model, policy):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    graph, part, path = made(4)
-    losses, ages, first, state = ThreadPool(4).run(staleness.train, path, model, "hybrid", policy)[0]
+def test_only_rows_of_other_nodes_are_stale(made, two_nodes, model, policy):
+    graph, part, _ = made(4)
+    found, ages, first, state = ThreadPool(4).run(staleness.train, two_nodes, model, "hybrid", policy)[0]
     settings = staleness.POLICIES[policy]
     decay = settings.smoothing_decay if settings.smoothing != "none" else None
     about = graph, part, staleness.MODELS[model], state, first, ages, staleness.LR, decay
     corrects = settings.stale_correction != "none"
     wanted = stale_reference.train(*about, corrects=corrects, shared=part // 2)
-    assert np.abs(np.subtract(losses, wanted)).max() <= 1e-10
+    assert np.abs(np.subtract(found, wanted)).max() <= 1e-10
     others = stale_reference.train(*about, corrects=corrects)
-    assert np.abs(np.subtract(losses, others)).max() > 1e-4
+    assert np.abs(np.subtract(found, others)).max() > 1e-4
 
 
 def test_stale_rows_that_all_move_alike_are_as_good_as_fresh(made, shape):
@@ -167,21 +167,6 @@ def test_stale_rows_that_all_move_alike_are_as_good_as_fresh(made, shape):
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def smallest_covers(graph, part, node_of):
-    """{(sender, receiver): rows} by a maximum matching of each pair of nodes, by networkx."""
-    source, target = graph.edge_index
-    nodes = node_of[part]
-    found = {}
-    for pair in set(zip(nodes[source].tolist(), nodes[target].tolist(), strict=True)):
-        if pair[0] == pair[1]:
-            continue
-        here = (nodes[source] == pair[0]) & (nodes[target] == pair[1])
-        cut = nx.Graph((("s", int(s)), ("t", int(t))) for s, t in zip(source[here], target[here], strict=True))
-        tops = {node for node in cut if node[0] == "s"}
-        found[pair] = len(nx.bipartite.hopcroft_karp_matching(cut, tops)) // 2
-    return found
-
-
 def test_rows_between_nodes_are_the_minimum_cover_of_each_pair_of_nodes(made, shape):
     ranks, per_node = shape
     graph, part, path = made(ranks)
@@ -190,7 +175,7 @@ def test_rows_between_nodes_are_the_minimum_cover_of_each_pair_of_nodes(made, sh
     sent, nodes = found["sent"], np.arange(ranks) // per_node
     assert np.array_equal(found["received"], sent.T)
     assert sent[nodes[:, None] == nodes[None, :]].sum() == 0
-    covers = smallest_covers(graph, part, nodes)
+    covers = rows_by_matching(*graph.edge_index, nodes[part])
     assert sum(covers.values()) > 0
     for (sender, receiver), rows in covers.items():
         assert sent[np.ix_(nodes == sender, nodes == receiver)].sum() == rows
@@ -206,18 +191,15 @@ def test_the_file_tells_how_many_rows_there_will_be(made, shape, strategy):
 
 
 def test_plan_shows_rows_between_nodes_and_within_them(made):
-    path = made(4)[2]
-    told = CliRunner().invoke(plan, [str(path), "--ranks-per-node", "2", "--json"], catch_exceptions=False)
-    found = json.loads(told.stdout)["strategies"]["hybrid"]
-    graph, part, _ = made(4)
-    of_nodes, of_ranks = (smallest_covers(graph, part, np.array(nodes)) for nodes in ([0, 0, 1, 1], [0, 1, 2, 3]))
+    graph, part, path = made(4)
+    found = told("plan", path, "--ranks-per-node", 2)["strategies"]["hybrid"]
+    of_nodes, of_ranks = (rows_by_matching(*graph.edge_index, owner) for owner in (part // 2, part))
     within = sum(rows for (sender, receiver), rows in of_ranks.items() if sender // 2 == receiver // 2)
     assert found["rows_between_nodes"] == sum(of_nodes.values())
     assert found["rows_within_nodes"] == within
     assert found["rows"] == sum(of_ranks.values())
     assert found["rows_between_nodes_by_pairs_of_ranks"] == found["rows"] - within
-    shown = CliRunner().invoke(plan, [str(path), "--ranks-per-node", "2"], catch_exceptions=False)
-    assert "on nodes of 2 ranks" in shown.stdout
+    assert "on nodes of 2 ranks" in said("plan", path, "--ranks-per-node", 2)
 
 
 def test_ranks_placed_otherwise_than_parts_were_made_for_are_told(made, monkeypatch, caplog):
@@ -244,10 +226,9 @@ def test_ranks_of_a_node_send_and_receive_equal_shares(made, monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_policies_know_what_a_row_between_nodes_weighs(made, monkeypatch, strategy):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    assert max(ThreadPool(4).run(node_aware.effects, made(4)[2], strategy)) < 1e-12
-    assert all(ThreadPool(4).run(node_aware.degrees, made(4)[2], strategy))
+def test_policies_know_what_a_row_between_nodes_weighs(two_nodes, strategy):
+    assert max(ThreadPool(4).run(node_aware.effects, two_nodes, strategy)) < 1e-12
+    assert all(ThreadPool(4).run(node_aware.degrees, two_nodes, strategy))
 
 
 def test_carriers_take_turns_and_places_are_dense():
@@ -273,36 +254,30 @@ def test_one_rank_a_node_or_one_node_has_the_plan_of_ranks(made, monkeypatch, pe
     assert not ThreadPool(4).run(node_aware.rows_that_travel, made(4)[2], "hybrid")[0]["is_node_aware"]
 
 
-def test_too_little_shared_memory_is_said_or_done_without(made, monkeypatch, caplog):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    Statvfs = namedtuple("Statvfs", "f_bavail f_frsize")
-    monkeypatch.setattr(node_memory.os, "statvfs", lambda folder: Statvfs(0, 4096))
-    path = made(4)[2]
+def test_too_little_shared_memory_is_said_or_done_without(two_nodes, monkeypatch, caplog):
+    monkeypatch.setattr(node_memory.os, "statvfs", lambda folder: SimpleNamespace(f_bavail=0, f_frsize=4096))
     with pytest.raises(HpcgnnError, match=r"/dev/shm of .* has 0 MiB free.*--node-aware off"):
-        ThreadPool(4).run(node_aware.losses, path, "on", {})
+        losses(two_nodes, "on", {})
     with caplog.at_level(logging.WARNING, logger="hpcgnn"):
-        found = ThreadPool(4).run(node_aware.losses, path, "auto", {})[0]
+        found = losses(two_nodes, "auto", {})
     assert "ranks exchange messages in pairs" in caplog.text
-    assert found == ThreadPool(4).run(node_aware.losses, path, "off", {})[0]
+    assert found == losses(two_nodes, "off", {})
 
 
-def test_partial_attention_goes_from_rank_to_rank(made, monkeypatch):
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+def test_partial_attention_goes_from_rank_to_rank(two_nodes):
     settings = {"model": {"model": "gat", "heads": 2, "attention": "partial"}}
-    auto, off = (ThreadPool(4).run(node_aware.losses, made(4)[2], asked, settings)[0] for asked in ("auto", "off"))
-    assert auto == off
+    assert losses(two_nodes, "auto", settings) == losses(two_nodes, "off", settings)
     with pytest.raises(HpcgnnError, match="--attention partial cannot be added up on a node"):
-        ThreadPool(4).run(node_aware.losses, made(4)[2], "on", settings)
+        losses(two_nodes, "on", settings)
 
 
 @pytest.mark.mpi
 def test_mpi_ranks_on_nodes_find_what_threads_find(made, mpi_ranks, monkeypatch):
     """The processes share memory."""
-    path = made(4)[2]
-    found = mpi_ranks(4).run(node_aware.on_nodes_of, 2, path, {"messages": {"bits": 8}})
-    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
-    wanted = ThreadPool(4).run(node_aware.losses, path, "on", {"messages": {"bits": 8}})[0]
-    assert found[0] == (pytest.approx(wanted, rel=1e-6), True)
+    path, settings = made(4)[2], {"messages": {"bits": 8}}
+    found = mpi_ranks(4).run(node_aware.on_nodes_of, 2, path, settings)
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")  # not before the ranks have started
+    assert found[0] == (pytest.approx(losses(path, "on", settings), rel=1e-6), True)
 
 
 def test_a_number_of_ranks_that_is_none_is_refused(made, monkeypatch):

@@ -3,75 +3,55 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import scipy.sparse as sp
+import small_graphs
 
-from hpcgnn.byte_sink import LocalFile
-from hpcgnn.data import h5
-from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
-from hpcgnn.data.sealing import seal
+from hpcgnn.comm import whole_job
+from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.partition import PartitionOptions, PartitionReport, partition
+from hpcgnn.partition.balance import Balance
+from hpcgnn.partition.slabs import Slab
 
 
-@dataclass
-class Graph:
-    """A graph in memory, with edges in any order."""
+class Graph(small_graphs.Arrays):
+    """A graph of which sources, destinations, and perhaps other arrays are given."""
 
-    num_nodes: int
-    sources: np.ndarray
-    destinations: np.ndarray
-    x: Any = None
-    y: np.ndarray | None = None
-    weight: np.ndarray | None = None
-    masks: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def meta(self) -> GraphMeta:
-        features = 0 if self.x is None else self.x.shape[1]
-        task = NO_TASK if self.y is None else SINGLE_LABEL if self.y.ndim == 1 else MULTI_LABEL
-        return GraphMeta(
-            num_nodes=self.num_nodes,
-            num_edges=self.sources.size,
-            num_features=features,
-            num_classes=0
-            if self.y is None
-            else self.y.shape[1]
-            if self.y.ndim == 2
-            else int(self.y.max(initial=0)) + 1,
-            task=task,
-            weighted=self.weight is not None,
-            x_nnz=self.x.nnz if sp.issparse(self.x) else None,
-            has_masks=bool(self.masks),
-            provenance={"source": "test"},
-        )
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        order = np.lexsort((self.sources, self.destinations))
-        counts = np.bincount(self.destinations, minlength=self.num_nodes)
-        arrays = {"edges/indptr": np.concatenate(([0], np.cumsum(counts))), "edges/indices": self.sources[order]}
-        if self.weight is not None:
-            arrays["edges/weight"] = self.weight[order]
-        if sp.issparse(self.x):
-            arrays |= {f"nodes/x_{part}": getattr(self.x, part) for part in ("indptr", "indices", "data")}
-        elif self.x is not None:
-            arrays["nodes/x"] = self.x
-        if self.y is not None:
-            arrays["nodes/y"] = self.y
-        return arrays | {f"nodes/{name}": mask for name, mask in self.masks.items()}
+    def __init__(
+        self, num_nodes: int, sources: np.ndarray, destinations: np.ndarray, x: Any = None, **others: Any
+    ) -> None:
+        self.sources, self.destinations = sources, destinations
+        super().__init__(np.stack((sources, destinations)), np.zeros((num_nodes, 0)) if x is None else x, **others)
 
     def write(self, path: Path) -> Path:
-        meta = self.meta()
-        attributes = h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes()
-        offsets = h5.create(path, meta.schema(), attributes)
-        with LocalFile(path) as sink:
-            writer = h5.SlabWriter(sink, offsets, meta.schema())
-            for name, rows in self.arrays().items():
-                writer.write(name, 0, rows)
-        seal(path)
+        small_graphs.write_graph(path, self)
         return path
+
+    def in_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(indptr, sources)`` by destination."""
+        return in_edges(self.num_nodes, self.sources, self.destinations)
+
+    def cut(self, parts: np.ndarray) -> int:
+        """The number of edges between parts (N,)."""
+        return np.count_nonzero(parts[self.sources] != parts[self.destinations])
+
+    def simple_symmetric(self) -> np.ndarray:
+        """(N, N) bool: the nodes that have an edge in any direction."""
+        dense = np.zeros((self.num_nodes, self.num_nodes), dtype=bool)
+        dense[self.sources, self.destinations] = dense[self.destinations, self.sources] = True
+        np.fill_diagonal(dense, False)
+        return dense
+
+
+def in_edges(num_nodes: int, sources: np.ndarray, destinations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``(indptr, sources)`` by destination, sources in ascending order."""
+    indptr, order = small_graphs.by_target(num_nodes, sources, destinations)
+    return indptr, np.asarray(sources)[order]
 
 
 def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int = 1) -> Graph:
@@ -80,26 +60,15 @@ def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int =
     """
     rng = np.random.default_rng(seed)
     connected = max(nodes - nodes // 10, 1)
-    sources, destinations = (
-        (rng.permutation(nodes)[rng.integers(0, connected, (2, edges))]) if nodes else np.zeros((2, 0), int)
-    )
-    sources[: edges // 10], destinations[: edges // 10] = (
-        sources[edges // 10 : edges // 5][: edges // 10],
-        5 % max(nodes, 1),
-    )
+    ends = rng.permutation(nodes)[rng.integers(0, connected, (2, edges))] if nodes else np.zeros((2, 0), int)
+    few = edges // 10
+    ends[0, :few], ends[1, :few] = ends[0, few : 2 * few], 5 % max(nodes, 1)
     masks = {name: rng.random(nodes) < 0.3 for name in MASKS}
     if not rich:
-        return Graph(
-            nodes,
-            sources,
-            destinations,
-            rng.random((nodes, 7), dtype=np.float32),
-            rng.integers(-1, 4, nodes),
-            masks=masks,
-        )
+        return Graph(nodes, *ends, rng.random((nodes, 7), dtype=np.float32), y=rng.integers(-1, 4, nodes), masks=masks)
     x = sp.random(nodes, 31, 0.1, format="csr", dtype=np.float32, random_state=seed)
     labels = (rng.random((nodes, 3)) < 0.4).astype(np.uint8)
-    return Graph(nodes, sources, destinations, x, labels, rng.random(edges, dtype=np.float32), masks)
+    return Graph(nodes, *ends, x, y=labels, masks=masks, weight=rng.random(edges, dtype=np.float32))
 
 
 def from_npz(path: Path) -> Graph:
@@ -108,6 +77,17 @@ def from_npz(path: Path) -> Graph:
         masks = {name: file[name] for name in MASKS if name in file.files}
         sources, destinations = file["edge_index"].astype(np.int64)
         return Graph(int(file["num_nodes"]), sources, destinations, masks=masks)
+
+
+def made(graph: Path, folder: Path, parts: int, **options: Any) -> PartitionReport:
+    """Make ``folder/parts.h5`` in this process, and return the report."""
+    return partition(whole_job(), graph, folder / "parts.h5", PartitionOptions(parts, force=True, **options))
+
+
+def with_balance(graph: Path, balance: tuple[str, ...], use: Callable[[GraphFile, Balance], Any]) -> Any:
+    """The result of ``use(reader, balance)`` in this process."""
+    with GraphFile(graph) as reader:
+        return use(reader, Balance.of(whole_job(), reader, Slab.of(whole_job(), reader), balance))
 
 
 def datasets(path: Path) -> dict[str, np.ndarray]:
@@ -134,14 +114,12 @@ def check_same_graph(graph: Graph, path: Path) -> None:
     assert np.array_equal(np.sort(ids), np.arange(graph.num_nodes))
     for first, last in itertools.pairwise(offsets):
         assert np.all(np.diff(ids[first:last]) > 0)
-    for name, rows in graph.arrays().items():
+    for name, rows in graph.datasets().items():
         if name.startswith("nodes/") and "x_" not in name:
             assert np.array_equal(stored[name], rows[ids]), name
     if sp.issparse(graph.x):
-        found = sp.csr_matrix(
-            (stored["nodes/x_data"], stored["nodes/x_indices"], stored["nodes/x_indptr"]), graph.x.shape
-        )
-        assert (found != graph.x[ids]).nnz == 0
+        arrays = [stored[f"nodes/x_{name}"] for name in ("data", "indices", "indptr")]
+        assert (sp.csr_matrix(tuple(arrays), graph.x.shape) != graph.x[ids]).nnz == 0
     indptr, indices = stored["edges/indptr"], stored["edges/indices"]
     for begin, end in itertools.pairwise(indptr):
         assert np.all(np.diff(indices[begin:end]) >= 0)
@@ -157,24 +135,17 @@ def _edge_table(sources: np.ndarray, destinations: np.ndarray, weights: np.ndarr
 
 def brute_force_quality(graph: Graph, parts: np.ndarray, num_parts: int) -> dict[str, float]:
     """Cut, halo and balance, computed from their definitions."""
-    cut = 0
-    halo: list[set[int]] = [set() for _ in range(num_parts)]
-    in_edges = np.zeros(num_parts)
-    for source, destination in zip(graph.sources.tolist(), graph.destinations.tolist(), strict=True):
-        in_edges[parts[destination]] += 1
-        if parts[source] != parts[destination]:
-            cut += 1
-            halo[parts[destination]].add(source)
-    nodes = np.bincount(parts, minlength=num_parts)
-    train = np.bincount(parts[graph.masks["train_mask"]], minlength=num_parts)
-    rows = sum(map(len, halo))
+    ends = zip(graph.sources.tolist(), parts[graph.destinations].tolist(), strict=True)
+    halo = {(source, part) for source, part in ends if parts[source] != part}
+    owners = ([part for _, part in halo], parts, parts[graph.destinations], parts[graph.masks["train_mask"]])
+    rows, nodes, edges, train = (np.bincount(each, minlength=num_parts) for each in owners)
     return {
-        "cut_edges": cut,
-        "halo_total": rows,
-        "halo_max": max(map(len, halo)),
-        "replication": (graph.num_nodes + rows) / graph.num_nodes,
+        "cut_edges": graph.cut(parts),
+        "halo_total": rows.sum(),
+        "halo_max": rows.max(),
+        "replication": (graph.num_nodes + rows.sum()) / graph.num_nodes,
         "node_balance": nodes.max() / nodes.mean(),
-        "edge_balance": in_edges.max() / in_edges.mean(),
+        "edge_balance": edges.max() / edges.mean(),
         "train_balance": train.max() / train.mean(),
         "empty_parts": int((nodes == 0).sum()),
     }

@@ -11,6 +11,7 @@ import pytest
 from partition_graphs import random_graph
 from rank_pool import ThreadPool
 from ranks import partitions
+from small_graphs import flip
 
 from hpcgnn.data import graph_file
 from hpcgnn.data.graph_file import GraphFile
@@ -44,9 +45,7 @@ def test_a_flipped_bit_is_named_whatever_the_block(path: Path) -> None:
             with h5py.File(copy) as file:
                 dataset = file[name]
                 place = dataset.id.get_offset() + (first + last) // 2 * (dataset.nbytes // dataset.shape[0])
-            content = bytearray(copy.read_bytes())
-            content[place] ^= 1
-            copy.write_bytes(content)
+            flip(copy, place)
             sentence = sentence_of(copy)
             assert name in sentence, (name, sentence)
             assert f"block {block}" in sentence, (name, sentence)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from partition_graphs import Graph, from_npz
+import scipy.sparse as sp
+from partition_graphs import Graph, with_balance
 
-from hpcgnn.comm import MpiWorld
-from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.partition import buffered, coarse, multilevel_loops, slabs
-from hpcgnn.partition.balance import Balance
-from hpcgnn.partition.slabs import Slab
 from hpcgnn.partition.streaming import fennel, fennel_passes, stream
 
 PARTS, TOLERANCE = 8, 1.05
 
 
-def clustered(directed: bool) -> Graph:
+def clustered(directed):
     """60 groups of 50 nodes with random ids, most edges inside groups, and training nodes in some groups only."""
     rng = np.random.default_rng(5)
     group = rng.permutation(3000) % 60
@@ -29,22 +26,6 @@ def clustered(directed: bool) -> Graph:
     return Graph(3000, sources, destinations, masks=dict.fromkeys(("train_mask", "val_mask", "test_mask"), train))
 
 
-def cut_and_balance(path, assign):
-    world = MpiWorld()
-    with GraphFile(path) as reader:
-        slab = Slab.of(world, reader)
-        balance = Balance.of(world, reader, slab, ("edges", "train"))
-        counted = []
-        parts = assign(reader, balance, counted.append)
-        weights = balance.weights(reader, 0, slab.indptr)
-        destinations = np.repeat(np.arange(slab.num_nodes), np.diff(slab.indptr))
-        cut = np.count_nonzero(parts[reader.sources(0, reader.meta.num_edges)] != parts[destinations])
-        loads = np.stack([np.bincount(parts, column, PARTS) for column in weights.T], axis=1)
-        assert sum(counted) == reader.meta.num_nodes * (5 if assign is ldg else fennel_passes(reader))
-    assert parts.dtype == np.int32
-    return cut, (loads.max(axis=0) / loads.mean(axis=0)).max(), parts
-
-
 def ldg(reader, balance, advance):
     return stream(reader, balance, PARTS, TOLERANCE, advance)
 
@@ -53,30 +34,43 @@ def by_fennel(reader, balance, advance):
     return fennel(reader, balance, PARTS, TOLERANCE, 3, advance)
 
 
+def cut_and_balance(graph, path, assign):
+    def use(reader, balance):
+        counted = []
+        parts = assign(reader, balance, counted.append)
+        assert sum(counted) == graph.num_nodes * (5 if assign is ldg else fennel_passes(reader))
+        return parts, balance.weights(reader, 0, graph.in_edges()[0])
+
+    parts, weights = with_balance(path, ("edges", "train"), use)
+    assert parts.dtype == np.int32
+    loads = np.stack([np.bincount(parts, column, PARTS) for column in weights.T], axis=1)
+    return graph.cut(parts), (loads.max(axis=0) / loads.mean(axis=0)).max(), parts
+
+
 @pytest.fixture(params=["one buffer", "many buffers"])
 def buffers(request, monkeypatch):
     if request.param == "many buffers":
         monkeypatch.setattr(buffered, "_BUFFER_EDGES", 6000)
         monkeypatch.setattr(coarse, "_MOST_EDGES", 9000)
         monkeypatch.setattr(slabs, "CHUNK_EDGES", 1000)
-    return request.param
 
 
+@pytest.mark.usefixtures("buffers")
 @pytest.mark.parametrize("directed", [True, False])
-def test_finds_groups_that_ldg_does_not(tmp_path, buffers, directed):
-    path = clustered(directed).write(tmp_path / "graph.h5")
-    theirs, _, _ = cut_and_balance(path, ldg)
-    ours, balance, parts = cut_and_balance(path, by_fennel)
+def test_finds_groups_that_ldg_does_not(tmp_path, directed):
+    graph = clustered(directed)
+    path = graph.write(tmp_path / "graph.h5")
+    theirs, _, _ = cut_and_balance(graph, path, ldg)
+    ours, balance, parts = cut_and_balance(graph, path, by_fennel)
     by_chance = (6000 if directed else 12000) * (1 - 1 / PARTS)  # the cut of random parts
     assert ours - by_chance < 0.7 * (theirs - by_chance)
     assert balance < TOLERANCE + 0.02
-    assert np.array_equal(cut_and_balance(path, by_fennel)[2], parts)
+    assert np.array_equal(cut_and_balance(graph, path, by_fennel)[2], parts)
 
 
-def test_real_graph(tmp_path, shared_data):
-    path = from_npz(shared_data("cora.npz")).write(tmp_path / "graph.h5")
-    ours, balance, _ = cut_and_balance(path, by_fennel)
-    assert ours < 0.6 * cut_and_balance(path, ldg)[0]
+def test_real_graph(cora):
+    ours, balance, _ = cut_and_balance(*cora, by_fennel)
+    assert ours < 0.6 * cut_and_balance(*cora, ldg)[0]
     assert balance < TOLERANCE + 0.02
 
 
@@ -95,13 +89,10 @@ def test_contraction_keeps_every_edge_between_clusters():
         indptr, columns.astype(np.int32), dense[rows, columns].astype(np.int32), labels, 3, 2,
         found_indptr, found_columns, found_weights,
     )  # fmt: skip
-    found = np.zeros((3, 5), dtype=np.int64)
-    found_rows = np.repeat(np.arange(3), np.diff(found_indptr))
     used = found_indptr[-1]
-    found[found_rows, found_columns[:used]] = found_weights[:used]
+    found = sp.csr_matrix((found_weights[:used], found_columns[:used], found_indptr), (3, 5)).toarray()
     names = np.concatenate((labels, [3, 4]))
-    expected = np.zeros((3, 5), dtype=np.int64)
-    np.add.at(expected, (labels[rows], names[columns]), dense[rows, columns])
-    expected[np.arange(3), np.arange(3)] = 0
+    expected = np.eye(3)[labels].T @ dense @ np.eye(5)[names]
+    np.fill_diagonal(expected, 0)
     assert np.array_equal(found, expected)
     assert np.count_nonzero(expected) == used  # each pair once

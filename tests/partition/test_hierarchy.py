@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import itertools
 
-import click.testing
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from partition_graphs import Graph, from_npz
+from partition_graphs import Graph
 from rank_pool import ThreadPool
 
-from hpcgnn.cli.partition import partition as command
-from hpcgnn.comm import MpiWorld
 from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import PartitionOptions, hierarchy
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.methods import METHODS, Problem
 from hpcgnn.partition.slabs import Slab
 
 
-def problem_of(world, reader, parts, per_node):
-    slab = Slab.of(world, reader)
-    options = PartitionOptions(parts, "block", ranks_per_node=per_node)
-    balance = Balance.of(world, reader, slab, options.balance)
-    return Problem(world, reader, slab, balance, options, lambda count: None)
+def grouped(world, path, method, parts, per_node):
+    """The parts (N,) of all nodes by a method, unchanged and grouped, and on rank 0 the quotient graph."""
+    options = PartitionOptions(parts, method, ranks_per_node=per_node)
+    with GraphFile(path) as reader:
+        slab = Slab.of(world, reader)
+        balance = Balance.of(world, reader, slab, options.balance)
+        problem = Problem(world, reader, slab, balance, options, lambda count: None)
+        found = METHODS[method].assign(problem)
+        quotient = hierarchy.quotient_graph(world, reader, slab, found, parts, problem.advance)
+        everywhere = np.zeros((2, reader.meta.num_nodes), dtype=np.int64)
+        everywhere[:, slab.first : slab.last] = found, hierarchy.grouped(found, problem, method)
+    return world.allreduce(everywhere), quotient if world.rank == 0 else None
 
 
 def random_quotient(seed, parts):
@@ -74,80 +77,33 @@ def test_improving_counts_right():
     assert counted == inside(quotient, groups) > before
 
 
-def planted(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_parts_of_a_node_get_consecutive_numbers(tmp_path, ranks):
     """64 blocks of 10 nodes, where block b has edges to the blocks with the same residue modulo 8."""
     rng = np.random.default_rng(0)
     sources = rng.integers(0, 640, 6000)
     others = (sources // 10) % 8 + 8 * rng.integers(0, 8, sources.size)
     noise = rng.random(sources.size) < 0.1
     destinations = np.where(noise, rng.integers(0, 640, sources.size), others * 10 + rng.integers(0, 10, sources.size))
-    return Graph(640, sources, destinations).write(tmp_path / "planted.h5")
-
-
-def numbered(world, path, per_node):
-    """The parts of all nodes by ranges of ids, unchanged and grouped, and the quotient graph on rank 0."""
-    with GraphFile(path) as reader:
-        problem = problem_of(world, reader, 64, per_node)
-        parts = METHODS["block"].assign(problem)
-        quotient = hierarchy.quotient_graph(world, reader, problem.slab, parts, 64, problem.advance)
-        grouped = hierarchy.grouped(parts, problem, "block")
-    everywhere = np.zeros((2, 640), dtype=np.int64)
-    everywhere[:, problem.slab.first : problem.slab.last] = parts, grouped
-    return world.allreduce(everywhere), quotient if world.rank == 0 else None
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_parts_of_a_node_get_consecutive_numbers(tmp_path, ranks):
-    path = planted(tmp_path)
-    results = ThreadPool(ranks).run(numbered, path, 8)
-    (parts, grouped), quotient = results[0]
+    path = Graph(640, sources, destinations).write(tmp_path / "planted.h5")
+    (parts, numbers), quotient = ThreadPool(ranks).run(grouped, path, "block", 64, 8)[0]
     assert np.array_equal(parts, np.arange(640) // 10)
     for part in range(64):  # a renumbering
-        assert np.unique(grouped[parts == part]).size == 1
-    assert np.unique(grouped).size == 64
+        assert np.unique(numbers[parts == part]).size == 1
+    assert np.unique(numbers).size == 64
     residues = parts % 8
     for node in range(8):
-        assert np.unique(residues[grouped // 8 == node]).size == 1
-    with GraphFile(path) as reader:
-        sources = reader.sources(0, 6000)
-        destinations = np.repeat(np.arange(640), np.diff(reader.indptr(0, 640)))
+        assert np.unique(residues[numbers // 8 == node]).size == 1
     expected = np.zeros((64, 64))
     np.add.at(expected, (sources // 10, destinations // 10), 1)
     expected += expected.T
     np.fill_diagonal(expected, 0)
     assert np.array_equal(quotient.toarray(), expected)
-    unchanged = ThreadPool(ranks).run(numbered, path, 64)[0][0]
+    unchanged = ThreadPool(ranks).run(grouped, path, "block", 64, 64)[0][0]
     assert np.array_equal(unchanged[0], unchanged[1])
 
 
-def test_real_parts_cross_nodes_less(shared_data, tmp_path):
-    graph = from_npz(shared_data("cora.npz"))
-    path, world = graph.write(tmp_path / "cora.h5"), MpiWorld()
-    with GraphFile(path) as reader:
-        problem = problem_of(world, reader, 16, 4)
-        parts = METHODS["ldg"].assign(problem)
-        grouped = hierarchy.grouped(parts, problem, "ldg")
-
-    def crossing(numbers):
-        return (numbers[graph.sources] // 4 != numbers[graph.destinations] // 4).sum()
-
-    assert crossing(grouped) < 0.9 * crossing(parts)
-
-
-@pytest.mark.parametrize(("per_node", "jobs"), [(0, 0), (3, 0), (-2, 0), (16, 0), (1, -1)])
-def test_wrong_numbers_are_one_sentence(per_node, jobs):
-    with pytest.raises(HpcgnnError, match=r"--ranks-per-node must|--jobs must") as error:
-        PartitionOptions(8, ranks_per_node=per_node, jobs=jobs)
-    assert "\n" not in str(error.value)
-
-
-def test_command_takes_the_numbers(tmp_path):
-    path = planted(tmp_path)
-    runner = click.testing.CliRunner()
-    arguments = [str(path), str(tmp_path / "parts.h5"), "--parts", "8", "--method", "block", "--plan", "none"]
-    given = runner.invoke(command, [*arguments, "--ranks-per-node", "4", "--jobs", "1", "--json"])
-    assert given.exit_code == 0, given.output
-    wrong = runner.invoke(command, [*arguments, "--ranks-per-node", "3"])
-    assert isinstance(wrong.exception, HpcgnnError)
-    assert "3 does not divide 8" in str(wrong.exception)
-    assert "--ranks-per-node" in runner.invoke(command, ["--help"]).stdout
+def test_real_parts_cross_nodes_less(cora):
+    graph, path = cora
+    parts, numbers = ThreadPool(1).run(grouped, path, "ldg", 16, 4)[0][0]
+    assert graph.cut(numbers // 4) < 0.9 * graph.cut(parts // 4)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import functools
-import importlib
 import logging
 import multiprocessing
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -20,30 +19,43 @@ from rank_pool import ThreadPool
 from ranks import partitions
 from requires import require
 
-from hpcgnn.comm import MpiWorld
+from hpcgnn.comm import whole_job
 from hpcgnn.data import plan_pieces, plan_worker
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, slabs, work
 
 OPTIONS = {"num_parts": 5, "method": "ldg", "jobs": 1}
 MOMENTS = {
-    "before anything": ("hpcgnn.partition.partitioner", "_assign", 1),
-    "after the assignment": ("hpcgnn.partition.partitioner", "_write", 1),
-    "while features are written": ("hpcgnn.partition.part_order", "Reordering._write_rows", 7),
-    "while edges are written": ("hpcgnn.partition.part_order", "Reordering._write_edges", 9),
-    "before the checksums": ("hpcgnn.partition.partitioner", "_seal", 1),
-    "while parts are planned": ("hpcgnn.data.plan_pieces", "make", 4),
-    "while the plan is added": ("hpcgnn.data.plan_assembly", "_write_senders", 1),
-    "before the name": ("hpcgnn.whole_file", "put", 1),
+    "before anything": ("hpcgnn.partition.partitioner._assign", 1),
+    "after the assignment": ("hpcgnn.partition.partitioner._write", 1),
+    "while features are written": ("hpcgnn.partition.part_order.Reordering._write_rows", 7),
+    "while edges are written": ("hpcgnn.partition.part_order.Reordering._write_edges", 9),
+    "before the checksums": ("hpcgnn.partition.partitioner._seal", 1),
+    "while parts are planned": ("hpcgnn.data.plan_pieces.make", 4),
+    "while the plan is added": ("hpcgnn.data.plan_assembly._write_senders", 1),
+    "before the name": ("hpcgnn.whole_file.put", 1),
 }
 
-NAMED = [
-    ("hpcgnn.partition.work", "_replace", "parts.h5"),
-    ("hpcgnn.partition.work", "_checksum", r"\.parts\.h5\.work/assignment"),
-    ("hpcgnn.data.sealing", "store", r"\.parts\.h5\.work/parts\.h5"),
-    ("hpcgnn.partition.partitioner", "make_pieces", r"\.parts\.h5\.work"),
-    ("hpcgnn.data.plan_store", "assemble", r"\.parts\.h5\.work/parts\.h5"),
-]
+FOLDER = r"\.parts\.h5\.work"
+REFUSED = {
+    "hpcgnn.partition.work._replace": r"parts\.h5",
+    "hpcgnn.partition.work._checksum": FOLDER + "/assignment",
+    "hpcgnn.data.h5.SlabWriter.write": "the parts",
+    "hpcgnn.data.sealing.store": FOLDER + r"/parts\.h5",
+    "hpcgnn.partition.partitioner.make_pieces": FOLDER,
+    "hpcgnn.data.plan_store.add_plan": r"parts\.h5",
+    "hpcgnn.data.plan_store.assemble": FOLDER + r"/parts\.h5",
+}
+
+
+def ready(graph, path, **options):
+    return partition(whole_job(), graph, path, PartitionOptions(**OPTIONS | options))
+
+
+def home_of(name):
+    """The object that has the attribute of a dotted name, and the last word of the name."""
+    above, _, last = name.rpartition(".")
+    return pkgutil.resolve_name(above), last
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +66,7 @@ def graph(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "parts.h5"
-    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    ready(graph, path)
     return datasets(path)
 
 
@@ -94,12 +106,11 @@ def kill(graph, path, moment):
     assert (path.parent / ".parts.h5.work").is_dir()
 
 
-def killed_at(graph, path, module, name, count):
+def killed_at(graph, path, name, count):
     """Partition in small chunks, and end at the given number of calls of a function."""
     work._NOTE_EVERY_SECONDS = 0
     part_order.CHUNK_BYTES, part_order._RUN_BYTES, slabs.CHUNK_EDGES = 256, 1, 100
-    *above, last = name.split(".")
-    home = functools.reduce(getattr, above, importlib.import_module(module))
+    home, last = home_of(name)
     original, calls = getattr(home, last), []
 
     def deadly(*arguments):
@@ -112,20 +123,21 @@ def killed_at(graph, path, module, name, count):
     ThreadPool(1).run(partitions.partitioned, graph, path, OPTIONS)
 
 
+def made_again(*_):
+    pytest.fail("what was there was made again")
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_goes_on_after_a_kill(graph, undisturbed, tmp_path, monkeypatch, caplog, moment):
     path = tmp_path / "parts.h5"
     kill(graph, path, moment)
+    reused = {"while edges are written": "_write_rows", "while parts are planned": "run"}
     if moment != "before anything":
-        monkeypatch.setattr(partitioner, "_assign", lambda *_: pytest.fail("the nodes were assigned again"))
-    if moment == "while edges are written":
-        monkeypatch.setattr(
-            part_order.Reordering, "_write_rows", lambda *_: pytest.fail("what was there was written again")
-        )
-    if moment == "while parts are planned":
-        monkeypatch.setattr(part_order.Reordering, "run", lambda _: pytest.fail("the parts were written again"))
+        monkeypatch.setattr(partitioner, "_assign", made_again)
+    if moment in reused:
+        monkeypatch.setattr(part_order.Reordering, reused[moment], made_again)
     with caplog.at_level(logging.WARNING, "hpcgnn"):
-        report = partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+        report = ready(graph, path)
     assert sum("continuing the stopped run whose work is" in each for each in caplog.messages) == 1
     assert report.method == "ldg"
     check_same(path, undisturbed)
@@ -139,7 +151,7 @@ def test_pieces_that_are_there_are_not_made_again(graph, undisturbed, tmp_path, 
     monkeypatch.setattr(plan_pieces, "make", lambda *given: (made.append(given[-1]), make(*given)))
     piece = plan_pieces.path_of(tmp_path / ".parts.h5.work", "hybrid", 1)
     piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")  # damaged since then
-    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    ready(graph, path)
     assert made == [1, 3, 4]
     check_same(path, undisturbed)
 
@@ -147,9 +159,9 @@ def test_pieces_that_are_there_are_not_made_again(graph, undisturbed, tmp_path, 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"num_parts": 4}, {"plan": "none"}, {"force": True}])
 def test_starts_anew_with_other_arguments(graph, killed, tmp_path, caplog, change):
     with caplog.at_level(logging.WARNING, "hpcgnn"):
-        partition(MpiWorld(), graph, killed, PartitionOptions(**OPTIONS | change))
+        ready(graph, killed, **change)
     assert "removing" in caplog.text
-    partition(MpiWorld(), graph, tmp_path / "other.h5", PartitionOptions(**OPTIONS | change))
+    ready(graph, tmp_path / "other.h5", **change)
     check_same(killed, datasets(tmp_path / "other.h5"))
 
 
@@ -157,57 +169,62 @@ def test_starts_anew_with_other_arguments(graph, killed, tmp_path, caplog, chang
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40])
 def test_what_is_damaged_is_made_anew(graph, undisturbed, killed, name, damage):
     (killed.parent / ".parts.h5.work" / name).write_bytes(damage)
-    partition(MpiWorld(), graph, killed, PartitionOptions(**OPTIONS))
+    ready(graph, killed)
     check_same(killed, undisturbed)
 
 
 def test_the_work_of_a_run_that_has_named_its_file_is_removed(graph, tmp_path, monkeypatch):
     path, remove = tmp_path / "parts.h5", shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **how: None)  # as if it were killed, or the system refused
-    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    ready(graph, path)
     assert (tmp_path / ".parts.h5.work").is_dir()
     monkeypatch.setattr(shutil, "rmtree", remove)
     with pytest.raises(HpcgnnError, match="exists: choose another name"):
-        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+        ready(graph, path)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_work_of_a_forced_run_outlives_a_refusal(graph, tmp_path):
     """A killed run with --force has left hours of work beside the file that it was to replace."""
     path, folder = tmp_path / "parts.h5", tmp_path / ".parts.h5.work"
-    partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+    ready(graph, path)
     folder.mkdir()
     (folder / "key.json").write_text('{"key": {}, "uuid": "of the new file"}')
     with pytest.raises(HpcgnnError, match="exists: choose another name"):
-        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+        ready(graph, path)
     assert (folder / "key.json").exists()
 
 
 def test_a_lock_that_cannot_be_closed_costs_nothing(tmp_path):
     path = tmp_path / "parts.h5"
-    with work.kept(MpiWorld(), path, {}, force=False, inputs=[]) as held:
+    with work.kept(whole_job(), path, {}, force=False, inputs=[]) as held:
         held.parts.write_text("whole")
         links = {int(entry.name): entry for entry in Path("/proc/self/fd").iterdir()}
         os.close(next(number for number, link in links.items() if link.exists() and link.readlink().name == "lock"))
     assert path.read_text() == "whole"
 
 
-@pytest.mark.parametrize(("module", "name", "file"), NAMED)
-def test_what_the_system_refuses_is_named(graph, tmp_path, monkeypatch, module, name, file):
-    def refused(*_: object) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_system_refuses_is_named(graph, tmp_path, monkeypatch, name):
+    def refused(*_):
         raise OSError(errno.EIO, "Input/output error")  # an error of an open file, without a name
 
-    monkeypatch.setattr(importlib.import_module(module), name, refused)
-    with pytest.raises(HpcgnnError, match=rf"{file}: Input/output error$"):
-        partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS))
+    path = tmp_path / "parts.h5"
+    path.write_text("old")
+    monkeypatch.setattr(*home_of(name), refused)
+    with pytest.raises(HpcgnnError, match=rf"{REFUSED[name]}: Input/output error$"):
+        ready(graph, path, force=True)
+    assert path.read_text() == "old"
+    if not name.endswith("_replace"):  # a folder whose key cannot be written stays
+        assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_at_once_are_refused(graph, tmp_path):
     path = tmp_path / "parts.h5"
-    holds = work.kept(MpiWorld(), path, {}, force=False, inputs=[])
+    holds = work.kept(whole_job(), path, {}, force=False, inputs=[])
     holds.__enter__()
     with pytest.raises(HpcgnnError, match="another process is writing") as refused:
-        partition(MpiWorld(), graph, path, PartitionOptions(**OPTIONS))
+        ready(graph, path)
     holds.__exit__(HpcgnnError, refused.value, None)
     assert list(tmp_path.iterdir()) == []
 
@@ -224,7 +241,7 @@ def test_jobs_write_the_same(graph, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(part_order, "CHUNK_BYTES", 256)
     monkeypatch.setattr(part_order, "_RUN_BYTES", 1)
     monkeypatch.setattr(slabs, "CHUNK_EDGES", 100)
-    partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS | {"jobs": 3}))
+    ready(graph, tmp_path / "parts.h5", jobs=3)
     check_same(tmp_path / "parts.h5", undisturbed)
 
 
@@ -237,16 +254,14 @@ def test_a_worker_that_is_killed_is_one_sentence(graph, tmp_path, monkeypatch):
 
     monkeypatch.setattr(plan_worker._Worker, "__enter__", killed)
     with pytest.raises(HpcgnnError, match=r"ended \(signal 9\): if memory is short, take fewer --jobs"):
-        partition(MpiWorld(), graph, tmp_path / "parts.h5", PartitionOptions(**OPTIONS | {"jobs": 2}))
+        ready(graph, tmp_path / "parts.h5", jobs=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_import_neither_torch_nor_numba():
-    program = (
-        "import sys, hpcgnn.data.plan_worker; print([m for m in ('torch', 'numba', 'mpi4py') if m in sys.modules])"
-    )
+    program = "import sys, hpcgnn.data.plan_worker; print({'torch', 'numba', 'mpi4py'} & sys.modules.keys())"
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert ended.stdout == "[]\n"
+    assert ended.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("planted", ["link", "folder of another user"])
@@ -261,6 +276,6 @@ def test_work_that_somebody_else_has_left_is_not_used(graph, tmp_path, planted):
         folder.mkdir()
         os.chown(folder, 65534, 65534)
     with pytest.raises(HpcgnnError, match=r"p\.h5\.work.* belongs to another user or is not a folder: remove it"):
-        partition(MpiWorld(), graph, tmp_path / "p.h5", PartitionOptions(**OPTIONS))
+        ready(graph, tmp_path / "p.h5")
     assert not (tmp_path / "p.h5").exists()
     assert not any(folder.iterdir())

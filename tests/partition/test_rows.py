@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import json
 
-import click.testing
-import networkx as nx
 import numpy as np
 import pytest
+from command_line import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_graphs import datasets, from_npz, parts_of_nodes, random_graph
-from rank_pool import ThreadPool
-from ranks import partitions
+from matchings import rows_by_matching
+from partition_graphs import from_npz, in_edges, made, parts_of_nodes, random_graph
 
-from hpcgnn.cli.partition import partition as command
-from hpcgnn.comm import MpiWorld
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.partition import PartitionOptions, partition, rows, rows_loops
+from hpcgnn.partition import rows, rows_loops
 from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows
 from hpcgnn.partition.rows_cover import minimum_cover, roles_of
 
 
-def in_edges(num_nodes, sources, destinations):
-    """``(indptr, indices)`` by destination."""
-    order = np.lexsort((sources, destinations))
-    counts = np.bincount(destinations, minlength=num_nodes)
-    return np.concatenate(([0], np.cumsum(counts))), np.asarray(sources)[order]
+def rows_of(indptr, indices, parts):
+    """The rows of hybrid plans from their definition."""
+    targets = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    return sum(rows_by_matching(indices, targets, parts).values())
 
 
-def rows_by_matching(indptr, indices, parts):
-    """The rows of hybrid plans from their definition: a maximum matching of the cut edges of each ordered pair of parts."""
-    cut = {}
-    for destination in range(indptr.size - 1):
-        for source in indices[indptr[destination] : indptr[destination + 1]]:
-            if parts[source] != parts[destination]:
-                edge = (("source", int(source)), ("destination", destination))
-                cut.setdefault((int(parts[source]), int(parts[destination])), set()).add(edge)
-    total = 0
-    for edges in cut.values():
-        graph = nx.Graph(list(edges))
-        top = {one for one, _ in edges}
-        total += len(nx.bipartite.hopcroft_karp_matching(graph, top)) // 2
-    return total
+def example(num_parts=4):
+    """A graph and random parts of it, as the first arguments of :func:`refine`."""
+    graph = random_graph(rich=False)
+    return *graph.in_edges(), np.random.default_rng(3).integers(0, num_parts, graph.num_nodes), num_parts
 
 
 def load_of(parts, num_parts, weights):
@@ -57,13 +41,13 @@ def refine(indptr, indices, parts, num_parts, tolerance=1.1, **options):
     seen = []
 
     def check(now, counted):
-        assert counted == rows_by_matching(indptr, indices, now)
+        assert counted == rows_of(indptr, indices, now)
         assert (load_of(now, num_parts, weights) <= limits).all()
         seen.append(counted)
 
     result = minimise_rows(indptr, indices, parts, num_parts, weights, limits, on_batch=check, **options)
-    assert result.rows_before == rows_by_matching(indptr, indices, parts)
-    assert result.rows_after == rows_by_matching(indptr, indices, result.parts)
+    assert result.rows_before == rows_of(indptr, indices, parts)
+    assert result.rows_after == rows_of(indptr, indices, result.parts)
     assert result.rows_after == min([result.rows_before, *seen])
     assert list(result.batches) == seen
     assert result.parts.dtype == np.int32
@@ -74,13 +58,12 @@ def refine(indptr, indices, parts, num_parts, tolerance=1.1, **options):
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 2, 5, 40])
 def test_every_batch_is_counted_by_matching_and_balanced(num_parts, symmetric):
-    graph = random_graph(rich=False)
-    sources, destinations = graph.sources, graph.destinations
+    indptr, indices, parts, _ = example(num_parts)
     if symmetric:
-        sources, destinations = np.concatenate((sources, destinations)), np.concatenate((destinations, sources))
-    indptr, indices = in_edges(graph.num_nodes, sources, destinations)
+        targets = np.repeat(np.arange(parts.size), np.diff(indptr))
+        both = np.concatenate((indices, targets)), np.concatenate((targets, indices))
+        indptr, indices = in_edges(parts.size, *both)
     assert roles_of(indptr, indices).roles == (1 if symmetric else 2)
-    parts = np.random.default_rng(3).integers(0, num_parts, graph.num_nodes)
     parts[parts == 3] = 2  # an empty part
     result = refine(indptr, indices, parts, num_parts)
     assert result.rows_after < result.rows_before or num_parts == 1
@@ -99,7 +82,7 @@ def test_never_more_rows_than_before(num_nodes, num_edges, num_parts, seed):
 @pytest.mark.parametrize("name", ["cora.npz", "dblpv7.npz"])
 def test_rows_of_real_graphs_are_fewer(shared_data, name):
     graph = from_npz(shared_data(name))
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
+    indptr, indices = graph.in_edges()
     parts = np.arange(graph.num_nodes) * 8 // graph.num_nodes
     result = refine(indptr, indices, parts, 8)
     assert result.rows_after < 0.8 * result.rows_before
@@ -125,34 +108,25 @@ def test_what_costs_edges_and_saves_rows_is_done():
 
 
 def test_the_same_seed_gives_the_same_parts():
-    graph = random_graph(rich=False)
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
-    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
-    first, again, other = (refine(indptr, indices, parts, 4, seed=seed) for seed in (7, 7, 8))
+    first, again, other = (refine(*example(), seed=seed) for seed in (7, 7, 8))
     assert np.array_equal(first.parts, again.parts)
     assert not np.array_equal(first.parts, other.parts)
 
 
 def test_an_allowance_that_has_run_out_changes_nothing():
-    graph = random_graph(rich=False)
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
-    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
-    result = refine(indptr, indices, parts, 4, seconds=0.0)
+    result = refine(*example(), seconds=0.0)
     assert not result.complete
     assert result.rows_after == result.rows_before
-    assert np.array_equal(result.parts, parts)
+    assert np.array_equal(result.parts, example()[2])
     assert "ended the refinement early" in result.note
 
 
 def test_passes_are_as_many_as_there_is_time_for(monkeypatch):
     """With a clock that advances by a second at each call, some passes are made and counted, and the time limit is kept."""
-    graph = random_graph(rich=False)
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
-    parts = np.random.default_rng(3).integers(0, 4, graph.num_nodes)
     seconds = itertools.count()
     monkeypatch.setattr(rows.time, "perf_counter", lambda: float(next(seconds)))
     monkeypatch.setattr(rows, "_load_loops", lambda: None)
-    result = refine(indptr, indices, parts, 4, seconds=15.0)
+    result = refine(*example(), seconds=15.0)
     assert not result.complete
     assert next(seconds) <= 16
     assert result.rows_after < result.rows_before
@@ -162,9 +136,8 @@ def test_the_best_parts_are_kept_when_annealing_ends_worse(monkeypatch):
     """At a temperature that never falls, the number of rows only grows from good parts: these are returned, improved by
     downhill passes.
     """
-    graph = random_graph(rich=False)
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
-    parts = refine(indptr, indices, np.random.default_rng(3).integers(0, 4, graph.num_nodes), 4, tolerance=1.2).parts
+    indptr, indices, *random_parts = example()
+    parts = refine(indptr, indices, *random_parts, tolerance=1.2).parts
     monkeypatch.setattr(rows._Search, "_pass", hot(rows._Search._pass))
     result = refine(indptr, indices, parts, 4, tolerance=1.2)
     assert max(result.batches) > result.rows_before
@@ -178,18 +151,18 @@ def hot(one_pass):
 
 def test_rows_are_a_cover_and_needed_after_any_moves():
     """The data of the inner loops must agree with their definitions."""
-    graph = random_graph(rich=False)
-    roles = roles_of(*in_edges(graph.num_nodes, graph.sources, graph.destinations))
-    part = np.tile(np.random.default_rng(3).integers(0, 5, graph.num_nodes).astype(np.int32), roles.roles)
+    indptr, indices, parts, _ = example(5)
+    roles, nodes = roles_of(indptr, indices), parts.size
+    part = np.tile(parts.astype(np.int32), roles.roles)
     state, work = rows_loops.room_for_rows(roles, 5), rows_loops.work_space(roles, 5)
     cover, _ = minimum_cover(roles, part, 5)
     rows_loops.take_cover(roles, part, cover, state)
-    weights, limits = np.ones((graph.num_nodes, 1), dtype=np.int64), np.full((5, 1), 60)
-    load, resting = load_of(part[: graph.num_nodes], 5, weights).astype(np.int64), np.zeros(graph.num_nodes, dtype=bool)
+    weights, limits = np.ones((nodes, 1), dtype=np.int64), np.full((5, 1), 60)
+    load, resting = load_of(part[:nodes], 5, weights).astype(np.int64), np.zeros(nodes, dtype=bool)
     order = rows_loops.boundary(roles, part)
     moved = rows_loops.move_nodes(roles, part, state, order, weights, load, limits, 2.0, 1, resting, work)
     assert moved > 20
-    assert np.array_equal(load, load_of(part[: graph.num_nodes], 5, weights))
+    assert np.array_equal(load, load_of(part[:nodes], 5, weights))
     assert not any(array.any() for array in (work.number, work.agreeing, work.free, work.edges))
     held = [set(state.part[b : b + c].tolist()) for b, c in zip(state.begin[:-1], state.held, strict=True)]
     for i, rows_of_role in enumerate(held):
@@ -226,48 +199,19 @@ def test_a_graph_too_large_is_refused():
 
 
 @pytest.mark.parametrize("method", ["metis", "random"])
-def test_the_command_says_what_it_saved(shared_data, tmp_path, method):
-    graph = from_npz(shared_data("cora.npz"))
-    path = graph.write(tmp_path / "graph.h5")
-    arguments = [
-        str(path),
-        str(tmp_path / "parts.h5"),
-        "--parts",
-        "4",
-        "--method",
-        method,
-        "--objective",
-        "rows",
-        "--json",
-    ]
-    result = click.testing.CliRunner().invoke(command, arguments)
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
-    assert "before the refinement" in report["reason"]
-    indptr, indices = in_edges(graph.num_nodes, graph.sources, graph.destinations)
-    after = rows_by_matching(indptr, indices, parts_of_nodes(tmp_path / "parts.h5"))
-    assert f"sends {after:,} rows" in report["reason"]
+def test_the_command_says_what_it_saved(cora, tmp_path, method):
+    graph, path = cora
+    words = ["partition", path, tmp_path / "parts.h5", "--parts", 4, "--method", method, "--objective", "rows"]
+    reason = told(*words)["reason"]
+    assert "before the refinement" in reason
+    after = rows_of(*graph.in_edges(), parts_of_nodes(tmp_path / "parts.h5"))
+    assert f"sends {after:,} rows" in reason
 
 
-def test_balance_is_no_worse_than_the_partitioner_left_it(shared_data, tmp_path):
-    path = from_npz(shared_data("cora.npz")).write(tmp_path / "graph.h5")
-    found = {}
-    for objective in ("volume", "rows"):
-        options = PartitionOptions(8, method="metis", objective=objective, force=True)
-        found[objective] = partition(MpiWorld(), path, tmp_path / "parts.h5", options).quality
-    assert found["rows"].edge_balance <= max(1.05, found["volume"].edge_balance) + 1e-9
-    assert found["rows"].train_balance <= max(1.05, found["volume"].train_balance) + 1e-9
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_several_ranks_write_what_one_does(tmp_path, size):
-    path = random_graph(rich=False).write(tmp_path / "graph.h5")
-    options = {"num_parts": 4, "method": "random", "objective": "rows"}
-    reports = ThreadPool(size).run(partitions.partitioned, path, tmp_path / "many.h5", options)
-    alone = partition(MpiWorld(), path, tmp_path / "alone.h5", PartitionOptions(**options))
-    assert [report["reason"] for report in reports] == [alone.reason] * size
-    many, one = datasets(tmp_path / "many.h5"), datasets(tmp_path / "alone.h5")
-    assert all(many[name].tobytes() == one[name].tobytes() for name in one)
+def test_balance_is_no_worse_than_the_partitioner_left_it(cora, tmp_path):
+    volume, rows = (made(cora[1], tmp_path, 8, method="metis", objective=name).quality for name in ("volume", "rows"))
+    assert rows.edge_balance <= max(1.05, volume.edge_balance) + 1e-9
+    assert rows.train_balance <= max(1.05, volume.train_balance) + 1e-9
 
 
 def test_repeated_edges_and_loops_are_no_roles():

@@ -1,25 +1,22 @@
-"""The plan compared with networkx and with the dense definition."""
+"""The plan compared with networkx and with the dense definition, and its numbers of rows with a dense table."""
 
 from __future__ import annotations
 
-import networkx as nx
+import itertools
+
 import numpy as np
 import pytest
+import small_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matchings import rows_by_matching
 
 from hpcgnn.comm.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
 from hpcgnn.plan.build import csr_matrix
 from hpcgnn.plan.cover import sources_in_cover
 from hpcgnn.plan.plan import SparseMatrix
-
-
-def maximum_matching(sources: np.ndarray, destinations: np.ndarray) -> int:
-    graph = nx.Graph()
-    graph.add_edges_from((("s", int(s)), ("d", int(d))) for s, d in zip(sources, destinations, strict=True))
-    tops = [node for node in graph if node[0] == "s"]
-    return len(nx.bipartite.hopcroft_karp_matching(graph, tops)) // 2
+from hpcgnn.plan.volume import PairRows, describe
 
 
 @settings(deadline=None, max_examples=200)
@@ -29,7 +26,8 @@ def test_the_cover_is_a_cover_and_as_small_as_a_matching(lefts, rights, edges, s
     sources, destinations = rng.integers(0, lefts, edges), rng.integers(0, rights, edges)
     covered = sources_in_cover(sources, destinations, (lefts, rights))
     rest = destinations[~covered[sources]]
-    assert covered[np.unique(sources)].sum() + np.unique(rest).size == maximum_matching(sources, destinations)
+    matching = rows_by_matching(sources, lefts + destinations, np.repeat([0, 1], (lefts, rights)))
+    assert covered[np.unique(sources)].sum() + np.unique(rest).size == matching.get((0, 1), 0)
 
 
 def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
@@ -42,23 +40,16 @@ def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
     # There are hubs on both sides, so that both kinds of rows are useful.
     source = np.concatenate((rng.integers(0, nodes, edges), rng.integers(0, 4, edges)))
     target = np.concatenate((rng.integers(nodes - 4, nodes, edges), rng.integers(0, nodes, edges)))
-    order = np.lexsort((source, target))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=nodes))))
+    indptr, order = small_graphs.by_target(nodes, source, target)
     return indptr, source[order], target[order], offsets
 
 
 def all_plans(indptr, sources, offsets, strategy):
-    num_parts = offsets.size - 1
-    return [
-        plan_receiver(
-            indptr[offsets[p] : offsets[p + 1] + 1],
-            sources[indptr[offsets[p]] : indptr[offsets[p + 1]]],
-            offsets,
-            p,
-            strategy,
-        )
-        for p in range(num_parts)
-    ]
+    plans = []
+    for part, (first, last) in enumerate(itertools.pairwise(offsets)):
+        slab = indptr[first : last + 1]
+        plans.append(plan_receiver(slab, sources[slab[0] : slab[-1]], offsets, part, strategy))
+    return plans
 
 
 def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
@@ -68,45 +59,29 @@ def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
     return result
 
 
-def pieces(plan):
-    """(sender, dense rows of S) of a receiver's plan, by slices of its wanted rows."""
-    ends = np.concatenate(([0], np.cumsum(plan.receive_from.rows)))
-    entries = np.concatenate(([0], np.cumsum(plan.wanted.lengths)))
-    for k, sender in enumerate(plan.receive_from.peers):
-        lengths = plan.wanted.lengths[ends[k] : ends[k + 1]]
-        sources = plan.wanted.sources[entries[ends[k]] : entries[ends[k + 1]]]
-        yield int(sender), lengths, sources
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("num_parts", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(5))
 def test_local_plus_received_is_the_whole_aggregation(strategy, num_parts, seed):
     indptr, sources, targets, offsets = random_slabs(seed, num_parts)
-    nodes = offsets[-1]
-    x = np.random.default_rng(seed).standard_normal((nodes, 3))
+    x = np.random.default_rng(seed).standard_normal((offsets[-1], 3))
     wanted = np.zeros_like(x)
     np.add.at(wanted, targets, x[sources])
     for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
         own = slice(offsets[part], offsets[part + 1])
-        received = [np.zeros((0, 3))]
-        for sender, lengths, local in pieces(plan):
-            mine = x[offsets[sender] : offsets[sender + 1]]
-            rows = np.repeat(np.arange(lengths.size), lengths)
-            block = np.zeros((lengths.size, 3))
-            np.add.at(block, rows, mine[local])
-            received.append(block)
-        size = offsets[part + 1] - offsets[part]
-        total = dense(plan.local, size) @ x[own] + dense(plan.receive, plan.receive_from.total) @ np.concatenate(
-            received
-        )
+        senders = np.repeat(plan.receive_from.peers, plan.receive_from.rows)  # of each wanted row
+        lengths = plan.wanted.lengths
+        received = np.zeros((senders.size, 3))
+        of_entries = x[np.repeat(offsets[senders], lengths) + plan.wanted.sources]
+        np.add.at(received, np.repeat(np.arange(senders.size), lengths), of_entries)
+        total = dense(plan.local, own.stop - own.start) @ x[own] + dense(plan.receive, senders.size) @ received
         np.testing.assert_allclose(total, wanted[own])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
     indptr, sources, targets, offsets = random_slabs(seed, 5)
-    owner = np.searchsorted(offsets, np.arange(offsets[-1]), side="right") - 1
+    owner = np.repeat(np.arange(5), np.diff(offsets))
     counts = {}
     for strategy in STRATEGIES:
         for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
@@ -114,16 +89,13 @@ def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
                 counts[strategy, int(peer), part] = (int(post), int(pre))
     kinds = np.array([value for key, value in counts.items() if key[0] == "hybrid"]).sum(axis=0)
     assert (kinds > 0).all(), "the graph must make both kinds of rows pay"
-    for sender in range(5):
-        for receiver in range(5):
-            cut = (owner[sources] == sender) & (owner[targets] == receiver)
-            if sender == receiver or not cut.any():
-                assert ("hybrid", sender, receiver) not in counts
-                continue
-            matching = maximum_matching(sources[cut], targets[cut])
-            assert sum(counts["hybrid", sender, receiver]) == matching
-            assert counts["post", sender, receiver] == (np.unique(sources[cut]).size, 0)
-            assert counts["pre", sender, receiver] == (0, np.unique(targets[cut]).size)
+    rows = rows_by_matching(sources, targets, owner)
+    assert counts.keys() == {(strategy, *pair) for strategy in STRATEGIES for pair in rows}
+    for (sender, receiver), matching in rows.items():
+        cut = (owner[sources] == sender) & (owner[targets] == receiver)
+        assert sum(counts["hybrid", sender, receiver]) == matching
+        assert counts["post", sender, receiver] == (np.unique(sources[cut]).size, 0)
+        assert counts["pre", sender, receiver] == (0, np.unique(targets[cut]).size)
 
 
 def bytes_by_pair(indptr, sources, offsets, strategy):
@@ -143,8 +115,7 @@ def test_hybrid_sends_no_pair_more_than_pre_or_post_on_real_graphs(shared_data, 
     position = np.random.default_rng(0).permutation(nodes)
     offsets = np.array([0, nodes // 2, nodes // 2, 3 * nodes // 4, nodes])
     sources, targets = position[edges]
-    order = np.lexsort((sources, targets))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=nodes))))
+    indptr, order = small_graphs.by_target(nodes, sources, targets)
     pre, post, hybrid = (bytes_by_pair(indptr, sources[order], offsets, name) for name in ("pre", "post", "hybrid"))
     assert pre.keys() == post.keys() == hybrid.keys() == {(i, j) for i in (0, 2, 3) for j in (0, 2, 3) if i != j}
     fewer = [np.array(hybrid[pair]) - np.minimum(pre[pair], post[pair]) for pair in hybrid]
@@ -176,3 +147,27 @@ def test_entries_of_a_row_ascend_by_column_and_equal_ones_keep_their_order():
     assert matrix.indptr.tolist() == [0, 1, 5]
     assert matrix.indices.tolist() == [1, 0, 0, 2, 2]
     assert matrix.edges.tolist() == [6, 7, 9, 5, 8]
+
+
+def test_totals_and_maxima_are_those_of_a_dense_table():
+    post, pre = np.random.default_rng(0).integers(1, 9, (2, 4, 4))
+    for kind in (post, pre):
+        np.fill_diagonal(kind, 0)
+        kind[:, 3] = 0  # part 3 receives nothing
+    sender, receiver = np.nonzero(post)
+    rows = post + pre
+    assert describe(PairRows(sender, receiver, post[sender, receiver], pre[sender, receiver]), 4, bytes_per_row=12) == {
+        "pairs": 9,
+        "rows": rows.sum(),
+        "post_rows": post.sum(),
+        "pre_rows": pre.sum(),
+        "bytes": 12 * rows.sum(),
+        "max_rows_sent": rows.sum(axis=1).max(),
+        "max_rows_received": rows.sum(axis=0).max(),
+        "max_rows_pair": rows.max(),
+    }
+
+
+def test_one_part_sends_nothing():
+    nothing = np.empty(0, np.int64)
+    assert set(describe(PairRows(nothing, nothing, nothing, nothing), 1, bytes_per_row=12).values()) == {0}
