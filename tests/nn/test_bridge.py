@@ -1,31 +1,44 @@
-"""The edges that get a plan: those that are used again in the next pass, and no others; the random draws of a training loop's
-passes; and the statistics that stay for evaluations.
+"""Distributed models of PyG's layers: the edges that get a plan, those that are used again in the next pass, and no others; the
+ids of edges, which are checked; random draws of a training loop's passes; and statistics that stay for evaluations.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+import small_graphs
 import torch
 import torch_geometric.nn as pyg
+from torch import nn
 
-from hpcgnn.comm import Messages
-from hpcgnn.comm.messages import MessageConfig
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+import hpcgnn
+from hpcgnn.comm import MessageConfig, Messages
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads, one_rank
+from hpcgnn.nn.halo import edge_matrix
 from hpcgnn.nn.pyg.distribution import distribution_of, on_ranks
 from hpcgnn.nn.pyg.rehearsal import RANKS, Arguments
 
 PASSES = 4
 
 
+def on_each_rank(plain: nn.Module, arguments: Arguments, use: Callable[[Any, dict[str, Any]], Any]) -> list[Any]:
+    """``use(model, arguments)`` of each rank, for the distributed model and the rank's part of the arguments."""
+
+    def program(world: ThreadWorld) -> Any:
+        graph, named, _ = arguments.part(world)
+        messages = Messages(world, MessageConfig(collective="alltoallv"))
+        return use(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), named)
+
+    return on_threads(RANKS, program)
+
+
 def plans_and_exchanges(*, same_weight: bool) -> list[tuple[int, int]]:
     """The numbers of plans and exchanges after each pass of a layer with three hops, on rank 0."""
-    arguments = Arguments(6, weighted=True)
-    layer = pyg.TAGConv(6, 3, K=3).double()
 
-    def program(world: ThreadWorld) -> list[tuple[int, int]]:
-        graph, named, _ = arguments.part(world)
-        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+    def use(model: Any, named: dict[str, Any]) -> list[tuple[int, int]]:
         counts, bridge = [], distribution_of(model).bridge
         for _ in range(PASSES):
             weight = named["edge_weight"] if same_weight else named["edge_weight"].clone()
@@ -33,7 +46,7 @@ def plans_and_exchanges(*, same_weight: bool) -> list[tuple[int, int]]:
             counts.append((bridge._num_plans, len(bridge.exchanges)))
         return counts
 
-    found = on_threads(RANKS, program)
+    found = on_each_rank(pyg.TAGConv(6, 3, K=3).double(), Arguments(6, weighted=True), use)
     assert all(counts == found[0] for counts in found)
     return found[0]
 
@@ -50,61 +63,19 @@ def test_weights_that_are_new_in_each_pass_get_none():
 
 
 def test_the_graphs_own_edges_have_a_plan_at_once():
-    arguments = Arguments(6, weighted=False)
-    layer = pyg.GCNConv(6, 3).double()
-
-    def program(world: ThreadWorld) -> int:
-        graph, named, _ = arguments.part(world)
-        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
-        with torch.no_grad():
-            model(**named)
+    @torch.no_grad()
+    def use(model: Any, named: dict[str, Any]) -> int:
+        model(**named)
         return distribution_of(model).bridge._num_plans
 
-    assert on_threads(RANKS, program) == [1] * RANKS
-
-
-def test_sparse_features_are_made_dense_once():
-    model, arguments = (
-        torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 2)).double(),
-        Arguments(6, weighted=False),
-    )
-
-    def program(world: ThreadWorld) -> bool:
-        graph, named, _ = arguments.part(world)
-        mine = on_ranks(
-            model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference"
-        ).eval()
-        sparse = named["x"].detach().to_sparse_csr()
-        once, again = (distribution_of(mine).dense(sparse) for _ in range(2))
-        return once is again and torch.equal(mine(sparse), model.eval()(named["x"].detach()))
-
-    assert all(on_threads(RANKS, program))
-
-
-def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
-    model = torch.nn.Sequential(torch.nn.Dropout(0.5))
-    arguments = Arguments(6, weighted=False)
-
-    def program(world: ThreadWorld) -> list[torch.Tensor]:
-        graph, named, _ = arguments.part(world)
-        mine = on_ranks(model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
-        passes = [mine(named["x"]).detach() for _ in range(2)]
-        return [*passes, mine.eval()(named["x"]).detach()]
-
-    first, second, evaluated = (torch.cat(parts) for parts in zip(*on_threads(RANKS, program), strict=True))
-    assert not torch.equal(first, second)
-    assert torch.equal(evaluated, arguments.x)
-    assert torch.equal(first != 0, first == 2 * arguments.x)
+    assert on_each_rank(pyg.GCNConv(6, 3).double(), Arguments(6, weighted=False), use) == [1] * RANKS
 
 
 def test_edges_and_weights_that_were_changed_in_place_are_new_ones():
-    arguments, layer = Arguments(6, weighted=True), pyg.GraphConv(6, 3).double()
     changes = {"edge_weight": lambda weight: weight.mul_(2), "edge_index": lambda ends: ends[0].fill_(1)}
 
     @torch.no_grad()
-    def program(world: ThreadWorld) -> list[bool]:
-        graph, named, _ = arguments.part(world)
-        model = on_ranks(layer, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
+    def use(model: Any, named: dict[str, Any]) -> list[bool]:
         named["edge_index"], found = named["edge_index"].clone(), []
         for name, change in changes.items():
             before = [model(**named) for _ in range(2)][-1]  # the second pass makes a plan
@@ -113,32 +84,60 @@ def test_edges_and_weights_that_were_changed_in_place_are_new_ones():
             found.append(torch.allclose(after, wanted) and not torch.allclose(after, before))
         return found
 
-    assert on_threads(RANKS, program) == [[True, True]] * RANKS
+    found = on_each_rank(pyg.GraphConv(6, 3).double(), Arguments(6, weighted=True), use)
+    assert found == [[True, True]] * RANKS
+
+
+@pytest.mark.parametrize("edge", [(0, 5), (7, 0), (-1, 0), (0, -1)])
+def test_a_matrix_of_edges_between_other_nodes_is_refused(edge: tuple[int, int]) -> None:
+    edges = torch.tensor([[0, edge[0]], [1, edge[1]]])
+    with pytest.raises(ValueError, match="index must lie in"):
+        edge_matrix(edges, (5, 7), check=True)
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+@pytest.mark.parametrize("layer", [pyg.GCNConv(9, 4), pyg.GraphConv(9, 4)], ids=["with a plan", "over the halo"])
+def test_a_distributed_model_refuses_edges_between_other_nodes(tmp_path, layer, wrong):
+    graph = small_graphs.on_ranks(one_rank(), small_graphs.random_multigraph(), tmp_path / "parts.h5")
+    edges = graph.edge_index.clone()
+    edges[0, 0] = wrong
+    with pytest.raises((ValueError, IndexError), match="index"):
+        hpcgnn.distribute(layer, graph)(graph.x, edges)
+
+
+def test_sparse_features_are_made_dense_once():
+    plain = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 2)).double()
+
+    def use(model: Any, named: dict[str, Any]) -> bool:
+        sparse = named["x"].detach().to_sparse_csr()
+        once, again = (distribution_of(model.eval()).dense(sparse) for _ in range(2))
+        return once is again and torch.equal(model(sparse), plain[1](named["x"].detach()))
+
+    assert all(on_each_rank(plain, Arguments(6, weighted=False), use))
+
+
+def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
+    arguments = Arguments(6, weighted=False)
+
+    def use(model: Any, named: dict[str, Any]) -> list[torch.Tensor]:
+        passes = [model(named["x"]).detach() for _ in range(2)]
+        return [*passes, model.eval()(named["x"]).detach()]
+
+    found = on_each_rank(nn.Sequential(nn.Dropout(0.5)), arguments, use)
+    first, second, evaluated = (torch.cat(parts) for parts in zip(*found, strict=True))
+    assert not torch.equal(first, second)
+    assert torch.equal(evaluated, arguments.x)
+    assert torch.equal(first != 0, first == 2 * arguments.x)
 
 
 def test_dropouts_of_a_model_draw_different_masks():
-    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Dropout(0.5))
-    arguments = Arguments(6, weighted=False)
-
-    def program(world: ThreadWorld) -> torch.Tensor:
-        graph, named, _ = arguments.part(world)
-        mine = on_ranks(model, graph, Messages(world, MessageConfig(collective="alltoallv")), backend="reference")
-        return mine(named["x"]).detach()
-
-    found = torch.cat(on_threads(RANKS, program))
-    assert 0.15 < (found != 0).double().mean() < 0.35  # a quarter passes both
+    two = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+    found = on_each_rank(two, Arguments(6, weighted=False), lambda model, named: model(named["x"]).detach())
+    assert 0.15 < (torch.cat(found) != 0).double().mean() < 0.35  # a quarter passes both
 
 
 def test_a_batch_norm_keeps_the_variance_that_torchs_keeps():
-    plain, arguments = torch.nn.Sequential(torch.nn.BatchNorm1d(6)).double(), Arguments(6, weighted=False)
-
-    def program(world: ThreadWorld) -> torch.Tensor:
-        graph, named, _ = arguments.part(world)
-        messages = Messages(world, MessageConfig(collective="alltoallv"))
-        model = on_ranks(copy.deepcopy(plain), graph, messages, backend="reference")
-        model(named["x"])
-        return model[0].running_var
-
-    found = on_threads(RANKS, program)
+    plain, arguments = nn.Sequential(nn.BatchNorm1d(6)).double(), Arguments(6, weighted=False)
+    found = on_each_rank(plain, arguments, lambda model, named: (model(named["x"]), model[0].running_var)[1])
     plain(arguments.x)
     assert all(torch.allclose(one, plain[0].running_var, rtol=1e-12) for one in found)

@@ -24,12 +24,14 @@ from hpcgnn.plan import STRATEGIES
 GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here
 RANKS = (1, 2, 3, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
-CASES = list(itertools.product(RANKS, GRAPHS, ("gcn", "sage"), STRATEGIES, TOLERANCE))
-WITH_BATCH_NORM = list(itertools.product(RANKS, GRAPHS, ["sage-batch-norm"], ["hybrid"], TOLERANCE))
-ON_CORA = [(ranks, "cora", model, *others) for ranks, _, model, *others in (*CASES, *WITH_BATCH_NORM)]
+CASES = [
+    *itertools.product(RANKS, GRAPHS, ("gcn", "sage"), STRATEGIES, TOLERANCE),
+    *itertools.product(RANKS, GRAPHS, ["sage-batch-norm"], ["hybrid"], TOLERANCE),
+]
+ON_CORA = [(ranks, "cora", *others) for ranks, _, *others in CASES]
 OVER_MPI = list(itertools.product(RANKS[1:], ["multigraph"], ("gcn", "sage"), STRATEGIES, ["float64"]))
 if not EVERYTHING:
-    CASES, WITH_BATCH_NORM = CASES[::5], WITH_BATCH_NORM[::5]  # every fifth case: they have each pair of values
+    CASES = CASES[::5]  # every fifth case: they have each pair of values
     ON_CORA = [(4, "cora", "gcn", "hybrid", "float32"), (3, "cora", "sage", "pre", "float64")]
     ON_CORA += [(2, "cora", "sage-batch-norm", "hybrid", "float64")]
     OVER_MPI = OVER_MPI[1::4]
@@ -107,25 +109,10 @@ def test_mpi_ranks_equal_pyg(files, mpi_ranks):
         check_equal_to_pyg(files, mpi_ranks(ranks), *case)
 
 
-def test_batch_norm_uses_the_statistics_of_all_ranks(files):
-    for ranks, *case in WITH_BATCH_NORM:
-        check_equal_to_pyg(files, ThreadPool(ranks), *case)
-
-
 @pytest.mark.slow
 def test_ranks_equal_pyg_on_cora(files):
     for ranks, *case in ON_CORA:
         check_equal_to_pyg(files, ThreadPool(ranks), *case)
-
-
-@pytest.mark.parametrize("model", ["gcn-dropout", "sage-dropout"])
-@pytest.mark.parametrize("graph", [*GRAPHS, pytest.param("cora", marks=pytest.mark.slow)])
-def test_dropout_is_the_same_for_any_number_of_ranks(files, graph, model):
-    one, *others = (
-        ThreadPool(ranks).run(equivalence.dropout_losses, files.parts(graph, ranks), model)[0] for ranks in RANKS
-    )
-    for losses in others:
-        assert losses == pytest.approx(one, rel=1e-10)
 
 
 # Only from four ranks on does a rank have two peers to swap, because the last rank has no nodes.
@@ -133,35 +120,26 @@ SABOTAGES = [*itertools.product(RANKS[1:], ("zeroed", "no-backward")), (4, "swap
 BROKEN = ("sage", "hybrid", "float64")
 
 
-def assert_noticed(files, trained):
-    _, wanted = files.reference("multigraph", "sage", "float64")
-    assert loss_error(trained[0].losses, wanted[0]) > 100 * TOLERANCE["float32"]
-
-
 def test_a_broken_exchange_is_noticed(files):
+    _, wanted = files.reference("multigraph", "sage", "float64")
     for ranks, name in SABOTAGES:
         with equivalence.sabotage(name):  # of all threads
             trained = ThreadPool(ranks).run(equivalence.train, files.parts("multigraph", ranks), *BROKEN)[0]
-        assert_noticed(files, trained)
+        assert loss_error(trained[0].losses, wanted[0]) > 100 * TOLERANCE["float32"]
 
 
 @pytest.mark.mpi
 def test_a_broken_exchange_over_mpi_is_noticed(files, mpi_ranks):
-    for ranks, name in SABOTAGES if EVERYTHING else ((2, "zeroed"), (4, "no-backward"), (4, "swapped")):
-        arguments = (files.parts("multigraph", ranks), *BROKEN)
-        assert_noticed(files, mpi_ranks(ranks).run(equivalence.sabotaged, name, equivalence.train, *arguments)[0])
+    _, wanted = files.reference("multigraph", "sage", "float64")
+    arguments = (files.parts("multigraph", 2), *BROKEN)
+    trained = mpi_ranks(2).run(equivalence.sabotaged, "zeroed", equivalence.train, *arguments)[0]
+    assert loss_error(trained[0].losses, wanted[0]) > 100 * TOLERANCE["float32"]
 
 
 def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
     for ranks, graph in itertools.product(RANKS, GRAPHS):
         path = files.with_plans(graph, ranks)
         assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks, graph
-
-
-@pytest.mark.mpi
-def test_plans_stored_in_the_file_equal_those_that_mpi_ranks_build(files, mpi_ranks):
-    path = files.with_plans("multigraph", 4)
-    assert mpi_ranks(4).run(equivalence.unlike_built_plans, path) == [[]] * 4
 
 
 IN_ORDERS = [(3, "multigraph"), (1, "weighted"), (3, "cut"), pytest.param(4, "cora", marks=pytest.mark.slow)]

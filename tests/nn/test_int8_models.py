@@ -18,12 +18,10 @@ from ranks.int8 import ALWAYS, CONFIGS, FLOAT32, LAST_LAYERS, How, Trained
 from hpcgnn.comm import MessageConfig, Messages
 from hpcgnn.comm.codecs import packed
 from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.nn import int8
-from hpcgnn.nn.compute import check_compute
 from hpcgnn.nn.compute_config import NEAREST, Int8Config
 from hpcgnn.nn.config import MODELS
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
@@ -63,23 +61,13 @@ def trained(parts):
     return functools.cache(train)
 
 
-def losses_error(found: Trained, exact: Trained) -> float:
-    """The largest relative difference of all epochs."""
-    assert len(found.losses) == len(exact.losses) > 1
-    return float((np.abs(np.subtract(found.losses, exact.losses)) / exact.losses).max())
-
-
-def gradients_error(found: Trained, exact: Trained) -> float:
-    """The relative difference in the first epoch."""
-    assert found.gradients.keys() == exact.gradients.keys()
-    one, other = (torch.cat([value.flatten() for value in each.gradients.values()]) for each in (found, exact))
-    return float((one - other).norm() / other.norm())
-
-
 def assert_near(found: Trained, exact: Trained, losses: float = LOSSES, gradients: float = GRADIENTS) -> None:
     assert found.losses != exact.losses, "there were no integers in it"
-    assert losses_error(found, exact) < losses  # false for a NaN
-    assert gradients_error(found, exact) < gradients
+    assert len(found.losses) == len(exact.losses) > 1
+    assert (np.abs(np.subtract(found.losses, exact.losses)) / exact.losses).max() < losses  # false for a NaN
+    assert found.gradients.keys() == exact.gradients.keys()
+    one, other = (torch.cat([value.flatten() for value in each.gradients.values()]) for each in (found, exact))
+    assert (one - other).norm() / other.norm() < gradients
 
 
 # -- every model -------------------------------------------------------------------------------------------------------
@@ -90,9 +78,11 @@ def test_all_native_models_are_tried():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_training_is_near_that_of_float32(trained, ranks, name):
-    assert_near(trained(How(name), ranks), trained(How(name, FLOAT32), ranks))
+@pytest.mark.parametrize(("ranks", "empty", "bits"), [(2, None, 32), (3, 2, 8)])
+def test_training_is_near_that_of_float32(trained, ranks, empty, bits, name):
+    """Also where a rank has no nodes."""
+    found, exact = (trained(How(name, compute, MessageConfig(bits)), ranks, empty) for compute in (ALWAYS, FLOAT32))
+    assert_near(found, exact)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -102,12 +92,6 @@ def test_a_run_repeats_bit_for_bit_with_any_number_of_threads(trained, parts, na
     assert again.losses == first.losses
     assert again.weights == first.weights
     assert_near(first, trained(How(name, FLOAT32, MessageConfig(8))))
-
-
-@pytest.mark.parametrize("name", ["gcn", "sage", *ATTENTION])
-def test_a_rank_without_nodes(trained, name):
-    how = {"messages": MessageConfig(8), "steps": 2}
-    assert_near(trained(How(name, **how), 3, 2), trained(How(name, FLOAT32, **how), 3, 2))
 
 
 @pytest.mark.mpi
@@ -189,12 +173,6 @@ def test_rows_of_fewer_bits_are_rounded_beside_those_that_go_as_they_are(parts, 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 PERIOD = {"adaqp": {"bits_period": 1, "group_rows": 5}, "uniform": {"bits_period": 1}, "sylvie": {"loss_window": 1}}
-MESSAGES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)} | {
-    f"{bits} bits, delta": (MessageConfig(bits, "delta"), PolicyConfig()) for bits in (8, 2)
-}
-POLICIES = {
-    name: (MessageConfig(8), PolicyConfig(name, **PERIOD.get(name, {}))) for name in BITS_POLICIES if name != FIXED
-}
 STALE = {
     "pipeline": PolicyConfig(staleness="pipeline"),
     "uncorrected": PolicyConfig(staleness="pipeline", stale_correction="none"),
@@ -203,45 +181,33 @@ STALE = {
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0),
     "pipeqs, late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, bypass="late"),
 }
+CASES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)}
+CASES |= {f"{bits} bits, delta": (MessageConfig(bits, "delta"), PolicyConfig()) for bits in (8, 2)}
+CASES |= {
+    name: (MessageConfig(8), PolicyConfig(name, **PERIOD.get(name, {}))) for name in BITS_POLICIES if name != FIXED
+}
+CASES |= {f"{name}, stale": (MessageConfig(8), policy) for name, policy in STALE.items()}
+# The bit-widths of these messages are so low that their noise dominates the difference.
+OF_FEW_BITS = ("4 bits", "2 bits", "1 bits", "2 bits, delta", "sylvie", "uniform")
 
 
-def check_policy(trained, name: str, messages: MessageConfig, policy: PolicyConfig, few: bool = False) -> None:
-    """Check a training with a policy. few: whether the bit-widths of messages are so low that their noise dominates the
-    difference.
-    """
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_any_bits_and_policies(trained, name, case):
+    messages, policy = CASES[case]
     how = {"messages": messages, "policy": policy, "steps": 3 if policy.is_off else 4}
     found, exact = trained(How(name, **how)), trained(How(name, FLOAT32, **how))
     assert np.isfinite(found.losses).all()
-    assert_near(found, exact, **(FEW_BITS if few else {}))
-
-
-@pytest.mark.parametrize("case", MESSAGES)
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_messages_of_any_bits(trained, name, case):
-    messages, policy = MESSAGES[case]
-    check_policy(trained, name, messages, policy, few=messages.bits <= 4)
-
-
-@pytest.mark.parametrize("case", POLICIES)
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_policies_of_bits(trained, name, case):
-    check_policy(trained, name, *POLICIES[case], few=case in ("sylvie", "uniform"))
+    assert_near(found, exact, **(FEW_BITS if case in OF_FEW_BITS else {}))
 
 
 def test_all_policies_of_staleness_are_tried():
     assert {policy.staleness for policy in STALE.values()} == set(STALENESS_POLICIES) - {"off"}
 
 
-@pytest.mark.parametrize("case", STALE)
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_stale_rows(trained, name, case):
-    check_policy(trained, name, MessageConfig(8), STALE[case])
-
-
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [("gat", "off"), ("gat", "pipeline"), ("gat", "uncorrected"), ("gat", "pipeqs"), ("sage", "pipeline")],
-)
+@pytest.mark.parametrize(("name", "case"), [
+    ("gat", "off"), ("gat", "pipeline"), ("gat", "uncorrected"), ("gat", "pipeqs"), ("sage", "pipeline"),
+])  # fmt: skip
 def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, name, case):
     """Also if something was added to a tensor after its integers were known, such as the correction of stale rows."""
     find, looked_at = Quantizer.find, []
@@ -265,42 +231,36 @@ def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, na
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """The names of the integer kernels, in the order of their calls."""
-    found = []
+def spied(monkeypatch):
+    """``spied(note, *names)``: from now on, each call of these integer kernels calls ``note(name, x)``, x its first argument."""
 
-    def spied(name, kernel):
-        return lambda *arguments, **how: (found.append(name), kernel(*arguments, **how))[1]
+    def spy(note, *names):
+        for name in names:
+            kernel = getattr(kernels, name)
+            noted = lambda x, *more, n=name, k=kernel, **how: (note(n, x), k(x, *more, **how))[1]  # noqa: E731
+            monkeypatch.setattr(kernels, name, noted)
 
-    for name in ("quantize_rows", "product", "weight_gradient", "sddmm"):
-        monkeypatch.setattr(kernels, name, spied(name, getattr(kernels, name)))
-    return found
+    return spy
 
 
 @pytest.mark.parametrize("name", LAST_LAYERS)
-def test_what_the_softmax_is_of_is_float32(parts, calls, name):
+def test_what_the_softmax_is_of_is_float32_unless_integers_are_wanted(parts, spied, name):
     """Forward and backward, in products, aggregations and attention (Tango §3.2)."""
-    config = Int8Config()
-    assert ThreadPool(1).run(programs.last_layers_results, parts(1), name, config, calls)[0] == []
-
-
-@pytest.mark.parametrize("name", LAST_LAYERS)
-def test_what_the_softmax_is_of_is_integers_where_that_is_wanted(parts, calls, name):
-    config = Int8Config(before_softmax=True)
-    found = ThreadPool(1).run(programs.last_layers_results, parts(1), name, config, calls)[0]
-    assert "product" in found
+    calls = []
+    spied(lambda kernel, x: calls.append(kernel), "quantize_rows", "product", "weight_gradient", "sddmm")
+    without, with_integers = (
+        ThreadPool(1).run(programs.last_layers_results, parts(1), name, Int8Config(before_softmax=wanted), calls)[0]
+        for wanted in (False, True)
+    )
+    assert without == []
+    assert "product" in with_integers
 
 
 @pytest.mark.parametrize("name", ATTENTION)
-def test_scores_of_attention_are_float32(parts, monkeypatch, name):
+def test_scores_of_attention_are_float32(parts, spied, name):
     """Wherever they are computed, and where they travel, alone or with rows (Tango Eq. 7, 8)."""
-    quantize, product, widths = kernels.quantize_rows, kernels.product, set()
-    monkeypatch.setattr(
-        kernels, "quantize_rows", lambda x, *more, **how: (widths.add(x.shape[1]), quantize(x, *more, **how))[1]
-    )
-    monkeypatch.setattr(
-        kernels, "product", lambda x, *more, **how: (widths.add(x.shape[1]), product(x, *more, **how))[1]
-    )
+    widths = set()
+    spied(lambda kernel, x: widths.add(x.shape[1]), "quantize_rows", "product")
     ThreadPool(2).run(programs.train, parts(2), How(name, steps=1))
     assert widths >= {9, 32}, "features and rows of hidden layers"
     heads = CONFIGS[name].heads
@@ -407,16 +367,12 @@ def test_a_nan_ends_the_training_with_float32s_sentence(parts, name, bits):
 # -- conditions for integers -------------------------------------------------------------------------------------------
 
 
-def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch):
-    answers = [Measured(2.0, 2.0), Measured(2.0, 0.9), Measured(1.0, 2.0)]
+def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch, caplog):
+    """A user is told if that is nothing."""
+    answers = [Measured(2.0, 0.9), Measured(1.0, 2.0), Measured(2.0, 2.0), Measured(2.0, 0.9)]
     monkeypatch.setattr(int8, "measured", lambda *device: answers.pop())
-    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
-    answers = [Measured(2.0, 2.0), Measured(2.0, 0.9)]
     assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("products", "int8")] * 2
-
-
-def test_a_user_is_told_that_nothing_is_faster(parts, monkeypatch, caplog):
-    monkeypatch.setattr(int8, "measured", lambda *device: Measured(1.05, 0.5))
+    assert warnings_in(caplog) == []
     assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
     assert warnings_in(caplog) == ["8-bit integers are not faster than float32 here: everything is computed in float32"]
 
@@ -477,12 +433,3 @@ def test_small_aggregations_stay_float32(rows, entries_a_row, width, pays):
     entries = rows * entries_a_row
     csr = Csr(torch.arange(0, entries + 1, entries_a_row), torch.zeros(entries), rows, check=False)
     assert int8.aggregates(csr, width) == pays
-
-
-def test_integers_are_for_float32_and_4_bits_for_nobody():
-    for name in ("int8", ALWAYS):
-        check_compute(name, torch.float32)
-        with pytest.raises(HpcgnnError, match=f"compute {name} is for models in float32, not in torch.float64"):
-            check_compute(name, torch.float64)
-    with pytest.raises(HpcgnnError, match="does not multiply 4-bit integers"):
-        check_compute("int4", torch.float32)
