@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rank_pool import ThreadPool
 from ranks import cost_model
-from small_graphs import even_graph, random_multigraph, random_parts, write_parts
+from small_graphs import even_graph, in_parts, random_multigraph
 
 from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
@@ -24,10 +24,7 @@ from hpcgnn.plan import STRATEGIES
 def parts_file(folder: Any, ranks: int, nodes: int = 0) -> Any:
     """A graph in random parts with all plans."""
     graph = even_graph(nodes, 4 * nodes) if nodes else random_multigraph(edges=500)
-    path = folder / f"parts-{ranks}.h5"
-    write_parts(path, graph, random_parts(graph.num_nodes, ranks), ranks)
-    plan_store.store_plans(path, list(STRATEGIES))
-    return path
+    return in_parts(folder / f"parts-{ranks}.h5", graph, ranks, STRATEGIES)
 
 
 def counted(path: Any, model: dict[str, Any], strategy: str, bits: int, **where: Any) -> np.ndarray:
@@ -99,9 +96,7 @@ def test_a_backward_exchange_is_the_other_way_round():
 
 
 def test_wrong_files_are_refused(tmp_path):
-    path = tmp_path / "parts.h5"
-    graph = random_multigraph()
-    write_parts(path, graph, random_parts(graph.num_nodes, 3), 3)
+    path = in_parts(tmp_path / "parts.h5", random_multigraph(), 3)
     with PartsFile(path) as file, pytest.raises(HpcgnnError, match="hpcgnn plan"):
         read_parts(file, "hybrid", None)
     plan_store.store_plans(path, ["hybrid"])

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
-from small_graphs import random_multigraph, random_parts, write_parts
+from command_line import said, told
+from small_graphs import in_parts, random_multigraph
 
-from hpcgnn.cli.model import model as model_command
-from hpcgnn.cli.study import study as study_command
 from hpcgnn.cost_model import model_file
 from hpcgnn.cost_model.cases import TERMS
 from hpcgnn.cost_model.compare import Comparison, compare, error_by
@@ -20,9 +15,7 @@ from hpcgnn.cost_model.constants import defaults
 from hpcgnn.cost_model.equations import PHASES
 from hpcgnn.cost_model.model_file import MEMORY, Fitted, Model, Residuals
 from hpcgnn.cost_model.predict import predict
-from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.report import drawing, model_section
 from hpcgnn.report.study_page import study_of
 from hpcgnn.study import records, specification
@@ -80,16 +73,12 @@ def record_of(run: Run, seconds: float) -> Record:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study whose runs took the predicted time, multiplied by :data:`FACTORS`; and a run to which the equations do
-    not apply.
-    """
+    """A study of runs that took :data:`FACTORS` of the predicted time, and of one to which the equations do not apply."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "study.toml").write_text(SPECIFICATION)
-    graph = random_multigraph()
     (folder / "parts").mkdir()
     for ranks in (2, 4):
-        write_parts(folder / f"parts/{ranks}.h5", graph, random_parts(graph.num_nodes, ranks), ranks)
-        plan_store.store_plans(folder / f"parts/{ranks}.h5", ["hybrid"])
+        in_parts(folder / f"parts/{ranks}.h5", random_multigraph(), ranks, ["hybrid"])
     model = made_up_model()
     model_file.write(model, folder / "model.toml")
     for run, factor in zip(specification.read(folder / "study.toml").runs, FACTORS, strict=True):
@@ -138,36 +127,23 @@ def test_another_machine_is_said(study: Path) -> None:
     assert "the runs were made on another machine" in found.notes[0]
 
 
-def run(command: click.Group, *words: object) -> Any:
-    return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=True)
-
-
 def test_the_command_prints_one_object(study: Path) -> None:
-    found = run(model_command, "compare", study / "model.toml", study, "--json")
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    assert told["worst_error"] == pytest.approx(0.25)
-    assert told["within_10_percent"] == 4
-    assert len(told["runs"]) == len(FACTORS)
-    assert told["left_out"]
+    found = told("model", "compare", study / "model.toml", study)
+    assert found["worst_error"] == pytest.approx(0.25)
+    assert found["within_10_percent"] == 4
+    assert len(found["runs"]) == len(FACTORS)
+    assert found["left_out"]
 
 
 def test_the_command_shows_tables(study: Path) -> None:
-    found = run(model_command, "compare", study / "model.toml", study)
-    assert found.exit_code == 0, found.output
-    assert "+25.0%" in found.stdout
-    assert "off by 2.4% in the median and 25.0% at worst; 4 are within 10 % and 5 within 20 %" in found.stdout
-    assert "Extrapolated terms" in found.stdout
-
-
-def test_a_study_without_such_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HpcgnnError, match="no finished run"):
-        compare(made_up_model(), tmp_path, [])
+    table = said("model", "compare", study / "model.toml", study)
+    assert "+25.0%" in table
+    assert "off by 2.4% in the median and 25.0% at worst; 4 are within 10 % and 5 within 20 %" in table
+    assert "Extrapolated terms" in table
 
 
 def test_the_report_has_the_figure_and_the_tables(study: Path) -> None:
-    found = run(study_command, "report", study, "--model", study / "model.toml")
-    assert found.exit_code == 0, found.output
+    said("study", "report", study, "--model", study / "model.toml")
     page, text = (study / "report.html").read_text(), (study / "report.md").read_text()
     assert page.count("Predicted against measured") >= 2
     assert "predicted seconds per epoch" in page

@@ -48,9 +48,7 @@ def two_parts(rows: int = 10) -> Parts:
 
 
 def workload(before: list[list[float]], beside: list[list[float]], bytes_each: list[list[int]]) -> Workload:
-    """A workload with one piece of ``layer`` work for each core-second. before: work of each rank before each exchange, and
-    after the last.
-    """
+    """A workload in pieces of ``layer`` work of a core-second. before: of each rank, before each exchange and after the last."""
 
     def work(seconds: list[float]) -> np.ndarray:
         amounts = np.zeros((len(seconds), len(WORK)))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from small_graphs import random_multigraph, random_parts, write_parts
+from command_line import refusal, told
+from small_graphs import in_parts, random_multigraph
 
-from hpcgnn.cli.model import model as command
 from hpcgnn.cost_model import equations, model_file
 from hpcgnn.cost_model.cases import Case, Cases, cases_of, make_case
 from hpcgnn.cost_model.constants import defaults
@@ -23,7 +21,6 @@ from hpcgnn.cost_model.profile_model import model_of_profile
 from hpcgnn.cost_model.profiles import profiles
 from hpcgnn.cost_model.rows import Pairs, Parts
 from hpcgnn.cost_model.setup import setup_of
-from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import records
@@ -190,12 +187,9 @@ def test_a_damaged_model_file_is_refused(fitted, tmp_path, change, problem):
 def study(tmp_path_factory) -> Path:
     """The folder of a study with a few runs of two parts files."""
     folder = tmp_path_factory.mktemp("study")
-    graph = random_multigraph()
     (folder / "parts").mkdir()
     for ranks in (1, 2, 4):
-        path = folder / f"parts/{ranks}.h5"
-        write_parts(path, graph, random_parts(graph.num_nodes, ranks), ranks)
-        plan_store.store_plans(path, ["pre", "post", "hybrid"])
+        in_parts(folder / f"parts/{ranks}.h5", random_multigraph(), ranks, ["pre", "post", "hybrid"])
     for number, (ranks, rate, bits) in enumerate([(1, "", "32"), (2, "1gbit", "32"), (2, "100mbit", "8")]):
         records.append(folder, record(f"run{number}", ranks, rate=rate, bits=bits))
     records.append(folder, record("policy", 2, rate="1gbit", bits="adaqp"))
@@ -223,20 +217,17 @@ def test_the_first_epochs_do_not_count(study):
 
 
 def test_runs_that_the_equations_do_not_know_are_told(study):
-    runs = cases_of(study, records.read(study))
-    assert len(runs.left_out) == 1
-    assert runs.left_out[0].startswith("policy: the bit-widths of --bits adaqp")
-
-
-@pytest.mark.parametrize(
-    ("configuration", "said"),
-    [({"framework": "pyg"}, "trained by PyG"), ({"isa": "avx2"}, "restricted to the instruction set avx2")],
-)
-def test_trainings_of_others_are_none_of_ours(study, configuration, said):
     (own, *_) = records.read(study)
-    found = cases_of(study, [own, record("other", 1, **configuration)])
+    others = {
+        "the bit-widths of --bits adaqp": {"bits": "adaqp"},
+        "trained by PyG": {"framework": "pyg"},
+        "restricted to the instruction set avx2": {"isa": "avx2"},
+    }
+    found = cases_of(study, [own, *(record("other", 1, **configuration) for configuration in others.values())])
     assert len(found.cases) == 1
-    assert said in found.left_out[0]
+    for said, expected in zip(found.left_out, others, strict=True):
+        assert said.startswith("other: ")
+        assert expected in said
 
 
 def test_machines_are_not_mixed(study, tmp_path):
@@ -250,30 +241,21 @@ def test_machines_are_not_mixed(study, tmp_path):
         cases_of(tmp_path, [])
 
 
-def run(*args: object) -> Any:
-    return CliRunner().invoke(command, [str(each) for each in args], catch_exceptions=True)
-
-
 @pytest.fixture(scope="module")
 def small_model(study, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.toml"
-    found = run("fit", study, "--out", path, "--json")
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    assert told["residuals"]["runs"] == 3
-    assert told["constants"]["layer"]["low"] <= told["constants"]["layer"]["value"]
+    found = told("model", "fit", study, "--out", path)
+    assert found["residuals"]["runs"] == 3
+    assert found["constants"]["layer"]["low"] <= found["constants"]["layer"]["value"]
     return path
 
 
 def test_predict(study, small_model):
-    found = run(
-        "predict", small_model, study / "parts/4.h5", "--hidden", 64, "--rate", "3gbit", "--strategy", "all", "--json"
-    )
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)["predictions"]
-    assert set(told) == {"pre", "post", "hybrid"}
-    hybrid = told["hybrid"]
-    assert hybrid["bytes_sent"] == sum(hybrid["bytes_sent_of_ranks"]) <= told["post"]["bytes_sent"]
+    flags = ("--hidden", 64, "--rate", "3gbit", "--strategy", "all")
+    found = told("model", "predict", small_model, study / "parts/4.h5", *flags)["predictions"]
+    assert set(found) == {"pre", "post", "hybrid"}
+    hybrid = found["hybrid"]
+    assert hybrid["bytes_sent"] == sum(hybrid["bytes_sent_of_ranks"]) <= found["post"]["bytes_sent"]
     assert len(hybrid["memory_bytes_of_ranks"]) == 4
     assert 0 < hybrid["epoch_seconds"] <= sum(hybrid["phases_seconds"].values())
     warnings = "\n".join(hybrid["warnings"])
@@ -290,12 +272,6 @@ def test_within_what_was_fitted_nothing_is_warned_of(study, small_model):
     assert other == ["model is gcn, fitted on sage: the terms layer and element are extrapolated"]
 
 
-def test_a_table_for_people(study, small_model):
-    found = run("predict", small_model, study / "parts/2.h5", "--rate", "1gbit", "--hidden", 16)
-    assert found.exit_code == 0, found.output
-    assert "hybrid" in found.stdout
-
-
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
@@ -307,39 +283,15 @@ def test_a_table_for_people(study, small_model):
     ],
 )
 def test_bad_input(study, small_model, args, problem):
-    found = run("predict", small_model, study / "parts/2.h5", *args)
-    assert isinstance(found.exception, HpcgnnError)
-    assert problem in str(found.exception)
+    assert problem in refusal("model", "predict", small_model, study / "parts/2.h5", *args)
 
 
 def test_networks_and_profiles(study, small_model):
-    of_network = run(
-        "predict", small_model, study / "parts/4.h5", "--network", "xeon-hdr", "--ranks-per-node", 2, "--json"
-    )
-    assert of_network.exit_code == 0, of_network.output
-    seconds = {}
-    for name in profiles():
-        found = run("predict", name, study / "parts/4.h5", "--ranks-per-node", 1, "--json")
-        assert found.exit_code == 0, found.output
-        told = json.loads(found.stdout)["predictions"]["hybrid"]
-        assert [each.partition(" ")[0] for each in told["warnings"]] == [
-            "seconds",
-            str(len(profiles()[name].estimates)),
-        ]
-        seconds[name] = told["epoch_seconds"]
-    assert all(each > 0 for each in seconds.values())
+    path = study / "parts/4.h5"
+    assert told("model", "predict", small_model, path, "--network", "xeon-hdr", "--ranks-per-node", 2)["predictions"]
+    for name, profile in profiles().items():
+        found = told("model", "predict", name, path, "--ranks-per-node", 1)["predictions"]["hybrid"]
+        warnings = [each.partition(" ")[0] for each in found["warnings"]]
+        assert warnings == ["seconds", str(len(profile.estimates))]
+        assert found["epoch_seconds"] > 0
     assert model_of_profile(profiles()["xeon-hdr"]).values()["product_float32"] == pytest.approx(2 / (0.5 * 153.6e9))
-
-
-def test_project_draws_a_figure(study, small_model, tmp_path):
-    out = tmp_path / "scaling.svg"
-    files = [study / f"parts/{ranks}.h5" for ranks in (2, 4)]
-    found = run("project", "fugaku-like", *files, "--ranks-per-node", 1, "--bits", "32,8,2", "--out", out, "--json")
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)["predictions"]
-    assert [(each["ranks"], each["strategy"], each["bits"]) for each in told[:5]] == [
-        (2, "pre", 32), (2, "post", 32), (2, "hybrid", 32), (2, "hybrid", 8), (2, "hybrid", 2),
-    ]  # fmt: skip
-    assert out.read_text().startswith("<?xml")
-    wrong = run("project", small_model, *files, "--bits", "3", "--out", out)
-    assert "--bits must be a list of" in str(wrong.exception)

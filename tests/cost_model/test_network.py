@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 import re
 import shutil
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,75 +44,67 @@ def random_bytes(ranks: int, peers: int) -> sparse.csr_array:
     return sparse.coo_array((sizes, (np.repeat(np.arange(ranks), peers), receivers)), (ranks, ranks)).tocsr()
 
 
-@pytest.mark.parametrize("most_messages", [0, 100])
-class TestExchange:
-    def test_one_message_takes_its_latency_and_its_bytes_over_the_bandwidth(self, most_messages: int) -> None:
-        network = dataclasses.replace(PLAIN, message_seconds=1e-4, peer_seconds=1e-3)
-        across = exchange_seconds(sent(2, (0, 1, 1e6)), 1, network, most_messages=most_messages)
-        within = exchange_seconds(sent(2, (0, 1, 1e7)), 2, network, most_messages=most_messages)
-        np.testing.assert_allclose(across, 2e-3 + 1e-4 + 1e-5 + 1e-3)
-        np.testing.assert_allclose(within, 2e-3 + 1e-4 + 1e-6 + 1e-3)
+@pytest.fixture(params=[0, 100])
+def seconds(request: pytest.FixtureRequest) -> Callable[..., np.ndarray]:
+    """The seconds of an exchange, with messages in groups and each by itself."""
+    return functools.partial(exchange_seconds, most_messages=request.param)
 
-    def test_links_of_a_node_are_shared_by_its_ranks_and_carry_each_way_by_itself(self, most_messages: int) -> None:
-        there = [(0, 2, 1e6), (1, 3, 3e6)]
-        alone = exchange_seconds(sent(4, *there), 2, PLAIN, most_messages=most_messages)
-        both = exchange_seconds(sent(4, *there, (2, 0, 1e6), (3, 1, 3e6)), 2, PLAIN, most_messages=most_messages)
+
+class TestExchange:
+    def test_one_message_takes_its_latency_and_its_bytes_over_the_bandwidth(self, seconds: Callable) -> None:
+        network = replace(PLAIN, message_seconds=1e-4, peer_seconds=1e-3)
+        np.testing.assert_allclose(seconds(sent(2, (0, 1, 1e6)), 1, network), 2e-3 + 1e-4 + 1e-5 + 1e-3)  # across nodes
+        np.testing.assert_allclose(seconds(sent(2, (0, 1, 1e7)), 2, network), 2e-3 + 1e-4 + 1e-6 + 1e-3)
+
+    def test_links_of_a_node_are_shared_by_its_ranks_and_carry_each_way_by_itself(self, seconds: Callable) -> None:
+        there, back = [(0, 2, 1e6), (1, 3, 3e6)], [(2, 0, 1e6), (3, 1, 3e6)]
+        alone, both = (seconds(sent(4, *messages), 2, PLAIN) for messages in (there, there + back))
         np.testing.assert_allclose(alone, [2e-3 + 1e-5, 4e-3 + 1e-5] * 2)
         np.testing.assert_allclose(both, alone)
 
-    def test_a_flow_that_is_held_up_elsewhere_leaves_its_share_to_others(self, most_messages: int) -> None:
+    def test_a_flow_that_is_held_up_elsewhere_leaves_its_share_to_others(self, seconds: Callable) -> None:
         # Node 3 receives three messages, each at a third of its rate, so node 0 has two thirds for its message to node 4.
         into = [(0, 3, 1e6), (1, 3, 1e6), (2, 3, 1e6)]
-        seconds = exchange_seconds(sent(5, *into, (0, 4, 2e6)), 1, PLAIN, most_messages=most_messages)
-        np.testing.assert_allclose(seconds, 3e-3 + 1e-5)
+        np.testing.assert_allclose(seconds(sent(5, *into, (0, 4, 2e6)), 1, PLAIN), 3e-3 + 1e-5)
 
-    def test_uplinks_hold_up_what_crosses_switches_alone(self, most_messages: int) -> None:
-        tree = dataclasses.replace(PLAIN, nodes_per_switch=2, uplinks_per_switch=1, switch_latency_seconds=1e-4)
-        far = exchange_seconds(sent(4, (0, 2, 1e6), (1, 3, 1e6)), 1, tree, most_messages=most_messages)
-        near = exchange_seconds(sent(4, (0, 1, 1e6), (2, 3, 1e6)), 1, tree, most_messages=most_messages)
-        np.testing.assert_allclose(far, 2e-3 + 1.1e-4)
-        np.testing.assert_allclose(near, 1e-3 + 1e-5)
+    def test_uplinks_hold_up_what_crosses_switches_alone(self, seconds: Callable) -> None:
+        tree = replace(PLAIN, nodes_per_switch=2, uplinks_per_switch=1, switch_latency_seconds=1e-4)
+        np.testing.assert_allclose(seconds(sent(4, (0, 2, 1e6), (1, 3, 1e6)), 1, tree), 2e-3 + 1.1e-4)
+        np.testing.assert_allclose(seconds(sent(4, (0, 1, 1e6), (2, 3, 1e6)), 1, tree), 1e-3 + 1e-5)
 
-    def test_routes_by_receiver_collide_and_adaptive_ones_do_not(self, most_messages: int) -> None:
-        tree = dataclasses.replace(PLAIN, nodes_per_switch=2, uplinks_per_switch=2)
-        messages = sent(6, (0, 2, 1e6), (1, 4, 1e6))
+    def test_routes_by_receiver_collide_and_adaptive_ones_do_not(self, seconds: Callable) -> None:
         adaptive, fixed = (
-            exchange_seconds(messages, 1, dataclasses.replace(tree, is_adaptive=way), most_messages=most_messages).max()
-            for way in (True, False)
+            replace(PLAIN, nodes_per_switch=2, uplinks_per_switch=2, is_adaptive=way) for way in (True, False)
         )
-        np.testing.assert_allclose([adaptive, fixed], [1e-3 + 1e-5, 2e-3 + 1e-5])
-        apart = exchange_seconds(sent(6, (0, 2, 1e6), (1, 5, 1e6)), 1, dataclasses.replace(tree, is_adaptive=False))
-        np.testing.assert_allclose(apart.max(), 1e-3 + 1e-5)
+        alike, apart = sent(6, (0, 2, 1e6), (1, 4, 1e6)), sent(6, (0, 2, 1e6), (1, 5, 1e6))
+        np.testing.assert_allclose(seconds(alike, 1, adaptive).max(), 1e-3 + 1e-5)
+        np.testing.assert_allclose(seconds(alike, 1, fixed).max(), 2e-3 + 1e-5)
+        np.testing.assert_allclose(seconds(apart, 1, fixed).max(), 1e-3 + 1e-5)
 
-    def test_no_link_carries_more_than_it_can_and_one_is_busy_all_the_time_where_all_send_alike(
-        self, most_messages: int
-    ) -> None:
+    def test_no_link_carries_more_than_it_can_and_one_is_busy_where_all_send_alike(self, seconds: Callable) -> None:
         table = random_bytes(64, 10)
-        seconds = exchange_seconds(table, 4, PLAIN, most_messages=most_messages)
         nodes = sparse.coo_array((np.ones(64), (np.arange(64) // 4, np.arange(64))), (16, 64)).tocsr()
         between = nodes @ table @ nodes.T - sparse.diags_array((nodes @ table @ nodes.T).diagonal())
         busiest = max(between.sum(0).max(), between.sum(1).max()) / 1e9
-        assert busiest <= seconds.max() < 1.5 * busiest
+        assert busiest <= seconds(table, 4, PLAIN).max() < 1.5 * busiest
         alike = sparse.csr_array(np.ones((16, 16)) * 1e6)
-        np.testing.assert_allclose(
-            exchange_seconds(alike, 4, PLAIN, most_messages=most_messages), 4 * 12 * 1e-3 + 1e-5, rtol=1e-3
-        )
+        np.testing.assert_allclose(seconds(alike, 4, PLAIN), 4 * 12 * 1e-3 + 1e-5, rtol=1e-3)
 
-    def test_without_messages_there_are_only_counts_to_look_at(self, most_messages: int) -> None:
-        network = dataclasses.replace(PLAIN, peer_seconds=1e-6)
+    def test_without_messages_there_are_only_counts_to_look_at(self, seconds: Callable) -> None:
+        network = replace(PLAIN, peer_seconds=1e-6)
         for table in (sparse.csr_array((8, 8)), sparse.csr_array(np.eye(8) * 1e9), sent(8, (0, 1, 0.0))):
-            np.testing.assert_allclose(exchange_seconds(table, 2, network, most_messages=most_messages), 8e-6)
+            np.testing.assert_allclose(seconds(table, 2, network), 8e-6)
 
 
 def test_a_bucket_that_has_filled_saves_the_time_of_its_bytes() -> None:
-    network = dataclasses.replace(PLAIN, burst_bytes=5e5)
+    network = replace(PLAIN, burst_bytes=5e5)
     first, short, long = (exchange_seconds(sent(2, (0, 1, 1e6)), 1, network, idle).max() for idle in (0.0, 1e-4, 1.0))
     np.testing.assert_allclose([first, short, long], [1e-3 + 1e-5, 9e-4 + 1e-5, 5e-4 + 1e-5])
 
 
 def test_messages_in_groups_end_about_when_each_does_by_itself() -> None:
     table = random_bytes(256, 30)
-    tree = dataclasses.replace(PLAIN, nodes_per_switch=8, uplinks_per_switch=4, is_adaptive=False)
+    tree = replace(PLAIN, nodes_per_switch=8, uplinks_per_switch=4, is_adaptive=False)
     exact, grouped = (exchange_seconds(table, 8, tree, most_messages=most) for most in (table.nnz, 0))
     assert abs(grouped.max() / exact.max() - 1) < 0.05
     assert np.median(np.abs(grouped / exact - 1)) < 0.05
@@ -146,10 +140,9 @@ class TestRates:
     def test_payload_moves_at_less_than_the_rate(self) -> None:
         network = by_rate("100mbit")
         assert 0.94 <= network.node_bandwidth_bytes_per_second * 8 / 1e8 <= 0.96
-        assert by_rate("1gbit").node_bandwidth_bytes_per_second == pytest.approx(
-            10 * network.node_bandwidth_bytes_per_second
-        )
-        assert math.isfinite(by_rate("unlimited").node_bandwidth_bytes_per_second)
+        faster, most = (by_rate(rate).node_bandwidth_bytes_per_second for rate in ("1gbit", "unlimited"))
+        assert faster == pytest.approx(10 * network.node_bandwidth_bytes_per_second)
+        assert math.isfinite(most)
 
     @pytest.mark.parametrize("rate", ["", "fast", "10", "0mbit", "-1gbit", "1 gbit"])
     def test_what_is_no_rate_is_refused(self, rate: str) -> None:
@@ -170,8 +163,8 @@ class TestProfiles:
 
     def test_a_file_of_ones_own_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.toml"
-        path.write_text(_own_table("xeon-hdr").replace("[xeon-hdr", "[mine"))
-        assert profiles.find(str(path)).network == dataclasses.replace(profiles.find("xeon-hdr").network, name="mine")
+        path.write_text(_own_table().replace("[xeon-hdr", "[mine"))
+        assert profiles.find(str(path)).network == replace(profiles.find("xeon-hdr").network, name="mine")
 
     @pytest.mark.parametrize(
         ("name", "line", "said"),
@@ -181,17 +174,20 @@ class TestProfiles:
             ("latency_seconds", "latency = 1", "there is no key latency: the keys are latency_seconds"),
             ("units_per_node", "", "units_per_node is missing"),
             ("units_per_node", "units_per_node = = 72", "is not a TOML file"),
+            ("units_per_node", "units_per_node = { value = 72 }", "units_per_node must be a number, or"),
             ("uplinks_per_switch", "uplinks_per_switch = 0", "must be at least 1 if nodes_per_switch is given"),
         ],
     )
     def test_what_cannot_be_is_said_with_its_place(self, tmp_path: Path, name: str, line: str, said: str) -> None:
-        path = tmp_path / "mine.toml"
-        text, count = re.subn(rf"^{name} = .*$", line, _own_table("xeon-hdr"), count=1, flags=re.MULTILINE)
-        assert count
-        path.write_text(text)
+        path = _changed(tmp_path / "mine.toml", name, line)
         with pytest.raises(HpcgnnError, match=said) as error:
-            profiles.find(str(path))
-        assert str(path) in str(error.value)
+            profiles.find(path)
+        assert path in str(error.value)
+
+    def test_numbers_without_a_source_are_estimates(self, tmp_path: Path) -> None:
+        found = profiles.find(_changed(tmp_path / "mine.toml", "units_per_node", "units_per_node = 72"))
+        assert found.units_per_node == 72
+        assert "units_per_node" in found.estimates
 
     def test_names_that_are_not_there_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(HpcgnnError, match="there is no profile cray: choose one of fugaku-like, "):
@@ -202,15 +198,18 @@ class TestProfiles:
             profiles.find(str(profiles.OWN))
 
 
-def _own_table(name: str) -> str:
+def _own_table() -> str:
+    """The profile xeon-hdr as the package's file has it."""
     text = profiles.OWN.read_text()
-    begin = text.index(f"[{name}]")
-    return text[begin : text.index(f"\n\n[{_next(name)}]")] + "\n"
+    return text[text.index("[xeon-hdr]") : text.index("[epyc-slingshot]")]
 
 
-def _next(name: str) -> str:
-    names = list(profiles.profiles())
-    return names[names.index(name) + 1]
+def _changed(path: Path, name: str, line: str) -> str:
+    """The path of a file with that profile, in which another line has the number of this name."""
+    text, count = re.subn(rf"^{name} = .*$", line, _own_table(), count=1, flags=re.MULTILINE)
+    assert count
+    path.write_text(text)
+    return str(path)
 
 
 @pytest.mark.builds
@@ -220,10 +219,6 @@ def test_simgrid_says_about_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     import check_network_model as check  # imported here, because it is not a module of the package
 
     program = check.compiled(tmp_path)
-    cases = [
-        check.Case(16, 4, "uniform", 1 << 20),
-        check.Case(16, 4, "skewed", 1 << 20),
-        check.Case(64, 8, "skewed", 1 << 10),
-    ]
-    found = [check.compared(program, case) for case in cases]
+    cases = [(16, 4, "uniform", 1 << 20), (16, 4, "skewed", 1 << 20), (64, 8, "skewed", 1 << 10)]
+    found = [check.compared(program, check.Case(*case)) for case in cases]
     assert check.worst_of(found) < check.LIMIT, found

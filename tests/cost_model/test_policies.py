@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tomli_w
 from rank_pool import ThreadPool
-from ranks import cost_policies
-from small_graphs import even_graph, random_parts, write_parts
+from ranks import cost_model
+from small_graphs import even_graph, in_parts
 
 from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
 from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
@@ -26,7 +26,6 @@ from hpcgnn.cost_model.row_facts import read_facts
 from hpcgnn.cost_model.rows import Pairs, read_parts
 from hpcgnn.cost_model.setup import NetworkTimes, setup_of
 from hpcgnn.cost_model.wire import Wire, mixed_bytes
-from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy import prices
@@ -39,11 +38,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("parts") / "parts.h5"
-    graph = even_graph(1200, 6000)
-    write_parts(path, graph, random_parts(graph.num_nodes, RANKS), RANKS)
-    plan_store.store_plans(path, ["hybrid"])
-    return path
+    return in_parts(tmp_path_factory.mktemp("parts") / "parts.h5", even_graph(1200, 6000), RANKS, ["hybrid"])
 
 
 def predicted(parts: Path, decided: Decided | None = None, profile: Profile = XEON, **settings: Any) -> Prediction:
@@ -56,7 +51,7 @@ def predicted(parts: Path, decided: Decided | None = None, profile: Profile = XE
 def trained(parts: Path, out: Path, epochs: int, policy: dict[str, Any], coding: str = "plain") -> list[dict[str, Any]]:
     """The records of a run with 8 bits, whose folder also has its settings."""
     arguments = str(parts), MODEL, policy, epochs, str(out), 8, coding
-    found = ThreadPool(RANKS).run(cost_policies.trained, *arguments)
+    found = ThreadPool(RANKS).run(cost_model.trained, *arguments)
     (out / "config.toml").write_text(tomli_w.dumps({"bits": "8", "staleness": "off"} | policy))
     return found[0]
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from small_graphs import even_graph, random_parts, write_parts
+from command_line import refusal, said, told
+from small_graphs import even_graph, in_parts
 
-from hpcgnn.cli.model import model as command
 from hpcgnn.cost_model import profiles
 from hpcgnn.cost_model.project import SETS, WAYS, ways_of
-from hpcgnn.data import plan_store
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.report import page, projection_section
 
@@ -24,31 +21,19 @@ NODE = ("--ranks-per-node", "1", "--hidden", "16", "--layers", "2")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A graph in 2 and 4 parts, and one of twice its size in 4."""
-    folder, found = tmp_path_factory.mktemp("parts"), []
-    for nodes, ranks in ((400, 2), (400, 4), (800, 4)):
-        graph = even_graph(nodes, 4 * nodes)
-        found.append(folder / f"{nodes}-{ranks}.h5")
-        write_parts(found[-1], graph, random_parts(nodes, ranks), ranks)
-        plan_store.store_plans(found[-1], ["pre", "post", "hybrid"])
-    return found
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(command, [str(each) for each in args], catch_exceptions=True)
-
-
-def written(*args: object) -> dict[str, Any]:
-    found = run(*args, "--json")
-    assert found.exit_code == 0, (found.output, found.exception)
-    return json.loads(found.stdout)
+    folder, strategies = tmp_path_factory.mktemp("parts"), ["pre", "post", "hybrid"]
+    return [
+        in_parts(folder / f"{nodes}-{ranks}.h5", even_graph(nodes, 4 * nodes), ranks, strategies)
+        for nodes, ranks in ((400, 2), (400, 4), (800, 4))
+    ]
 
 
 def test_strong_and_weak_scaling_in_one_figure(files: list[Path], tmp_path: Path):
     outs = [tmp_path / f"projection.{kind}" for kind in ("svg", "pdf", "json", "md", "html")]
-    args = ("project", "fugaku-like", *files[:2], "--weak", files[0], "--weak", files[2], *NODE)
-    told = written(*args, *(each for out in outs for each in ("--out", out)))
-    assert told["written"] == [str(out) for out in outs]
-    assert len(told["predictions"]) == 4 * len(SETS["strategies"])
+    args = ("model", "project", "fugaku-like", *files[:2], "--weak", files[0], "--weak", files[2], *NODE)
+    found = told(*args, *(each for out in outs for each in ("--out", out)))
+    assert found["written"] == [str(out) for out in outs]
+    assert len(found["predictions"]) == 4 * len(SETS["strategies"])
     projection = projection_section.read(outs[2])
     assert [(each.scaling, each.ranks) for each in projection.points if each.way == "int2"] == [
         ("strong", 2), ("strong", 4), ("weak", 2), ("weak", 4),
@@ -67,9 +52,17 @@ def test_strong_and_weak_scaling_in_one_figure(files: list[Path], tmp_path: Path
         assert "A64FX" in text
 
 
+def test_each_strategy_comes_with_all_bits_and_then_hybrid_with_fewer(files: list[Path], tmp_path: Path):
+    flags = ("--bits", "32,8,2", "--out", tmp_path / "scaling.svg")
+    found = told("model", "project", "fugaku-like", *files[:2], *NODE, *flags)["predictions"]
+    assert [(each["ranks"], each["strategy"], each["bits"]) for each in found[:5]] == [
+        (2, "pre", 32), (2, "post", 32), (2, "hybrid", 32), (2, "hybrid", 8), (2, "hybrid", 2),
+    ]  # fmt: skip
+
+
 def test_policies_say_what_they_assume(files: list[Path], tmp_path: Path):
     out = tmp_path / "policies.json"
-    written("project", "h100-ndr", *files[:2], "--ways", "policies", "--out", out, *NODE)
+    told("model", "project", "h100-ndr", *files[:2], "--ways", "policies", "--out", out, *NODE)
     by_way = {each.way: each for each in projection_section.read(out).points if each.ranks == 4}
     assert list(by_way) == list(SETS["policies"])
     assert not by_way["vanilla"].assumes
@@ -82,38 +75,32 @@ def test_policies_say_what_they_assume(files: list[Path], tmp_path: Path):
 
 def test_a_study_with_a_projection_in_its_folder_shows_it(files: list[Path], tmp_path: Path):
     assert projection_section.section_of(tmp_path) == ()
-    written("project", "xeon-hdr", *files[:2], "--ways", "vanilla", "--out", tmp_path / projection_section.NAME, *NODE)
+    out = tmp_path / projection_section.NAME
+    told("model", "project", "xeon-hdr", *files[:2], "--ways", "vanilla", "--out", out, *NODE)
     (section,) = projection_section.section_of(tmp_path)
     assert [table.title for table in section.tables] == ["Strong scaling"]
     assert len(section.tables[0].rows) == 2
-    (tmp_path / projection_section.NAME).write_text("{}")
+    out.write_text("{}")
     with pytest.raises(HpcgnnError, match=projection_section.NAME):
         projection_section.section_of(tmp_path)
 
 
 def test_shares_and_settings_on_the_command_line(files: list[Path]):
-    args = ("predict", "h100-ndr", files[1], *NODE, "--bits", "adaqp")
-    told = written(*args, "--shares", "2:0.5,8:0.5")["predictions"]["hybrid"]
-    assert told["bits_shares"] == {"2": 0.5, "8": 0.5}
-    assert "bit-widths 2: 50.0%, 8: 50.0%, as given" in told["assumes"][0]
-    fewest = written(*args, "--set", "variance_weight=0")["predictions"]["hybrid"]
+    args = ("model", "predict", "h100-ndr", files[1], *NODE)
+    both = told(*args, "--bits", "adaqp", "--shares", "2:0.5,8:0.5")["predictions"]["hybrid"]
+    assert both["bits_shares"] == {"2": 0.5, "8": 0.5}
+    assert "bit-widths 2: 50.0%, 8: 50.0%, as given" in both["assumes"][0]
+    fewest = told(*args, "--bits", "adaqp", "--set", "variance_weight=0")["predictions"]["hybrid"]
     assert fewest["bits_shares"] == {"2": 1.0}
-    assert fewest["bytes_sent"] < told["bytes_sent"]
-    sylvie = written("predict", "h100-ndr", files[1], *NODE, "--staleness", "sylvie", "--stale-share", "0.9")
-    assert sylvie["predictions"]["hybrid"]["stale_share"] == pytest.approx(0.9)
+    assert fewest["bytes_sent"] < both["bytes_sent"]
+    sylvie = told(*args, "--staleness", "sylvie", "--stale-share", "0.9")["predictions"]["hybrid"]
+    assert sylvie["stale_share"] == pytest.approx(0.9)
 
 
 def test_a_table_for_people_says_what_is_assumed(files: list[Path]):
-    found = run("predict", "h100-ndr", files[1], *NODE, "--bits", "uniform", "--staleness", "pipeqs")
-    assert found.exit_code == 0, found.exception
-    for text in (
-        "equal shares",
-        "in one of 4 epochs",
-        "seconds are estimates",
-        "messages timed one by one",
-        "uniform+pipeqs",
-    ):
-        assert text in " ".join(found.output.split()), text
+    found = said("model", "predict", "h100-ndr", files[1], *NODE, "--bits", "uniform", "--staleness", "pipeqs")
+    about = ("hybrid", "equal shares", "in one of 4 epochs", "seconds are estimates", "messages timed one by one")
+    assert [text for text in (*about, "uniform+pipeqs") if text not in " ".join(found.split())] == []
 
 
 @pytest.mark.parametrize(
@@ -131,9 +118,7 @@ def test_a_table_for_people_says_what_is_assumed(files: list[Path]):
     ],
 )
 def test_bad_input(files: list[Path], args: tuple[str, ...], problem: str):
-    found = run(args[0], "h100-ndr", files[0], *NODE, *args[1:])
-    assert isinstance(found.exception, HpcgnnError)
-    assert problem in str(found.exception)
+    assert problem in refusal("model", args[0], "h100-ndr", files[0], *NODE, *args[1:])
 
 
 def test_ways_have_words_of_their_own():
@@ -169,19 +154,3 @@ def test_every_number_has_a_source_or_says_why_it_is_estimated():
                 first = source.split(":")[0].split(",")[0].split()[0]
                 assert any(first in each for each in own.sources), (name, number, source)
         assert 0 < len(own.estimates) < len(found)
-
-
-def test_numbers_without_a_source_are_estimates(tmp_path: Path):
-    text = profiles.OWN.read_text()
-    table = tomllib.loads(text)["xeon-hdr"]
-    path = tmp_path / "own.toml"
-    start = text.index("[xeon-hdr]")
-    own = text[start : text.index("[epyc-slingshot]")]
-    line = next(each for each in own.splitlines() if each.startswith("units_per_node"))
-    path.write_text(own.replace(line, "units_per_node = 72"))
-    found = profiles.find(str(path))
-    assert found.units_per_node == table["units_per_node"]["value"]
-    assert "units_per_node" in found.estimates
-    path.write_text(own.replace(line, "units_per_node = { value = 72 }"))
-    with pytest.raises(HpcgnnError, match="units_per_node must be a number, or"):
-        profiles.find(str(path))
