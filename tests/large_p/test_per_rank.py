@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import small_graphs
-from held import held_bytes
+import torch
 
 import hpcgnn
 from hpcgnn.comm import Messages
@@ -69,6 +71,35 @@ def test_a_rank_imports_nothing_that_its_training_does_not_need(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert 0 < summary["private_memory_bytes_per_rank"] <= summary["peak_memory_bytes_per_rank"]
     assert 0 < summary["startup_seconds"] < 600
+
+
+_OF_ALL = (ModuleType, type, FrameType, BuiltinFunctionType, torch.dtype, torch.device)
+
+
+def held_bytes(thing: Any, *, without: tuple[type, ...] = ()) -> int:
+    """The bytes that can be reached from ``thing``, each counted once, without code and objects of types in ``without``."""
+    seen: dict[int, Any] = {}  # keeps the objects alive: the id of a freed object could be reused
+    memory: dict[int, int] = {}  # arrays and tensors by address, because several may be views of the same memory
+    tables, left = 0, [thing]
+    while left:
+        each = left.pop()
+        if id(each) in seen or isinstance(each, (*_OF_ALL, *without)):
+            continue
+        seen[id(each)] = each
+        if isinstance(each, FunctionType):
+            left += [each.__closure__, each.__defaults__]
+        elif isinstance(each, torch.Tensor):
+            storage = each.untyped_storage()
+            memory[storage.data_ptr()] = max(memory.get(storage.data_ptr(), 0), storage.nbytes())
+            left += [each.grad] if each.is_leaf else []
+        elif isinstance(each, np.ndarray):
+            if each.base is None:
+                memory[each.ctypes.data] = max(memory.get(each.ctypes.data, 0), each.nbytes)
+            left.append(each.base)
+        else:
+            tables += sys.getsizeof(each)
+            left += gc.get_referents(each)
+    return tables + sum(memory.values())
 
 
 def ring(path: Path, parts: int) -> Path:

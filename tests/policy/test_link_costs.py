@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import link_costs
 
 from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, rings
+from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, measure_links, rings
 
 
 def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: float = 0.0) -> np.ndarray:
@@ -73,32 +72,20 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
 @pytest.mark.mpi
 def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
     """All links are within one node, because there is no network here."""
-    found = mpi_ranks(3).run(link_costs.measured)
-    costs, nodes = found[0]
-    assert nodes == [0, 0, 0]
-    assert found == [found[0]] * 3
-    if costs is not None:
+    found = mpi_ranks(3).run(measure_links)
+    costs = found[0]
+    assert found == [costs] * 3
+    if costs is not None:  # as on a busy machine, whose measurements fit no line
         assert set(costs.seconds_per_byte) == {"node"}
         assert costs.seconds_per_byte["node"] > 0
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [0, 0, 0, 0],
-        [0, 1, 2, 3],
-        [0, 0, 2, 2],
-        [0, 1, 2, 3, 0, 1, 2],
-        [0, 1, 2, 0, 1, 2],
-        [0, 0, 0, 0, 4],
-        [0],
-        [0, 1, 1, 1],
-    ],
-)
+PLACEMENTS = [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 0, 0, 0, 4], [0]]
+
+
+@pytest.mark.parametrize("nodes", [*PLACEMENTS, [0, 1, 1, 1]])
 def test_each_class_of_links_is_measured_however_ranks_are_placed(nodes: list[int]) -> None:
-    """This includes cyclic placement, and a rank that is alone on its node. Both the sender and the receiver of a
-    link know it.
-    """
+    """This includes cyclic placement, and a rank that is alone on its node; both ends of a link know it."""
     placed = np.array(nodes)
     found = rings(placed)
     assert len(found) == len(classes_of(placed))

@@ -32,8 +32,7 @@ def ranks(request):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, ranks):
     """``trained(model, strategy, policy)``: the losses, and the ages of the rows."""
-    path, graph = tmp_path_factory.mktemp("stale") / "parts.h5", small_graphs.random_multigraph()
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks), ranks)
+    path = small_graphs.in_parts(tmp_path_factory.mktemp("stale") / "parts.h5", small_graphs.random_multigraph(), ranks)
     return functools.cache(lambda *how: ThreadPool(ranks).run(train, path, *how)[0])
 
 
@@ -96,12 +95,9 @@ def test_pipeqs_waits_where_rows_changed(trained, model):
 
 @pytest.mark.parametrize(("policy", "age"), [("off", 0), ("pipeline", 1)])
 def test_stale_rows_are_not_waited_for_in_the_epoch_in_which_they_leave(tmp_path, monkeypatch, policy, age):
-    """They may arrive up to the same place of the next epoch. Only those of the first epoch are waited for, because there are
-    no earlier rows.
-    """
-    path, graph, waits = tmp_path / "parts.h5", small_graphs.random_multigraph(), []
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
-    wait = Messages.wait
+    """They may arrive up to the same place of the next epoch. Those of the first epoch are waited for, as there are no others."""
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
+    waits, wait = [], Messages.wait
 
     def recorded(self, message):
         if self.current_pass.is_training:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import hpcgnn
@@ -34,38 +34,29 @@ def rows_that_travel(world: World, path: Path, strategy: str, made_for: int = 1)
 
 
 def effects(world: World, path: Path, strategy: str) -> float:
-    """In both directions, the largest difference between the squared weights that policies get and the effect of a row on the
-    sums of all ranks, if this row is 1 and all others are 0.
-    """
+    """The larger of the errors of weights in both directions."""
     graph = hpcgnn.load(path, world)
     there = make_aggregator(graph, "mean", strategy, backend="reference", dtype=torch.float64)
-    return max(_unlike(world, one) for one in (there, there.reverse))
+    return max(weights_error(world, one) for one in (there, there.reverse))
 
 
-def _unlike(world: World, aggregator: Aggregator) -> float:
+def weights_error(world: World, aggregator: Aggregator) -> float:
+    """The largest difference, on this rank, between a row's square weight and the squares that it adds to all sums as a 1."""
     exchange, told = aggregator.exchange, aggregator.square_weights()
-    sent = world.allgather(np.array([told.size]))[:, 0]
-    zeros = torch.zeros(aggregator.plan.local.num_cols, 1, dtype=torch.float64)
-    worst = 0.0
-    for sender in range(world.size):
-        for row in range(int(sent[sender])):
-            start = exchange.start
+    counts, start = world.allgather(np.array([told.size]))[:, 0], exchange.start
+    everyones = [(rank, number) for rank, count in enumerate(counts) for number in range(int(count))]
+    zeros, worst = torch.zeros(aggregator.plan.local.num_cols, 1, dtype=torch.float64), 0.0
 
-            def one_row(
-                rows: torch.Tensor,
-                given: object = None,
-                start: Any = start,
-                here: bool = sender == world.rank,
-                row: int = row,
-            ) -> Message:
-                rows.zero_()
-                if here:
-                    rows[row] = 1
-                return start(rows)
+    def one_row(rows: torch.Tensor, given: object = None) -> Message:
+        rows.zero_()
+        if sender == world.rank:
+            rows[row] = 1
+        return start(rows)
 
-            exchange.start = one_row  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "start", one_row)
+        for sender, row in everyones:
             z = aggregator.finish_step(*aggregator.start_step(zeros))
-            exchange.start = start  # type: ignore[method-assign]
             found = float(world.allreduce((z**2).sum()[None])[0])
             if sender == world.rank:
                 worst = max(worst, abs(found - told[row]))
@@ -101,13 +92,11 @@ def losses(world: World, path: Path, node_aware: str, settings: dict[str, Any]) 
 
 def on_nodes_of(world: World, per_node: int, path: Path, settings: dict[str, Any]) -> tuple[list[float], bool]:
     """:func:`losses` on nodes with this many ranks of this host, and whether ranks read each other's memory."""
-    os.environ[RANKS_PER_NODE] = str(per_node)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RANKS_PER_NODE, str(per_node))
         again = MpiWorld()  # a new world, which has not determined its nodes yet
         shared = bool(again.on_my_node().size == per_node)
         return losses(again, path, "on", settings), shared
-    finally:
-        del os.environ[RANKS_PER_NODE]
 
 
 def sabotaged(world: World, path: Path, what: str) -> float:
@@ -124,23 +113,19 @@ def sabotaged(world: World, path: Path, what: str) -> float:
     return float(world.allreduce(torch.cat((off, torch.zeros(1, dtype=torch.float64))).max()[None], "max")[0])
 
 
-def meet_alone(world: World) -> str:
-    """The sentence of rank 0 if the other rank does not come to a meeting."""
+def meet_alone(world: World) -> None:
+    """Check the sentence of rank 0 if the other rank does not come to a meeting."""
     impatient = MpiWorld(timeout_seconds=0.5)
     memory = impatient.on_my_node().share(64)
     memory.meet()
-    said = ""
     if world.rank == 0:
-        try:
+        with pytest.raises(StalledError, match="waited 0 s for its rank 1: a peer or a link has stopped"):
             memory.meet()
-        except StalledError as error:
-            said = str(error)
     world.allreduce(np.zeros(1))
-    return said
 
 
-def handed_around(world: World) -> list[int]:
-    """The values that each rank reads when every rank repeatedly writes its number and meets the others in between."""
+def handed_around(world: World) -> None:
+    """Check the values that each rank reads when every rank repeatedly writes its number and meets the others in between."""
     node = MpiWorld().on_my_node()
     memory = node.share(8 * node.size)
     values, found = memory.values.view(np.int64), []
@@ -149,4 +134,4 @@ def handed_around(world: World) -> list[int]:
         memory.meet()
         found.append(int(values.sum()))
         memory.meet()
-    return found
+    assert found == [turn * node.size**2 + sum(range(node.size)) for turn in range(200)]
