@@ -19,7 +19,7 @@ def _until(condition) -> bool:
     deadline = time.monotonic() + 10
     while not condition() and time.monotonic() < deadline:
         time.sleep(1e-3)
-    return condition()
+    return bool(condition())
 
 
 def test_it_tests_until_the_end_by_itself():
@@ -27,23 +27,23 @@ def test_it_tests_until_the_end_by_itself():
     for _ in range(3):
         calls.clear()
         progress.watch(lambda: calls.append(1) or len(calls) == 5)
-        assert _until(lambda: len(calls) == 5)
-        time.sleep(0.02)
+        assert _until(lambda: not progress._watching.is_set())
         assert len(calls) == 5
         progress.take_over()
 
 
 def test_it_does_not_test_once_taken_over():
-    progress, calls = Progress(), []
-    progress.watch(lambda: calls.append(1) or time.sleep(2e-3))
-    assert _until(lambda: calls)
+    progress, other, calls, turns = Progress(), Progress(), [], []
+    other.watch(lambda: turns.append(1))
     for _ in range(20):
+        progress.watch(lambda: calls.append(time.sleep(2e-3)))  # as a call of MPI that takes some time
+        assert _until(lambda: calls)
         progress.take_over()
-        before = len(calls)
-        time.sleep(5e-3)
-        assert len(calls) == before
-        progress.watch(lambda: calls.append(1) or time.sleep(2e-3))
-    progress.take_over()
+        tested, turn = len(calls), len(turns)
+        assert _until(lambda: len(turns) > turn + 9)  # noqa: B023 - in which a thread that went on would test as well
+        assert len(calls) == tested
+        calls.clear()
+    other.take_over()
 
 
 class _Failing:
@@ -94,7 +94,9 @@ def test_what_is_watched_while_another_test_ends_is_not_forgotten():
 
     def slow() -> bool:
         entered.set()
-        time.sleep(0.05)
+        time.sleep(
+            0.05
+        )  # no length lets the test fail; without a lock, the next test is forgotten if it comes meanwhile
         return True
 
     progress.watch(slow)

@@ -22,9 +22,10 @@ SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": Me
 INTERFACE = Path("/sys/class/net/eth0/statistics")
 # The counters of one host, and the payload of an Ethernet frame.
 SEGMENTS, SEGMENT_BYTES = Path("/proc/self/net/snmp"), 1500 - 20 - 32
+SOCKETS, ESTABLISHED = Path("/proc/self/net/tcp"), "01"
 STEPS = 3
 ROUNDS = 3  # of several steps each
-_DRAINED_SECONDS = 0.2  # the queue may still hold bytes
+LONGEST_SECONDS = 60.0
 
 
 def sent_payload() -> int:
@@ -38,20 +39,31 @@ def sent_payload() -> int:
     return count - packets * HEADER_BYTES_PER_PACKET - sent_twice * SEGMENT_BYTES
 
 
+def unacknowledged() -> int:
+    """The bytes of this host's connections that have not left yet, or of whose arrival TCP does not know yet."""
+    sockets = [line.split() for line in SOCKETS.read_text().splitlines()[1:]]
+    return sum(int(queues.partition(":")[0], 16) for _, _, _, state, queues, *_ in sockets if state == ESTABLISHED)
+
+
+def drain(world: World) -> None:
+    """Wait until all hosts have sent everything. Collective."""
+    world.allreduce(np.zeros(1))
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while unacknowledged():
+        assert time.monotonic() < deadline, "bytes stay in a queue"
+        time.sleep(1e-3)
+
+
 def reported(world: World, step: Callable[[int], object]) -> int:
-    """The bytes that all interfaces sent in STEPS calls of ``step``: the minimum of some rounds, because TCP may send segments
-    twice.
-    """
+    """The bytes that all interfaces sent in STEPS calls of ``step``: the fewest of some rounds, as TCP may send bytes twice."""
     step(0)  # opens the connections
     found = []
     for first in range(1, 1 + ROUNDS * STEPS, STEPS):
-        world.allreduce(np.zeros(1))
-        time.sleep(_DRAINED_SECONDS)
+        drain(world)
         before = sent_payload()
         for number in range(first, first + STEPS):
             step(number)
-        world.allreduce(np.zeros(1))
-        time.sleep(_DRAINED_SECONDS)
+        drain(world)
         found.append(int(world.allreduce(np.array([sent_payload() - before]))[0]))
     return min(found)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import numpy as np
-import pytest
 import small_graphs
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
+from ranks import equivalence
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm import MessageConfig, World
 from hpcgnn.graph import LocalGraph
 
 EPOCHS, LR = 8, 0.01
@@ -110,10 +108,7 @@ def trained(graph: LocalGraph, plain: torch.nn.Module) -> dict[str, float]:
     results = {}
     policies = {"exact": (32, {}), "quantized": (8, {"bits": "adaqp", "bits_period": 2, "staleness": "pipeline"})}
     for name, (bits, policy) in policies.items():
-        from hpcgnn.comm.messages import MessageConfig
-        from hpcgnn.nn.pyg import distribute
-
-        model = distribute(plain, graph, messages=MessageConfig(bits=bits))
+        model = hpcgnn.distribute(plain, graph, messages=MessageConfig(bits=bits))
         config = hpcgnn.TrainConfig(epochs=6, eval_every=3, policy=hpcgnn.PolicyConfig(**policy))
         trainer = hpcgnn.Trainer(model, graph, config)
         trainer.fit()
@@ -145,15 +140,4 @@ def losses_fall(world: World, folder: Path, plain: torch.nn.Module) -> dict[str,
     return trained(on(world, folder, True)[1], copy.deepcopy(plain))
 
 
-@contextlib.contextmanager
-def sabotage() -> Iterator[None]:
-    """Inside the context, received rows are zeros, so a comparison must fail; otherwise it would prove nothing."""
-    wait = Exchange.wait
-
-    def zeroed(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        message.received.zero_()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchange, "wait", zeroed)
-        yield
+sabotage = functools.partial(equivalence.sabotage, "zeroed")

@@ -31,23 +31,20 @@ CONFIGS = {
     "sage": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="none"),
     "sage-batch-norm": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="batch"),
     "gcn-dropout": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.5, input_dropout=0.3, norm="none"),
-    "sage-dropout": hpcgnn.ModelConfig(model="sage", layers=2, hidden=16, dropout=0.5, input_dropout=0.3),
 }
 
 
 class Trained(NamedTuple):
-    """The results of a training. losses: of each epoch. gradients: of the first epoch, by PyG's names. scores: (N, C) of all
-    nodes, by original id.
-    """
+    """The losses of each epoch, the gradients of the first one by PyG's names, and the (N, C) scores by original id."""
 
     losses: list[float]
     gradients: dict[str, np.ndarray]
     scores: np.ndarray
 
 
-def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS) -> Trained:
-    """Train, and gather all scores, because the graphs are tiny."""
-    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, lr=LR))
+def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS, **how: Any) -> Trained:
+    """Train, and gather all scores, because the graphs are tiny. how: further settings of the training."""
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, lr=LR, **how))
     losses, gradients = [], {}
     for epoch in range(epochs):
         loss, _ = trainer.step(epoch)
@@ -57,7 +54,7 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS) -> Trained:
             gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
     model.eval()
     with torch.no_grad():
-        mine = model(trainer.task.features).double().numpy()
+        mine = model(trainer.task.features, trainer.task.label_inputs.evaluation).double().numpy()
     scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
     scores[graph.original_ids.numpy()] = mine
     return Trained(losses, gradients, graph.world.allreduce(scores))
@@ -67,6 +64,11 @@ def relative(found: np.ndarray | list[float], wanted: np.ndarray | list[float]) 
     """The largest difference, relative to the largest expected value."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def everywhere(world: World, value: bool) -> bool:
+    """Return whether ``value`` is true on all ranks. Collective."""
+    return bool(world.allreduce(np.array([value], np.int64), "min")[0])
 
 
 def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
@@ -95,9 +97,7 @@ def loss_error(found: list[float], wanted: list[float]) -> float:
 
 
 def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """The largest difference of any parameter's gradient, relative to that parameter's largest value; for gradients that are
-    almost 0, such as those of untrained biases, relative to the largest of all.
-    """
+    """The largest difference relative to the largest value of its parameter, or, where those are almost 0, of all parameters."""
     largest = max(np.abs(value).max() for value in wanted.values())
     scales = {name: np.abs(value).max() for name, value in wanted.items()}
     return max(
@@ -106,31 +106,40 @@ def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) 
     )
 
 
+_wait = Exchange.wait
+
+
+def zeroed(self: Exchange, message: Message) -> None:
+    _wait(self, message)
+    message.received.zero_()
+
+
+def no_backward(self: Exchange, message: Message) -> None:
+    (zeroed if self.is_backward else _wait)(self, message)
+
+
+def swapped(self: Exchange, message: Message) -> None:
+    _wait(self, message)
+    received = message.received
+    pieces = list(received.split(self.receive_counts.tolist()))
+    peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
+    if len(peers) > 1:
+        pieces[peers[0]], pieces[peers[1]] = pieces[peers[1]], pieces[peers[0]]
+    received.copy_(torch.cat(pieces))
+
+
+BROKEN = {
+    "zeroed": (Exchange, "wait", zeroed),
+    "no-backward": (Exchange, "wait", no_backward),
+    "swapped": (Exchange, "wait", swapped),
+}
+
+
 @contextlib.contextmanager
-def sabotage(name: str) -> Iterator[None]:
-    """Inside the context, exchanges of this process are broken, so a comparison must fail; otherwise it would prove nothing."""
-    wait = Exchange.wait
-
-    def zeroed(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        message.received.zero_()
-
-    def no_backward(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        if self.is_backward:
-            message.received.zero_()
-
-    def swapped(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        received = message.received
-        pieces = list(received.split(self.receive_counts.tolist()))
-        peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
-        if len(peers) > 1:
-            pieces[peers[0]], pieces[peers[1]] = pieces[peers[1]], pieces[peers[0]]
-        received.copy_(torch.cat(pieces))
-
+def sabotage(name: str, broken: dict[str, tuple[Any, str, Any]] = BROKEN) -> Iterator[None]:
+    """Inside the context, something in this process is broken, so a comparison must fail; otherwise it would prove nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchange, "wait", {"zeroed": zeroed, "no-backward": no_backward, "swapped": swapped}[name])
+        patch.setattr(*broken[name])
         yield
 
 
@@ -138,13 +147,6 @@ def sabotaged(world: World, name: str, program: Callable[..., Any], *arguments: 
     """The results of a program with broken exchanges, on ranks that are processes."""
     with sabotage(name):
         return program(world, *arguments)
-
-
-def dropout_losses(world: World, path: Path, name: str) -> list[float]:
-    """The losses of a few epochs."""
-    graph = hpcgnn.load(path, world)
-    model = hpcgnn.build_model(CONFIGS[name], graph, backend="reference", dtype=torch.float64, seed=3)
-    return run(graph, model, FEW_EPOCHS).losses
 
 
 def node_orders(world: World, path: Path) -> dict[str, dict[str, dict[str, object]]]:
@@ -159,7 +161,7 @@ def node_orders(world: World, path: Path) -> dict[str, dict[str, dict[str, objec
         )
         moved = graph.order.nodes is not None and not torch.equal(graph.original_ids, loaded.original_ids)
         of_graph = {
-            "same_bits": bool(world.allreduce(np.array([same_bits], dtype=np.int64), "min")[0]),
+            "same_bits": everywhere(world, same_bits),
             "same_edges": _edges(graph) == _edges(loaded),
             "ranks_moved": int(world.allreduce(np.array([moved], dtype=np.int64))[0]),
         }

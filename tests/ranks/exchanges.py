@@ -1,18 +1,18 @@
-"""Programs for ranks: exchanges of rows whose values the receiver knows.
-
-Rank i sends ``i + d + 1`` rows to rank d, and none to itself. Row k of them has the values ``base(i, d, k) + column``.
-"""
+"""Programs for ranks: exchanges of known rows. Rank i sends ``i + d + 1`` rows to rank d, and none to itself."""
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World
+import hpcgnn
+from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
 from hpcgnn.comm.codecs import packed
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.errors import HpcgnnError
@@ -80,26 +80,23 @@ def steps(rows: torch.Tensor, bits: int) -> torch.Tensor:
     return 1.02 * spread / (2**bits - 1) + 2.0**-7  # the ends of the grid are rounded to bfloat16
 
 
-def errors(world: World, backend: str) -> dict[str, float]:
-    """By bits and width, the largest error relative to the allowed one."""
-    found = {}
+def arrive_within_a_step(world: World, backend: str) -> None:
+    """Check the errors of rows for all bit-widths and several widths of rows."""
     for bits in BITS:
         for width in WIDTHS:
-            exchange = make(world, backend, bits=bits)
-            error = (moved(exchange, outgoing(world, width)) - incoming(world, width)).abs()
-            found[f"{bits} {width}"] = worst(world, error - steps(incoming(world, width), bits))
-    return found
+            error = (moved(make(world, backend, bits=bits), outgoing(world, width)) - incoming(world, width)).abs()
+            assert worst(world, error - steps(incoming(world, width), bits)) <= 0, (bits, width)
 
 
-def mixed(world: World) -> float:
-    """The largest error relative to the allowed one, where each row has its own bit-width."""
+def mixed(world: World) -> None:
+    """Check the errors of rows where each row has its own bit-width."""
     exchange = make(world, bits=2)
     total = int(exchange.send_counts.sum())
     exchange.assign_bits(np.array(BITS, np.uint8)[np.arange(total) % len(BITS)])
     error = (moved(exchange, outgoing(world, 40)) - incoming(world, 40)).abs()
     bits = np.concatenate([np.array(BITS)[_sent_as(world, s)] for s in range(world.size)])
     allowed = torch.cat([steps(row[None], int(b)) for row, b in zip(incoming(world, 40), bits, strict=True)])
-    return worst(world, error - allowed)
+    assert worst(world, error - allowed) <= 0
 
 
 def _sent_as(world: World, sender: int) -> np.ndarray:
@@ -130,8 +127,8 @@ def delta(world: World, bits: int) -> list[float]:
     return found
 
 
-def kept(world: World) -> bool:
-    """Return whether senders and receivers hold the same rows after epochs of changing rows, with evaluations in between."""
+def kept(world: World) -> None:
+    """Check that senders and receivers hold the same rows after epochs of changing rows, with evaluations in between."""
     exchange = make(world, bits=2, message_coding="delta")
     for epoch in range(5):
         exchange.messages.begin_epoch(epoch)
@@ -140,23 +137,16 @@ def kept(world: World) -> bool:
         exchange.messages.begin_pass(is_training=False)
         moved(exchange, outgoing(world, 40))
     (found,) = exchange.messages.kept.differences.values()
-    sent, received = found.sent, found.received
-    equal = torch.equal(moved(make(world), sent), received) and bool(received.any())
-    return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
+    assert torch.equal(moved(make(world), found.sent), found.received)
+    assert found.received.any()
 
 
-def repeats(world: World) -> dict[str, bool]:
-    """For several changes of a run, whether it still gives the same bits."""
+def repeats(world: World) -> None:
+    """Check which changes of a run change its bits."""
 
     def run(
-        seed: int = 0,
-        epoch: int = 0,
-        threads: int = 1,
-        backend: str = "auto",
-        layer: int = 0,
-        calls: int = 1,
-        **how: bool,
-    ) -> torch.Tensor:
+        seed: int = 0, epoch: int = 0, threads: int = 1, backend: str = "auto", layer: int = 0, calls: int = 1, **how: bool
+    ) -> torch.Tensor:  # fmt: skip
         torch.set_num_threads(threads)
         exchange = make(world, backend, seed, bits=2, eval_precision="training").for_layer(layer)
         exchange = exchange.reverse() if how.get("backward") else exchange
@@ -168,11 +158,10 @@ def repeats(world: World) -> dict[str, bool]:
         return found
 
     first = run()
-    same = {"again": run(), "threads": run(threads=2), "numba": run(backend="jit")}
-    other = {"seed": run(seed=1), "epoch": run(epoch=1), "layer": run(layer=1), "call": run(calls=2)}
-    other |= {"direction": run(backward=True), "evaluation": run(evaluation=True)}
-    equal = {name: torch.equal(first, value) for name, value in (same | other).items()}
-    return {name: bool(world.allreduce(np.array([value], np.int64), "min")[0]) for name, value in equal.items()}
+    for how in ({}, {"threads": 2}, {"backend": "jit"}):
+        assert torch.equal(first, run(**how)), how
+    for how in ({"seed": 1}, {"epoch": 1}, {"layer": 1}, {"calls": 2}, {"backward": True}, {"evaluation": True}):
+        assert not torch.equal(first, run(**how)), how
 
 
 def wire(world: World, seed: int, **settings: object) -> bytes:
@@ -190,17 +179,15 @@ def wire(world: World, seed: int, **settings: object) -> bytes:
     return b"".join(sent)
 
 
-def wires(world: World) -> dict[str, bool]:
-    """For several settings, whether the sent bytes are the same for any number of threads and any timing."""
-    found = {}
+def wires(world: World) -> None:
+    """Check that the sent bytes are the same for any number of threads and any timing."""
     for settings in ({"bits": 32}, {"bits": 2}, {"bits": 2, "message_coding": "delta"}):
         first = wire(world, 0, **settings)
         torch.set_num_threads(2)
-        equal = first == wire(world, 0, **settings)
+        with_threads = wire(world, 0, **settings)
         torch.set_num_threads(1)
-        equal = equal and first == wire(world, 1, **settings) and len(set(first)) > 4
-        found[str(settings)] = bool(world.allreduce(np.array([equal], np.int64), "min")[0])
-    return found
+        assert first == with_threads == wire(world, 1, **settings), settings
+        assert len(set(first)) > 4
 
 
 def errors_of_nonfinite_rows(world: World) -> list[str]:
@@ -242,39 +229,122 @@ def too_many(world: World, most: int) -> list[str]:
     return found if int(everyone[0]) == len(counts_by_case) else []
 
 
-def fused(world: World) -> bool:
-    """Return whether decoding in registers gives the same bits as decoding to a matrix first."""
+def fused(world: World) -> None:
+    """Check that decoding in registers gives the same bits as decoding to a matrix first."""
     results = []
     for choice in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(packed, "fuses", lambda *_, choice=choice: choice)
             results += [moved(make(world, backend, bits=b), outgoing(world, 40)) for b in BITS for backend in BACKENDS]
     half = len(results) // 2
-    equal = all(map(torch.equal, results[:half], results[half:]))
-    return bool(world.allreduce(np.array([equal], np.int64), "min")[0])
+    assert all(map(torch.equal, results[:half], results[half:]))
 
 
-def counted_bytes(world: World) -> dict[str, tuple[int, int]]:
-    """The bytes counted where they leave the rank, and as they follow from the format: payload, parameters, padding to 64 for
-    each peer.
-    """
-    found = {}
+def counted_bytes(world: World) -> None:
+    """Check that as many bytes leave the rank as follow from the format: payload, parameters, padding to 64 for each peer."""
     for bits in BITS:
         exchange = make(world, bits=bits)
         moved(exchange, outgoing(world, 256))
         a_row = 256 * bits // 8 + (4 if bits <= 8 else 0)
         expected = sum(-(-int(n) * a_row // 64) * 64 for n in counts(world))
-        sent = exchange.messages.traffic.bytes_sent.total()
-        found[str(bits)] = tuple(int(n) for n in world.allreduce(np.array([sent, expected])))
-    return found
+        assert exchange.messages.traffic.bytes_sent.total() == expected, bits
 
 
-def evaluation(world: World) -> dict[str, bool]:
-    """For each precision, whether rows arrive exactly in an evaluation."""
-    found = {}
+def evaluation(world: World) -> None:
+    """Check that rows arrive exactly in an evaluation unless it has the precision of training."""
     for precision in ("float32", "training"):
         exchange = make(world, bits=2, eval_precision=precision)
         exchange.messages.begin_pass(is_training=False)
         exact = torch.equal(moved(exchange, outgoing(world, 40)), incoming(world, 40))
-        found[precision] = bool(world.allreduce(np.array([exact], np.int64), "min")[0])
-    return found
+        assert exact == (precision == "float32")
+
+
+# -- between a few of at least 5 ranks ---------------------------------------------------------------------------------
+
+
+def counts_of_ring(world: World) -> tuple[np.ndarray, np.ndarray]:
+    """(P,) rows to and from each rank: rank i sends ``i + 1`` rows to the next and 2 to the one after; the last sends none."""
+    table = np.zeros((world.size, world.size), np.int64)
+    for rank in range(world.size - 1):
+        table[rank, (rank + 1) % world.size], table[rank, (rank + 2) % world.size] = rank + 1, 2
+    return table[world.rank], table[:, world.rank]
+
+
+def there_and_back(world: World, rows: torch.Tensor, collective: str, bits: int) -> list[torch.Tensor]:
+    """The received rows, and the rows that come back when these are returned."""
+    counts = counts_of_ring(world)
+    links = choose_links(world, *counts, collective)
+    exchange = Exchange(Messages(world, MessageConfig(bits=bits)), *counts, links=links)
+    over_neighbours: list[bool] = []  # for each exchange, whether it uses neighbourhood collectives
+    start = type(world).start_alltoallv
+
+    def recorded(self: World, *arguments: object) -> object:
+        over_neighbours.append(arguments[-1] is not None)
+        return start(self, *arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(world), "start_alltoallv", recorded)
+        received = moved(exchange, rows)
+        returned = moved(exchange.reverse(), received)
+    if collective != "auto":
+        assert over_neighbours == [collective == "neighbour"] * 2
+    return [received, returned]
+
+
+def over_neighbours(world: World) -> None:
+    """Check that the same rows arrive over neighbours alone, and that all ranks choose the same collective."""
+    counts = counts_of_ring(world)
+    rows = torch.sin(torch.arange(int(counts[0].sum()) * 40).view(-1, 40) + 100.0 * world.rank)
+    for bits in (32, 2):
+        expected = there_and_back(world, rows, "alltoallv", bits)
+        for collective in ("neighbour", "auto"):
+            assert all(map(torch.equal, there_and_back(world, rows, collective, bits), expected)), (collective, bits)
+    assert torch.equal(there_and_back(world, rows, "neighbour", 32)[1], rows)
+    chosen = world.allgather(np.array([choose_links(world, *counts, "auto") is None]))
+    assert (chosen == chosen[0]).all()
+    full = np.ones(world.size, np.int64)
+    assert choose_links(world, full, full, "auto") is None
+
+
+# -- in a training -----------------------------------------------------------------------------------------------------
+
+_start, _wait = Exchange.start, Exchange.wait
+EPOCHS = 4
+
+
+def trained(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None) -> tuple[str, list[float], bytes]:
+    """A hash of all bytes that this rank sent, the losses and the weights, with pauses before each start and wait."""
+    sent = hashlib.sha256()
+
+    def pause() -> None:
+        if pauses:
+            time.sleep(pauses.uniform(0, 0.01))
+
+    def start(self: Exchange, rows: torch.Tensor, *level: torch.Tensor | None) -> Message:
+        pause()
+        message = _start(self, rows, *level)
+        sent.update(message.sent.numpy())
+        return message
+
+    def wait(self: Exchange, message: Message) -> None:
+        pause()
+        _wait(self, message)
+
+    torch.set_num_threads(threads)
+    config = hpcgnn.ModelConfig(layers=2, hidden=64, dropout=0.5)
+    model = hpcgnn.build_model(config, graph, messages=Messages(graph.world, MessageConfig(2)), seed=3)
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Exchange, "start", start)
+        patch.setattr(Exchange, "wait", wait)
+        losses = [trainer.step(epoch)[0] for epoch in range(EPOCHS)]
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    return sent.hexdigest(), losses, weights
+
+
+def repeats_bit_for_bit(world: World, path: Path, threads: int) -> None:
+    """Check that a training repeats at once, and with pauses."""
+    graph = hpcgnn.load(path, world)
+    first = trained(graph, threads, None)
+    for pauses in (None, random.Random(world.rank)):
+        assert trained(graph, threads, pauses) == first

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import functools
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyg_models
-import pytest
 import torch
+from ranks import equivalence
+from ranks.equivalence import EPOCHS, LR, PRECISIONS, Trained, everywhere
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.mailbox import Message
+from hpcgnn.comm import World
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.train import checkpoint, label_propagation, predict
@@ -22,8 +19,7 @@ from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.task_config import LabelPropagationConfig
 
-EPOCHS, LR, SEED = 20, 0.01, 5
-PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
+SEED = 5
 BASE = hpcgnn.ModelConfig(layers=2, dropout=0.0, label_inputs=True)
 CONFIGS = {
     "gcn": replace(BASE, model="gcn", hidden=16),  # with 9 features: aggregates them first
@@ -39,21 +35,8 @@ def build(graph: LocalGraph, name: str, precision: str) -> GraphModel:
     return hpcgnn.build_model(CONFIGS[name], graph, backend=backend, dtype=dtype, seed=SEED)
 
 
-def run(graph: LocalGraph, model: GraphModel, draw: str) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
-    """The losses, the first gradients by PyG's names, and all scores by original id (gathered, because the graphs are tiny)."""
-    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS, lr=LR, labels=DRAWS[draw]))
-    losses, gradients = [], {}
-    for epoch in range(EPOCHS):
-        losses.append(trainer.step(epoch)[0])
-        if epoch == 0:
-            found = {name: p.grad.clone() for name, p in model.named_parameters()}
-            gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
-    model.eval()
-    with torch.no_grad():
-        mine = model(trainer.task.features, trainer.task.label_inputs.evaluation).double().numpy()
-    scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
-    scores[graph.original_ids.numpy()] = mine
-    return losses, gradients, graph.world.allreduce(scores)
+def run(graph: LocalGraph, model: GraphModel, draw: str) -> Trained:
+    return equivalence.run(graph, model, EPOCHS, labels=DRAWS[draw])
 
 
 def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
@@ -62,8 +45,8 @@ def initial_weights(world: World, path: Path, name: str, precision: str) -> dict
     return {key: value.clone() for key, value in model.state_dict().items()}
 
 
-def train(world: World, path: Path, name: str, draw: str, precision: str) -> tuple:
-    """The losses, the first gradients, all scores, and the initial weights."""
+def train(world: World, path: Path, name: str, draw: str, precision: str) -> tuple[Trained, dict[str, torch.Tensor]]:
+    """The results of a training, and the initial weights."""
     graph = hpcgnn.load(path, world)
     model = build(graph, name, precision)
     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -73,42 +56,25 @@ def train(world: World, path: Path, name: str, draw: str, precision: str) -> tup
 def dropout_losses(world: World, path: Path) -> list[float]:
     """The losses of a model with dropout, in double precision."""
     graph = hpcgnn.load(path, world)
-    return run(graph, build(graph, "sage-dropout", "float64"), "epoch")[0]
+    return run(graph, build(graph, "sage-dropout", "float64"), "epoch").losses
 
 
-def ranks_with_training_nodes(world: World, path: Path) -> int:
-    """The number of ranks with training nodes."""
-    counts = world.allgather(np.array([int(hpcgnn.load(path, world).masks["train_mask"].sum())]))
-    return int((counts > 0).sum())
+_drawn_nodes, _reduce = label_propagation.drawn_nodes, GradientBucket.reduce
 
 
-_drawn_nodes = label_propagation.drawn_nodes  # the original function, before a sabotage
+def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
+    return _drawn_nodes(config, seed, epoch, torch.arange(ids.numel()))
 
 
-@contextlib.contextmanager
-def sabotage(name: str) -> Iterator[None]:
-    """Inside the context, something in this process is broken, so a comparison must fail; otherwise it would prove nothing."""
-    wait, reduce = Exchange.wait, GradientBucket.reduce
+def by_mean_of_ranks(self: GradientBucket, scalars: list[float], count: int) -> tuple[list[float], int]:
+    return _reduce(self, [scalars[0] / max(count, 1), *scalars[1:]], 1)
 
-    def no_backward(self: Exchange, message: Message) -> None:
-        wait(self, message)
-        if self.is_backward:
-            message.received.zero_()
 
-    def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
-        return _drawn_nodes(config, seed, epoch, torch.arange(ids.numel()))
-
-    def by_mean_of_ranks(self: GradientBucket, scalars: list[float], count: int) -> tuple[list[float], int]:
-        return reduce(self, [scalars[0] / max(count, 1), *scalars[1:]], 1)
-
-    broken = {
-        "no-backward": (Exchange, "wait", no_backward),
-        "drawn by position": (label_propagation, "drawn_nodes", by_position),
-        "mean of the ranks' means": (GradientBucket, "reduce", by_mean_of_ranks),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*broken[name])
-        yield
+BROKEN = equivalence.BROKEN | {
+    "drawn by position": (label_propagation, "drawn_nodes", by_position),
+    "mean of the ranks' means": (GradientBucket, "reduce", by_mean_of_ranks),
+}
+sabotage = functools.partial(equivalence.sabotage, broken=BROKEN)
 
 
 def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool:
@@ -125,5 +91,4 @@ def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool
     with torch.no_grad():
         wanted = model(trainer.task.features, trainer.task.label_inputs.evaluation)
     content = checkpoint.read(world, checkpoint.folder(run_folder.path) / checkpoint.LAST, None)
-    same = torch.equal(predict.predict(graph, content), wanted)
-    return bool(world.allreduce(np.array([same], dtype=np.int64), "min")[0])
+    return everywhere(world, torch.equal(predict.predict(graph, content), wanted))
