@@ -149,9 +149,7 @@ def test_a_librarys_own_words_for_an_error_are_left_out(tmp_path):
 
 
 def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
-    """If other users may write a folder, they may have put a link there; the name is easy to guess from the host and a process
-    id.
-    """
+    """Another user who may write the folder may have put it there; the name is easy to guess."""
     victim, name = tmp_path / "victim", f".f.{whole_file._host()}.{os.getpid()}.hpcgnn.tmp"
     victim.write_text("kept")
     (tmp_path / name).symlink_to(victim)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 from rank_pool import ROOT
 
@@ -32,6 +35,13 @@ def nodes_of(path: Path) -> list[ast.AST]:
 def modules(folder: str) -> list[Path]:
     """The modules in a folder of the checkout and in the folders below it."""
     return sorted((ROOT / folder).rglob("*.py"))
+
+
+def tool(name: str) -> ModuleType:
+    """A module of tools/."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.append(str(ROOT / "tools"))
+    return importlib.import_module(name)
 
 
 def place(path: Path, line: int | None = None) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
+from checkout import assert_none, nodes_of, tool
 from rank_pool import ROOT
+
+import hpcgnn
 
 CAMPAIGN = ROOT / "tools" / "campaign"
 # Stands for a reader that no longer compares the content of an array with its checksum.
@@ -30,13 +30,8 @@ def started(out: Path, fault: Path | None) -> tuple[int, dict[str, Any]]:
     """The exit code and the record of two cases of the campaign: a changed bit in each part's features."""
     words = ["wrong_cluster", "--short", "--only", "a bit of nodes/x, part", "--out", out]
     path = os.pathsep.join(filter(None, (str(fault or ""), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, CAMPAIGN, *words],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, environment = [sys.executable, CAMPAIGN, *words], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (out / "wrong_cluster.json").exists(), done.stderr
     return done.returncode, json.loads((out / "wrong_cluster.json").read_text())
 
@@ -54,11 +49,9 @@ def test_a_check_that_is_removed_fails_the_campaign(tmp_path: Path) -> None:
 # -- tests that the campaign names -------------------------------------------------------------------------------------
 
 
-@functools.cache
 def functions_of(path: Path) -> set[str]:
     """The names of the functions that a test file defines; none if there is no such file."""
-    tree = ast.parse(path.read_text() if path.exists() else "")
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in (nodes_of(path) if path.exists() else ()) if isinstance(node, ast.FunctionDef)}
 
 
 def test_each_defect_found_has_a_test_or_a_reason() -> None:
@@ -75,21 +68,11 @@ def test_each_defect_found_has_a_test_or_a_reason() -> None:
         is_complete = is_tested if "test" in defect else bool(defect.get("left"))
         if not is_complete or not set(defect) < {"what", "test", "left"}:
             offenders.append(f"{name}: {defect}")
-    assert not offenders, "\n".join(offenders)
+    assert_none(offenders)
 
 
-@pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that makes the page, with the campaign on the path."""
-    monkeypatch.syspath_prepend(CAMPAIGN.parent)
-    from campaign import report
-
-    return report
-
-
-def test_files_that_run_under_sanitizers_exist(report: ModuleType) -> None:
-    from campaign import sanitizers
-
+def test_files_that_run_under_sanitizers_exist() -> None:
+    sanitizers = tool("campaign.sanitizers")
     names = [f"kernels/{name}.py" for name in sanitizers._FROM_PYTHON] + [name for name, _ in sanitizers._WITH_BOUNDS]
     assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
 
@@ -97,37 +80,34 @@ def test_files_that_run_under_sanitizers_exist(report: ModuleType) -> None:
 # -- tables of cases ---------------------------------------------------------------------------------------------------
 
 
-def test_every_command_has_cases(report: ModuleType) -> None:
-    from campaign.bad_input.command_line import BASES, commands, tasks
-
-    names = [name for name, _ in commands()]
-    assert sorted(names) == sorted(BASES)
-    found = {task.name for task in tasks(Path())}
+def test_every_command_has_cases() -> None:
+    cases = tool("campaign.bad_input.command_line")
+    names = [name for name, _ in cases.commands()]
+    assert sorted(names) == sorted(cases.BASES)
+    found = {task.name for task in cases.tasks(Path())}
     assert len(found) > 10_000
     assert [name for name in names if not any(task.startswith(f"command line {name} ") for task in found)] == []
 
 
-def test_every_public_function_has_cases(report: ModuleType) -> None:
-    from campaign.bad_input.public import CALLS
-
-    import hpcgnn
-
+def test_every_public_function_has_cases() -> None:
+    calls = tool("campaign.bad_input.public").CALLS
     of_package = {f"hpcgnn.{name}" for name in hpcgnn.__all__}
     of_kernels = {f"hpcgnn.kernels.{name}" for name in hpcgnn.kernels.__all__}
     no_functions = {"hpcgnn.HpcgnnError", "hpcgnn.__version__", "hpcgnn.kernels", "hpcgnn.kernels.backends"}
-    assert (of_package | of_kernels) - no_functions - CALLS.keys() == set()
-    assert [name for name, call in CALLS.items() if not call.tensors.keys() <= set(call.arguments)] == []
+    assert (of_package | of_kernels) - no_functions - calls.keys() == set()
+    assert [name for name, call in calls.items() if not call.tensors.keys() <= set(call.arguments)] == []
 
 
 # -- committed records -------------------------------------------------------------------------------------------------
 
 
-def test_the_page_follows_from_the_records(report: ModuleType) -> None:
+def test_the_page_follows_from_the_records() -> None:
     documents = ROOT / "docs" / "reliability"
-    assert report.page(documents) == documents.with_suffix(".md").read_text()
+    assert tool("campaign.report").page(documents) == documents.with_suffix(".md").read_text()
 
 
-def test_every_section_has_a_record_of_a_long_run_without_failures(report: ModuleType) -> None:
+def test_every_section_has_a_record_of_a_long_run_without_failures() -> None:
+    report = tool("campaign.report")
     records = report.records(ROOT / "docs" / "reliability")
     assert [record["section"] for record in records] == list(report.NAMES)
     for record in records:

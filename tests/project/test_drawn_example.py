@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from types import ModuleType
 from xml.etree import ElementTree
 
+import checkout
 import pytest
-from rank_pool import ROOT
 
 AGAIN = "run `python tools/draw_example.py`"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw_example", ROOT / "tools" / "draw_example.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for the module that they are in
-    spec.loader.exec_module(module)
-    return module
+    return checkout.tool("draw_example")
 
 
 @pytest.fixture(scope="module")

@@ -94,9 +94,7 @@ def test_no_file_imports_itself_in_a_circle() -> None:
 
 
 def test_tensors_become_arrays_in_few_places() -> None:
-    """Only kernels, the boundary to MPI, loaders of other libraries' files, and the two functions for indices and results may
-    do it.
-    """
+    """In kernels, at the boundary to MPI, in loaders of other libraries' files, and for indices and results in host.py."""
     allowed = ("kernels/", "comm/", "data/sources/", "host.py")
     assert_none(
         f"{place(path, number)}: {line.strip()}"

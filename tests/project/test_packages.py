@@ -1,6 +1,4 @@
-"""Package recipes: they are readable, of this version, and have the dependencies of setup.cfg; and the commit that a build
-names.
-"""
+"""Package recipes are readable, of this version, and have the dependencies of setup.cfg; a build names its commit."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from hpcgnn import version
 from hpcgnn.launch import job_scripts
 
 PACKAGING = ROOT / "packaging"
+(EASYBUILD,) = (PACKAGING / "easybuild").glob("*.eb")
 # Names of a package in other package indexes, where they differ from PyPI's.
 IN_CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "xxhash": "python-xxhash"}
 # Spack has METIS and ParMETIS, but no recipes for these. conda-forge has no kaminpar.
@@ -45,44 +44,30 @@ def least(asked: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def spack_dependencies() -> dict[str, tuple[int, ...]]:
-    text = (PACKAGING / "spack" / "package.py").read_text()
-    return {name: least(asked) for name, asked in re.findall(r'depends_on\("py-([a-z0-9-]+)@([0-9.]+):"', text)}
-
-
-def conda_dependencies() -> dict[str, tuple[int, ...]]:
-    recipe = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").read_text())
-    lines = (line.split(" >=") for line in recipe["requirements"]["run"])
-    return {name: least(asked) for name, asked in lines}
-
-
-def test_spack_installs_what_setup_cfg_asks_for() -> None:
-    wanted = {name: least(asked) for name, asked in dependencies().items() if name not in WITHOUT["spack"]}
-    assert {name: asked for name, asked in spack_dependencies().items() if name != "setuptools"} == wanted
-
-
-def test_conda_installs_what_setup_cfg_asks_for() -> None:
-    wanted = {
-        IN_CONDA.get(name, name): least(asked) for name, asked in dependencies().items() if name not in WITHOUT["conda"]
-    }
-    assert {name: asked for name, asked in conda_dependencies().items() if name != "python"} == wanted
+def test_recipes_install_what_setup_cfg_asks_for() -> None:
+    spack = re.findall(r'depends_on\("py-([a-z0-9-]+)@([0-9.]+):"', (PACKAGING / "spack" / "package.py").read_text())
+    conda = yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").read_text())["requirements"]["run"]
+    asked = {"spack": dict(spack), "conda": dict(line.split(" >=") for line in conda)}
+    for index, recipe in asked.items():
+        names = {name: IN_CONDA.get(name, name) if index == "conda" else name for name in dependencies()}
+        wanted = {names[name]: least(version) for name, version in dependencies().items() if name not in WITHOUT[index]}
+        beside = ("setuptools", "python")
+        assert {name: least(version) for name, version in recipe.items() if name not in beside} == wanted, index
 
 
 def test_recipes_in_python_are_python() -> None:
-    (easybuild,) = (PACKAGING / "easybuild").glob("*.eb")
-    for recipe in (PACKAGING / "spack" / "package.py", easybuild):
+    for recipe in (PACKAGING / "spack" / "package.py", EASYBUILD):
         assert ast.parse(recipe.read_text(), str(recipe)).body
 
 
 def test_all_name_this_version() -> None:
-    (recipe,) = (PACKAGING / "easybuild").glob("*.eb")
-    easybuild = runpy.run_path(str(recipe))
+    easybuild = runpy.run_path(str(EASYBUILD))
     found = {
         "setup.cfg": version.__version__,
         "CITATION.cff": yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"],
         "conda": yaml.safe_load((PACKAGING / "conda" / "recipe.yaml").read_text())["context"]["version"],
         "easybuild": easybuild["version"],
-        "easybuild's file": recipe.name.split("-")[1],
+        "easybuild's file": EASYBUILD.name.split("-")[1],
         "spack": re.findall(r'version\("([^"]+)"\)', (PACKAGING / "spack" / "package.py").read_text())[0],
         "CHANGELOG.md": re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0],
     }
@@ -90,8 +75,7 @@ def test_all_name_this_version() -> None:
 
 
 def test_easybuild_takes_tested_versions() -> None:
-    (recipe,) = (PACKAGING / "easybuild").glob("*.eb")
-    found = runpy.run_path(str(recipe))
+    found = runpy.run_path(str(EASYBUILD))
     tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert {name: asked for name, asked, *_ in found["exts_list"] if name != "hpcgnn" and tested[name] != asked} == {}
 
@@ -136,28 +120,26 @@ def test_a_build_has_all_files_of_the_package(tmp_path: Path) -> None:
         assert (tmp_path / "hpcgnn" / "launch" / "jobs" / name).read_bytes() == (ROOT / "jobs" / name).read_bytes()
 
 
-def test_a_build_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "hpcgnn"
-    package.mkdir()
-    monkeypatch.setattr(version, "_PACKAGE", package)
-    monkeypatch.setattr(version, "COMMIT_FILE", package / "commit.txt")
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the version is looked for."""
+    folder = tmp_path / "hpcgnn"
+    folder.mkdir()
+    monkeypatch.setattr(version, "_PACKAGE", folder)
+    monkeypatch.setattr(version, "COMMIT_FILE", folder / "commit.txt")
+    return folder
+
+
+def test_a_build_names_its_commit(package: Path) -> None:
     assert version.in_words() == f"hpcgnn {version.__version__}"
     (package / "commit.txt").write_text("abcdef123456\n")
     assert version.in_words() == f"hpcgnn {version.__version__} (commit abcdef123456)"
 
 
-def test_a_checkout_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*words: str) -> None:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
-
-    package = tmp_path / "hpcgnn"
-    package.mkdir()
+def test_a_checkout_names_its_commit(package: Path) -> None:
     (package / "file").write_text("1")
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "first")
-    monkeypatch.setattr(version, "_PACKAGE", package)
+    for words in ("init -q", "add -A", "-c user.name=a -c user.email=a@b commit -qm first"):
+        subprocess.run(["git", "-C", package.parent, *words.split()], check=True, capture_output=True)
     assert re.fullmatch(r"[0-9a-f]{12}", version.commit())
     (package / "file").write_text("2")
     assert re.fullmatch(r"[0-9a-f]{12}, with local changes", version.commit())

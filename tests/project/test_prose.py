@@ -5,17 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from rank_pool import ROOT
+from checkout import tool
 from requires import require_module
 
 
 @pytest.fixture
-def prose(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def prose() -> ModuleType:
     require_module("proselint")
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    import prose
-
-    return prose
+    return tool("prose")
 
 
 def test_only_what_is_against_the_style_is_found(prose: ModuleType) -> None:

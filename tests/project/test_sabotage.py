@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from checkout import tool
 from rank_pool import ROOT
 
 # Two faults in one function: its test sees one of them, and the other changes nothing.
@@ -29,23 +29,16 @@ test = "tests/test_typed.py::test_a_problem_names_the_field"
 """
 
 
-@pytest.fixture
-def sabotage(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    import sabotage
-
-    return sabotage
-
-
-def test_every_fault_fits_the_source_and_names_a_test(sabotage: ModuleType) -> None:
+def test_every_fault_fits_the_source_and_names_a_test() -> None:
+    sabotage = tool("sabotage")
     entries = sabotage.faults(sorted(sabotage.LISTS.glob("*.toml")))
     assert len(entries) >= 150
     places = [(entry.file, entry.old, entry.new) for entry in entries]
     assert [place for place in places if places.count(place) > 1] == []
 
 
-def test_an_entry_that_no_longer_fits_is_named(sabotage: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "list.toml"
+def test_an_entry_that_no_longer_fits_is_named(tmp_path: Path) -> None:
+    sabotage, path = tool("sabotage"), tmp_path / "list.toml"
     path.write_text(
         LIST.replace('">=": "of at least"', "no such text") + LIST.replace("test_a_problem", "test_no_problem")
     )
