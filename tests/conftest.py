@@ -22,6 +22,9 @@ if not torch.cuda.is_available():
 from hypothesis import settings
 from rank_pool import ROOT, RankPool, launched
 from requires import require
+from warm_commands import warm_commands
+
+from hpcgnn.launch import mpiexec
 
 settings.register_profile("repeatable", derandomize=True)  # a failure here can be repeated by others
 settings.load_profile("repeatable")
@@ -81,13 +84,29 @@ def mpirun() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
-def mpi_ranks() -> Iterator[Callable[[int], RankPool]]:
-    """``mpi_ranks(n)``: ``n`` ranks that run programs and command lines; all tests share one launch."""
-    yield from _pools(lambda pool: None)
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with ``python`` and ``hpcgnn``, which start at once."""
+    folder = tmp_path_factory.mktemp("warm")
+    with warm_commands(folder):
+        yield folder
 
 
 @pytest.fixture(scope="session")
-def device_ranks() -> Iterator[Callable[[int], RankPool]]:
+def python_of_ranks(request: pytest.FixtureRequest) -> str:
+    """The Python that starts shared ranks. MPICH gives a rank a connection to its launcher, which a fork elsewhere lacks."""
+    _require_launcher()
+    is_open_mpi = "--bind-to" in mpiexec.command(1)  # the flag of Hydra has one hyphen
+    return str(request.getfixturevalue("warm") / "python") if is_open_mpi else sys.executable
+
+
+@pytest.fixture(scope="session")
+def mpi_ranks(python_of_ranks: str) -> Iterator[Callable[[int], RankPool]]:
+    """``mpi_ranks(n)``: ``n`` ranks that run programs and command lines; all tests share one launch."""
+    yield from _pools(python_of_ranks, lambda pool: None)
+
+
+@pytest.fixture(scope="session")
+def device_ranks(python_of_ranks: str) -> Iterator[Callable[[int], RankPool]]:
     """The same for programs that use the stand-in (tests/standin).
 
     torch counts devices at the first backward pass of a process, so the stand-in must be known by then, and it must not appear
@@ -95,16 +114,15 @@ def device_ranks() -> Iterator[Callable[[int], RankPool]]:
     """
     from ranks.devices import know_standin
 
-    yield from _pools(lambda pool: None if torch.cuda.is_available() else pool.run(know_standin))
+    yield from _pools(python_of_ranks, lambda pool: None if torch.cuda.is_available() else pool.run(know_standin))
 
 
-def _pools(prepare: Callable[[RankPool], object]) -> Iterator[Callable[[int], RankPool]]:
-    _require_launcher()
+def _pools(python: str, prepare: Callable[[RankPool], object]) -> Iterator[Callable[[int], RankPool]]:
     pools: dict[int, RankPool] = {}
 
     def of(size: int) -> RankPool:
         if size not in pools:
-            pools[size] = RankPool(size)
+            pools[size] = RankPool(size, python)
             prepare(pools[size])
         return pools[size]
 

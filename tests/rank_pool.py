@@ -51,7 +51,9 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of every rank of a pool: a command line of hpcgnn, or a program, called with its World and arguments."""
+    """The work of every rank of a pool: a command line of hpcgnn, in which ``{rank}`` stands for the rank's number, or a
+    program, called with its World and arguments.
+    """
 
     command: tuple[str, ...] | None = None
     program: Callable[..., Any] | None = None
@@ -85,10 +87,11 @@ class Completed:
 
 
 class RankPool:
-    """``size`` MPI ranks that wait for work without spinning. They are started when they are first needed."""
+    """``size`` MPI ranks that wait for work without spinning. They are started when they are first needed, by ``python``."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, python: str = sys.executable) -> None:
         self.size = size
+        self._python = python
         self._launcher: subprocess.Popen[str] | None = None
         self._ranks: list[connection.Connection] = []  # by rank
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # what the launcher and the ranks print
@@ -142,7 +145,7 @@ class RankPool:
                 server.bind(f"{folder}/socket")
                 server.listen(self.size)
                 server.settimeout(0.2)
-                worker = [sys.executable, "-m", "rank_worker", f"{folder}/socket"]
+                worker = [self._python, "-m", "rank_worker", f"{folder}/socket"]
                 self._launcher = subprocess.Popen(
                     [*mpiexec.command(self.size, 1), *worker],
                     stdin=subprocess.DEVNULL,

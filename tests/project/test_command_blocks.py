@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,18 @@ from checkout import place
 from page_blocks import blocks, needs, pages, script_of
 from rank_pool import ROOT
 from virtual_clusters import require_rights
-from warm_commands import warm_commands
 
 _SECONDS = 300
 _MARKS = {"": "launches", "virtual hosts": "virtual_cluster", "slurm": "slurm"}
 
 PAGES = pages()
-# These pages are about an installation: here, commands start as they do for a user.
-COLD = {ROOT / "README.md", ROOT / "docs" / "how-to" / "install.md"}
+COLD = ROOT / "docs" / "how-to" / "install.md"  # here, commands start as they do for a user
 RUN = [page for page in PAGES if any(block.kind == "bash" for block in blocks(page))]
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A folder with ``python`` and ``hpcgnn``, which start at once."""
-    folder = tmp_path_factory.mktemp("warm")
-    with warm_commands(folder):
-        yield str(folder)
-
-
-def run(script: str, folder: Path, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, folder: Path, first: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a user of this environment does, with the programs in the folder ``first``."""
-    tools = os.pathsep.join([*filter(None, [first]), str(Path(sys.executable).parent), os.environ["PATH"]])
+    tools = os.pathsep.join([*map(str, filter(None, [first])), str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
@@ -54,7 +43,7 @@ def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.Fi
     if needs(page) == "virtual hosts":
         require_rights()
     environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
-    first = "" if needs(page) or page in COLD else request.getfixturevalue("warm")
+    first = None if needs(page) or page == COLD else request.getfixturevalue("warm")
     done = run(script_of(page), tmp_path, first, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
