@@ -4,11 +4,8 @@ runs on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from rank_pool import RankPool
 
 KINDS = [pytest.param("cuda", marks=pytest.mark.gpu)]
 if not torch.cuda.is_available():
@@ -21,9 +18,3 @@ def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return request.param
-
-
-@pytest.fixture
-def ranks(device_ranks: Callable[[int], RankPool]) -> Callable[[int], RankPool]:
-    """``ranks(n)``: ``n`` ranks that know the stand-in."""
-    return device_ranks

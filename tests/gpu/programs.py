@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import small_graphs
 import torch
-from gpu.proxy import NAME, on_device
-from ranks.on_device import trainer_of
+from gpu.proxy import NAME, every_operator, on_device
+from ranks.on_device import graph_of, trainer_of
 from standin import standin, waits
 
 import hpcgnn
@@ -21,10 +20,7 @@ from hpcgnn import kernels
 from hpcgnn.comm import MessageConfig, Messages, World
 from hpcgnn.comm.transport import DeviceTransport
 from hpcgnn.devices import CPU, Device, device_of
-from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, spmm
-from hpcgnn.kernels.messages import decode_rows, encode_rows
-from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.kernels import Csr, spmm
 from hpcgnn.nn import make_aggregator
 from hpcgnn.train.run_folder import RunFolder
 
@@ -34,9 +30,7 @@ WIDTH = 24
 
 @dataclass
 class Losses:
-    """The results of one rank: the loss of each epoch, the bytes that all ranks sent in each, and whether its messages are
-    staged.
-    """
+    """The losses of one rank, the bytes that all ranks sent in each epoch, and whether its messages are staged."""
 
     losses: list[float]
     bytes_sent: list[int]
@@ -58,16 +52,10 @@ def kind_of_rank(world: World, kind: str) -> str:
     return word if not other else ("cpu" if world.rank == 0 else other)
 
 
-def graph_of(world: World, folder: Path) -> LocalGraph:
-    """A small graph on the host, the same for any number of ranks."""
-    arrays = small_graphs.random_multigraph(nodes=200, edges=1500)
-    return small_graphs.on_ranks(world, arrays, folder / f"graph-{world.size}.h5")
-
-
 def losses_of(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> Losses:
     """The losses of a short training, with dropout if the settings have it."""
     trainer = trainer_of(
-        graph_of(world, folder), device_of_kind(kind_of_rank(world, kind)), settings | {"epochs": EPOCHS}
+        graph_of(world, folder, "multigraph"), device_of_kind(kind_of_rank(world, kind)), settings | {"epochs": EPOCHS}
     )
     return over_epochs(trainer)
 
@@ -84,7 +72,7 @@ def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
     """The losses of a distributed model of PyG's layers."""
     from torch_geometric.nn import GraphSAGE
 
-    graph = graph_of(world, folder).to(device_of_kind(kind_of_rank(world, kind)))
+    graph = graph_of(world, folder, "multigraph").to(device_of_kind(kind_of_rank(world, kind)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = GraphSAGE(graph.meta.num_features, 16, 2, graph.meta.num_classes).to(graph.device.torch_device)
@@ -95,7 +83,7 @@ def losses_of_pyg(world: World, folder: Path, kind: str) -> Losses:
 def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
     """A digest of the bytes that this rank receives in one exchange of aggregated rows."""
     device = device_of_kind(kind_of_rank(world, kind))
-    graph = graph_of(world, folder).to(device)
+    graph = graph_of(world, folder, "multigraph").to(device)
     messages = Messages(world, MessageConfig(bits=bits, collective="alltoallv"), device=device)
     aggregator = make_aggregator(graph, "sum", "hybrid", messages=messages)
     plan, exchange = aggregator.plan, aggregator.exchange
@@ -112,7 +100,7 @@ def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
 
 def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[float]:
     """The losses of a run that begins on one device and is resumed on another one, from its checkpoint."""
-    graph, run = graph_of(world, folder), RunFolder(folder / "-".join(("run", *kinds)))
+    graph, run = graph_of(world, folder, "multigraph"), RunFolder(folder / "-".join(("run", *kinds)))
     for number, kind in enumerate(kinds):
         settings = {"model": "sage", "epochs": EPOCHS if number else 2, "eval_every": EPOCHS}
         trainer = trainer_of(graph, device_of_kind(kind), settings, run)
@@ -124,7 +112,9 @@ def moved_between(world: World, folder: Path, kinds: tuple[str, str]) -> list[fl
 
 def step_that_does_not_wait(world: World, folder: Path, kind: str, model: str) -> int:
     """The number of times that the host waits for the device in a step. On a GPU such a wait raises an error, except in MPI."""
-    trainer = trainer_of(graph_of(world, folder), device_of_kind(kind), {"model": model, "epochs": EPOCHS})
+    trainer = trainer_of(
+        graph_of(world, folder, "multigraph"), device_of_kind(kind), {"model": model, "epochs": EPOCHS}
+    )
     for _ in range(2):  # the first epoch computes and keeps data about matrices
         trainer.run_epoch()
     with refused(kind) as asked:
@@ -146,45 +136,12 @@ def refused(kind: str) -> Iterator[Any]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def by_proxy(world: World) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """The results of the stand-in's kernels behind the proxy, and of native kernels: sums, activations, messages."""
+def by_proxy(world: World) -> list[list[torch.Tensor]]:
+    """The results of the stand-in's kernels behind the proxy, and of native kernels."""
     del world
     kernels.register(on_device(standin().torch_device, "standin"))
-    found = []
-    for function in (added_sums, activated, encoded):
-        torch.manual_seed(0)
-        given = function(NAME)
-        torch.manual_seed(0)
-        found.append((given, function("native")))
-    return found
-
-
-def added_sums(backend: str) -> list[torch.Tensor]:
-    """Sums that are added to earlier values."""
-    csr, x = Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2), torch.randn(2, 5)
-    return [spmm(csr, x, torch.ones(3), out=torch.ones(2, 5), backend=backend)]
-
-
-def activated(backend: str) -> list[torch.Tensor]:
-    """Activations with a norm, a mask, a view, and a gradient whose elements share memory."""
-    x = torch.randn(6, 4).t().contiguous().t().requires_grad_()
-    norm, mask = Norm(torch.rand(4), torch.rand(4), 1e-5), DropoutMask(torch.arange(6), 7, 0.3)
-    y = activation(x, norm, mask, backend)
-    return [y.detach(), torch.autograd.grad(y, x, torch.ones(()).expand(6, 4))[0]]
-
-
-def encoded(backend: str) -> list[torch.Tensor]:
-    """Rows that are encoded in place, and the number of rows that are not finite."""
-    x, rows, bits = torch.randn(3, 8), torch.arange(3), 2
-    x[1, 2] = torch.nan
-    size = payload_bytes(8, bits)
-    places = rows * size, 3 * size + rows * PARAMS_BYTES
-    buffer, out = torch.zeros(3 * (size + PARAMS_BYTES), dtype=torch.uint8), torch.zeros(3, 8)
-    counts = [
-        encode_rows(x, rows, bits, 1, buffer, *places, backend=backend),
-        decode_rows(buffer, *places, bits, out, rows, backend=backend),
-    ]
-    return [buffer, out.nan_to_num(9.0), torch.tensor([int(count) for count in counts])]
+    csr = Csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), 2)
+    return [every_operator(name, csr) for name in (NAME, "native")]
 
 
 def relative(found: list[float], wanted: list[float]) -> float:

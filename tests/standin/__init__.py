@@ -17,13 +17,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from gpu.proxy import Redirected, converted
 
 from hpcgnn import devices, kernels
 from hpcgnn.devices.cpu import CpuDevice
-from hpcgnn.kernels.backend import FEATURES, Backend
+from hpcgnn.kernels.backend import FEATURES, Backend, choose
 from hpcgnn.kernels.contract import OPERATORS, Operators
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.operands import DropoutMask, Norm
 
 SOURCE = Path(__file__).with_name("standin.cpp")
 BUILD = Path(__file__).parents[2] / "build" / "standin"
@@ -58,13 +58,8 @@ def library() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may need it at once
         if not path.exists():
             temporary = path.with_suffix(".tmp")
-            options = [
-                "-std=c++20",
-                "-O1",
-                "-shared",
-                "-fPIC",
-                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-            ]
+            abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+            options = ["-std=c++20", "-O1", "-shared", "-fPIC", abi]
             includes = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
             libraries = [f"-L{lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
             subprocess.run(["g++", *options, *includes, SOURCE, "-o", temporary, *libraries], check=True)
@@ -142,18 +137,6 @@ def host_alias(x: torch.Tensor) -> torch.Tensor:
     return x if x.is_cpu else torch.ops.standin.alias(x)
 
 
-def _on_host(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return host_alias(value.detach())
-    if isinstance(value, Csr):
-        return _matrix(value)
-    if isinstance(value, Norm):
-        return Norm(_on_host(value.weight), _on_host(value.bias), value.eps)
-    if isinstance(value, DropoutMask):
-        return DropoutMask(_on_host(value.ids), value.key, value.probability)
-    return value
-
-
 _MATRICES: dict[Csr, Csr] = {}
 
 
@@ -161,42 +144,24 @@ def _matrix(csr: Csr) -> Csr:
     """The same matrix on the host. It is kept, because kernels store data with a matrix."""
     weight = None if csr.weight is None else host_alias(csr.weight)
     if csr.structure not in _MATRICES:
-        structure = csr.structure
-        _MATRICES[structure] = Csr(
-            host_alias(structure.indptr), host_alias(structure.indices), csr.num_cols, check=False
-        )
+        indptr, indices = host_alias(csr.indptr), host_alias(csr.indices)
+        _MATRICES[csr.structure] = Csr(indptr, indices, csr.num_cols, check=False)
     plain = _MATRICES[csr.structure]
     return plain if weight is None else plain.with_weight(weight)
 
 
-class _OnHost:
-    """The functions of another backend's module, for tensors of the stand-in."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._module, name)
-
-        @functools.wraps(function)
-        def called(*given: Any) -> Any:
-            result = function(*map(_on_host, given))
-            if isinstance(result, torch.Tensor):
-                return result.to(WHERE)
-            counts = name in ("encode_rows", "decode_rows")
-            return torch.tensor(result).to(WHERE) if counts else result
-
-        return called
+def _call_here(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a kernel with the same bytes as tensors of the host."""
+    result = function(*(converted(value, lambda tensor: host_alias(tensor.detach()), _matrix) for value in given))
+    is_count = function.__name__ in ("encode_rows", "decode_rows")
+    return torch.as_tensor(result).to(WHERE) if is_count or isinstance(result, torch.Tensor) else result
 
 
 def backend_of(name: str) -> Backend:
     """The kernels of another backend, for the stand-in."""
 
     def load() -> Operators:
-        from hpcgnn.kernels.backend import choose
-
-        modules = {each.name: _OnHost(choose(each, name)) for each in OPERATORS}
-        return Operators(**modules)
+        return Operators(**{each.name: Redirected(choose(each, name), _call_here) for each in OPERATORS})
 
     return Backend("standin", load, devices=("standin",), dtypes=FEATURES, rank=9)
 
