@@ -1,8 +1,9 @@
-"""Run folders with numbers that tests look for, made without a training."""
+"""Run folders and studies with numbers that tests look for, made without a training."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
+from hpcgnn.study import records, specification
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, Ranks, first_ranks
 from hpcgnn.train.run_config import RunConfig
 
@@ -68,3 +70,19 @@ def run_folder(
     (path / "summary.json").write_text(json.dumps(told | summary))
     (path / "ranks.json").write_text(json.dumps(msgspec.to_builtins(ranks(size, len(lines)))))
     return path
+
+
+def specified(folder: Path, text: str) -> specification.Specification:
+    """The specification of a study with this text."""
+    path = folder / records.SPECIFICATION
+    path.write_text(text)
+    return specification.read(path)
+
+
+def study(folder: Path, text: str, told: Callable[[specification.Run], dict[str, Any]]) -> Path:
+    """A study with a record of every run, which has finished unless ``told`` says otherwise; told: further fields of a record."""
+    folder.mkdir(exist_ok=True)
+    for run in specified(folder, text).runs:
+        fields = {"status": records.FINISHED, "machine": records.machine_facts()} | told(run)
+        records.append(folder, records.Record(key=run.key, configuration=run.configuration, **fields))
+    return folder

@@ -67,7 +67,8 @@ def _done(work: Work) -> Answer:
     try:
         if work.program is not None:
             return Answer(work.program(MpiWorld(timeout_seconds=TIMEOUT_SECONDS), *work.arguments))
-        sys.argv = ["hpcgnn", *(work.command or ())]
+        rank = str(job.launcher_rank())
+        sys.argv = ["hpcgnn", *(word.replace("{rank}", rank) for word in work.command or ())]
         command_line()
     except SystemExit as end:
         return Answer(code=end.code if isinstance(end.code, int) else int(end.code is not None))

@@ -14,10 +14,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rank_pool import ranks_of
+from rank_pool import ROOT, ranks_of
 
 from hpcgnn.cli.main import cli
 from hpcgnn.launch import mpiexec
+
+
+def hpcgnn(*words: object, **environment: object) -> subprocess.CompletedProcess[str]:
+    command, given = [sys.executable, "-m", "hpcgnn", *map(str, words)], {k: str(v) for k, v in environment.items()}
+    return subprocess.run(command, env=os.environ | given, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_an_error_is_one_write(tmp_path: Path) -> None:
@@ -36,39 +41,34 @@ def test_an_error_is_one_write(tmp_path: Path) -> None:
     assert str(tmp_path) in sentence
 
 
-INTERRUPTED = Path(__file__).parents[1] / "ranks" / "interrupted.py"
+ENDS = ROOT / "tests" / "ranks" / "ends.py"
 SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
 
 
-def run_interrupted(place: str, rank: int = 0) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    ("place", "rank", "said"),
+    [
+        ("in_conversion_of_ctypes", 0, SENTENCE),
+        ("in_finaliser", 0, SENTENCE),
+        ("while_cleaning_up", 0, SENTENCE),
+        ("again_and_again", 0, SENTENCE),
+        ("again_and_again", 1, ""),  # it leaves the sentence to another rank
+        ("at_exit", 0, ""),  # the command has ended
+    ],
+)
+def test_an_interruption_ends_in_a_sentence_wherever_it_arrives(place: str, rank: int, said: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
-    command = [sys.executable, INTERRUPTED, place]
-    return subprocess.run(
-        command, env=environment | {"SLURM_PROCID": str(rank)}, capture_output=True, text=True, timeout=120
-    )
-
-
-@pytest.mark.parametrize("place", ["in_conversion_of_ctypes", "in_finaliser", "while_cleaning_up", "again_and_again"])
-def test_an_interruption_ends_in_a_sentence_wherever_it_arrives(place: str) -> None:
-    job = run_interrupted(place)
-    assert (job.returncode, job.stderr) == (130, SENTENCE)
+    environment |= {"SLURM_PROCID": str(rank)}
+    command = [sys.executable, ENDS, place]
+    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (job.returncode, job.stderr) == (130, said)
     assert job.stdout == ("cleaned up\n" if place == "while_cleaning_up" else "")
-
-
-def test_an_interruption_after_the_command_is_silent() -> None:
-    job = run_interrupted("at_exit")
-    assert (job.returncode, job.stderr) == (130, "")
-
-
-def test_a_rank_that_leaves_the_sentence_to_another_is_silent_if_the_signal_is_repeated() -> None:
-    job = run_interrupted("again_and_again", rank=1)
-    assert (job.returncode, job.stderr) == (130, "")
 
 
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_ranks_that_wait_end_in_one_sentence_if_the_signal_is_repeated() -> None:
-    command = [*mpiexec.command(2, 1), sys.executable, INTERRUPTED, "in_wait"]
+    command = [*mpiexec.command(2, 1), sys.executable, ENDS, "in_wait"]
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert [job.stdout.readline() for _ in range(2)] == ["waiting\n"] * 2
@@ -98,25 +98,24 @@ def test_a_mistyped_command_has_a_suggestion() -> None:
 @pytest.mark.parametrize(
     "arguments", [["train", "{name}.h5", "--out", "run"], ["convert", "{name}", "g.h5"], ["{name}"]]
 )
-def test_names_give_no_orders_to_a_terminal(tmp_path: Path, arguments: list[str]) -> None:
+def test_names_give_no_orders_to_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     name = "a\x1b]0;title\x07\x9b2J\nhpcgnn: error: another"
-    command = [sys.executable, "-m", "hpcgnn", *(each.format(name=name) for each in arguments)]
-    job = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120)
+    job = hpcgnn(*(each.format(name=name) for each in arguments))
     assert job.returncode in (1, 2)
-    assert not {b"\x1b"[0], b"\x07"[0]} & set(job.stderr)
-    assert rb"a\x1b]0;title\x07\x9b2J" in job.stderr
+    assert not {"\x1b", "\x07"} & set(job.stderr)
+    assert r"a\x1b]0;title\x07\x9b2J" in job.stderr
 
 
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR"])
 def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variable: str) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5", "--quiet"]
     for mode, code in ((0o777, 1), (0o1777, 1), (0o775, 0)):
         folder.chmod(mode)
-        job = subprocess.run(
-            command, env=os.environ | {variable: str(folder)}, capture_output=True, text=True, timeout=120
-        )
+        job = hpcgnn("convert", "digits", tmp_path / "g.h5", "--quiet", **{variable: folder})
         assert job.returncode == code, job.stderr
         if code:
             assert f"{variable} is {folder}, which everybody may write" in job.stderr
@@ -125,11 +124,8 @@ def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variabl
 
 def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    command = [sys.executable, "-m", "hpcgnn", "info", "--json"]  # starts MPI
     for value, code in ((tmp_path / "file", 1), (tmp_path, 0), ("", 0)):
-        job = subprocess.run(
-            command, env=os.environ | {"TMPDIR": str(value)}, capture_output=True, text=True, timeout=120
-        )
+        job = hpcgnn("info", "--json", TMPDIR=value)  # starts MPI
         assert job.returncode == code, job.stderr
         if code:
             assert job.stderr.startswith(f"hpcgnn: error: TMPDIR is {value}, which is not a folder")
@@ -138,7 +134,7 @@ def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("study", "list", "A" * 300), ("report", "/".join(["a" * 100] * 50))])
 def test_a_name_that_no_file_can_have_is_a_sentence(arguments: tuple[str, ...]) -> None:
-    job = subprocess.run([sys.executable, "-m", "hpcgnn", *arguments], capture_output=True, text=True, timeout=120)
+    job = hpcgnn(*arguments)
     assert job.returncode in (1, 2)
     assert "Traceback" not in job.stderr
     assert "too long" in job.stderr
@@ -159,7 +155,7 @@ def test_a_name_that_no_file_can_have_is_a_sentence(arguments: tuple[str, ...]) 
     ],
 )
 def test_numbers_that_are_none_and_names_that_are_none_are_one_sentence(words, sentence):
-    done = subprocess.run([sys.executable, "-m", "hpcgnn", *words], capture_output=True, text=True, check=False)
+    done = hpcgnn(*words)
     assert done.returncode in (1, 2)
     assert re.search(sentence, done.stderr.splitlines()[-1])
     assert "Traceback" not in done.stderr
@@ -181,9 +177,8 @@ Fore = Style = _Codes()
 
 def test_libraries_print_no_colours(tmp_path: Path) -> None:
     (tmp_path / "colorama.py").write_text(_COLORAMA)
-    command = [sys.executable, "-m", "hpcgnn", "convert", "digits", tmp_path / "g.h5"]  # runs numba's loops
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    job = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    job = hpcgnn("convert", "digits", tmp_path / "g.h5", PYTHONPATH=path)  # runs numba's loops
     assert job.returncode == 0, job.stderr
     assert "1,797" in job.stdout
     assert "\x1b" not in job.stdout + job.stderr
@@ -196,9 +191,8 @@ def test_a_missing_out_has_an_example() -> None:
 
 
 def test_a_graph_in_place_of_a_run_is_called_so(tmp_path: Path) -> None:
-    data = Path(__file__).parents[1] / "data"
+    data = ROOT / "tests" / "data"
     path = data / "graph-version-3.h5"
-    command = ["predict", data / "parts-version-3.h5", path, "--out", tmp_path / "scores.h5"]
-    job = subprocess.run([sys.executable, "-m", "hpcgnn", *command], capture_output=True, text=True, timeout=120)
+    job = hpcgnn("predict", data / "parts-version-3.h5", path, "--out", tmp_path / "scores.h5")
     assert job.returncode == 1
     assert job.stderr == f"hpcgnn: error: {path} is a graph file, but a run folder or a checkpoint is needed\n"

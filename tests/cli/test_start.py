@@ -1,4 +1,4 @@
-"""Commands report wrong arguments before torch or numba is imported."""
+"""Commands have help with an example, and report wrong arguments before torch or numba is imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import click
+from click.testing import CliRunner
 
 from hpcgnn.cli.main import cli
 
@@ -59,3 +60,11 @@ def test_wrong_options_are_told_before_large_packages_are_imported() -> None:
 def test_settings_and_studies_are_told_without_large_packages() -> None:
     lines = ("train", "--help"), ("study", "list"), ("study", "list", "--json")
     assert started(*lines, ("train", "parts.h5", "--out", "run", "--bits", "3")) == [(0, [])] * 3 + [(2, [])]
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    helps = {words: CliRunner().invoke(cli, [*words, "--help"]).output for words in commands(cli)}
+    offenders = [
+        words for words, text in helps.items() if "xample" not in text or f"hpcgnn {' '.join(words)}" not in text
+    ]
+    assert offenders == []

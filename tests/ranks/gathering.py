@@ -70,15 +70,6 @@ def in_windows(world: World, folder: str) -> None:
             assert torch.equal(result, expected)
 
 
-def labels_and_scores(world: World, folder: str) -> torch.Tensor | None:
-    """A model's gathered scores, which are the same for any number of ranks except for rounding."""
-    graph = graph_of(world, folder)
-    check(world, hpcgnn.gather(graph.y, graph), torch.from_numpy(small_graphs.random_multigraph().y))
-    torch.manual_seed(0)
-    model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=2, hidden=8, dropout=0.0), graph)
-    return hpcgnn.gather(model(graph.features), graph)
-
-
 def refused(world: World, folder: str) -> list[str]:
     """The sentences of ranks for each of :func:`wrong`, where only the last rank's argument is wrong."""
     graph = graph_of(world, folder)

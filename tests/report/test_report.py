@@ -1,4 +1,4 @@
-"""``hpcgnn report``: pages about a run and about several runs, whatever their folders contain."""
+"""``hpcgnn report``: pages about a run, about several runs and about a study, whatever their folders contain."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from hpcgnn.cli.report import report
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.report import drawing, words
 from hpcgnn.report.comparison import comparison_page
-from hpcgnn.report.page import Page, as_html, as_markdown
+from hpcgnn.report.page import Page, Picture, as_html, as_markdown
 from hpcgnn.report.run_files import read_run
 from hpcgnn.report.run_page import run_page
+from hpcgnn.report.study_page import study_of, study_page
+from hpcgnn.study import catalogue, records, specification
+from hpcgnn.study.records import Record
 from hpcgnn.study.summary import Figure, Series
 
 _EMPTY = ("meta", "link", "img", "br", "hr", "input")
@@ -55,13 +58,16 @@ def tables(page: Page) -> dict[str, list[tuple[str, ...]]]:
     return {table.title: list(table.rows) for section in page.sections for table in (*section.tables, *section.folded)}
 
 
+def pictures(page: Page) -> dict[str, Picture]:
+    return {picture.title: picture for section in page.sections for picture in section.pictures}
+
+
 def notes(page: Page) -> str:
     return "\n".join(page.notes)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Page:
-    """The page of a usual run."""
     return run_page(made_up.run_folder(tmp_path_factory.mktemp("usual") / "run"))
 
 
@@ -115,16 +121,15 @@ class TestRun:
         assert {value[1:] for value in found.values("href")} <= set(ids)
 
     def test_bits_and_ages_have_pictures_where_they_change(self, tmp_path, page):
-        assert not any("bit" in title.lower() for title in _titles(page))
+        assert not any("bit" in title.lower() for title in pictures(page))
         name = "layer 1's boundary rows"
         lines = [
             made_up.record(i, bits={name: {"2": 10, "8": 10 * i}}, stale=i > 3, stale_epochs={name: max(i - 3, 0)})
             for i in range(6)
         ]
-        changing = run_page(made_up.run_folder(tmp_path / "run", lines=lines))
-        pictures = {picture.title: picture for section in changing.sections for picture in section.pictures}
-        assert f"{name} from 2 to 7" in pictures["Mean bit-width over rows"].alt
-        assert f"{name} from 0 to 2" in pictures["Age of the rows that are used"].alt
+        changing = pictures(run_page(made_up.run_folder(tmp_path / "run", lines=lines)))
+        assert f"{name} from 2 to 7" in changing["Mean bit-width over rows"].alt
+        assert f"{name} from 0 to 2" in changing["Age of the rows that are used"].alt
 
     def test_text_of_files_stays_text(self, tmp_path):
         bad = "<script>alert('$x_1$ & co')</script>"
@@ -145,20 +150,11 @@ class TestRun:
         assert found[1][0] == "128-255"
         assert len(as_html(page)) < 1_000_000
 
-    def test_a_run_without_a_file_by_rank(self, tmp_path):
-        folder = made_up.run_folder(tmp_path / "run")
-        (folder / "ranks.json").unlink()
-        assert "No data by rank" in Reader(as_html(run_page(folder))).text
-
     def test_thousands_of_epochs_make_no_large_page(self, tmp_path):
         lines = [made_up.record(epoch) for epoch in range(5000)]
         page = as_html(run_page(made_up.run_folder(tmp_path / "run", lines=lines)))
         assert len(page) < 600_000
         assert "about every 13th" in page
-
-
-def _titles(page: Page) -> list[str]:
-    return [picture.title for section in page.sections for picture in section.pictures]
 
 
 class TestDamage:
@@ -210,6 +206,7 @@ class TestDamage:
         told = {"metric_name": "accuracy", "epochs": 12, "stop_reason": "SIGUSR1", "finished": False}
         (stopped / "summary.json").write_text(json.dumps(told))
         assert "it is still running or was killed, after 12 of 40 epochs, last written 20" in notes(run_page(going))
+        assert "No data by rank" in Reader(as_html(run_page(going))).text
         assert "was stopped by SIGUSR1 after 12 of 40 epochs: --resume continues it" in notes(run_page(stopped))
         (stopped / "summary.json").write_text(json.dumps(told | {"epochs": 5}))
         assert "was resumed after 5 epochs and is still running or was killed" in notes(run_page(stopped))
@@ -234,7 +231,7 @@ class TestComparison:
         assert first[:7] == ("one", "finished", "51.00 %", "41.00 %", "12", "12.5 ms", "120.6 KiB")
         assert second[2:7] == ("50.00 % (-1.00)", "45.00 % (+4.00)", "3", "25.0 ms (x2.00)", "60.3 KiB (x0.50)")
         assert tables(page)["Settings that differ"] == [("bits", "32", "4")]
-        assert "Loss" in _titles(page)
+        assert "Loss" in pictures(page)
 
     def test_other_metrics_are_not_compared(self, tmp_path):
         one = made_up.run_folder(tmp_path / "one")
@@ -242,7 +239,7 @@ class TestComparison:
         page = comparison_page([one, other])
         assert "different metrics (accuracy, hits@50)" in notes(page)
         assert tables(page)["Runs"][1][2] == "51.00 % hits@50"
-        validation = next(p for section in page.sections for p in section.pictures if "by epoch" in p.title)
+        validation = next(picture for title, picture in pictures(page).items() if "by epoch" in title)
         assert "one" in validation.alt
         assert "other" not in validation.alt
 
@@ -255,7 +252,7 @@ class TestComparison:
         folders = [made_up.run_folder(tmp_path / f"run{i}") for i in range(14)]
         page = comparison_page(folders)
         assert len(tables(page)["Runs"]) == 14
-        assert any("2 more are not drawn." in picture.notes for s in page.sections for picture in s.pictures)
+        assert any("2 more are not drawn." in picture.notes for picture in pictures(page).values())
 
 
 class TestCommand:
@@ -340,3 +337,47 @@ class TestPictures:
         ]  # fmt: skip
         assert [words.size(value) for value in (0, 1023, 3 << 20, 5 << 40)] == ["0 B", "1,023 B", "3.0 MiB", "5.0 TiB"]
         assert [words.ratio(1.0, base) for base in (0.0, None, 2.0, 400.0)] == ["", "", "x0.50", "x0.0025"]
+
+
+# -- studies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path):
+    """The shipped study ``quick`` with times that halve when ranks double; its last run has failed."""
+
+    def told(run):
+        seconds = 0.8 / run.configuration["ranks"]
+        phases = {"aggregation_seconds": 0.75 * seconds, "communication_wait_seconds": 0.25 * seconds}
+        summary = {"epoch_seconds_median": seconds, "bytes_sent_per_epoch": 1000.0}
+        summary["breakdown_seconds_mean_median"] = phases
+        status = records.FAILED if run.key == last.key else records.FINISHED
+        return {"status": status, "error": "<i>", "versions": {"hpcgnn": "<b>1</b>"}, "summary": summary}
+
+    last = specification.read(catalogue.find("quick")).runs[-1]
+    return made_up.study(tmp_path, catalogue.find("quick").read_text(), told)
+
+
+def test_it_has_the_tables_the_figures_and_the_phases_by_ranks(study):
+    page = study_of(study)
+    drawn = pictures(page)
+    assert "1: 800 ms, of which waiting 200 ms; 2: 400 ms, of which waiting 100 ms" in drawn["An epoch by phase"].alt
+    assert "0.8 at 1, 0.4 at 2, 0.2 at 4" in drawn["Seconds of an epoch"].alt
+    assert any("failed: <i>" in note for note in page.notes)
+    text = Reader(study_page(study)).text
+    assert "8 of 9 have finished" in text
+    assert "<b>1</b>" in text
+
+
+def test_a_study_of_which_nothing_has_run(study):
+    (study / records.RECORDS).unlink()
+    with pytest.raises(HpcgnnError, match="no run has finished yet"):
+        study_page(study)
+
+
+def test_a_study_of_which_nothing_has_finished(study):
+    run = specification.read(study / records.SPECIFICATION).runs[0]
+    (study / records.RECORDS).unlink()
+    told = {"configuration": run.configuration, "machine": records.machine_facts()}
+    records.append(study, Record(key=run.key, status=records.STARTED, **told))
+    assert "No run has finished yet." in Reader(study_page(study)).text

@@ -102,16 +102,11 @@ def test_a_size_in_a_header_takes_no_memory(tmp_path, has_digest):
             archive.read(path, path)
 
 
-def test_what_was_changed_and_packed_again_has_another_digest(path):
+@pytest.mark.parametrize("change", [(b"text", b"tekt"), (b"half", b"hall")], ids=["a value", "the name of a value"])
+def test_what_was_changed_and_packed_again_has_another_digest(path, change):
     rewritten(path, {})
     archive.read(path, path)
-    rewritten(path, {b"text": b"tekt"})
-    with pytest.raises(HpcgnnError, match="its digest does not match its content"):
-        archive.read(path, path)
-
-
-def test_a_value_with_another_name_has_another_digest(path):
-    rewritten(path, {b"half": b"hall"})
+    rewritten(path, dict([change]))
     with pytest.raises(HpcgnnError, match="its digest does not match its content"):
         archive.read(path, path)
 
@@ -120,12 +115,6 @@ def test_members_that_would_grow_are_refused(path):
     rewritten(path, {}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(HpcgnnError, match="torch stores the members of a file differently"):
         archive.read(path, path)
-
-
-def test_a_file_of_before_there_was_a_digest_is_read(tmp_path):
-    path = tmp_path / "old.pt"
-    torch.save(CONTENT, path)
-    assert archive.digest_of(archive.read(path, path)) == archive.digest_of(CONTENT)
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], {"f": torch.nn.Linear}, {"x": torch.ones(2).to_sparse()}])

@@ -12,38 +12,25 @@ from typing import Any
 import pytest
 import small_graphs
 import torch
+from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn import whole_file
-from hpcgnn.comm import Messages, World
+from hpcgnn.comm import World
 from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, predict
-from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
 
-SETTINGS = {
-    "model": "gcn",
-    "layers": 2,
-    "hidden": 8,
-    "bits": "adaqp",
-    "staleness": "pipeqs",
-    "bypass": "late",
-    "checkpoint_every": 2,
-}
+SETTINGS = {"model": "gcn", "layers": 2, "hidden": 8, "checkpoint_every": 2}
+SETTINGS |= {"bits": "adaqp", "staleness": "pipeqs", "bypass": "late"}
 LAST, BEST, MESSAGES = "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/messages/4-1.pt"
 
 
-def train(
-    world: World, parts: Path, out: Path, epochs: int = 4, *, resume: bool = False, log: Path | None = None
-) -> None:
-    graph = hpcgnn.load(parts, world)
-    run = RunConfig.from_settings(SETTINGS | {"epochs": epochs})
-    model = hpcgnn.build_model(run.model, graph, messages=Messages(world, run.messages))
-    clock = Clock(None if log is None else read_log(world, log))
-    trainer = hpcgnn.Trainer(model, graph, run.train, run=RunFolder(out), stop=StopRequest(), clock=clock)
+def train(world: World, parts: Path, out: Path, epochs: int = 4, *, resume: bool = False, log: Path | None = None):
+    graph, clock = hpcgnn.load(parts, world), Clock(None if log is None else read_log(world, log))
+    trainer = trainer_of(graph, SETTINGS | {"epochs": epochs}, run=RunFolder(out), clock=clock)
     if resume:
         trainer.resume()
     trainer.fit()
@@ -51,11 +38,8 @@ def train(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """The folder of a run, and its parts."""
     folder = tmp_path_factory.mktemp("whole")
-    small_graphs.write_parts(
-        folder / "parts.h5", small_graphs.random_multigraph(nodes=60, edges=400), small_graphs.random_parts(60, 2), 2
-    )
+    small_graphs.in_parts(folder / "parts.h5", small_graphs.random_multigraph(), 2)
     on_threads(2, lambda world: train(world, folder / "parts.h5", folder / "run"))
     return folder
 
@@ -77,13 +61,11 @@ def refused(job: Callable[[], object], *words: str) -> None:
     assert all(word in str(told.value) for word in words), str(told.value)
 
 
-def edited(path: Path, place: tuple[Any, ...], value: Any, *, digest: bool = False) -> None:
+def edited(path: Path, place: tuple[Any, ...], value: Any) -> None:
     """Edit a checkpoint as a version without digests would have written it."""
     content = torch.load(path, weights_only=True)
-    if not digest:
-        del content["digest"]
-        content.pop("version", None)
-        content["version"] = 1
+    del content["digest"]
+    content["version"] = 1
     *above, name = place
     table = content
     for each in above:
@@ -99,7 +81,7 @@ def with_nan(values: torch.Tensor) -> torch.Tensor:
     return torch.full_like(values, float("nan"))
 
 
-FIELDS = [
+FIELDS = [  # of the checkpoint
     (("next_epoch",), ..., "next_epoch is missing"),
     (("next_epoch",), -1, "next_epoch must be a whole number of at least 0"),
     (("next_epoch",), 10**30, "next_epoch must be a whole number below 2^63"),
@@ -144,23 +126,15 @@ def test_what_ranks_kept_may_not_be_exchanged(whole, run):
     refused(lambda: resumed(whole, run), str(mine), "belongs to rank 0")
 
 
-@pytest.mark.parametrize(("place", "value", "sentence"), FIELDS)
-def test_a_field_of_last_pt_is_checked(whole, run, place, value, sentence):
-    names = torch.load(run / LAST, weights_only=True)["model"]
-    place = tuple(next(iter(names)) if each == "layers.0.weight" else each for each in place)
-    edited(run / LAST, place, value)
-    refused(lambda: resumed(whole, run), str(run), sentence.replace("layers.0.weight", next(iter(names))))
-
-
 KEPT = ("kept", "mailboxes", (1, False, 0, 4))
-OF_RANKS = [
+OF_RANKS = [  # of what a rank keeps
     (("kept",), ..., "must be a table"),
     (("policies",), 3, "must be a table"),
     (("kept", "mailboxes"), [], "mailboxes must be a table"),
     ((*KEPT, "arrived"), None, "arrived must be"),
     ((*KEPT, "in_flight"), lambda sent: (sent[0], -1), "of at least 0"),
     (KEPT, ..., "not of one checkpoint"),
-    (("kept", "mailboxes", (9, False, 0, 4)), lambda _: {}, "which this model does not exchange"),
+    (("kept", "mailboxes", (9, False, 0, 4)), {}, "which this model does not exchange"),
     ((*KEPT, "last"), lambda rows: rows[1:].clone(), "but the exchange needs numbers"),
     ((*KEPT, "arrived_sums"), lambda rows: rows[1:].clone(), "sums of layer 2's boundary rows"),
     (("policies", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "the bit-widths and ranges of"),
@@ -169,11 +143,12 @@ OF_RANKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("place", "value", "sentence"), OF_RANKS)
-def test_what_a_rank_keeps_is_checked(whole, run, place, value, sentence):
-    if place[-1] == (9, False, 0, 4):
-        value = {}
-    edited(run / MESSAGES, place, value)
+OF_FILES = [(LAST, *field) for field in FIELDS] + [(MESSAGES, *field) for field in OF_RANKS]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "sentence"), OF_FILES, ids=[sentence for *_, sentence in OF_FILES])
+def test_every_field_is_checked(whole, run, name, place, value, sentence):
+    edited(run / name, place, value)
     refused(lambda: resumed(whole, run), str(run), sentence)
 
 
@@ -191,29 +166,19 @@ def test_a_place_in_a_message_stays_inside(whole, run):
             content["digest"], place[0] = "", kept
 
 
-def flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 4
-    path.write_bytes(content)
+def flip(path: Path, content: bytes) -> None:
+    """Flip a bit in the middle of this part of the file."""
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(content) + len(content) // 2] ^= 4
+    path.write_bytes(damaged)
 
 
 @pytest.mark.parametrize("name", [LAST, MESSAGES])
 def test_a_flipped_bit_is_found_by_all_ranks(whole, run, name):
     with zipfile.ZipFile(run / name) as archive:  # between members there are bytes without a meaning
-        largest = max(archive.infolist(), key=lambda member: member.file_size)
-        content = archive.read(largest)
-    flip(run / name, (run / name).read_bytes().index(content) + len(content) // 2)
+        content = archive.read(max(archive.infolist(), key=lambda member: member.file_size))
+    flip(run / name, content)
     refused(lambda: resumed(whole, run), str(run / name), "damaged")
-
-
-def test_an_edited_checkpoint_has_another_digest(whole, run):
-    edited(
-        run / LAST,
-        ("model", next(iter(torch.load(run / LAST, weights_only=True)["model"]))),
-        lambda w: w + 1,
-        digest=True,
-    )
-    refused(lambda: resumed(whole, run), "last.pt is damaged: its digest")
 
 
 def predicted(whole: Path, run: Path) -> None:
@@ -224,28 +189,24 @@ def predicted(whole: Path, run: Path) -> None:
     on_threads(2, job)
 
 
-@pytest.mark.parametrize(
-    "sentence", ["the checksum of its member", "is missing", "has no weights", "no checkpoint", "not a checkpoint"]
-)
+DAMAGE = {
+    "the checksum of its member": lambda path: flip(path, weight_in(path)),
+    "is missing": lambda path: edited(path, ("parts_uuid",), ...),
+    "has no weights": lambda path: edited(path, ("model", "layers.0.weight"), ...),
+    "no checkpoint": lambda path: path.unlink(),
+    "not a checkpoint": lambda path: path.write_bytes(b""),
+}
+
+
+def weight_in(path: Path) -> bytes:
+    return torch.load(path, weights_only=True)["model"]["layers.0.weight"].numpy().tobytes()
+
+
+@pytest.mark.parametrize("sentence", DAMAGE)
 def test_predictions_refuse_what_training_refuses(whole, run, sentence):
-    path = run / BEST
     predicted(whole, run)
-    if "checksum" in sentence:
-        flip(
-            path,
-            path.read_bytes().index(
-                next(iter(torch.load(path, weights_only=True)["model"].values())).numpy().tobytes()
-            ),
-        )
-    elif sentence == "is missing":
-        edited(path, ("parts_uuid",), ...)
-    elif sentence == "has no weights":
-        edited(path, ("model",), lambda weights: dict(list(weights.items())[1:]))
-    elif sentence == "no checkpoint":
-        path.unlink()
-    else:
-        path.write_bytes(b"")
-    refused(lambda: predicted(whole, run), str(path), sentence)
+    DAMAGE[sentence](run / BEST)
+    refused(lambda: predicted(whole, run), str(run / BEST), sentence)
 
 
 LINES = [
@@ -279,10 +240,8 @@ def test_lines_of_a_run_are_checked_by_all_ranks(whole, run, tmp_path, name, cha
 
 def test_what_a_killed_run_has_left_goes_when_it_is_resumed(whole, run):
     gone = 2**22 + 1  # above every process id
-    left = [
-        folder / f".x.{whole_file._host()}.{gone}.hpcgnn.tmp"
-        for folder in (run, run / "checkpoints", (run / MESSAGES).parent)
-    ]
+    folders = (run, run / "checkpoints", (run / MESSAGES).parent)
+    left = [folder / f".x.{whole_file._host()}.{gone}.hpcgnn.tmp" for folder in folders]
     for path in left:
         path.touch()
     resumed(whole, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,13 +15,12 @@ from pathlib import Path
 import pytest
 import small_graphs
 import torch
+import trainings
 from rank_pool import ranks_of
 from requires import EVERYTHING
+from trainings import lines, losses, wait_for_epoch, weights
 from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
-from hpcgnn.launch import mpiexec
-
-HPCGNN = [sys.executable, "-m", "hpcgnn"]
 TIMEOUT_SECONDS = 5
 SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for ([^:]+): a peer or a link has stopped"
 
@@ -29,31 +29,10 @@ SENTENCE = r"hpcgnn: error on rank (\d): rank \1 of \d waited 5 s for ([^:]+): a
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """``parts(P)``: the path of a graph in P parts, whose boundary rows make up most of the communication."""
     folder, graph = tmp_path_factory.mktemp("graph"), small_graphs.even_graph(nodes=6000, edges=30_000)
-
-    def write(ranks: int) -> Path:
-        path = folder / f"parts-{ranks}.h5"
-        if not path.exists():
-            small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks), ranks)
-        return path
-
-    return write
+    return functools.cache(lambda ranks: small_graphs.in_parts(folder / f"parts-{ranks}.h5", graph, ranks))
 
 
-def train(parts: Path, out: Path, *flags: object) -> list[str]:
-    """The command line."""
-    return [*HPCGNN, "train", *map(str, (parts, "--out", out, "--hidden", 32, "--quiet", *flags))]
-
-
-def records(out: Path) -> list[dict]:
-    """The complete lines of metrics.jsonl so far."""
-    path = out / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def wait_for_epochs(out: Path, count: int, job: subprocess.Popen) -> None:
-    wait_until(lambda: job.poll() is not None or len(records(out)) >= count, f"{count} epochs")
-    assert job.poll() is None, job.communicate()
+FLAGS = ("--hidden", 32, "--quiet")
 
 
 def process_of(job: subprocess.Popen, rank: int) -> int:
@@ -88,18 +67,10 @@ def assert_named(stderr: str, ranks: set[int]) -> None:
 def test_a_stopped_rank_ends_the_job_and_all_others_say_what_they_waited_for(
     parts: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    command = train(parts(4), tmp_path / "run", "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
-    job = subprocess.Popen(
-        [*mpiexec.command(4, 1), *command],
-        # A copy, without the variables that MPI in this process, if another test started it, sets for programs that it starts.
-        env=dict(os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    out = tmp_path / "run"
+    job = trainings.start(parts(4), out, *FLAGS, "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS, ranks=4)
     try:
-        wait_for_epochs(tmp_path / "run", 2, job)
+        wait_for_epoch(out, 2, job)
         stopped = process_of(job, 2)
         os.kill(stopped, signal.SIGSTOP)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
@@ -125,8 +96,9 @@ def cluster() -> Iterator[str]:
         virtual_cluster("down", "--name", name)
 
 
-def start_on(cluster: str, ranks: int, command: list[str]) -> subprocess.Popen[str]:
-    return start("cluster", "run", "--name", cluster, "-n", ranks, "-t", 1, "--", *command)
+def start_on(cluster: str, ranks: int, *words: object) -> subprocess.Popen[str]:
+    train = [sys.executable, "-m", "hpcgnn", "train", *words, *FLAGS]
+    return start("cluster", "run", "--name", cluster, "-n", ranks, "-t", 1, "--", *train)
 
 
 @pytest.mark.virtual_cluster
@@ -135,9 +107,9 @@ def test_all_ranks_say_what_they_waited_for_when_a_link_is_cut(
 ) -> None:
     """This includes the rank behind the cut link, whose output travels another way."""
     out = tmp_path / "run"
-    job = start_on(cluster, 4, train(parts(4), out, "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS))
+    job = start_on(cluster, 4, parts(4), "--out", out, "--epochs", 10**6, "--timeout", TIMEOUT_SECONDS)
     try:
-        wait_for_epochs(out, 2, job)
+        wait_for_epoch(out, 2, job)
         virtual_cluster("cut", 1, "--name", cluster)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
     finally:
@@ -160,16 +132,16 @@ CODINGS = {"delta": ("--message-coding", "delta", "--dropout", 0)} | ({"plain": 
 @pytest.mark.virtual_cluster
 @pytest.mark.parametrize("coding", CODINGS)
 def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
-    cluster: str, parts: Callable[[int], Path], tmp_path: Path, mpi_ranks: Callable, coding: str
+    cluster: str, parts: Callable[[int], Path], train: Callable, tmp_path: Path, coding: str
 ) -> None:
     """The resumed run and the undisturbed run used a fast network, which must not change any bit."""
     flags = ["--bits", 2, *CODINGS[coding], "--checkpoint-every", 3, "--eval-every", 4]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    job = start_on(cluster, 2, train(parts(2), broken, *flags, "--epochs", 10**6))
+    job = start_on(cluster, 2, parts(2), "--out", broken, *flags, "--epochs", 10**6)
     try:
-        wait_for_epochs(broken, 6, job)  # the last of two checkpoints was written after an evaluation
+        wait_for_epoch(broken, 6, job)  # the last of two checkpoints was written after an evaluation
         virtual_cluster("rate", "1mbit", "--name", cluster)
-        wait_until(lambda: most_of_it_exchanges(records(broken)[-1]), "slow epoch")
+        wait_until(lambda: most_of_it_exchanges(lines(broken)[-1]), "slow epoch")
         os.kill(process_of(job, 1), signal.SIGKILL)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
     finally:
@@ -177,19 +149,14 @@ def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
         virtual_cluster("rate", "1gbit", "--name", cluster)
     assert job.returncode > 0, stderr
     assert waited_for(stderr) == {}, "the launcher ends the job; nobody waits for --timeout"
-    epochs = len(records(broken)) + 3
+    epochs = len(lines(broken)) + 3
     for name in ("last.pt", "best.pt"):
         assert 0 < torch.load(broken / "checkpoints" / name, weights_only=True)["next_epoch"] <= epochs - 3
-    mpi_ranks(2).command(*train(parts(2), broken, "--resume", "--epochs", epochs)[3:])
-    mpi_ranks(2).command(*train(parts(2), whole, *flags, "--epochs", epochs)[3:])
-    assert [record["loss"] for record in records(broken)] == [record["loss"] for record in records(whole)]
+    train("broken", "--resume", "--epochs", epochs, graph=parts(2))
+    train("whole", *flags, "--epochs", epochs, graph=parts(2))
+    assert losses(broken) == losses(whole)
     for name in ("last.pt", "best.pt"):
         assert weights(broken, name) == weights(whole, name)
-
-
-def weights(out: Path, name: str) -> dict[str, bytes]:
-    content = torch.load(out / "checkpoints" / name, weights_only=True)
-    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------

@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import small_graphs
+from rank_pool import ROOT
 
 pytestmark = [pytest.mark.mpi, pytest.mark.first_launch]
 RANKS = 2
-VALUES = Path(__file__).parents[1] / "golden" / "values.json"
+VALUES = ROOT / "tests" / "golden" / "values.json"
 # With this setting torch rounds alike on most x86 CPUs; our own kernels do on all.
 SAME_BITS = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
@@ -40,13 +40,11 @@ def graph() -> small_graphs.Arrays:
 
 @pytest.fixture(scope="module")
 def found(mpirun, tmp_path_factory):
+    """The results of a launch of its own, because torch reads how to round when a process imports it."""
     folder = tmp_path_factory.mktemp("golden")
-    parts = small_graphs.random_parts(3000, RANKS)
-    small_graphs.write_parts(folder / "parts.h5", graph(), parts, RANKS)
-    result = mpirun(
-        RANKS, [Path(__file__).parents[1] / "ranks" / "golden.py", folder / "parts.h5", folder], env=SAME_BITS
-    )
-    values = json.loads(result.stdout)
+    parts = small_graphs.in_parts(folder / "parts.h5", graph(), RANKS)
+    program = ROOT / "tests" / "ranks" / "golden.py"
+    values = json.loads(mpirun(RANKS, [program, parts, folder], env=SAME_BITS).stdout)
     if os.environ.get("HPCGNN_RECORD_GOLDEN") == "1":
         VALUES.write_text(json.dumps(values, indent=1) + "\n")
     return values

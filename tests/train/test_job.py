@@ -1,4 +1,4 @@
-"""The main job through its command line: interruption, resumption, prediction, and errors."""
+"""The main job through its command line: interruption, prediction, and errors."""
 
 from __future__ import annotations
 
@@ -19,75 +19,64 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from rank_pool import signal_ranks
+from rank_pool import ROOT, signal_ranks
 from requires import require
-from under_way import HPCGNN, kill, start, wait_for_epoch
+from trainings import (
+    HPCGNN,
+    errors_in,
+    kill,
+    lines,
+    losses,
+    predicted,
+    refusal,
+    rows_of_pairs,
+    start,
+    summary,
+    trainer_of,
+    wait_for_epoch,
+    weights,
+)
 
-import hpcgnn
-from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.data.sealing import seal
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.run_folder import RunFolder
 
 pytestmark = [pytest.mark.mpi, pytest.mark.launches]
 
-DATA = Path(__file__).parents[1] / "data"
-SMALL = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
-
-
-@pytest.fixture
-def train(mpi_ranks, parts, tmp_path):
-    """Run ``hpcgnn train`` on two ranks, and return the run folder."""
-
-    def run(*flags, out=tmp_path / "run", graph=parts, ranks=2):
-        return mpi_ranks(ranks).command("train", graph, "--out", out, *SMALL, *flags, check=False)
-
-    return run
-
-
-def weights(out: Path, name: str = "last.pt") -> dict[str, bytes]:
-    content = torch.load(out / "checkpoints" / name, weights_only=True)
-    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
-
-
-def errors_in(result: subprocess.CompletedProcess) -> list[str]:
-    return [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
+FLAGS = ["--hidden", "16", "--layers", "2", "--checkpoint-every", "7"]
+INT8 = ["--compute", "int8-always"]
+ENDS = ROOT / "tests" / "ranks" / "ends.py"
 
 
 def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
-    flags = ["--epochs", "150", "--schedule", "plateau", "--decay-every", "5", "--weight-decay", "0.001"]
+    flags = [*INT8, "--bits", 8, "--epochs", 150, "--schedule", "plateau", "--decay-every", 5, "--weight-decay", 0.001]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(*flags, out=whole).returncode == 0
-    process = start(parts, broken, *SMALL, *flags)
+    train("whole", *flags)
+    process = start(parts, broken, *FLAGS, *flags)
     wait_for_epoch(broken, 53, process)  # between two checkpoints, or a few epochs later
     kill(process)
-    result = train(*flags, "--resume", out=broken)
-    assert result.returncode == 0, result.stderr
+    train("broken", *flags, "--resume")
     for name in ("last.pt", "best.pt"):
         assert weights(broken, name) == weights(whole, name)
-    epochs = [json.loads(line)["epoch"] for line in (broken / "metrics.jsonl").read_text().splitlines()]
-    assert epochs == list(range(150))
-    losses = [[json.loads(s)["loss"] for s in (f / "metrics.jsonl").read_text().splitlines()] for f in (whole, broken)]
-    assert losses[0] == losses[1]
+    assert [record["epoch"] for record in lines(broken)] == list(range(150))
+    assert losses(broken) == losses(whole)
 
 
-def test_usr1_writes_a_checkpoint_and_stops_cleanly(train, parts, tmp_path):
+def test_usr1_writes_a_checkpoint_and_stops_cleanly(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, *SMALL, "--epochs", "100000", "--checkpoint-every", "100000")
+    process = start(parts, out, *FLAGS, "--epochs", 100000, "--checkpoint-every", 100000)
     wait_for_epoch(out, 5, process)
     assert signal_ranks(process.pid, signal.SIGUSR1) == 2
     output, problems = process.communicate(timeout=60)
     assert process.returncode == 0, problems
     assert "--resume" in output
-    summary = json.loads((out / "summary.json").read_text())
-    assert not summary["finished"]
+    assert not summary(out)["finished"]
     stored = torch.load(out / "checkpoints" / "last.pt", weights_only=True)["next_epoch"]
-    assert stored == summary["epochs"] == len((out / "metrics.jsonl").read_text().splitlines())
+    assert stored == summary(out)["epochs"] == len(lines(out))
 
 
 def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, *SMALL, "--epochs", "30")
+    process = start(parts, out, *FLAGS, "--epochs", 30)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:  # from MPI's start to its end
         if out.exists():  # every rank has passed the start of Python
@@ -95,12 +84,12 @@ def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
         time.sleep(0.02)
     _, problems = process.communicate(timeout=60)
     assert process.returncode == 0, problems
-    assert json.loads((out / "summary.json").read_text())["stop_reason"] == "SIGUSR1"
+    assert summary(out)["stop_reason"] == "SIGUSR1"
 
 
 def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, *SMALL, "--epochs", "100000")
+    process = start(parts, out, *FLAGS, "--epochs", 100000)
     wait_for_epoch(out, 20, process)
     os.kill(process.pid, signal.SIGINT)  # the signal that a terminal sends to the launcher
     _, problems = process.communicate(timeout=60)
@@ -109,130 +98,128 @@ def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
     assert torch.load(out / "checkpoints" / "last.pt", weights_only=True)["next_epoch"] >= 14
 
 
-def test_summary_and_metrics_hold_what_others_read(train, tmp_path):
-    result = train("--epochs", 6, "--eval-every", 4, "--json")
-    assert result.returncode == 0, result.stderr
-    summary = json.loads(result.stdout)
-    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+def test_summary_and_metrics_hold_what_others_read(train, parts, tmp_path):
+    told = json.loads(train("run", "--epochs", 6, "--eval-every", 4, "--model", "gcn", "--json").stdout)
+    assert told == summary(tmp_path / "run")
     wanted = "metric_name best_val_metric test_metric_at_best_val epoch_seconds_median bytes_sent_per_epoch"
     wanted += " peak_memory_bytes_per_rank ranks threads_per_rank versions"
-    assert set(wanted.split()) <= set(summary)
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert set(wanted.split()) <= set(told)
+    records = lines(tmp_path / "run")
     wanted = "epoch loss seconds eval_seconds train_metric val_metric test_metric aggregation_seconds"
     wanted += " communication_wait_seconds wire_seconds quantization_seconds synchronisation_seconds other_seconds"
     wanted += " bytes_sent bits stale"
     assert all(set(wanted.split()) <= set(record) for record in records)
     assert [record["val_metric"] is not None for record in records] == [False, False, False, True, False, True]
-    assert records[0]["bytes_sent"] == summary["bytes_sent_per_epoch"] > 0
-
-
-def test_resume_keeps_the_settings_of_the_run(mpi_ranks, train, tmp_path):
-    run = tmp_path / "run"
-    assert train("--epochs", 5, "--lr", 0.003, "--dropout", 0.1, "--model", "gcn").returncode == 0
-    config = (run / "config.toml").read_text()
-    mpi_ranks(2).command("train", "--out", run, "--resume", "--epochs", 8)
-    assert (run / "config.toml").read_text() == config.replace("epochs = 5", "epochs = 8")
-    whole = train("--epochs", 8, "--lr", 0.003, "--dropout", 0.1, "--model", "gcn", out=tmp_path / "whole")
-    assert whole.returncode == 0
-    assert weights(run) == weights(tmp_path / "whole")
-
-
-def test_resuming_a_finished_run_changes_nothing(mpi_ranks, train, tmp_path):
-    run = tmp_path / "run"
-    assert train("--epochs", 200, "--patience", 3, "--eval-every", 2).returncode == 0
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "summary.json"}
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["stop_reason"] == "early stopping"
-    assert summary["best_epoch"] <= summary["epochs"] - 1 < 199
-    mpi_ranks(2).command("train", "--out", run, "--resume")
-    fewer = mpi_ranks(2).command("train", "--out", run, "--resume", "--epochs", 2, check=False)
-    assert "--epochs is the total number and must be at least" in fewer.stderr
-    assert {path: path.read_bytes() for path in before} == before
-    again = json.loads((run / "summary.json").read_text())
-    same = ("best_epoch", "epochs", "stop_reason", "epoch_seconds_median", "bytes_sent_per_epoch", "best_val_metric")
-    assert {name: again[name] for name in same} == {name: summary[name] for name in same}
-
-
-def test_config_toml_repeats_a_run(train, tmp_path):
-    assert train("--epochs", 5, "--lr", 0.02, "--model", "gcn").returncode == 0
-    again = train("--config", tmp_path / "run" / "config.toml", out=tmp_path / "again")
-    assert again.returncode == 0, again.stderr
-    assert weights(tmp_path / "again") == weights(tmp_path / "run")
-    assert (tmp_path / "again" / "config.toml").read_text() == (tmp_path / "run" / "config.toml").read_text()
-
-
-def test_bytes_sent_follow_from_the_plan(train, parts):
-    summary = json.loads(train("--epochs", 2, "--json", "--model", "gcn").stdout)
-    plan = subprocess.run(
-        [sys.executable, *HPCGNN, "plan", str(parts), "--json"], check=True, capture_output=True, text=True
-    )
-    rows = json.loads(plan.stdout)["strategies"]["hybrid"]["rows"]
     # The 9 features are aggregated unchanged, without a backward exchange; the 4 classes are exchanged in both directions.
-    assert summary["bytes_sent_per_epoch"] == rows * 4 * (9 + 2 * 4)
+    expected = sum(rows_of_pairs(parts)) * 4 * (9 + 2 * 4)
+    assert records[0]["bytes_sent"] == told["bytes_sent_per_epoch"] == expected > 0
 
 
-def test_predictions_are_the_same_on_any_number_of_ranks(train, mpi_ranks, parts, tmp_path):
-    run = tmp_path / "run"
-    assert train("--epochs", 5).returncode == 0
-    scores = []
-    for ranks in (1, 2, 3):
-        out = tmp_path / f"predictions-{ranks}.h5"
-        mpi_ranks(ranks).command("predict", parts, run, "--out", out)
-        with h5py.File(out) as file:
-            scores.append(file["scores"][:])
-    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(scores[0], scores[2], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("flags", [[], [*INT8, "--model", "gat", "--heads", 4]], ids=["float32", "int8"])
+def test_predictions_are_the_same_on_any_number_of_ranks(train, mpi_ranks, parts, tmp_path, flags):
+    """They are computed in float32, whatever the arithmetic of the training."""
+    train("run", *flags, "--epochs", 5)
+    scores = [predicted(mpi_ranks(ranks), parts, tmp_path / "run") for ranks in (1, 2, 3)]
+    for other in scores[1:]:
+        np.testing.assert_allclose(other, scores[0], rtol=1e-4, atol=1e-5)
     graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    mask = graph.masks["val_mask"]
-    accuracy = (scores[0].argmax(1) == graph.y)[mask].mean()
-    assert accuracy == pytest.approx(json.loads((run / "summary.json").read_text())["best_val_metric"])
+    accuracy = (scores[0].argmax(1) == graph.y)[graph.masks["val_mask"]].mean()
+    assert accuracy == pytest.approx(summary(tmp_path / "run")["best_val_metric"])
 
 
 def test_a_node_order_is_undone_for_the_user(train, mpi_ranks, parts, tmp_path):
     """It changes neither metrics nor predictions, a resumed run keeps it, and a measured order is reported."""
-    scores, losses = [], []
-    assert train("--epochs", 6, out=tmp_path / "none").returncode == 0
-    assert train("--epochs", 3, "--node-order", "hubs", out=tmp_path / "hubs").returncode == 0
-    assert train("--epochs", 6, "--resume", out=tmp_path / "hubs").returncode == 0
-    result = train("--epochs", 6, "--node-order", "auto", "--log-level", "info", out=tmp_path / "auto")
-    assert result.returncode == 0
+    scores = {}
+    train("none", "--epochs", 6)
+    train("hubs", "--epochs", 3, "--node-order", "hubs")
+    train("hubs", "--epochs", 6, "--resume")
+    result = train("auto", "--epochs", 6, "--node-order", "auto", "--log-level", "info")
     assert "measured: none" in " ".join(result.stderr.split())
     for method in ("none", "hubs", "auto"):
-        run, out = tmp_path / method, tmp_path / f"{method}.h5"
+        run = tmp_path / method
         assert f'node_order = "{method}"' in (run / "config.toml").read_text()
-        orders = json.loads((run / "summary.json").read_text())["node_orders"]
+        orders = summary(run)["node_orders"]
         assert sum(orders.values()) == 2
         assert method == "auto" or orders == {method: 2}
-        losses.append([json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()])
-        mpi_ranks(2).command("predict", parts, run, "--checkpoint", "last", "--out", out)
-        with h5py.File(out) as file:
-            scores.append(file["scores"][:])
-    for other in (1, 2):
-        np.testing.assert_allclose(losses[other], losses[0], rtol=1e-5)
-        np.testing.assert_allclose(scores[other], scores[0], rtol=1e-4, atol=1e-5)
+        scores[method] = predicted(mpi_ranks(2), parts, run, "--checkpoint", "last")
+        np.testing.assert_allclose(losses(run), losses(tmp_path / "none"), rtol=1e-5)
+        np.testing.assert_allclose(scores[method], scores["none"], rtol=1e-4, atol=1e-5)
 
 
-def damaged(parts: Path, folder: Path) -> dict[str, Path]:
-    """Files that cannot be used for training, by their defect."""
-    files = {
-        name: folder / f"{name}.h5"
-        for name in ("missing", "truncated", "foreign", "version", "nan", "no-train", "no-order")
-    }
-    files["truncated"].write_bytes(parts.read_bytes()[:5000])
-    with h5py.File(files["foreign"], "w") as file:
-        file["temperature"] = np.arange(4)
-    for name in ("version", "nan", "no-train", "no-order"):
-        shutil.copy(parts, files[name])
-    with h5py.File(files["version"], "a") as file:
-        file.attrs["version"] = 99
-    with h5py.File(files["nan"], "a") as file:
-        file["nodes/x"][3, 2] = np.nan
-    with h5py.File(files["no-train"], "a") as file:
-        file["nodes/train_mask"][:] = False
-    seal(files["no-train"])
-    with h5py.File(files["no-order"], "a") as file:
-        file["edges/indptr"][5] = 10**6
-    return files
+# -- errors: one sentence, and the same exit code on all ranks --------------------------------------------------------
+
+
+def damaged(parts: Path, path: Path, dataset: str, place: object, value: object) -> None:
+    """The parts file with another value in a place of a dataset."""
+    shutil.copy(parts, path)
+    with h5py.File(path, "a") as file:
+        file[dataset][place] = value
+
+
+def copy_of(parts: Path, path: Path, *change: object) -> None:
+    """The same with right checksums."""
+    damaged(parts, path, *change)
+    seal(path)
+
+
+# How the file is made of the parts, and what is said of it.
+BAD_FILES = {
+    "missing": (lambda parts, path: None, "there is no file"),
+    "nan": (lambda parts, path: damaged(parts, path, "nodes/x", (3, 2), np.nan), "NaN"),
+    "no-train": (lambda parts, path: copy_of(parts, path, "nodes/train_mask", ..., False), "no training nodes"),
+    "no-order": (lambda parts, path: damaged(parts, path, "edges/indptr", 5, 10**6), "edges/indptr holds 1000000"),
+    "a graph": (
+        lambda parts, path: shutil.copy(ROOT / "tests" / "data" / "graph-version-3.h5", path),
+        "is a graph file, but a parts file is needed: run `hpcgnn partition '{}' parts.h5 --parts 2`",
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", BAD_FILES)
+def test_bad_files_end_all_ranks_with_one_sentence(train, parts, tmp_path, problem):
+    make, sentence = BAD_FILES[problem]
+    graph = tmp_path / f"{problem}.h5"
+    make(parts, graph)
+    error = refusal(train("run", graph=graph, check=False))
+    assert sentence.format(graph) in error
+    assert str(graph) in error
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+REFUSED = [
+    (["--compute", "int4"], "does not multiply 4-bit integers (of GPUs, only some old ones do): pass --compute int8"),
+    (["--bits", "2", "--message-coding", "delta"], "--message-coding delta needs --dropout 0"),
+    (["--bits", "sylvie", "--replay", "nothing.jsonl"], "nothing.jsonl"),
+    (["--task", "link", "--link-split", "0.5", "0.6"], "two shares of at least 0 whose sum is below 1"),
+    (["--cache-input-aggregation", "--label-propagation", "0.5"], "the aggregation of the input cannot be kept"),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), REFUSED)
+def test_settings_that_cannot_be_end_all_ranks_with_one_sentence(train, tmp_path, flags, sentence):
+    assert sentence in refusal(train("run", *flags, check=False))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_wrong_file_of_settings_ends_all_ranks_with_one_sentence(train, tmp_path):
+    """The second file is missing on the node of rank 1."""
+    wrong, of_rank = tmp_path / "settings.toml", tmp_path / "settings-{rank}.toml"
+    wrong.write_text('layers = "two"')
+    (tmp_path / "settings-0.toml").write_text("epochs = 1")
+    for path, sentence in (
+        (wrong, f"{wrong}: layers must be a whole number, not 'two'"),
+        (of_rank, f"cannot read {tmp_path}/settings-1.toml: No such file or directory"),
+    ):
+        assert refusal(train("run", "--config", path, check=False)) == f"hpcgnn: error: {sentence}"
+
+
+def test_node_local_copies_that_differ_are_refused_on_all_ranks(train, parts, tmp_path):
+    """Each rank opens its own copy, and one label differs."""
+    with h5py.File(parts) as file:
+        other = (file["nodes/y"][-1] + 1) % file.attrs["num_classes"]
+    shutil.copy(parts, tmp_path / "copy-0.h5")
+    copy_of(parts, tmp_path / "copy-1.h5", "nodes/y", -1, other)
+    assert "different files" in refusal(train("run", graph=tmp_path / "copy-{rank}.h5", check=False))
 
 
 # Launchers kill the other ranks when one fails. This program keeps the exit code of each rank, and succeeds.
@@ -241,104 +228,33 @@ import os, pathlib, subprocess, sys
 code = subprocess.call(sys.argv[2:], close_fds=False)  # MPICH talks to its ranks through an inherited one
 pathlib.Path(sys.argv[1], f"exit.{os.getpid()}").write_text(str(code))
 """
-OWN_COPY = """
-import sys
-from hpcgnn.cli.main import main
-from hpcgnn.comm import MpiWorld
-sys.argv = ["hpcgnn", "train", f"{sys.argv[1]}-{MpiWorld().rank}.h5", *sys.argv[2:]]
-main()
-"""
-OWN_SETTINGS = """
-import sys
-from hpcgnn.cli.main import main
-from hpcgnn.comm.job import launcher_rank
-sys.argv = ["hpcgnn", "train", *sys.argv[2:], "--config", f"{sys.argv[1]}-{launcher_rank()}.toml"]
-main()
-"""
-BAD_FILES = {
-    "missing": "there is no file",
-    "truncated": "truncated",
-    "foreign": "is an HDF5 file that hpcgnn did not write, but a parts file is needed: give the output of `hpcgnn partition`",
-    "version": "version 99",
-    "nan": "NaN",
-    "no-train": "no training nodes",
-    "no-order": "edges/indptr holds 1000000",
-}
-
-
-@pytest.mark.parametrize(("problem", "sentence"), BAD_FILES.items())
-def test_bad_files_end_all_ranks_with_one_sentence(train, parts, tmp_path, problem, sentence):
-    graph = damaged(parts, tmp_path)[problem]
-    result = train(graph=graph)
-    assert len(errors_in(result)) == 1, result.stderr
-    assert sentence in errors_in(result)[0]
-    assert str(graph) in errors_in(result)[0]
-    assert result.codes == [1, 1]
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_a_wrong_file_of_settings_ends_all_ranks_with_one_sentence(train, tmp_path):
-    path = tmp_path / "settings.toml"
-    path.write_text('layers = "two"')
-    result = train("--config", path)
-    assert errors_in(result) == [f"hpcgnn: error: {path}: layers must be a whole number, not 'two'"]
-    assert result.codes == [1, 1]
-
-
-def test_a_file_of_settings_that_one_node_lacks_ends_all_ranks_with_one_sentence(mpirun, parts, tmp_path):
-    (tmp_path / "own-0.toml").write_text("epochs = 1")
-    result = mpirun(2, ["-c", OWN_SETTINGS, tmp_path / "own", parts, "--out", tmp_path / "run"], check=False)
-    assert result.returncode != 0
-    assert errors_in(result) == [f"hpcgnn: error: cannot read {tmp_path}/own-1.toml: No such file or directory"]
-
-
-def test_a_graph_in_place_of_parts_ends_in_the_command_for_these_ranks(train, tmp_path):
-    graph = shutil.copy(DATA / "graph-version-3.h5", tmp_path / "a graph.h5")
-    sentence = (
-        f"{graph} is a graph file, but a parts file is needed: run `hpcgnn partition '{graph}' parts.h5 --parts 2`"
-    )
-    assert errors_in(train(graph=graph)) == [f"hpcgnn: error: {sentence}"]
 
 
 def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path):
-    """This tests the ends of the processes themselves, which shared ranks of other tests do not show."""
+    """A launch of its own, because shared ranks do not show the ends of the processes themselves."""
     keep_exit_code = ["-c", KEEP_EXIT_CODE, tmp_path, sys.executable, *HPCGNN]
     result = mpirun(2, [*keep_exit_code, "train", tmp_path / "no.h5", "--out", tmp_path / "run"])
-    assert len(errors_in(result)) == 1, result.stderr
-    assert "there is no file" in errors_in(result)[0]
+    (error,) = errors_in(result)
+    assert "there is no file" in error
     assert [path.read_text().strip() for path in tmp_path.glob("exit.*")] == ["1", "1"]
 
 
-def test_node_local_copies_that_differ_are_refused_on_all_ranks(mpirun, parts, tmp_path):
-    """Each process opens its own copy, and one label differs."""
-    for rank in range(2):
-        shutil.copy(parts, tmp_path / f"copy-{rank}.h5")
-    with h5py.File(tmp_path / "copy-1.h5", "r+") as file:
-        file["nodes/y"][-1] = (file["nodes/y"][-1] + 1) % file.attrs["num_classes"]
-    seal(tmp_path / "copy-1.h5")
-    result = mpirun(2, ["-c", OWN_COPY, tmp_path / "copy", "--out", tmp_path / "run", *SMALL], check=False)
-    assert result.returncode != 0
-    assert len(errors_in(result)) == 1, result.stderr
-    assert "different files" in errors_in(result)[0]
-
-
 def test_wrong_rank_count(train):
-    result = train(ranks=3)
-    assert result.returncode != 0
-    assert len(errors_in(result)) == 1
-    assert "2 parts" in result.stderr
-    assert "3 ranks" in result.stderr
+    error = refusal(train("run", ranks=3, check=False))
+    assert "2 parts" in error
+    assert "3 ranks" in error
 
 
 def test_a_run_is_not_overwritten_and_another_model_is_not_resumed(train, tmp_path):
-    assert train("--epochs", 2).returncode == 0
+    train("run", "--epochs", 2)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    result = train("--epochs", 2)
-    assert "already holds a run" in errors_in(result)[0]
-    result = train("--epochs", 4, "--resume", "--hidden", 8)
-    assert len(errors_in(result)) == 1
-    assert "another model" in result.stderr
-    assert "hidden 16, this run has 8" in result.stderr
+    for flags, words in (
+        ([], ["already holds a run"]),
+        (["--resume", "--hidden", 8], ["another model", "hidden 16, this run has 8"]),
+        (["--resume", "--label-propagation", 0.5], ["it has label_inputs False, this run has True"]),
+    ):
+        error = refusal(train("run", "--epochs", 4, *flags, check=False))
+        assert all(word in error for word in words), error
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -362,35 +278,36 @@ def _small_disk(disk: Path, size: str) -> Iterator[None]:
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, parts, tmp_path):
-    """Only rank 0 meets it, and all ranks end with it, so this needs a separate launch."""
+    """Launches of its own, because only rank 0 meets the full disk, and it ends all processes."""
     disk = tmp_path / "disk"
     with _small_disk(disk, "256k"):
-        assert train("--epochs", 7, out=disk / "run").returncode == 0
+        train("disk/run", "--epochs", 7)
         kept = weights(disk / "run")
         (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))  # room for some metrics only
         for every in (7, 1000):  # the checkpoint meets the full disk, or the metrics do
-            again = ["train", parts, "--out", disk / "run", *SMALL, "--epochs", 50, "--resume"]
+            again = ["train", parts, "--out", disk / "run", *FLAGS, "--epochs", 50, "--resume"]
             result = mpirun(2, [*HPCGNN, *again, "--checkpoint-every", every], check=False)
             assert result.returncode != 0
-            assert len(errors_in(result)) == 1, result.stderr
-            assert "No space left" in result.stderr
+            (error,) = errors_in(result)
+            assert "No space left" in error
             _fill(disk)
         assert weights(disk / "run") == kept
         assert not list((disk / "run").rglob("*.tmp"))
 
 
 def test_an_error_on_one_rank_ends_all_at_once(mpirun):
-    """No rank waits until the timeout, which would be reported."""
-    program = Path(__file__).parents[1] / "ranks" / "one_fails.py"
-    result = mpirun(3, [program], check=False)
+    """A launch of its own, because the error ends all processes. No rank waits until the timeout, which would be reported."""
+    result = mpirun(3, [ENDS, "one_fails"], check=False)
     assert result.returncode != 0
     assert result.stderr.count("ValueError: only rank 1 knows") == 1
     assert "waited" not in result.stderr
 
 
 def test_what_mpi_refuses_is_a_sentence(mpirun):
-    """There is no traceback; the sentence names the rank and the call, and quotes MPI."""
-    result = mpirun(2, [Path(__file__).parents[1] / "ranks" / "mpi_fails.py"], check=False)
+    """A launch of its own, because the error ends all processes. There is no traceback; the sentence names the rank and the
+    call, and quotes MPI.
+    """
+    result = mpirun(2, [ENDS, "mpi_fails"], check=False)
     assert result.returncode != 0
     assert "Traceback" not in result.stderr
     sentence = "hpcgnn: error on rank 1: MPI failed on rank 1 of 2 in numbers of another file: "
@@ -402,34 +319,26 @@ def test_what_mpi_refuses_is_a_sentence(mpirun):
 
 def test_predictions_never_replace_what_they_are_made_of(train, mpi_ranks, parts, tmp_path):
     run = tmp_path / "run"
-    assert train("--epochs", 2).returncode == 0
+    train("run", "--epochs", 2)
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(parts)
     inputs = [parts, tmp_path / "link", run / "config.toml", *(run / "checkpoints").glob("*.pt")]
     before = {path: path.read_bytes() for path in inputs}
     for out in (*inputs, "/dev/null", tmp_path / "folder"):
-        result = mpi_ranks(2).command("predict", parts, run, "--out", out, "--force", check=False)
-        assert result.codes == [1, 1]
-        assert len(errors_in(result)) == 1, result.stderr
-        assert str(out) in errors_in(result)[0]
+        assert str(out) in refusal(mpi_ranks(2).command("predict", parts, run, "--out", out, "--force", check=False))
     assert {path: path.read_bytes() for path in inputs} == before
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_full_disk_is_named_also_where_ranks_keep_rows(train, mpirun, parts, tmp_path):
+def test_a_full_disk_is_named_also_where_ranks_keep_rows(train, tmp_path):
     disk = tmp_path / "disk"
     with _small_disk(disk, "512k"):
         flags = ["--staleness", "pipeline", "--bits", "8"]
-        assert train("--epochs", 7, *flags, out=disk / "run").returncode == 0
+        train("disk/run", "--epochs", 7, *flags)
         # Room for the lock of the folder and for metrics, a page each, and for parts of a checkpoint.
         (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 12288))
-        again = ["train", parts, "--out", disk / "run", *SMALL, *flags, "--epochs", 14, "--resume"]
-        result = mpirun(2, [*HPCGNN, *again], check=False)
-        assert result.returncode != 0
-        assert "Traceback" not in result.stderr
-        told = errors_in(result)
-        assert len(told) == 1, result.stderr
-        assert re.search(r"cannot write .*run/checkpoints/messages/14-\d\.pt: No space left", told[0]), told
+        error = refusal(train("disk/run", *flags, "--epochs", 14, "--resume", check=False))
+        assert re.search(r"cannot write .*run/checkpoints/messages/14-\d\.pt: No space left", error), error
 
 
 def test_names_of_files_may_be_any_bytes(tmp_path):
@@ -440,7 +349,7 @@ def test_names_of_files_may_be_any_bytes(tmp_path):
     for words in (
         ["convert", "digits", graph],
         ["partition", graph, parts, "--parts", 1],
-        ["train", parts, "--out", run, *SMALL, "--epochs", 1],
+        ["train", parts, "--out", run, *FLAGS, "--epochs", 1],
         ["train", "--out", run, "--resume", "--epochs", 2],
         ["predict", parts, run, "--out", folder / "scores.h5"],
     ):
@@ -457,15 +366,10 @@ def test_command_line_mistakes_are_told_once(mpi_ranks):
     assert result.stderr.count("Invalid value for '--layers'") == 1
 
 
-def test_a_run_keeps_its_records_on_disk_only(tmp_path):
+def test_a_run_keeps_its_records_on_disk_only(graph, tmp_path):
     """Otherwise the memory of every rank would grow with the epochs."""
-    graph = small_graphs.random_multigraph()
-    small_graphs.write_parts(tmp_path / "parts.h5", graph, np.zeros(graph.num_nodes, np.int64), 1)
-    local = hpcgnn.load(tmp_path / "parts.h5", one_rank())
     for run in (None, RunFolder(tmp_path / "run")):
-        model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=4), local)
-        trainer = hpcgnn.Trainer(model, local, hpcgnn.TrainConfig(epochs=3), run=run, stop=StopRequest())
-        summary = trainer.fit()
-        assert summary["epoch_seconds_median"] > 0
+        trainer = trainer_of(graph, {"layers": 2, "hidden": 4, "epochs": 3}, run=run)
+        assert trainer.fit()["epoch_seconds_median"] > 0
         assert [each["epoch"] for each in (run.records() if run else trainer.records)] == [0, 1, 2]
         assert len(trainer.records) == (0 if run else 3)

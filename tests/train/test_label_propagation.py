@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import h5py
 import numpy as np
 import pyg_reference
 import pytest
@@ -15,10 +12,11 @@ import small_graphs
 import torch
 from rank_pool import ThreadPool
 from ranks import label_propagation as programs
-from ranks.label_propagation import EPOCHS, LR, PRECISIONS, SEED
+from ranks.equivalence import EPOCHS, LR, PRECISIONS, gradient_error, relative
+from ranks.label_propagation import SEED
 from requires import EVERYTHING
+from trainings import losses, predicted, weights
 
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
 from hpcgnn.nn.layers import linear_first
@@ -54,14 +52,6 @@ def test_redraw_once_keeps_the_nodes():
     once, anew = (LabelPropagationConfig(0.5, redraw) for redraw in ("once", "epoch"))
     assert all(torch.equal(drawn_nodes(once, 0, epoch, ids), drawn_nodes(once, 0, 0, ids)) for epoch in range(5))
     assert not torch.equal(drawn_nodes(anew, 0, 0, ids), drawn_nodes(anew, 0, 1, ids))
-
-
-@pytest.mark.parametrize(
-    "config", [LabelPropagationConfig(1.0), LabelPropagationConfig(-0.1), LabelPropagationConfig(0.5, "x")]
-)
-def test_settings_that_leave_nothing_to_learn_from_are_refused(config):
-    with pytest.raises(HpcgnnError, match="label-"):
-        config.check()
 
 
 # -- the embedding ----------------------------------------------------------------------------------------------------
@@ -122,7 +112,7 @@ class Files:
         self.parts, self._reference = functools.cache(self._parts), functools.cache(self._trained)
 
     def graph(self, name, ranks):
-        """One graph has all its training nodes on rank 0."""
+        """The graph ``few`` has all its training nodes on rank 0."""
         if name != "few":
             return self._graphs[name]
         on_first = small_graphs.random_parts(self._few.num_nodes, ranks) == 0
@@ -159,6 +149,7 @@ def files(tmp_path_factory, shared_data):
 
 
 def loss_error(found, wanted):
+    """The loss is 0 in an epoch in which all labels are inputs."""
     return max(abs(a - b) / (abs(b) or 1) for a, b in zip(found, wanted, strict=True))
 
 
@@ -170,28 +161,22 @@ BY_TURNS = [(ranks, case) for turn, case in enumerate(CASES) for ranks in (RANKS
 def test_ranks_equal_pyg(files, ranks, case):
     """Four ranks have few training nodes, so some epochs use all of them as inputs; these must change nothing."""
     name, *how = case.split("/")
-    (losses, gradients, scores), begun = ThreadPool(ranks).run(programs.train, files.parts(name, ranks), *how)[0]
+    found, begun = ThreadPool(ranks).run(programs.train, files.parts(name, ranks), *how)[0]
     state, (wanted_losses, wanted_gradients, wanted_scores) = files.reference(case, ranks)
     tolerance = TOLERANCE[case.rpartition("/")[2]]
     assert all(torch.equal(begun[key], value) for key, value in state.items())
-    assert loss_error(losses, wanted_losses) <= tolerance
+    assert loss_error(found.losses, wanted_losses) <= tolerance
     assert "embed_labels.weight" in wanted_gradients
-    for key, value in wanted_gradients.items():
-        assert np.abs(gradients[key] - value).max() / np.abs(value).max() <= tolerance, key
+    assert gradient_error(found.gradients, wanted_gradients) <= tolerance
     # After 20 optimiser steps, which magnify rounding errors.
-    assert np.abs(scores - wanted_scores).max() / np.abs(wanted_scores).max() <= 10 * tolerance
+    assert relative(found.scores, wanted_scores) <= 10 * tolerance
 
 
 @pytest.mark.parametrize("graph", [graph for graph in GRAPHS if graph != "few"])  # its masks depend on the parts
 def test_with_dropout_any_number_of_ranks_is_the_same(files, graph):
     one, *others = (ThreadPool(ranks).run(programs.dropout_losses, files.parts(graph, ranks))[0] for ranks in RANKS)
-    for losses in others:
-        assert losses == pytest.approx(one, rel=1e-10)
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_a_rank_without_training_nodes_takes_part(files, ranks):
-    assert ThreadPool(ranks).run(programs.ranks_with_training_nodes, files.parts("few", ranks))[0] == 1
+    for other in others:
+        assert other == pytest.approx(one, rel=1e-10)
 
 
 @pytest.mark.parametrize("sabotage", ["no-backward", "drawn by position", "mean of the ranks' means"])
@@ -200,8 +185,8 @@ def test_what_is_broken_is_noticed(files, ranks, sabotage):
     _, (wanted, _, _) = files.reference("plain/sage/epoch/float64", ranks)
     with programs.sabotage(sabotage):
         arguments = (files.parts("plain", ranks), "sage", "epoch", "float64")
-        (losses, _, _), _ = ThreadPool(ranks).run(programs.train, *arguments)[0]
-    assert loss_error(losses, wanted) > 100 * TOLERANCE["float32"]
+        found, _ = ThreadPool(ranks).run(programs.train, *arguments)[0]
+    assert loss_error(found.losses, wanted) > 100 * TOLERANCE["float32"]
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -215,101 +200,29 @@ def test_prediction_gives_the_scores_of_the_evaluation(files, tmp_path, ranks, g
 
 # -- the commands -----------------------------------------------------------------------------------------------------
 
-FLAGS = ["--hidden", "16", "--layers", "2", "--label-propagation", "0.62", "--checkpoint-every", "4", "--quiet"]
+FLAGS = ["--hidden", "16", "--layers", "2", "--label-propagation", "0.62", "--quiet"]
 
 
-def write_graph(path: Path, *, change_evaluated_labels: bool = False) -> small_graphs.Arrays:
-    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    if change_evaluated_labels:
-        graph.y = np.where(graph.masks["train_mask"], graph.y, (graph.y + 1) % 4)
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
-    return graph
-
-
-@pytest.fixture
-def train(mpi_ranks, tmp_path):
-    """Run ``hpcgnn train`` with label propagation on two ranks, and return the run folder."""
-
-    def run(name, *flags, graph=tmp_path / "parts.h5"):
-        mpi_ranks(2).command("train", graph, "--out", tmp_path / name, *FLAGS, *flags)
-        return tmp_path / name
-
-    return run
-
-
-def losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(run: Path) -> dict[str, bytes]:
-    content = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
-    return {key: value.numpy().tobytes() for key, value in content["model"].items()}
-
-
-def test_no_evaluated_label_leaks(train, mpi_ranks, tmp_path):
+def test_no_evaluated_label_leaks(train, mpi_ranks, parts, tmp_path):
     """Other labels of all validation and test nodes change no loss, weight or score."""
-    runs = {}
-    for name in ("as it is", "changed"):
-        path = tmp_path / f"{name}.h5"
-        write_graph(path, change_evaluated_labels=name == "changed")
-        runs[name] = train(name.replace(" ", "-"), "--epochs", 8, graph=path)
-        out = tmp_path / f"{name}-scores.h5"
-        mpi_ranks(2).command("predict", path, runs[name], "--checkpoint", "last", "--out", out)
-    one, other = runs.values()
-    assert losses(one) == losses(other)
-    assert weights(one) == weights(other)
+    changed, graph = tmp_path / "changed.h5", small_graphs.random_multigraph(nodes=300, edges=3000)
+    graph.y = np.where(graph.masks["train_mask"], graph.y, (graph.y + 1) % 4)
+    small_graphs.in_parts(changed, graph, 2)
     scores = []
-    for name in runs:
-        with h5py.File(tmp_path / f"{name}-scores.h5") as file:
-            scores.append(file["scores"][:])
+    for name, path in (("usual", parts), ("changed", changed)):
+        train(name, "--epochs", 8, graph=path)
+        scores.append(predicted(mpi_ranks(2), path, tmp_path / name, "--checkpoint", "last"))
+    assert losses(tmp_path / "usual") == losses(tmp_path / "changed")
+    assert weights(tmp_path / "usual") == weights(tmp_path / "changed")
     np.testing.assert_array_equal(*scores)
 
 
-def test_training_labels_do_reach_the_scores(train, mpi_ranks, tmp_path):
-    """Conversely, prediction with other training labels gives other scores."""
-    graph = write_graph(tmp_path / "parts.h5")
-    run = train("run", "--epochs", 3)
-    graph.y = np.where(graph.masks["train_mask"], (graph.y + 1) % 4, graph.y)
-    small_graphs.write_parts(tmp_path / "other.h5", graph, small_graphs.random_parts(300, 2), 2)
-    scores = []
-    for name in ("parts", "other"):
-        mpi_ranks(3).command("predict", tmp_path / f"{name}.h5", run, "--out", tmp_path / f"{name}-scores.h5")
-        with h5py.File(tmp_path / f"{name}-scores.h5") as file:
-            scores.append(file["scores"][:])
-    assert np.abs(scores[0] - scores[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("redraw", ["epoch", "once"])
-def test_a_resumed_run_has_the_same_bytes(train, tmp_path, redraw):
-    write_graph(tmp_path / "parts.h5")
-    whole = train("whole", "--epochs", 11, "--label-redraw", redraw)
-    train("broken", "--epochs", 6, "--label-redraw", redraw)
-    broken = train("broken", "--epochs", 11, "--resume")
-    assert losses(broken) == losses(whole)
-    assert weights(broken) == weights(whole)
-    summary = json.loads((whole / "summary.json").read_text())
-    assert summary["label_propagation"] == 0.62
-    assert f'label_redraw = "{redraw}"' in (broken / "config.toml").read_text()
-
-
-def test_a_checkpoint_knows_whether_labels_are_inputs(train, mpi_ranks, tmp_path):
-    write_graph(tmp_path / "parts.h5")
-    run = train("run", "--epochs", 2)
-    again = ["train", "--out", run, "--resume", "--epochs", 4, "--label-propagation", "0"]
-    result = mpi_ranks(2).command(*again, check=False)
-    assert result.returncode != 0
-    assert "it has label_inputs True, this run has False" in result.stderr
-
-
-def test_an_epoch_in_which_all_labels_are_given_changes_nothing(mpi_ranks, tmp_path):
+def test_an_epoch_in_which_all_labels_are_given_changes_nothing(train, tmp_path):
     """This happens at random if there are few training nodes: here there is one, which is drawn in most epochs."""
     graph = small_graphs.random_multigraph()
     graph.masks["train_mask"] = np.arange(graph.num_nodes) == 3
-    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(graph.num_nodes, 2), 2)
-    command = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", *FLAGS, "--epochs", 12]
-    mpi_ranks(2).command(*command, "--label-propagation", "0.8")
-    found = losses(tmp_path / "run")
+    small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+    train("run", "--epochs", 12, "--label-propagation", 0.8, graph=tmp_path / "parts.h5")
     given = [bool(drawn_nodes(LabelPropagationConfig(0.8), 0, epoch, torch.tensor([3]))) for epoch in range(12)]
-    assert [loss == 0 for loss in found] == given
-    assert any(given)
-    assert not all(given)
+    assert [loss == 0 for loss in losses(tmp_path / "run")] == given
+    assert {*given} == {True, False}

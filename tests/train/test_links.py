@@ -4,12 +4,10 @@ scikit-learn.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyg_models
 import pytest
@@ -17,6 +15,7 @@ import small_graphs
 import torch
 from rank_pool import ThreadPool
 from ranks import link_task
+from trainings import losses, predicted, refusal
 
 import hpcgnn
 from hpcgnn.comm.thread_world import one_rank
@@ -96,102 +95,55 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
+FLAGS = ["--hidden", "16", "--layers", "2", "--quiet"]
+GRAPH = small_graphs.random_multigraph(0, nodes=90, edges=900)
+
+
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Two graphs of one kind: ``parts``, in 2 parts for training, and ``other``, with other nodes and edges."""
-    folder = tmp_path_factory.mktemp("link-job")
-    for name, seed, ranks in (("parts", 0, 2), ("other", 7, 3)):
-        graph = small_graphs.random_multigraph(seed, nodes=90, edges=900)
-        graph.y %= 4 - seed // 2  # the other graph has fewer classes
-        part = small_graphs.random_parts(graph.num_nodes, ranks)
-        small_graphs.write_parts(folder / f"{name}.h5", graph, part, ranks)
-    return folder
+def other(tmp_path_factory) -> Path:
+    """A graph of the same kind with other nodes and edges, and fewer classes."""
+    graph = small_graphs.random_multigraph(7, nodes=90, edges=900)
+    graph.y %= 1
+    return small_graphs.in_parts(tmp_path_factory.mktemp("other") / "parts.h5", graph, 3)
 
 
-def dataset(path: Path, name: str) -> np.ndarray:
-    with h5py.File(path) as file:
-        return file[name][:]
-
-
-def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(files, mpi_ranks, tmp_path):
-    flags = ["--task", "link", "--hidden", 16, "--layers", 2, "--metric", "hits@10", "--quiet"]
-    train = [*flags, "--decoder", "mlp", "--link-split", 0.1, 0.2, "--epochs"]
+def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(train, other, mpi_ranks, tmp_path):
+    flags = ["--task", "link", "--metric", "hits@10", "--decoder", "mlp", "--link-split", 0.1, 0.2]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    mpi_ranks(2).command("train", files / "parts.h5", "--out", whole, *train, 6)
-    mpi_ranks(2).command("train", files / "parts.h5", "--out", broken, *train, 3)
-    mpi_ranks(2).command("train", files / "parts.h5", "--out", broken, "--resume", "--epochs", 6, "--quiet")
-    losses = [
-        [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-        for out in (whole, broken)
-    ]
-    assert losses[0] == losses[1]
-    other = mpi_ranks(2).command(
-        "train", files / "parts.h5", "--out", broken, "--resume", "--link-seed", 5, check=False
-    )
-    assert "was made with --link-seed 0, not 5" in other.stderr
-    assert len(losses[0]) == 6
+    train("whole", *flags, "--epochs", 6)
+    train("broken", *flags, "--epochs", 3)
+    train("broken", "--resume", "--epochs", 6)
+    assert losses(whole) == losses(broken)
+    assert len(losses(whole)) == 6
+    assert "was made with --link-seed 0, not 5" in refusal(train("broken", "--resume", "--link-seed", 5, check=False))
 
     pairs = np.array([[0, 1], [5, 60], [89, 3]])
     np.savetxt(tmp_path / "pairs.txt", pairs, "%d")
     np.save(tmp_path / "pairs.npy", pairs)
-    for number, (ranks, given) in enumerate(((1, "pairs.txt"), (3, "pairs.npy"))):
-        out = tmp_path / f"{number}.h5"
-        mpi_ranks(ranks).command("predict", files / "other.h5", whole, "--pairs", tmp_path / given, "--out", out)
-    mpi_ranks(2).command("predict", files / "other.h5", whole, "--out", tmp_path / "embeddings.h5")
-    rows = torch.from_numpy(dataset(tmp_path / "embeddings.h5", "embeddings"))
+    rows = torch.from_numpy(predicted(mpi_ranks(2), other, whole, dataset="embeddings"))
     assert rows.shape == (90, 16)
-    weights = torch.load(whole / "checkpoints" / "best.pt", weights_only=True)["model"]
-    hidden = (rows[pairs[:, 0]] * rows[pairs[:, 1]]) @ weights["decoder.hidden.weight"] + weights["decoder.hidden.bias"]
-    wanted = (hidden.relu() @ weights["decoder.out.weight"] + weights["decoder.out.bias"])[:, 0].numpy()
-    for number in range(2):
-        assert dataset(tmp_path / f"{number}.h5", "pair_scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    state = torch.load(whole / "checkpoints" / "best.pt", weights_only=True)["model"]
+    hidden = (rows[pairs[:, 0]] * rows[pairs[:, 1]]) @ state["decoder.hidden.weight"] + state["decoder.hidden.bias"]
+    wanted = (hidden.relu() @ state["decoder.out.weight"] + state["decoder.out.bias"])[:, 0].numpy()
+    for ranks, given in ((1, "pairs.txt"), (3, "pairs.npy")):
+        found = predicted(mpi_ranks(ranks), other, whole, "--pairs", tmp_path / given, dataset="pair_scores")
+        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--metric", "accuracy"), "with --task link, not 'accuracy'"),
-        (("--link-split", "0.5", "0.6"), "two shares of at least 0 whose sum is below 1"),
-        (("--label-propagation", "0.5"), "--label-propagation cannot be used with --task link"),
-        (("--message-coding", "delta", "--dropout", "0"), "cannot be used with --task link"),
-    ],
-)
-def test_what_links_cannot_be_is_refused_once(files, mpi_ranks, tmp_path, flags, sentence):
-    out = tmp_path / "run"
-    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--task", "link", *flags, check=False)
-    errors = [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: error")]
-    assert result.returncode != 0
-    assert len(errors) == 1
-    assert sentence in errors[0]
-
-
-def test_classes_need_no_link_metric_and_pairs_need_links(files, mpi_ranks, tmp_path):
-    out = tmp_path / "run"
-    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--metric", "hits@50", check=False)
-    assert "with --task node, not 'hits@50'" in result.stderr
-    result = mpi_ranks(2).command("train", files / "parts.h5", "--out", out, "--decoder", "mlp", check=False)
-    assert "--decoder is not used by --task node: --task link uses it" in result.stderr
-    mpi_ranks(2).command(
-        "train", files / "parts.h5", "--out", tmp_path / "nodes", "--hidden", 8, "--epochs", 1, "--quiet"
-    )
+def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(train, other, mpi_ranks, tmp_path):
+    """Inductive prediction: a GCN trained on one graph, applied to another one by PyG. Pairs need a model of links."""
+    train("run", "--model", "gcn", "--epochs", 3)
     (tmp_path / "pairs.txt").write_text("0 1\n")
-    command = ["predict", files / "parts.h5", tmp_path / "nodes", "--pairs", tmp_path / "pairs.txt"]
-    result = mpi_ranks(2).command(*command, "--out", tmp_path / "no.h5", check=False)
-    assert "train with --task link" in result.stderr
-    assert not (tmp_path / "no.h5").exists()
-
-
-def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(files, mpi_ranks, tmp_path):
-    """Inductive prediction: a GCN trained on one graph, applied to another one by PyG."""
-    flags = ["--model", "gcn", "--hidden", 16, "--layers", 2, "--epochs", 3, "--quiet"]
-    mpi_ranks(2).command("train", files / "parts.h5", "--out", tmp_path / "run", *flags)
-    mpi_ranks(3).command("predict", files / "other.h5", tmp_path / "run", "--out", tmp_path / "scores.h5")
+    of_pairs = ["predict", other, tmp_path / "run", "--out", tmp_path / "scores.h5", "--pairs", tmp_path / "pairs.txt"]
+    assert "train with --task link" in refusal(mpi_ranks(2).command(*of_pairs, check=False))
+    assert not (tmp_path / "scores.h5").exists()
+    found = predicted(mpi_ranks(3), other, tmp_path / "run")
     state = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
-    other = small_graphs.random_multigraph(7, nodes=90, edges=900)
+    graph = small_graphs.random_multigraph(7, nodes=90, edges=900)
     config = ModelConfig(model="gcn", hidden=16, layers=2)
-    model = pyg_models.reference(config, other.x.shape[1], 4, state).float()
-    wanted = model(torch.from_numpy(other.x), torch.from_numpy(other.edge_index), None).detach().numpy()
-    assert dataset(tmp_path / "scores.h5", "scores") == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    model = pyg_models.reference(config, graph.x.shape[1], 4, state).float()
+    wanted = model(torch.from_numpy(graph.x), torch.from_numpy(graph.edge_index), None).detach().numpy()
+    assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
 def test_pairs_with_a_header_that_python_cannot_parse(tmp_path):

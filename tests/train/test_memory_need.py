@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -20,17 +19,6 @@ from hpcgnn.train.memory_need import check_fits, needed_bytes
 
 NODES, GIB = 2000, 1 << 30
 NEEDS_STANDIN = pytest.mark.skipif(torch.cuda.is_available(), reason="the stand-in goes with no GPU")
-ON_RANKS = """
-import json, pathlib, sys
-import numpy as np
-from ranks import memory
-from hpcgnn.comm import MpiWorld
-world = MpiWorld()
-found = memory.of_training(world, pathlib.Path(sys.argv[1]), {"model": sys.argv[2], "layers": 2, "hidden": 64})
-both = world.allgather(np.array([found.needed, found.taken]))
-if world.rank == 0:
-    print(json.dumps(both.tolist()))
-"""
 USUAL = {"sage", "gcn", "gat"}
 EVERY = ("sage", "gcn", "gat", "gatv2", "gin", "gcnii", "dagnn", "sgc", "appnp", "jknet")
 KINDS = {"few edges": (6, 16, 6), "many edges": (20, 16, 6), "wide features": (6, 200, 6), "many classes": (6, 16, 150)}
@@ -63,8 +51,7 @@ def arrays_of(kind):
 @NEEDS_STANDIN
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_ranks, tmp_path):
-    path, arrays = tmp_path / "parts.h5", arrays_of(kind)
-    small_graphs.write_parts(path, arrays, np.zeros(NODES, np.int64), 1)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", arrays_of(kind), 1)
     for model, _, sizes in (case for case in CASES if case[1] == kind):
         for size in sizes if model != "sgc" else [{}]:
             (found,) = device_ranks(1).run(memory.of_training, path, {"model": model} | size)
@@ -76,26 +63,16 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_rank
 
 @NEEDS_STANDIN
 @pytest.mark.parametrize("model", sorted(USUAL) if EVERYTHING else ["gcn"])
-def test_on_ranks_too(mpirun, tmp_path, model):
-    """This uses separate processes, because others keep memory of earlier trainings."""
-    path = tmp_path / "parts.h5"
-    graph = small_graphs.even_graph(NODES, 6 * NODES)
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(NODES, 2), 2)
-    for needed, taken in json.loads(mpirun(2, ["-c", ON_RANKS, path, model]).stdout):
+def test_on_ranks_too(device_ranks, tmp_path, model):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, 6 * NODES), 2)
+    for found in device_ranks(2).run(memory.of_training, path, {"model": model, "layers": 2, "hidden": 64}):
         # Rows of other ranks, and the edges along which they come, are not included.
-        assert 0.3 * taken < needed < taken
+        assert 0.3 * found.taken < found.needed < found.taken
 
 
-def test_a_model_of_which_nothing_is_known_is_hardly_refused(tmp_path):
-    path = tmp_path / "parts.h5"
-    graph = small_graphs.random_multigraph()
-    small_graphs.write_parts(path, graph, np.zeros(graph.num_nodes, np.int64), 1)
-
-    def needed(world: ThreadWorld) -> int:
-        config = SimpleNamespace(model="toy", hidden=1 << 20, decoder="none", sections=lambda: ())
-        return needed_bytes(hpcgnn.load(path, world), config)
-
-    assert on_threads(1, needed)[0] < 20_000
+def test_a_model_of_which_nothing_is_known_is_hardly_refused(graph):
+    config = SimpleNamespace(model="toy", hidden=1 << 20, decoder="none", sections=lambda: ())
+    assert needed_bytes(graph, config) < 20_000
 
 
 class Small:
@@ -112,9 +89,7 @@ class Small:
 
 def said_where(tmp_path, free: list[int | None], ranks_per_gpu: int = 1) -> list[tuple[str | None, int]]:
     """The sentence on each rank, and the memory that its part needs."""
-    path = tmp_path / "parts.h5"
-    if not path.exists():
-        small_graphs.write_parts(path, small_graphs.even_graph(NODES, NODES), small_graphs.random_parts(NODES, 2), 2)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, NODES), 2)
 
     def check(world: ThreadWorld) -> tuple[str | None, int]:
         graph, config = hpcgnn.load(path, world), hpcgnn.ModelConfig("gcn", layers=2, hidden=1 << 17)
@@ -134,6 +109,7 @@ def test_a_part_that_does_not_fit_ends_all_ranks_with_one_sentence(tmp_path):
         f"part 1 of {tmp_path / 'parts.h5'} needs {needed / GIB:.1f} GiB at least, but rank 1 has only 1.0 GiB of cuda:0 "
         f"(a small GPU) free: use {math.ceil(2 * needed / GIB)} ranks or more, less --hidden, or --device cpu"
     )
+    assert "0.0 GiB of cuda:0" in str(said_where(tmp_path, [0, None])[1][0])
 
 
 def test_parts_that_fit_are_let_through(tmp_path):
@@ -142,7 +118,3 @@ def test_parts_that_fit_are_let_through(tmp_path):
     most = max(needed for _, needed in found)
     assert said_where(tmp_path, [2 * most] * 2, ranks_per_gpu=2)[0][0] is None
     assert "part 0" in str(said_where(tmp_path, [2 * found[0][1] - 2] * 2, ranks_per_gpu=2)[0][0])
-
-
-def test_no_memory_at_all_is_a_sentence_too(tmp_path):
-    assert "0.0 GiB of cuda:0" in str(said_where(tmp_path, [0, None])[1][0])

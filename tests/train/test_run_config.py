@@ -6,24 +6,22 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
-import small_graphs
 import tomli_w
 import torch
 import torch_geometric.nn as pyg
+from rank_pool import Completed
+from trainings import lines, trainer_of
 
 import hpcgnn
 from hpcgnn.cli import train_options
 from hpcgnn.cli.train import train as train_command
-from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.comm import MessageConfig
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import MODELS, describe, described
 from hpcgnn.policy.config import BITS_POLICIES, FIXED
@@ -31,9 +29,8 @@ from hpcgnn.stop import StopRequest
 from hpcgnn.train.run_config import RunConfig, settings_by_name
 
 PRESETS = sorted((Path(hpcgnn.__file__).parent / "presets").glob("*.toml"))
-OLD_CONFIG = Path(__file__).with_name(
-    "config_of_before.toml"
-)  # settings of a run from before settings belonged to models and policies
+# Settings of a run from before settings belonged to models and policies
+OLD_CONFIG = Path(__file__).with_name("config_of_before.toml")
 NEW_SETTINGS = {"node_aware": "auto"}  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
@@ -71,11 +68,22 @@ REFUSED = [
     ({"decay": 0.5}, "--decay is not used here: --schedule step and plateau use it"),
     ({"negatives": 1}, "--negatives is not used by --task node: --task link uses it"),
     ({"decoder": "dot"}, "--decoder is not used by --task node: --task link uses it"),
+    ({"int8_rounding": "nearest"}, "--int8-rounding is not used by --compute auto: --compute int8 uses it"),
+    ({"compute": "bf16-emulated", "int8_before_softmax": True}, "--int8-before-softmax is not used by --compute bf16-emulated"),
+    ({"compute": "float32", "int8_most_error": 0.5}, "--int8-most-error is not used by --compute float32"),
     # Impossible values.
     ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
     ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, pipeqs, sylvie, uniform, not '3'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
+    ({"label_propagation": 1.0}, "label-propagation must be at least 0 and below 1, not 1.0"),
+    ({"label_propagation": -0.1}, "label-propagation must be at least 0 and below 1, not -0.1"),
+    ({"label_propagation": 0.5, "label_redraw": "x"}, "label-redraw must be one of epoch, once, not 'x'"),
+    ({"schedule": "none"}, "schedule must be one of constant, cosine, step, plateau, not 'none'"),
+    ({"schedule": "step", "decay": 0.0}, "decay must be above 0 and at most 1, not 0.0"),
+    ({"schedule": "step", "decay_every": 0}, "decay_every must be at least 1, not 0"),
+    ({"warmup": -1}, "warmup must be at least 0, not -1"),
     ({"layer": 3}, "there is no setting layer"),
+    ({"compute": "int8", "int8_most_error": 1.5}, "int8-most-error must be at least 0 and at most 1, not 1.5"),
 ]  # fmt: skip
 
 
@@ -162,77 +170,48 @@ def test_what_a_file_says_is_checked_before_it_becomes_a_default(tmp_path, text,
 # -- one set of rules for all ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return small_graphs.on_ranks(
-        one_rank(), small_graphs.random_multigraph(), tmp_path_factory.mktemp("one") / "parts.h5"
-    )
+COMBINATIONS = REFUSED[: next(number for number, (_, sentence) in enumerate(REFUSED) if "teleport" in sentence)]
 
 
-def trainer(graph, settings):
-    """A trainer as a Python program makes one."""
-    run = RunConfig.from_settings(settings)
-    links = hpcgnn.split_links(graph, run.links) if run.task == "link" else None
-    model = hpcgnn.build_model(
-        run.model,
-        graph if links is None else links.train,
-        messages=Messages(graph.world, run.messages),
-        keep_input_aggregation=run.cache_input_aggregation,
-    )
-    return hpcgnn.Trainer(model, links or graph, run.train, stop=StopRequest())
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (settings, sentence)
-        for settings, sentence in REFUSED[: next(k for k, (_, s) in enumerate(REFUSED) if "teleport" in s)]
-    ],
-)
+@pytest.mark.parametrize(("settings", "sentence"), COMBINATIONS)
 def test_a_trainer_refuses_what_the_command_refuses(graph, settings, sentence):
-    trainer(graph, {"hidden": 16})
+    trainer_of(graph, {"hidden": 16})
     with pytest.raises(HpcgnnError) as refused:
-        trainer(graph, {"hidden": 16} | settings)
+        trainer_of(graph, {"hidden": 16} | settings)
     assert sentence in str(refused.value)
 
 
 def test_a_trainer_refuses_settings_of_its_own_that_nothing_uses(graph):
     model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=8), graph)
+    usual = hpcgnn.TrainConfig()
     wrong = {
-        "--dense-weight-decay is not used by gcn": hpcgnn.TrainConfig(dense_weight_decay=0.1),
-        "--decay is not used here": replace(
-            hpcgnn.TrainConfig(), schedule=replace(hpcgnn.TrainConfig().schedule, decay=0.1)
-        ),
-        "ModelConfig.label_inputs must be True": replace(
-            hpcgnn.TrainConfig(), labels=replace(hpcgnn.TrainConfig().labels, rate=0.5)
-        ),
+        "--dense-weight-decay is not used by gcn": replace(usual, dense_weight_decay=0.1),
+        "--decay is not used here": replace(usual, schedule=replace(usual.schedule, decay=0.1)),
+        "ModelConfig.label_inputs must be True": replace(usual, labels=replace(usual.labels, rate=0.5)),
     }
     for sentence, config in wrong.items():
         with pytest.raises(HpcgnnError, match=sentence):
             hpcgnn.Trainer(model, graph, config, stop=StopRequest())
 
 
-def users_model(dropout: float) -> torch.nn.Module:
-    return pyg.GraphSAGE(9, 8, 2, 4, dropout=dropout)
-
-
 def test_distributed_models_are_held_to_the_same_rules(graph):
-    delta = MessageConfig(2, "delta")
+    def users_model(dropout: float) -> torch.nn.Module:
+        return pyg.GraphSAGE(9, 8, 2, 4, dropout=dropout)
+
+    delta, config = MessageConfig(2, "delta"), hpcgnn.TrainConfig
     with pytest.raises(HpcgnnError, match="--message-coding delta needs --dropout 0"):
         hpcgnn.distribute(users_model(0.5), graph, messages=delta, check=False)
     model = hpcgnn.distribute(users_model(0.0), graph, messages=delta, check=False)
     hpcgnn.Trainer(model, graph, stop=StopRequest())
     wrong = {
-        "--message-coding delta needs --staleness off": hpcgnn.PolicyConfig(staleness="pipeline"),
-        "which decide by rows and not by differences": hpcgnn.PolicyConfig("adaqp"),
+        "--message-coding delta needs --staleness off": config(policy=hpcgnn.PolicyConfig(staleness="pipeline")),
+        "which decide by rows and not by differences": config(policy=hpcgnn.PolicyConfig("adaqp")),
+        "with --task node, not 'hits@10'": config(metric="hits@10"),
+        "dense-weight-decay is not used by GraphSAGE: appnp and gcnii use it": config(dense_weight_decay=0.1),
     }
-    for sentence, policy in wrong.items():
+    for sentence, refused in wrong.items():
         with pytest.raises(HpcgnnError, match=sentence):
-            hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(policy=policy), stop=StopRequest())
-    with pytest.raises(HpcgnnError, match="with --task node, not 'hits@10'"):
-        hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(metric="hits@10"), stop=StopRequest())
-    with pytest.raises(HpcgnnError, match="dense-weight-decay is not used by GraphSAGE: appnp and gcnii use it"):
-        hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(dense_weight_decay=0.1), stop=StopRequest())
+            hpcgnn.Trainer(model, graph, refused, stop=StopRequest())
 
 
 # -- older runs --------------------------------------------------------------------------------------------------------
@@ -261,30 +240,23 @@ def test_descriptions_of_older_models_are_those_of_new_ones():
     }
 
 
-def command(out: Path, *flags: object, parts: Path | str = "") -> subprocess.CompletedProcess[str]:
-    words = [
-        sys.executable,
-        "-m",
-        "hpcgnn",
-        "train",
-        *filter(None, (str(parts),)),
-        "--out",
-        str(out),
-        *map(str, flags),
-        "--quiet",
-    ]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+@pytest.fixture
+def command(mpi_ranks, graph):
+    def run(out: Path, *flags: object) -> Completed:
+        parts = [] if "--resume" in flags else [graph.path]
+        return mpi_ranks(1).command("train", *parts, "--out", out, *flags, "--quiet", check=False)
+
+    return run
 
 
 @pytest.mark.mpi
-def test_old_run_folders_go_on_and_are_repeated(graph, tmp_path):
+def test_old_run_folders_go_on_and_are_repeated(command, graph, tmp_path):
     """An old config.toml has all settings; those that a flag sets without effect are refused all the same."""
-    parts, run = graph.path, tmp_path / "run"
-    text = OLD_CONFIG.read_text().replace('parts = "parts.h5"', f'parts = "{parts}"')
+    run = tmp_path / "run"
+    text = OLD_CONFIG.read_text().replace('parts = "parts.h5"', f'parts = "{graph.path}"')
     (tmp_path / "old.toml").write_text(text)
-    first = command(run, "--config", tmp_path / "old.toml", parts=parts)
-    assert first.returncode == 0, first.stderr
-    assert first.stderr == ""
+    first = command(run, "--config", tmp_path / "old.toml")
+    assert (first.returncode, first.stderr) == (0, "")
     (run / "config.toml").write_text(text)  # as the older version left it, with its description of the model
     last = run / "checkpoints" / "last.pt"
     content = torch.load(last, weights_only=True)
@@ -297,24 +269,25 @@ def test_old_run_folders_go_on_and_are_repeated(graph, tmp_path):
     assert (refused.returncode, (run / "config.toml").read_text()) == (1, text)
     resumed = command(run, "--resume", "--epochs", 5)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert len((run / "metrics.jsonl").read_text().splitlines()) == 5
+    assert len(lines(run)) == 5
     new = tomllib.loads((run / "config.toml").read_text())
     assert new.keys() == {"parts"} | RunConfig.from_settings({"model": "gcn", "device": "cpu"}).settings().keys()
     assert new.items() <= (tomllib.loads(text) | NEW_SETTINGS | {"epochs": 5}).items()
 
 
 @pytest.mark.mpi
-def test_files_that_no_run_wrote_and_presets_are_held_to_the_rules(graph, tmp_path):
+def test_files_that_no_run_wrote_and_presets_are_held_to_the_rules(command, tmp_path):
     (tmp_path / "mine.toml").write_text('model = "gcn"\nteleport = 0.1\n')
-    mine = command(tmp_path / "run", "--config", tmp_path / "mine.toml", parts=graph.path)
-    assert "--teleport is not used by gcn" in mine.stderr
-    preset = command(tmp_path / "run", "--preset", "gat", "--model", "gcn", parts=graph.path)
-    assert "is not used by gcn: gat and gatv2 use it" in preset.stderr
-    assert (mine.returncode, preset.returncode) == (1, 1)
+    for flags, sentence in (
+        (("--config", tmp_path / "mine.toml"), "--teleport is not used by gcn"),
+        (("--preset", "gat", "--model", "gcn"), "is not used by gcn: gat and gatv2 use it"),
+    ):
+        refused = command(tmp_path / "run", *flags)
+        assert sentence in refused.stderr
+        assert refused.returncode == 1
     assert not (tmp_path / "run").exists()
-    old = OLD_CONFIG.read_text().replace('"gcn"', '"gatv2"')
-    (tmp_path / "old.toml").write_text(old)
-    again = command(tmp_path / "again", "--config", tmp_path / "old.toml", "--heads", 4, "--json", parts=graph.path)
+    (tmp_path / "old.toml").write_text(OLD_CONFIG.read_text().replace('"gcn"', '"gatv2"'))
+    again = command(tmp_path / "again", "--config", tmp_path / "old.toml", "--heads", 4, "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["epochs"] == 3
     assert tomllib.loads((tmp_path / "again" / "config.toml").read_text())["heads"] == 4

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from rank_pool import ROOT
 
 pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(scope="module")
 def found(mpirun, parts, tmp_path_factory):
-    program = Path(__file__).parents[1] / "ranks" / "toys.py"
+    """The findings of a launch of its own, because a program registers its classes at its start, and no other may know them."""
+    program = ROOT / "tests" / "ranks" / "toys.py"
     return json.loads(mpirun(2, [program, parts, tmp_path_factory.mktemp("toys")]).stdout)
 
 
@@ -28,15 +29,8 @@ def test_the_toy_policies_decide(found):
 
 
 def test_the_run_folder_and_the_help_have_their_settings(found):
-    toys = {
-        "model": "toy",
-        "blend": 0.5,
-        "bits": "alternating",
-        "few_bits": 2,
-        "staleness": "now-and-then",
-        "fresh_every": 2,
-    }
-    assert toys.items() <= found["config"].items()
+    toys = {"model": "toy", "blend": 0.5, "bits": "alternating", "few_bits": 2, "staleness": "now-and-then"}
+    assert (toys | {"fresh_every": 2}).items() <= found["config"].items()
     assert "teleport" not in found["config"]
     for told in (
         "Share of the neighbours in each layer. Models: toy. [default: 0.25",

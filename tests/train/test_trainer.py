@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import small_graphs
 import torch
+from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.gradients import GradientBucket
-from hpcgnn.train.schedule import ScheduleConfig
 
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> hpcgnn.LocalGraph:
-    path = tmp_path_factory.mktemp("one") / "parts.h5"
-    return small_graphs.on_ranks(one_rank(), small_graphs.random_multigraph(), path)
-
-
-def trainer(graph: hpcgnn.LocalGraph, epochs: int, **others: Any) -> hpcgnn.Trainer:
-    model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=8), graph)
-    return hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=epochs, **others.pop("config", {})), **others)
+SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 2}
 
 
 @pytest.mark.parametrize(("epochs", "reason"), [(3, "SIGUSR1"), (2, None)])
-def test_a_request_to_stop_in_the_last_epoch_leaves_a_finished_run(
-    graph: hpcgnn.LocalGraph, epochs: int, reason: str | None
-) -> None:
+def test_a_request_to_stop_in_the_last_epoch_leaves_a_finished_run(graph, epochs: int, reason: str | None) -> None:
     stop = StopRequest()
-    made = trainer(graph, epochs, stop=stop, on_epoch=lambda record: setattr(stop, "requested", True))
+    settings = SMALL | {"epochs": epochs}
+    made = trainer_of(graph, settings, stop=stop, on_epoch=lambda record: setattr(stop, "requested", True))
     made.fit()
     assert made.next_epoch == 2
     assert made.stop_reason == reason
 
 
-def test_resuming_needs_a_run_folder(graph: hpcgnn.LocalGraph, tmp_path: Path) -> None:
+def test_resuming_needs_a_run_folder(graph) -> None:
     with pytest.raises(hpcgnn.HpcgnnError, match=r"^resume\(\) needs a run folder"):
-        trainer(graph, 1, stop=StopRequest()).resume()
+        trainer_of(graph, SMALL).resume()
 
 
-def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph: hpcgnn.LocalGraph) -> None:
-    policy = {"policy": PolicyConfig.of_used({"bits": "adaqp"})}
-    made = trainer(graph, 2, stop=StopRequest(), config=policy)
+def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph) -> None:
+    made = trainer_of(graph, SMALL | {"bits": "adaqp"})
     made.fit()
     bits = made.policies._bits
     state, rank_state = bits.state(), bits.rank_state()
@@ -58,10 +42,8 @@ def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph: hpcgnn
     assert {ranges.squares.device.type for ranges in bits._ranges} == {"meta"}
 
 
-def test_all_groups_of_parameters_have_the_scheduled_rate(graph: hpcgnn.LocalGraph) -> None:
-    model = hpcgnn.build_model(hpcgnn.ModelConfig("appnp", layers=2, hidden=8, hops=2), graph)
-    config = hpcgnn.TrainConfig(epochs=4, lr=0.1, dense_weight_decay=0.5, schedule=ScheduleConfig(warmup=4))
-    made = hpcgnn.Trainer(model, graph, config, stop=StopRequest())
+def test_all_groups_of_parameters_have_the_scheduled_rate(graph) -> None:
+    made = trainer_of(graph, SMALL | {"model": "appnp", "lr": 0.1, "dense_weight_decay": 0.5, "warmup": 4})
     for epoch, rate in enumerate((0.025, 0.05)):
         made.step(epoch)
         assert [group["lr"] for group in made.optimiser.param_groups] == pytest.approx([rate, rate])

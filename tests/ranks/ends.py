@@ -1,4 +1,4 @@
-"""A command that SIGTERM interrupts in the place that the first argument names."""
+"""A command that ends as its first argument says: SIGTERM interrupts it in some place, or a rank fails."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+
+import click
+import numpy as np
 
 from hpcgnn.cli import main as command_line
 from hpcgnn.comm.mpi_world import MpiWorld
@@ -85,6 +88,24 @@ def in_wait() -> None:
     world = MpiWorld()
     os.write(sys.stdout.fileno(), b"waiting\n")  # one write: ``print`` may make two, between which another rank writes
     world.wait(Incomplete())
+
+
+def one_fails() -> None:
+    """Rank 1 raises an error while the others wait for it."""
+    world = MpiWorld(timeout_seconds=60)
+    if world.rank == 1:
+        raise ValueError("only rank 1 knows")
+    world.allreduce(np.ones(1), what="the others' numbers")
+
+
+def mpi_fails() -> None:
+    """Rank 1 has less room than rank 0 sends."""
+    world = MpiWorld(timeout_seconds=20)
+    try:
+        world.broadcast_into(np.zeros(1000 if world.rank == 0 else 1), what="numbers of another file")
+        world.allreduce(np.ones(1), what="the others")
+    except KeyboardInterrupt as interruption:  # as click does
+        raise click.Abort from interruption
 
 
 def job(*_: object, obj: object, **__: object) -> None:

@@ -1,0 +1,256 @@
+"""``hpcgnn check`` and ``hpcgnn show``: what they tell of files agrees with their arrays, and damage is named with its part."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import h5py
+import numpy as np
+import pytest
+import small_graphs
+from click.testing import CliRunner
+from rank_pool import ROOT
+
+from hpcgnn.cli.check import check
+from hpcgnn.cli.show import show
+from hpcgnn.data import plan_store
+from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.sealing import seal
+from hpcgnn.errors import HpcgnnError
+
+DATA = ROOT / "tests" / "data"
+
+
+def said(command: click.Command, path: Path, *options: str) -> str:
+    result = CliRunner().invoke(command, [str(path), *options], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def checked(path: Path) -> dict[str, Any]:
+    return json.loads(said(check, path, "--json"))
+
+
+def shown(path: Path) -> dict[str, Any]:
+    return json.loads(said(show, path, "--json"))
+
+
+def refusal(path: Path, command: click.Command = check) -> str:
+    """The command's sentence for a damaged file."""
+    with pytest.raises(HpcgnnError) as error:
+        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    return Path(shutil.copy(DATA / "parts-version-3.h5", tmp_path / "parts.h5"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder with the files of an old version."""
+    (tmp_path / "run" / "checkpoints" / "messages").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text('model = "gcn"\nhidden = 4\n')
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"epoch": 0, "bits": 2, "stale": false, "loss": 1.5}\n')
+    shutil.copy(DATA / "checkpoint-version-2.pt", tmp_path / "run" / "checkpoints" / "last.pt")
+    shutil.copy(DATA / "messages-version-2.pt", tmp_path / "run" / "checkpoints" / "messages" / "2-0.pt")
+    return tmp_path / "run"
+
+
+def test_what_a_file_holds_is_told(parts: Path) -> None:
+    told = checked(parts)
+    with PartsFile(parts) as file:
+        assert told["uuid"] == file.uuid
+        assert (told["nodes"], told["edges"], told["parts"]) == (file.meta.num_nodes, file.meta.num_edges, 2)
+    assert (told["kind"], told["version"], told["plans"], told["checksums"]) == ("hpcgnn-parts", 3, ["hybrid"], True)
+    sizes: dict[str, int] = {}
+    with h5py.File(parts) as file:
+        file.visititems(
+            lambda name, item: sizes.update({name: item.nbytes}) if isinstance(item, h5py.Dataset) else None
+        )
+    arrays = [size for name, size in sizes.items() if name.rpartition("/")[2] != "checksums"]
+    assert (told["arrays"], told["bytes"]) == (len(arrays), sum(arrays))
+    assert checked(DATA / "graph-version-3.h5")["kind"] == "hpcgnn-graph"
+
+
+def test_a_file_without_checksums_is_looked_at_by_value(tmp_path: Path) -> None:
+    path = Path(shutil.copy(DATA / "parts-version-1.h5", tmp_path))
+    assert not checked(path)["checksums"]
+    assert "changed bytes may remain unnoticed" in " ".join(said(check, path).split())
+    with h5py.File(path, "r+") as file:
+        file["edges/indices"][-1] = 10**6
+    assert "edges/indices holds 1000000" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "where"),
+    [
+        ("nodes/x", 0, "nodes/x (part 0)"),
+        ("edges/indices", -1, "edges/indices"),
+        ("plan/hybrid/S_edges", -1, "plan/hybrid/S_edges (part 1)"),
+        ("plan/hybrid/L_indices", 0, "plan/hybrid/L_indices"),
+    ],
+)
+def test_damage_is_named_with_its_array_and_part(parts: Path, name: str, row: int, where: str) -> None:
+    with h5py.File(parts, "r+") as file:
+        file[name][row] = file[name][row] + 1
+    assert where in refusal(parts)
+
+
+def test_ids_and_edges_are_counted_over_all_parts(parts: Path) -> None:
+    """Each part is valid by itself, checksums included."""
+    with h5py.File(parts, "r+") as file:
+        ids, offsets = file["nodes/original_ids"], file["parts/node_offsets"]
+        ids[int(offsets[1]) :] = ids[: int(offsets[2] - offsets[1])]
+    seal(parts)
+    assert "nodes/original_ids are not the numbers from 0 to" in refusal(parts)
+
+
+def test_a_plan_that_counts_an_edge_twice_is_found(parts: Path) -> None:
+    with h5py.File(parts, "r+") as file:
+        indptr, offsets = file["plan/hybrid/L_indptr"], file["plan/hybrid/L_offsets"]
+        wanted = int(offsets[1, 1])  # the last entry of part 0 becomes the first of part 1
+        assert indptr[int(offsets[1, 0]) - 1] == wanted
+        offsets[1, 1] = wanted - 1
+        rows = int(offsets[1, 0])
+        indptr[:rows] = np.minimum(indptr[:rows], wanted - 1)
+        last = int(offsets[1, 0])
+        indptr[last + 1 :] = indptr[last + 1 :] + 1
+        file["plan/hybrid/L_indices"][wanted - 1] = 0
+        first_edge = int(file["edges/indptr"][int(file["parts/node_offsets"][1])])
+        file["plan/hybrid/L_edges"][wanted - 1] = first_edge
+    seal(parts)
+    assert "plan/hybrid has" in refusal(parts)
+
+
+def test_plans_of_another_version_or_partition_are_told_apart(parts: Path) -> None:
+    with h5py.File(parts, "r+") as file:
+        file["plan/hybrid"].attrs["plan_version"] = 99
+    told = checked(parts)
+    assert (told["plans"], told["plans_out_of_use"]) == ([], ["hybrid"])
+    assert plan_store.store_plans(parts, ["hybrid"]) == ["hybrid"]
+    assert checked(parts)["plans"] == ["hybrid"]
+
+
+def test_a_run_is_checked_with_all_its_files(run: Path) -> None:
+    told = checked(run)
+    assert told["files"] == ["config.toml", "metrics.jsonl", "checkpoints/last.pt", "checkpoints/messages/2-0.pt"]
+    last = run / "checkpoints" / "last.pt"
+    assert checked(last)["next_epoch"] == 2
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    assert "damaged" in refusal(run)
+    last.unlink()
+    (run / "metrics.jsonl").write_text('{"epoch": "first"}\n')
+    assert "metrics.jsonl, line 1" in refusal(run)
+
+
+def test_what_is_no_file_of_hpcgnn_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert "is not a file of hpcgnn" in refusal(tmp_path / "empty")
+    assert "does not exist" in refusal(tmp_path / "missing")
+    assert "but not a run folder" in refusal(tmp_path)
+
+
+# -- show --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    return small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 3, plans=["hybrid", "post"])
+
+
+def test_counts_are_those_of_the_arrays(planned: Path) -> None:
+    told = shown(planned)
+    with h5py.File(planned) as file:
+        degrees = np.diff(file["edges/indptr"][:])
+        offsets, sources = file["parts/node_offsets"][:], file["edges/indices"][:]
+        masks = {name: file[f"nodes/{name}_mask"][:] for name in ("train", "val", "test")}
+        y = file["nodes/y"][:]
+    assert (told["nodes"], told["edges"], told["parts"]) == (degrees.size, sources.size, 3)
+    found = told["degrees"]
+    assert (found["smallest"], found["largest"]) == (degrees.min(), degrees.max())
+    assert found["mean"] == degrees.mean()
+    assert found["without_in_edges"] == (degrees == 0).sum()
+    for span, count in found["histogram"].items():
+        low, _, high = span.partition("-")
+        assert count == ((degrees >= int(low)) & (degrees <= int(high or low))).sum()
+    assert sum(found["histogram"].values()) == degrees.size
+    assert told["splits"] == {name: mask.sum() for name, mask in masks.items()}
+    assert told["labels"] == {"nodes": (y >= 0).sum(), "by_class": np.bincount(y[y >= 0]).tolist()}
+    part = np.repeat(np.arange(3), np.diff(offsets))
+    assert told["cut_edges"] == (part[sources] != np.repeat(part, degrees)).sum()
+    of_parts = np.bincount(part, degrees, 3)
+    assert told["balance"]["edges"] == pytest.approx(of_parts.max() / of_parts.mean())
+
+
+def test_rows_of_plans_are_those_that_ranks_exchange(planned: Path) -> None:
+    told = shown(planned)["plans"]
+    with h5py.File(planned) as file:
+        offsets, sources = file["parts/node_offsets"][:], file["edges/indices"][:]
+        part = np.repeat(np.arange(3), np.diff(offsets))
+        ends = np.repeat(part, np.diff(file["edges/indptr"][:]))
+    halo = {(int(s), int(e)) for s, e in zip(sources, ends, strict=True) if part[s] != e}
+    assert told["post"]["rows"] == len(halo)
+    assert told["post"]["rows_summed_before_sending"] == 0
+    assert 0 < told["hybrid"]["rows"] < told["post"]["rows"]
+    assert told["hybrid"]["rows_summed_before_sending"] > 0
+    assert told["hybrid"]["pairs_of_parts"] == 6
+    assert told["hybrid"]["rows_of_the_busiest_part"] < told["hybrid"]["rows"]
+
+
+def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.zeros((5, 3), np.uint8)
+    y[0, 1] = y[1, 1] = y[1, 2] = y[2, 0] = 1
+    source = {"num_nodes": 5, "edge_index": rng.integers(0, 5, (2, 9)), "y": y}
+    source |= {"x_data": np.ones(4, np.float32), "x_indices": np.arange(4), "x_indptr": np.array([0, 1, 2, 3, 4, 4])}
+    np.savez(tmp_path / "g.npz", **source, x_shape=np.array([5, 4]))
+    convert(f"npz:{tmp_path / 'g.npz'}", tmp_path / "g.h5", ConvertOptions())
+    told = shown(tmp_path / "g.h5")
+    assert told["labels"] == {"nodes": 3, "by_class": [1, 2, 1]}
+    assert told["features"] == {"number": 4, "stored": "sparse float32 (CSR)", "values": 4}
+    assert "parts" not in told
+    assert "sparse float32" in said(show, tmp_path / "g.h5")
+
+
+def test_tables_have_what_people_look_for(planned: Path) -> None:
+    table = said(show, planned)
+    wanted = ["in-degree", "train nodes", "max/mean in-edges", "edges between parts", "plan hybrid", "checksums"]
+    assert [words for words in (*wanted, "rows per aggregation, all ranks") if words not in table] == []
+    assert "63" in said(show, DATA / "checkpoint-version-2.pt")
+    assert "[12, 3]" in said(show, DATA / "predictions-version-1.h5")
+
+
+def test_a_checkpoint_and_a_run(tmp_path: Path) -> None:
+    told = shown(DATA / "checkpoint-version-2.pt")
+    assert (told["parameters"], told["model_config"]["model"], told["has_optimiser"]) == (63, "sage", True)
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    shutil.copy(DATA / "checkpoint-version-2.pt", run / "checkpoints" / "last.pt")
+    (run / "config.toml").write_text('model = "gcn"\nepochs = 3\n')
+    epoch = '{{"epoch": {}, "loss": {}, "val_metric": {}, "bits": 2, "stale": false}}\n'
+    (run / "metrics.jsonl").write_text(epoch.format(0, 1.5, 0.5) + epoch.format(1, 1.25, 0.25))
+    told = shown(run)
+    assert (told["epochs"], told["best"]["epoch"], told["last_loss"]) == (2, 0, 1.25)
+    assert told["settings_changed"]["model"] == "gcn"
+    assert list(told["checkpoints"]) == ["last.pt"]
+    assert "killed, after 2 of 3 epochs" in told["state"]
+    assert not [note for note in told["notes"] if "killed" in note]  # the state alone says it
+    assert "0.5000 in validation (epoch 0)" in said(show, run).replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["messages-version-2.pt", "no-such-file", ""])
+def test_what_holds_nothing_to_show_is_a_sentence(name: str) -> None:
+    assert refusal(DATA / name, show)

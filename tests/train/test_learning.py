@@ -1,0 +1,166 @@
+"""The optimiser, its schedule, losses and metrics, without a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rank_pool import ThreadPool
+from ranks import metrics
+
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.train import objective
+from hpcgnn.train.adam import Adam, parameter_groups
+from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+
+# -- Adam equals torch's bit for bit -----------------------------------------------------------------------------------
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((5, 3), (7,), (2, 2))]
+
+
+def steps(optimiser, parameters: list[torch.nn.Parameter], numbers: range) -> None:
+    for number in numbers:
+        generator = torch.Generator().manual_seed(number)
+        optimiser.zero_grad()
+        for parameter in parameters[: 2 if number == 2 else 3]:  # once, the last one has no gradient
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for group in optimiser.param_groups:
+            group["lr"] = 0.01 / (1 + number)
+        optimiser.step()
+
+
+def groups(parameters: list[torch.nn.Parameter]) -> list[dict]:
+    return [{"params": parameters[:1], "weight_decay": 0.1}, {"params": parameters[1:], "weight_decay": 0.0}]
+
+
+def test_it_is_torchs_bit_for_bit_and_takes_its_state():
+    mine, theirs = parameters(), parameters()
+    optimiser, wanted = Adam(groups(mine), lr=0.5), torch.optim.Adam(groups(theirs), lr=0.5, foreach=True)
+    steps(optimiser, mine, range(4))
+    steps(wanted, theirs, range(4))
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    assert optimiser.state_dict()["param_groups"] == wanted.state_dict()["param_groups"]
+    resumed, wanted_again = Adam(groups(mine), lr=9.0), torch.optim.Adam(groups(theirs), lr=9.0, foreach=True)
+    resumed.load_state_dict(wanted.state_dict())
+    wanted_again.load_state_dict(optimiser.state_dict())
+    steps(resumed, mine, range(4, 7))
+    steps(wanted_again, theirs, range(4, 7))
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_training_does_not_import_the_compiler():
+    program = (
+        "import sys, torch; from hpcgnn.train.adam import Adam; from hpcgnn.train import Trainer\n"
+        "p = torch.nn.Parameter(torch.ones(2)); p.grad = torch.ones(2)\n"
+        "Adam([{'params': [p]}], lr=0.1).step()\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_dense_parameters_may_have_a_weight_decay_of_their_own():
+    first, second, third = parameters()
+    model = SimpleNamespace(dense_parameters=lambda: [second], parameters=lambda: iter([first, second, third]))
+    decays = {id(p): group["weight_decay"] for group in parameter_groups(model, 0.1, 0.5) for p in group["params"]}
+    assert decays == {id(first): 0.1, id(second): 0.5, id(third): 0.1}
+
+
+# -- learning rates and early stopping ---------------------------------------------------------------------------------
+
+
+def factors(config: ScheduleConfig, epochs: int = 10) -> list[float]:
+    return [learning_rate_factor(config, epoch, epochs, Best()) for epoch in range(epochs)]
+
+
+def test_constant_with_warmup():
+    assert factors(ScheduleConfig(warmup=4))[:5] == [0.25, 0.5, 0.75, 1, 1]
+
+
+def test_cosine_and_steps():
+    found = factors(ScheduleConfig("cosine"))
+    assert found[0] == 1
+    assert found == sorted(found, reverse=True)
+    assert found[5] == pytest.approx(0.5)
+    assert factors(ScheduleConfig("step", decay=0.1, decay_every=4)) == pytest.approx([1] * 4 + [0.1] * 4 + [0.01] * 2)
+
+
+def test_plateau_falls_when_nothing_improves():
+    config, best, found = ScheduleConfig("plateau", decay=0.5, decay_every=2), Best(), []
+    for epoch, metric in enumerate([0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.9, 0.8]):
+        found.append(learning_rate_factor(config, epoch, 8, best))
+        best.update(epoch, metric, metric, config.decay_every)
+    assert found == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert (best.epoch, best.val_metric) == (6, 0.9)
+
+
+def test_patience_counts_evaluations_only():
+    best = Best()
+    assert not best.is_exhausted(5)  # nothing was evaluated yet
+    best.update(9, 0.5, 0.5, 100)
+    assert not best.is_exhausted(5)
+    best.update(19, 0.4, 0.4, 100)
+    assert best.is_exhausted(10)
+    assert not best.is_exhausted(11)
+    assert not best.is_exhausted(0)
+
+
+def test_of_equally_good_evaluations_the_last_is_best_and_patience_does_not_wait_for_it():
+    best = Best()
+    found = [best.update(epoch, metric, metric, 100) for epoch, metric in enumerate([0.5, 0.7, 0.6, 0.7])]
+    assert found == [True, True, False, True]
+    assert (best.epoch, best.improved) == (3, 1)
+    assert best.is_exhausted(2)
+    assert not best.is_exhausted(3)
+
+
+def test_a_state_that_is_older_than_patience_from_the_first_best_goes_on():
+    state = {"epoch": 110, "val_metric": 0.7, "test_metric": 0.7, "plateaus": 0, "plateau_since": 0, "evaluated": 119}
+    assert not Best.from_state(state).is_exhausted(50)
+    assert Best.from_state(Best(3, improved=2).state()).improved == 2
+
+
+def test_without_validation_nodes_the_latest_is_best():
+    best = Best()
+    assert best.update(0, None, 0.5, 1)
+    assert best.update(1, None, 0.4, 1)
+    assert best.epoch == 1
+
+
+# -- losses and metrics ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_metrics_equal_scikit_learn(ranks):
+    found = ThreadPool(ranks).run(metrics.compare)[0]
+    assert len(found) == 9
+    for name, (value, of_nothing, wanted) in found.items():
+        assert value == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), name
+        assert of_nothing is None, name
+
+
+def test_a_rank_without_training_nodes_still_has_a_gradient():
+    scores = torch.randn(4, 3, requires_grad=True)
+    loss = objective.loss_sum(scores, torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    loss.backward()
+    assert loss == 0
+    assert scores.grad.abs().sum() == 0
+
+
+def test_multi_label_loss_is_the_mean_over_classes():
+    scores, y = torch.randn(4, 3), torch.randint(0, 2, (4, 3)).to(torch.uint8)
+    mask = torch.tensor([True, False, True, True])
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(scores[mask], y[mask].float())
+    assert torch.isclose(objective.loss_sum(scores, y, mask.nonzero()[:, 0]) / 3, wanted)
+
+
+def test_a_link_with_the_score_of_the_kth_negative_pair_is_no_hit():
+    joined, apart = np.array([3.0, 2.0, 2.0, 1.0]), np.array([0.0, 2.0, 5.0])
+    hits = [objective.link_metric(one_rank(), f"hits@{k}", joined, apart) for k in (1, 2, 3, 4)]
+    assert hits == [0, 0.25, 1, 1]
