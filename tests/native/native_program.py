@@ -1,6 +1,4 @@
-"""The C++ test program of the native kernels: it is built with the library under test, for this machine or another one, and
-run.
-"""
+"""The C++ test program of the native kernels: it is built with the library, for this machine or another one, and run."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ PARTS = [part for path in sorted(HERE.glob("*.cpp")) for part in re.findall(r"^P
 # Flags of the sanitizers. Without optimisation, AddressSanitizer's checks compile three times as fast.
 ADDRESSES = "-g1 -O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
 THREADS = "-g1 -O1 -fsanitize=thread"
+STRICT = "-O1 -std=c++17 -ffp-contract=off -D_GLIBCXX_ASSERTIONS -Wall -Wextra -Werror -Wno-psabi"
 FEW_TILES = " -DHPCGNN_MAX_VECTORS=3"  # code for fewer sizes of tiles compiles faster
 
 _ONE_OBJECT = threading.Lock()  # which several programs link
@@ -46,9 +45,7 @@ class Report:
 
 
 def build_library(name: str, compiler: str, machine: str, isas: Sequence[str], flags: str) -> Path:
-    """Build ``native/`` for ``machine``, in a folder called ``name``. isas: build only these, because each takes
-    half a minute.
-    """
+    """Build ``native/`` for ``machine``, in a folder called ``name``. isas: only these, because each takes half a minute."""
     library = BUILDS / name / "_native.so"
     command = [sys.executable, ROOT / "native" / "build.py", "--output", library, "--isas", ",".join(isas)]
     _make(library, [*command, "--compiler", compiler, "--machine", machine, f"--flags={flags}"], _library_sources())
@@ -62,18 +59,9 @@ def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] =
     """
     made = BUILDS / compiler.replace("/", "_") / "test_kernels.o"
     program = BUILDS / name / "test_kernels"
-    strict = [
-        "-O1",
-        "-std=c++17",
-        "-ffp-contract=off",
-        "-D_GLIBCXX_ASSERTIONS",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-psabi",
-    ]
     with _ONE_OBJECT:
-        _make(made, [*compiler.split(), *strict, "-c", HERE / "test_kernels.cpp", "-o", made], _program_sources())
+        source = HERE / "test_kernels.cpp"
+        _make(made, [*compiler.split(), *STRICT.split(), "-c", source, "-o", made], _program_sources())
     link = [*compiler.split(), "-std=c++17", *flags.split(), "-rdynamic", made, *others, "-o", program, "-ldl"]
     _make(program, link, _program_sources())
     return program

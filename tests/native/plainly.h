@@ -18,8 +18,7 @@ std::ostream& operator<<(std::ostream& stream, const Shape& s) {
     return stream << "rows " << s.rows << " depth " << s.depth << " width " << s.width;
 }
 
-// -- sparse matrices, in memory of exactly their size
-// ------------------------------------------------------------------
+// -- sparse matrices, in memory of exactly their size ----------------------------------------------------------------
 
 struct Graph {
     int64_t rows, cols;
@@ -179,8 +178,7 @@ void encode_plainly(const float* x, const int64_t width, const int bits, const u
     }
 }
 
-// -- rows of 8-bit integers, as hpcgnn/kernels/reference/int8.py computes them
-// -----------------------------------------
+// -- rows of 8-bit integers ------------------------------------------------------------------------------------------
 
 constexpr int kMostCode = 127;
 

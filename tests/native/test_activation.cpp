@@ -10,24 +10,10 @@ struct Activation {
     int64_t rows, width;
     bool norm, drop;
     uint32_t threshold;
-    Exact<float> x, dy, gamma, beta;
-    Exact<int64_t> ids;
-
-    Activation(const int64_t rows, const int64_t width, const bool norm, const bool drop, const uint32_t threshold,
-               Random& random)
-        : rows(rows),
-          width(width),
-          norm(norm),
-          drop(drop),
-          threshold(threshold),
-          x(random.numbers(rows * width)),
-          dy(random.numbers(rows * width)),
-          gamma(random.numbers(width)),
-          beta(random.numbers(width)),
-          ids(random.integers<int64_t>(rows, 0, int64_t{1} << 40)) {
-        if (rows > 3) std::fill(x.data() + 2 * width, x.data() + 3 * width, 0.3F);  // a row of one value
-        if (rows > 9 && width > 0) x[9 * width] = kNan;
-    }
+    Random& random;
+    Exact<float> x{random.numbers(rows * width)}, dy{random.numbers(rows * width)};
+    Exact<float> gamma{random.numbers(width)}, beta{random.numbers(width)};
+    Exact<int64_t> ids{random.integers<int64_t>(rows, 0, int64_t{1} << 40)};
 };
 
 struct Activated {
@@ -81,7 +67,9 @@ Activated activate_plainly(const Activation& of) {
     return result;
 }
 
-void test_activation(Isas& isas, const Activation& of) {
+void test_activation(Isas& isas, Activation of) {
+    if (of.rows > 3) std::fill_n(of.x.data() + 2 * of.width, of.width, 0.3F);  // a row of one value
+    if (of.rows > 9 && of.width > 0) of.x[9 * of.width] = kNan;
     const Activated wanted = activate_plainly(of);
     const std::string what = text("activation: rows", of.rows, "width", of.width, "norm", of.norm, "drop", of.drop,
                                   "threshold", of.threshold);
@@ -89,17 +77,11 @@ void test_activation(Isas& isas, const Activation& of) {
            [&](const Way& way) {
                const int64_t size = of.x.size(), columns = of.norm ? of.width : 0;
                Exact<float> y(size), dx(size), statistics(of.norm ? 2 * of.rows : 0), dgamma(columns), dbeta(columns);
-               const hpcgnn_activation job{of.rows,
-                                           of.width,
-                                           of.x.data(),
-                                           of.norm ? of.gamma.data() : nullptr,
-                                           of.norm ? of.beta.data() : nullptr,
-                                           of.norm ? statistics.data() : nullptr,
-                                           of.drop ? of.ids.data() : nullptr,
-                                           kKey,
-                                           of.threshold,
-                                           kScale,
-                                           kEps};
+               const float *gamma = of.norm ? of.gamma.data() : nullptr, *beta = of.norm ? of.beta.data() : nullptr;
+               const int64_t* ids = of.drop ? of.ids.data() : nullptr;
+               float* kept = of.norm ? statistics.data() : nullptr;
+               const hpcgnn_activation job{of.rows, of.width, of.x.data(),  gamma,  beta, kept,
+                                           ids,     kKey,     of.threshold, kScale, kEps};
                KERNEL(way, activate)(&job, y.data(), way.threads);
                check_isa(way);
                KERNEL(way, activate_backward)(&job, of.dy.data(), dx.data(), dgamma.data(), dbeta.data(), way.threads);

@@ -108,15 +108,12 @@ def arm_build() -> Built:
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("cpu", "isa", "parts"),
-    [
-        (NO_SVE, "neon", native_program.PARTS),
-        (ONLY_NEON, "neon", ["dense_int8", "int8"]),  # bytes are multiplied by instructions that the other CPU lacks
-        ("max,sve128=on", "sve128", native_program.PARTS),
-        ("max,sve512=on", "sve512", native_program.PARTS),
-    ],
-)
+@pytest.mark.parametrize(("cpu", "isa", "parts"), [
+    (NO_SVE, "neon", native_program.PARTS),
+    (ONLY_NEON, "neon", ["dense_int8", "int8"]),  # bytes are multiplied by instructions that the other CPU lacks
+    ("max,sve128=on", "sve128", native_program.PARTS),
+    ("max,sve512=on", "sve512", native_program.PARTS),
+])  # fmt: skip
 def test_arm_gives_the_same_bits_as_this_cpu(
     here: Report, arm_build: Built, cpu: str, isa: str, parts: list[str]
 ) -> None:

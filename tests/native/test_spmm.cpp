@@ -63,25 +63,19 @@ template <typename Storage, typename Value>
 struct Spmm {
     const Graph& graph;
     const Choice choice;
-    const int64_t heads;
-    std::vector<int32_t> hot;    // a third of the columns, the last ones first, if rows are packed
-    std::vector<int32_t> order;  // the indices, those of hot columns first in each row if there are no weights
-    Exact<int32_t> hot_indices;  // as in hpcgnn_csr
-    const Exact<Value> weight;
-    Exact<Storage> x;
-    Exact<float> scale;  // that of the p-th hot row at ~p before those of all rows, which begin at hot.size()
-    const Exact<Value> before;
+    Random& random;
+    const int64_t heads = choice.weight == Weight::kHeads ? heads_for(choice.width) : 1;
+    std::vector<int32_t> hot;  // a third of the columns, the last ones first, if rows are packed
+    // The indices, those of hot columns first in each row if there are no weights.
+    std::vector<int32_t> order = together<int32_t>(graph.indices);
+    Exact<int32_t> hot_indices{graph.entries()};  // as in hpcgnn_csr
+    const Exact<Value> weight{random.numbers<Value>(choice.weight == Weight::kNone ? 0 : graph.entries() * heads)};
+    Exact<Storage> x{random.numbers<Storage>(graph.cols * choice.width)};
+    // That of the p-th hot row at ~p before those of all rows, which begin at hot.size().
+    Exact<float> scale{graph.cols + (choice.packed ? (graph.cols + 2) / 3 : 0)};
+    const Exact<Value> before{random.numbers<Value>(graph.rows * choice.width)};
 
-    Spmm(const Graph& graph, const Choice& choice, Random& random)
-        : graph(graph),
-          choice(choice),
-          heads(choice.weight == Weight::kHeads ? heads_for(choice.width) : 1),
-          order(together<int32_t>(graph.indices)),
-          hot_indices(graph.entries()),
-          weight(random.numbers<Value>(choice.weight == Weight::kNone ? 0 : graph.entries() * heads)),
-          x(random.numbers<Storage>(graph.cols * choice.width)),
-          scale(graph.cols + (choice.packed ? (graph.cols + 2) / 3 : 0)),
-          before(random.numbers<Value>(graph.rows * choice.width)) {
+    Spmm(const Graph& graph, const Choice& choice, Random& random) : graph(graph), choice(choice), random(random) {
         for (int64_t column = graph.cols - 1; column >= 0 && choice.packed; column -= 3)
             hot.push_back(static_cast<int32_t>(column));
         sort_entries();
