@@ -10,15 +10,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import made_up
 import pytest
+from rank_pool import ROOT
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import catalogue, markdown, records, specification, statistics, submit, targets
+from hpcgnn.study import curves, markdown, measures, records, specification, statistics, submit, targets
 from hpcgnn.study.records import Record
+from hpcgnn.study.shown import Figure, Series
 from hpcgnn.study.summary import finished_groups, summarise
 
-ROOT = Path(__file__).resolve().parents[2]
 LONGEST_SECONDS = 240.0
 STRONG = """\
 name = "s"
@@ -46,24 +49,17 @@ def make(folder: Path, text: str) -> Path:
     """A study whose epochs take 8 s / ranks, times 1, 2, 4 by seed. With 2 bits a tenth is sent, and 0, 1, 2 points of accuracy
     are lost.
     """
-    folder.mkdir()
-    (folder / "study.toml").write_text(text)
-    for run in specification.read(folder / "study.toml").runs:
+
+    def told(run: specification.Run) -> dict[str, Any]:
         seed, ranks, few = run.configuration["seed"], run.place.ranks, run.configuration["bits"] == "2"
         summary = {
             "epoch_seconds_median": 2**seed * (8.0 / ranks if ranks < 4 else 4.0) * (0.5 if few else 1.0),
             "bytes_sent_per_epoch": (1000.0 + seed) * (0.1 if few else 1.0) * (ranks > 1),
             "test_metric_at_best_val": 0.9 - 0.01 * seed * few,
         }
-        record = Record(
-            key=run.key,
-            configuration=run.configuration,
-            status="finished",
-            machine=records.machine_facts(),
-            summary=summary,
-        )
-        records.append(folder, record)
-    return folder
+        return {"summary": summary}
+
+    return made_up.study(folder, text, told)
 
 
 @pytest.fixture
@@ -73,10 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_medians() -> None:
     found = statistics.median([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert found is not None
     assert found.value == 3.0
-    assert found.low is not None
-    assert found.high is not None
     assert 1.0 <= found.low < 3.0 < found.high <= 100.0
     assert statistics.median([1.0, 3.0]) == statistics.Estimate(2.0, None, None, 2)
     assert statistics.median([]) is None
@@ -85,14 +78,12 @@ def test_medians() -> None:
 def test_pairs() -> None:
     ours, theirs = {(0, 0): 2.0, (0, 1): 8.0, (0, 9): 1.0}, {(0, 0): 1.0, (0, 1): 2.0}
     ratio = statistics.paired_ratio(ours, theirs)
-    assert ratio is not None
     assert ratio.value == pytest.approx(math.sqrt(8))
     assert ratio.count == 2
     # The logarithms are log 2 and log 4: their standard error is log(2) / 2, and Student's factor for one degree of freedom is
     # 12.706.
     assert ratio.high == pytest.approx(math.sqrt(8) * math.exp(12.7062047 * math.log(2) / 2))
     difference = statistics.paired_difference(ours, theirs)
-    assert difference is not None
     assert (difference.value, difference.high) == (3.5, pytest.approx(3.5 + 12.7062047 * 2.5))
     assert statistics.paired_ratio(ours, {(5, 5): 1.0}) is None
     assert statistics.paired_ratio({(0, 0): 0.0}, {(0, 0): 0.0}) is None
@@ -131,10 +122,8 @@ def test_figures_of_a_strong_study(folder: Path) -> None:
 
 
 def test_weak_efficiency_is_of_equal_times(tmp_path: Path) -> None:
-    text = (
-        STRONG.partition("[[report")[0].replace('"strong"', '"weak"').replace('"digits"', '"sbm:nodes={100 * ranks}"')
-    )
-    found = summarise(make(tmp_path / "weak", text)).figures[1]
+    text = STRONG.partition("[[report")[0].replace('"strong"', '"weak"')
+    found = summarise(make(tmp_path / "weak", text.replace("digits", "sbm:nodes={100 * ranks}"))).figures[1]
     assert found.series[0].y == pytest.approx((1.0, 2.0, 2.0))
 
 
@@ -172,12 +161,120 @@ def test_mistakes_in_targets(tmp_path: Path, text: str, sentence: str) -> None:
         targets.read(path)
 
 
-def test_shipped_targets_are_of_shipped_specifications() -> None:
-    found = sorted(catalogue.FOLDER.glob("*.targets.toml"))
-    assert found
-    for path in found:
-        assert targets.read(path)
-        assert path.name.removesuffix(".targets.toml") in catalogue.shipped()
+# -- epochs in reports -------------------------------------------------------------------------------------------------
+
+
+def figures_of(**epochs: list[Any]) -> dict[str, Any]:
+    told = {"epochs": epochs, "preparation": {"plan": {"hybrid": {"rows": 7}, "post": {"rows": 9}}}}
+    record = Record(key="k", configuration={"strategy": "hybrid"}, status="finished", **told)
+    ((_, found),) = measures.lines(record)
+    return found
+
+
+def test_first_epoch_is_no_part_of_mean_times_but_of_bytes_and_shares() -> None:
+    found = figures_of(
+        seconds=[9.0, 1.0, 3.0, 2.0],
+        communication_wait_seconds=[5.0, 0.1, 0.2, 0.3],
+        bytes_sent=[100, 100, 50, 50],
+        policy_seconds=[2.0, None, 1.0, 0.0],
+    )
+    assert (found["epoch_seconds_mean"], found["bytes_sent_mean"], found["rows"]) == (2.0, 75, 7)
+    assert found["wait_seconds_mean"] == pytest.approx(0.2)
+    assert found["policy_share"] == pytest.approx(3 / 15)
+    assert figures_of(seconds=[9.0, 1.0])["policy_share"] == 0.0
+    assert "epoch_seconds_mean" not in figures_of(seconds=[9.0])
+
+
+SECONDS, METRIC = curves.TRAINING_SECONDS, "test_metric"
+RUNS = [
+    {"seconds": [1.0, 2.0, 1.0], METRIC: [None, 0.5, 0.9]},
+    {"seconds": [1.0, 4.0, 1.0], METRIC: [None, 0.7, 0.7]},
+]
+OF_SOME_EPOCHS = [
+    {"epoch": [1, 3, 4], "training_seconds": [2.0, None, 9.0], METRIC: [0.5, None, 0.75], "bits": [8.0, None, 2.5]}
+]
+OF_EXCHANGES = [{"bits": [{"a": {"8": 3}, "b": {"2": 1}}, {"a": {"2": 5}}, {}, 8]}]
+
+
+@pytest.mark.parametrize(
+    ("runs", "x", "figure", "expected"),
+    [
+        (RUNS, curves.EPOCH, METRIC, ((2.0, 3.0), (0.6, 0.8))),
+        (RUNS, SECONDS, METRIC, ((4.0, 5.0), (0.6, 0.8))),
+        (OF_SOME_EPOCHS, curves.EPOCH, METRIC, ((2.0, 5.0), (0.5, 0.75))),
+        (OF_SOME_EPOCHS, SECONDS, METRIC, ((2.0, 9.0), (0.5, 0.75))),
+        (OF_SOME_EPOCHS, curves.EPOCH, "bits", ((2.0, 5.0), (8.0, 2.5))),
+        (OF_SOME_EPOCHS, curves.EPOCH, "loss", ((), ())),
+        ([{"bits": [8, {"a": {"2": 3, "4": 1}}, {}]}], curves.EPOCH, "bits", ((1.0, 2.0), (8.0, 2.5))),
+        (OF_EXCHANGES, curves.EPOCH, "exchanges", ((1.0, 2.0, 3.0), (2.0, 1.0, 0.0))),
+    ],
+)
+def test_curves_are_medians_over_runs_at_each_epoch(runs, x, figure, expected) -> None:
+    assert curves.curve(runs, x, figure) == expected
+
+
+def test_time_to_a_target_is_that_of_most_runs(tmp_path: Path) -> None:
+    def told(run: specification.Run) -> dict[str, Any]:
+        seed, bits = run.configuration["seed"], run.configuration["bits"]
+        metric = {"32": [0.5, 0.8, 0.8], "2": [0.5, 0.5, 0.795 if seed else 0.7], "1": [0.5, 0.5, 0.7 if seed else 0.8]}
+        epochs = {"seconds": [1.0, 1.0, 1.0 + seed], "test_metric": metric[bits]}
+        return {"epochs": epochs, "summary": {"test_metric_at_best_val": max(metric[bits])}}
+
+    text = 'name = "s"\nkind = "train"\nseeds = [0, 1, 2]\n[axes]\ngraph = "digits"\nbits = ["32", "2", "1"]\n'
+    text += '[[report.tables]]\nrows = "bits"\nfigures = "seconds_to_target"\nbaseline = {bits = "32"}\n'
+    (table,) = summarise(made_up.study(tmp_path, text, told)).tables
+    assert [row[:2] for row in table.rows] == [("32", "2"), ("2", "5"), ("1", "not reached")]
+
+
+def test_long_curves_are_told_at_few_places() -> None:
+    series = (Series("long", tuple(i / 4 for i in range(1, 201)), tuple(map(float, range(200)))),
+              Series("late", (20.3, 30.0), (5.0, 6.0)))  # fmt: skip
+    table = markdown._values(Figure("t", "seconds", "metric", series))
+    assert [row[0] for row in table.rows] == [str(4 * i) for i in range(1, 13)]
+    assert [row[2] for row in table.rows] == ["-"] * 5 + ["5"] * 2 + ["-"] * 5
+    assert table.rows[0][1] == "15"
+    short = markdown._values(Figure("t", "epoch", "metric", series[1:]))
+    assert short.rows == (("20.3", "5"), ("30", "6"))
+
+
+# -- targets of intervals, and of a number of pairs --------------------------------------------------------------------
+
+
+def verdict(tmp_path: Path, extra: str, values: list[float]) -> targets.Verdict:
+    """The verdict on a target: with 2 bits, each seed loses one of these values."""
+
+    def told(run: specification.Run) -> dict[str, Any]:
+        lost = values[run.configuration["seed"]] if run.configuration["bits"] == "2" else 0.0
+        return {"summary": {"test_metric_at_best_val": 0.8 + lost}}
+
+    text = f'name = "s"\nkind = "train"\nseeds = {list(range(len(values)))}\n[axes]\ngraph = "digits"\nbits = ["32", "2"]\n'
+    text += '[[report.tables]]\nrows = "bits"\nfigures = "test_metric_at_best_val"\nabout = "What it is for."\n'
+    folder = made_up.study(tmp_path / "study", text, told)
+    assert "What it is for." in markdown.page(summarise(folder))
+    (tmp_path / "targets.toml").write_text(
+        "[[targets]]\nwhere = {bits = 2}\nfigure = 'test_metric_at_best_val_difference'\nbaseline = {bits = 32}\n"
+        + extra
+    )
+    (found,) = targets.verdicts(finished_groups(folder), targets.read(tmp_path / "targets.toml"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("extra", "values", "reached"),
+    [
+        ("at_least = -0.003\npairs = 2", [-0.001, -0.003], "yes"),
+        ("at_least = -0.003\npairs = 3", [-0.001, -0.003], "not measured"),
+        ("at_least = -0.005\nof = 'low'", [-0.001, -0.003], "no"),
+        ("at_least = -0.005\nof = 'low'", [-0.001, -0.0011], "yes"),
+        ("at_least = -0.005\nof = 'low'", [-0.001], "not measured"),
+        ("at_most = 0.0\nof = 'high'", [-0.001, -0.0011], "yes"),
+    ],
+)
+def test_ends_of_intervals_and_few_pairs(tmp_path: Path, extra: str, values: list[float], reached: str) -> None:
+    found = verdict(tmp_path, extra, values)
+    assert found.reached == reached
+    assert ("pairs" in found.found) == ("pairs = 3" in extra)
+    assert ("interval" in found.wanted) == ("of =" in extra)
 
 
 # -- batch systems -----------------------------------------------------------------------------------------------------
@@ -199,27 +296,21 @@ def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
 
 def test_control_characters_in_a_folder_are_shown(tmp_path: Path) -> None:
     folder = tmp_path / "a\x1b[2Jb"
-    for words in (
-        ("submit", "quick", "--out", folder, "--dry-run"),
-        ("run", "quick", "--out", folder, "--keys", "none"),
-    ):
-        result = hpcgnn("study", *map(str, words))
+    submitted = hpcgnn("study", "submit", "quick", "--out", str(folder), "--dry-run")
+    run = hpcgnn("study", "run", "quick", "--out", str(folder), "--keys", "none")
+    for result in (submitted, run):
         assert "\x1b" not in result.stdout + result.stderr
-    assert "\\x1b[2Jb" in hpcgnn("study", "submit", "quick", "--out", str(folder), "--dry-run").stdout
+    assert "\\x1b[2Jb" in submitted.stdout
 
 
 def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurms(tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(STRONG)
-    study = specification.read(path)
+    study = made_up.specified(tmp_path, STRONG)
     (array, *_) = submit.arrays(study, tmp_path / "%j of 100%", study.runs)
     assert f"--output={tmp_path}/%%j of 100%%/slurm/%A_%a.out" in array.command
 
 
 def test_virtual_hosts_are_not_submitted(tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(STRONG.replace("ranks = [1, 2, 4]", 'ranks = [2, 4]\nrate = "1gbit"'))
-    study = specification.read(path)
+    study = made_up.specified(tmp_path, STRONG.replace("ranks = [1, 2, 4]", 'ranks = [2, 4]\nrate = "1gbit"'))
     with pytest.raises(HpcgnnError, match="cannot be submitted"):
         submit.arrays(study, tmp_path, study.runs)
 
@@ -244,50 +335,51 @@ def hpcgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slurm
-def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> None:
-    path, folder = tmp_path / "s.toml", tmp_path / "out"
-    path.write_text(SMALLEST)
+def submitted(text: str, folder: Path, **slurm: str) -> list[str]:
+    path = folder.with_suffix(".toml")
+    path.write_text(text)
     result = hpcgnn("study", "submit", str(path), "--out", str(folder), "--json", "--sbatch=--time=10", **slurm)
     assert result.returncode == 0, result.stderr
-    assert len(json.loads(result.stdout)["jobs"]) == 2, "ranks of one node in arrays of two shapes"
+    return json.loads(result.stdout)["jobs"]
+
+
+def wait_until(condition: Callable[[], object], folder: Path) -> None:
+    """Wait for ``condition``; if this takes too long, the test fails with the jobs' output."""
     deadline = time.monotonic() + LONGEST_SECONDS
-    found: list[Record] = []
-    while sum(record.is_finished for record in found) < 2:
-        found = records.read(folder)
+    while not condition():
         said = [file.read_text() for file in (folder / "slurm").glob("*.out")]
-        assert not any(record.status == "failed" for record in found), said
         assert time.monotonic() < deadline, said
         time.sleep(0.5)
-    assert sorted(record.summary["ranks"] for record in found) == [1, 2]
-    assert json.loads(hpcgnn("study", "submit", str(path), "--out", str(folder), "--json").stdout)["jobs"] == []
+
+
+def finished(folder: Path) -> list[Record]:
+    return [record for record in records.read(folder) if record.is_finished]
+
+
+@pytest.mark.slurm
+def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert len(submitted(SMALLEST, folder, **slurm)) == 2, "ranks of one node in arrays of two shapes"
+    wait_until(lambda: len(finished(folder)) == 2, folder)
+    assert sorted(record.summary["ranks"] for record in finished(folder)) == [1, 2]
+    assert submitted(SMALLEST, folder) == []
 
 
 @pytest.mark.slurm
 def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], tmp_path: Path) -> None:
-    path, folder = tmp_path / "s.toml", tmp_path / "out"
-    path.write_text(SMALLEST.replace("strong", "train").replace("[1, 2]", "[2]").replace("= 3\n", "= 500\n"))
-    result = hpcgnn("study", "submit", str(path), "--out", str(folder), "--json", "--sbatch=--time=10", **slurm)
-    assert result.returncode == 0, result.stderr
-    (job,) = json.loads(result.stdout)["jobs"]
-
     def command(*words: str) -> str:
         done = subprocess.run(words, env=os.environ | slurm, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout
 
-    def wait_until(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while not condition():
-            said = [file.read_text() for file in (folder / "slurm").glob("*.out")]
-            assert time.monotonic() < deadline, said
-            time.sleep(0.5)
-
+    folder = tmp_path / "out"
+    text = SMALLEST.replace("strong", "train").replace("[1, 2]", "[2]").replace("= 3\n", "= 500\n")
+    (job,) = submitted(text, folder, **slurm)
     task = f"{job}_0"
-    wait_until(lambda: any(each.stat().st_size for each in folder.rglob("metrics.jsonl")))
+    wait_until(lambda: any(each.stat().st_size for each in folder.rglob("metrics.jsonl")), folder)
     command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
-    wait_until(lambda: "JobState=PENDING" in command("scontrol", "show", "job", task))
+    wait_until(lambda: "JobState=PENDING" in command("scontrol", "show", "job", task), folder)
     command("scontrol", "update", f"JobId={task}", "StartTime=now+3")  # Slurm itself waits for two minutes
-    wait_until(lambda: any(record.is_finished for record in records.read(folder)))
+    wait_until(lambda: finished(folder), folder)
     assert "Restarts=1" in command("scontrol", "show", "job", task)
 
 

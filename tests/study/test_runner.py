@@ -1,4 +1,6 @@
-"""The runner: the order of its runs, its records, and the state after a failed or killed run. A stand-in replaces training."""
+"""The runner: the order of its runs, its records, the state after a failed or killed run, and runs of each kind. A stand-in
+replaces the commands.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from made_up import specified
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import commands, prepare, records, runner, specification
+from hpcgnn.study import commands, prepare, records, runner, specification, targets
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import Record
-from hpcgnn.study.summary import summarise
+from hpcgnn.study.summary import finished_groups, summarise
 
 STANDIN = (sys.executable, str(Path(__file__).with_name("standin_hpcgnn.py")))
 TEXT = 'name = "s"\nkind = "train"\nseeds = [0, 1]\n[axes]\ngraph = "digits"\nbits = ["32", "8", "2"]\n'
@@ -24,9 +27,7 @@ TEXT = 'name = "s"\nkind = "train"\nseeds = [0, 1]\n[axes]\ngraph = "digits"\nbi
 
 @pytest.fixture
 def study(tmp_path: Path) -> specification.Specification:
-    path = tmp_path / "s.toml"
-    path.write_text(TEXT)
-    return specification.read(path)
+    return specified(tmp_path, TEXT)
 
 
 @pytest.fixture
@@ -151,13 +152,10 @@ def test_what_cannot_be_prepared_fails_once(study: specification.Specification, 
 
 
 def test_a_folder_is_of_one_specification(study: specification.Specification, folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "other.toml"
-    path.write_text(TEXT + '[[report.tables]]\nrows = "bits"\nfigures = "wall_seconds"\n')
-    runner.claim(specification.read(path), folder)
+    runner.claim(specified(tmp_path, TEXT + '[[report.tables]]\nrows = "bits"\nfigures = "wall_seconds"\n'), folder)
     assert "report.tables" in (folder / "study.toml").read_text(), "a report may change"
-    path.write_text(TEXT.replace("[0, 1]", "[0]"))
     with pytest.raises(HpcgnnError, match="holds a study of another specification"):
-        runner.claim(specification.read(path), folder)
+        runner.claim(specified(tmp_path, TEXT.replace("[0, 1]", "[0]")), folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(HpcgnnError, match="is not empty and does not hold a study"):
@@ -200,9 +198,8 @@ def test_a_finished_run_stays_finished(folder: Path) -> None:
 
 
 def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(TEXT.replace('bits = ["32", "8", "2"]', 'strategy = ["pre", "post"]\nranks = [1, 2]'))
-    found = prepare.parts_of(tmp_path, specification.read(path).runs)
+    text = TEXT.replace('bits = ["32", "8", "2"]', 'strategy = ["pre", "post"]\nranks = [1, 2]')
+    found = prepare.parts_of(tmp_path, specified(tmp_path, text).runs)
     assert len({parts.path for parts in found.values()}) == 2
     assert {parts.strategies for parts in found.values()} == {("post", "pre")}
 
@@ -215,3 +212,101 @@ def test_lines_of_a_record_have_axes_and_figures(tmp_path, line):
     (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(HpcgnnError, match=r"records.jsonl, line 1, summary.lines"):
         records.read(tmp_path)
+
+
+# -- benches, preparations, and trainings by PyG -----------------------------------------------------------------------
+
+
+def made(tmp_path: Path, text: str, data: str = "") -> tuple[Path, list[records.Record]]:
+    study, folder = specified(tmp_path, text), tmp_path / "out"
+    runner.claim(study, folder)
+    runner.run_all(study, folder, Commands(STANDIN, data=data), runner.Listener())
+    return folder, records.read(folder)
+
+
+BENCH_TEXT = 'name = "b"\nkind = "bench"\nrepeats = 2\n[axes]\nbench = ["gemm one", "gemm two"]\n'
+
+
+def test_each_line_of_a_bench_is_a_result_and_targets_hold_one_to_another(tmp_path: Path) -> None:
+    text = BENCH_TEXT + (
+        '[[report.tables]]\nrows = ["subject", "contender"]\nfigures = ["seconds", "seconds_ratio"]\n'
+        'baseline = {contender = "ours"}\n'
+    )
+    folder, found = made(tmp_path, text)
+    assert [record.status for record in found] == ["finished"] * 4
+    groups = finished_groups(folder)
+    assert len(groups.all) == 4, "two benches of two contenders, over two repeats"
+    (table,) = summarise(folder).tables
+    assert table.header[:2] == ("subject", "contender")
+    assert [row[0] for row in table.rows] == ["one", "one", "two", "two"]
+    assert {row[-1].split(" ")[0] for row in table.rows} == {"1.00", "3.00"}
+    path = tmp_path / "t.toml"
+    path.write_text(
+        '[[targets]]\nfigure = "seconds"\nwhere = {contender = "other"}\nbaseline = {contender = "ours"}\nat_least = 2.5\n'
+    )
+    assert [verdict.reached for verdict in targets.verdicts(groups, targets.read(path))] == ["yes", "yes"]
+
+
+def test_a_bench_without_lines_has_failed(tmp_path: Path) -> None:
+    _, (record, *_) = made(tmp_path, BENCH_TEXT.replace('["gemm one", "gemm two"]', '"gemm --nothing"'))
+    assert record.status == "failed"
+    assert "`hpcgnn bench gemm --json` printed no lines" in record.error
+
+
+def test_a_bench_is_given_the_files_that_it_names(tmp_path: Path) -> None:
+    text = 'name = "b"\nkind = "bench"\n[axes]\ngraph = "digits"\nranks = 2\nbench = "exchange {parts} --bits 2"\n'
+    folder, (record,) = made(tmp_path, text)
+    assert record.summary["lines"][0]["axes"]["subject"] == str(folder / record.parts)
+    assert (folder / record.parts).exists()
+    assert "plan" in record.preparation
+
+
+def test_an_instruction_set_is_given_to_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+    before = commands.run
+
+    def run(line: list[str], output: Path, environment: dict[str, str] | None = None) -> str:
+        seen.append(dict(environment or {}))
+        return before(line, output, environment)
+
+    monkeypatch.setattr(commands, "run", run)
+    made(tmp_path, BENCH_TEXT.replace("repeats = 2", "repeats = 1") + 'isa = ["native", "avx2"]\n')
+    assert sorted(each.get("HPCGNN_ISA", "") for each in seen) == ["", "", "avx2", "avx2"]
+
+
+def test_a_preparation_measures_its_steps_and_leaves_no_files(tmp_path: Path) -> None:
+    text = 'name = "p"\nkind = "prepare"\n[axes]\ngraph = "npz:$DATA/g.npz"\nranks = [2, 4]\n'
+    text += '[[report.tables]]\nrows = ["ranks", "step"]\nfigures = ["wall_seconds", "rows", "memory_to_graph_size"]\n'
+    folder, found = made(tmp_path, text, data="/somewhere")
+    assert [record.status for record in found] == ["finished"] * 2
+    lines = found[0].summary["lines"]
+    assert [line["axes"]["step"] for line in lines] == ["convert", "partition", "plan"]
+    assert all(line["figures"]["wall_seconds"] > 0 for line in lines)
+    assert lines[2]["figures"]["rows"] == 7
+    assert not list((folder / "runs").rglob("*.h5"))
+    (table,) = summarise(folder).tables
+    assert [row[:2] for row in table.rows][:3] == [("2", "convert"), ("2", "partition"), ("2", "plan")]
+    assert [row[3] for row in table.rows][:3] == ["-", "-", "7"]
+
+
+def test_sources_in_a_folder_of_data_need_one(tmp_path: Path) -> None:
+    _, (record,) = made(tmp_path, 'name = "p"\nkind = "prepare"\n[axes]\ngraph = "npz:$DATA/g.npz"\n')
+    assert "give the folder with --data DIR" in record.error
+
+
+def test_the_folder_of_data_does_not_tell_runs_apart(tmp_path: Path) -> None:
+    text = 'name = "p"\nkind = "train"\n[axes]\ngraph = "npz:$DATA/g.npz"\n'
+    folder, _ = made(tmp_path, text, data="/somewhere")
+    assert runner.missing(specified(tmp_path, text), folder) == []
+
+
+def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
+    """It has all cores where no number of threads is given."""
+    text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nmodel = "gat"\nepochs = 3\n'
+    text += '[[configurations]]\nframework = "pyg"\nthreads = 2\n[[configurations]]\nframework = "pyg"\n'
+    _, found = made(tmp_path, text + "[[configurations]]\nranks = 2\n")
+    by_pyg = [record for record in found if record.configuration.get("framework") == "pyg"]
+    assert [record.epochs for record in by_pyg] == [{"seconds": [4.0]}] * 2
+    words = [" ".join(record.summary["words"]) for record in by_pyg]
+    assert all("--model gat" in line and "--epochs 3" in line for line in words)
+    assert sorted(line.partition("--threads ")[2][:1] for line in words) == ["", "2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_up import specified
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import specification
@@ -23,12 +24,7 @@ ranks = [1, 2]
 [settings]
 epochs = 3
 """
-
-
-def read(tmp_path: Path, text: str) -> specification.Specification:
-    path = tmp_path / "study.toml"
-    path.write_text(text)
-    return specification.read(path)
+DIGITS = 'kind = "train"\n[axes]\ngraph = "digits"\n'
 
 
 def quoted(study: specification.Specification, *names: str) -> list[tuple]:
@@ -36,16 +32,10 @@ def quoted(study: specification.Specification, *names: str) -> list[tuple]:
 
 
 def test_product_and_lists(tmp_path: Path) -> None:
-    text = (
-        SMALL + '[[configurations]]\nname = "exact"\n[[configurations]]\nname = "few"\nbits = [2, "adaqp"]\nranks = 2\n'
-    )
-    study = read(tmp_path, text)
-    assert quoted(study, "name", "ranks", "bits") == [
-        ("exact", 1, "32"),
-        ("exact", 2, "32"),
-        ("few", 2, "2"),
-        ("few", 2, "adaqp"),
-    ]
+    text = '[[configurations]]\nname = "exact"\n[[configurations]]\nname = "few"\nbits = [2, "adaqp"]\nranks = 2\n'
+    study = specified(tmp_path, SMALL + text)
+    exact, few = [("exact", 1, "32"), ("exact", 2, "32")], [("few", 2, "2"), ("few", 2, "adaqp")]
+    assert quoted(study, "name", "ranks", "bits") == exact + few
     assert len(study.runs) == 8
     assert len({run.key for run in study.runs}) == 8
     assert study.product == ()
@@ -53,46 +43,29 @@ def test_product_and_lists(tmp_path: Path) -> None:
 
 
 def test_every_configuration_tells_the_usual_axes(tmp_path: Path) -> None:
-    (first, *_) = read(tmp_path, SMALL).runs
-    wanted = {
-        "graph",
-        "ranks",
-        "threads",
-        "ranks_per_node",
-        "hosts",
-        "rate",
-        "partitioner",
-        "objective",
-        "strategy",
-        "bits",
-    }
-    wanted |= {"staleness", "compute", "model", "hidden", "layers", "device", "seed", "repeat", "epochs"}
-    assert wanted <= first.configuration.keys()
+    (first, *_) = specified(tmp_path, SMALL).runs
+    wanted = "graph ranks threads ranks_per_node hosts rate partitioner objective strategy bits staleness compute model hidden"
+    wanted += " layers device seed repeat epochs"
+    assert set(wanted.split()) <= first.configuration.keys()
 
 
 def test_where_ranks_run(tmp_path: Path) -> None:
-    text = (
-        SMALL.replace("[1, 2]", "4")
-        + '[[configurations]]\nrate = "1gbit"\nranks_per_node = [1, 2]\n[[configurations]]\nhosts = 4\n'
-    )
-    found = [
-        (run.place.hosts, run.place.ranks_per_node, run.place.rate)
-        for run in read(tmp_path, text).runs
-        if run.round == (0, 0)
-    ]
+    text = '[[configurations]]\nrate = "1gbit"\nranks_per_node = [1, 2]\n[[configurations]]\nhosts = 4\n'
+    places = [run.place for run in specified(tmp_path, SMALL.replace("[1, 2]", "4") + text).runs if run.round == (0, 0)]
+    found = [(place.hosts, place.ranks_per_node, place.rate) for place in places]
     assert found == [(4, 1, "1gbit"), (2, 2, "1gbit"), (4, 1, "unlimited")]
 
 
 def test_weak_graphs_grow(tmp_path: Path) -> None:
     text = SMALL.replace('"train"', '"weak"').replace('"digits"', '"sbm:nodes={500 * ranks},blocks={2 + log2(ranks)}"')
-    found = {run.graph.source for run in read(tmp_path, text).runs}
+    found = {run.graph.source for run in specified(tmp_path, text).runs}
     assert found == {"sbm:nodes=500,blocks=2", "sbm:nodes=1000,blocks=3"}
 
 
 def test_named_graphs_have_options(tmp_path: Path) -> None:
     text = SMALL.replace('"digits"', '"split"')
     text += '[graphs.split]\nsource = "digits"\nsplit = "random:0.6,0.2,0.2,{seed}"\nundirected = true\n'
-    study = read(tmp_path, text)
+    study = specified(tmp_path, text)
     assert study.runs[0].graph.options == ("--split", "random:0.6,0.2,0.2,0", "--undirected")
     assert len({run.graph.name for run in study.runs}) == 2, "a split for each seed"
 
@@ -137,26 +110,34 @@ def test_named_graphs_have_options(tmp_path: Path) -> None:
 def test_mistakes_have_a_line(tmp_path: Path, change: str, to: str, line: int, sentence: str) -> None:
     assert change in SMALL
     with pytest.raises(HpcgnnError) as raised:
-        read(tmp_path, SMALL.replace(change, to))
+        specified(tmp_path, SMALL.replace(change, to))
     said = str(raised.value)
     assert sentence in said
-    if change == 'graph = "digits"' and not to:
-        assert said.startswith(f"{tmp_path}/study.toml, line ")
-    else:
-        assert said.startswith(f"{tmp_path}/study.toml, line {line}: ")
+    assert said.startswith(f"{tmp_path}/study.toml, line {line}: ")
 
 
-def test_a_strong_study_has_several_ranks(tmp_path: Path) -> None:
-    with pytest.raises(HpcgnnError, match=r"line 7: a study of kind strong needs several numbers of ranks"):
-        read(tmp_path, SMALL.replace('"train"', '"strong"').replace("[1, 2]", "2"))
-    growing = SMALL.replace('"train"', '"strong"').replace("digits", "sbm:nodes={100 * ranks}")
-    with pytest.raises(HpcgnnError, match=r"line 6: .*grows with ranks"):
-        read(tmp_path, growing)
-
-
-def test_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(HpcgnnError, match=r"cannot read .*line 2"):
-        read(tmp_path, "name = 'x'\nkind = \n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('kind = "bench"\n[axes]\nranks = 2\n', "needs the axis bench"),
+        ('kind = "bench"\n[axes]\nbench = "gemm"\nhidden = 3\n', "line 5: hidden has no effect"),
+        ('kind = "bench"\n[axes]\nbench = "exchange {parts}"\n', "graph is missing"),
+        ('kind = "bench"\n[axes]\nbench = " "\n', "needs the axis bench"),
+        ('kind = "prepare"\n[axes]\ngraph = "digits"\nrate = "1gbit"\n', "line 5: rate has no effect"),
+        ('kind = "prepare"\n[axes]\ngraph = "digits"\nisa = "avx2"\n', "line 5: isa has no effect"),
+        ('kind = "strong"\n[axes]\ngraph = "digits"\nranks = 2\n', "line 5: .* needs several numbers of ranks"),
+        ('kind = "strong"\n[axes]\ngraph = "sbm:nodes={9 * ranks}"\nranks = [1, 2]\n', "line 4: .*grows with ranks"),
+        (DIGITS + 'bench = "gemm"\n', "line 5: the axis bench needs kind"),
+        (DIGITS + 'framework = "pyg"\nranks = 2\n', "trains in one process"),
+        (DIGITS + 'isa = "avx3"\n', "line 5: isa must be one of native, avx2"),
+        (DIGITS + 'framework = "pyg"\nbits = "2"\n', "line 6: .* does not support bits = '2'"),
+        (DIGITS + '[[report.figures]]\nx = "epoch"\nfigure = ["loss"]\n', "figure must be"),
+        ("kind = \n", "cannot read .*line 2"),
+    ],
+)
+def test_combinations_that_cannot_be_are_named_with_their_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(HpcgnnError, match=said):
+        specified(tmp_path, 'name = "x"\n' + text)
 
 
 def test_lines() -> None:
