@@ -5,35 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from bench.contenders import HEADS, WIDTH, matrix, results_of
 from standin import standin
 
 import hpcgnn
 from hpcgnn.bench import clock, exchange, gemm_contenders, quantize, sddmm_contenders
 from hpcgnn.bench.gemm_contenders import GemmProblem
 from hpcgnn.bench.line_up import DEVICE
-from hpcgnn.bench.problem import Problem, Unfinished
+from hpcgnn.bench.problem import Problem
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.comm import World
 from hpcgnn.devices import CPU
-from hpcgnn.kernels import Csr
 
-NODES, WIDTH, HEADS = 60, 32, 4
 SHAPE = (64, 32, 16)
 # Each contender must run on some device. These do not know the stand-in, and the worker tries them like all others.
 ELSEWHERE = {"torch.mm", "torch.mm.kept", "pyg.edge_index", "compiled"}
 if torch.cuda.is_available():  # Triton compiles for the GPU, whose memory it can access
     ELSEWHERE |= {"ceiling.gather", "ceiling.gather.int8"}
 HERE = [contender for name, contender in DEVICE.by_name.items() if name not in ELSEWHERE and not contender.missing()]
-
-
-def matrix() -> Csr:
-    """The matrix of a multigraph with rows of every length."""
-    rng = np.random.default_rng(0)
-    rows = np.sort(np.concatenate((rng.integers(0, NODES - 5, 400), np.full(100, 3))))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NODES))))
-    return Csr(indptr, rng.integers(0, NODES, 500).astype(np.int32), NODES)
 
 
 def results(world: World) -> dict[tuple[str, str], torch.Tensor]:
@@ -60,27 +50,22 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
         for name, contender in study.by_name(str(device.torch_device)).items():
             for direction in () if contender.missing() or name in ELSEWHERE else contender.directions:
                 try:
-                    call = contender.prepare(problem, direction)
-                    results = call.finish(call()) if isinstance(call, Unfinished) else call()
+                    results = results_of(contender, problem, direction)
                 except (RuntimeError, ValueError) as error:  # the stand-in lacks an operation
                     found[study.__name__, name, direction] = str(error)
                     continue
-                results = results if isinstance(results, tuple) else (results,)
                 assert all(each.device == device.torch_device for each in results)
                 found[study.__name__, name, direction] = [each.cpu() for each in results]
     return found
 
 
 def calls_together(world: World) -> list[int]:
-    """The numbers of calls that are timed together, on the host and on the device, and the number of calls made for five
-    seconds.
-    """
+    """The numbers of calls that are timed together, on the host and on the device, and of those made for five seconds."""
     del world
     device, made = standin(), []
     assert clock.seconds(device, lambda: made.append(0), 5) > 0
-    return [clock.calls_together(*each) for each in ((CPU, 1e-3), (device, 1e-3), (device, 0.0), (device, 1.0))] + [
-        len(made)
-    ]
+    together = [clock.calls_together(*each) for each in ((CPU, 1e-3), (device, 1e-3), (device, 0.0), (device, 1.0))]
+    return [*together, len(made)]
 
 
 def quantized(world: World, bits: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from bench.as_gpu import environment
-from bench.shipped_targets import answers
 from requires import EVERYTHING, require_module
 from virtual_clusters import require_rights
 
-from hpcgnn.bench import report
 from hpcgnn.bench.line_up import DEVICE
 from hpcgnn.study import catalogue, records, runner, specification, targets
 from hpcgnn.study.commands import Commands
@@ -34,7 +32,7 @@ def smaller(name: str, folder: Path) -> Specification:
     text = catalogue.find(name).read_text()
     for pattern, replacement in _SMALLER.items():
         text = re.sub(pattern, replacement, text)
-    lines, seen = [], set()
+    seen, lines = set[str](), []
     for line in text.splitlines():
         if not (line.startswith('    "') and line in seen):
             lines.append(line)
@@ -118,49 +116,3 @@ def test_policies_over_links_of_a_given_speed(ran, tmp_path):
     sent = {record.configuration["bits"]: record.summary["bytes_sent_per_epoch"] for record in done}
     assert sent.keys() > {"32"}
     assert max(count for bits, count in sent.items() if bits != "32") < sent["32"]
-
-
-@pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
-def test_each_target_of_kernels_has_its_bound(scale, reached):
-    """Rivals, ceilings and float32 are exactly as slow as they must be, and then a bit faster."""
-    rivals = {"torch.mm": 1.5, "pyg.layer": 2.0, "pyg.index_add": 2.0, "pyg.scatter": 2.0, "ceiling.gather": 0.8}
-    kernel = {"ours": {"seconds": 1.0}} | {name: {"seconds": least * scale} for name, least in rivals.items()}
-    graph = {"name": "g", "width": 8, "beyond_caches": True, "kernel": {"forward": kernel}}
-    told = report.lines_of(graph)
-    for bits in (1, 2, 4, 8, 16):
-        told += [
-            {"axes": {"step": f"{what} {bits}"}, "figures": {"share_of_copy": share}}
-            for what, share in (("encode", 0.7 * scale), ("decode", 0.7 * scale), ("aggregate", 0.1))
-        ]
-    for direction, least in (("y", 2.2), ("dx", 2.2), ("dW", 2.2), ("layer", 2.2), ("dot", 1.6), ("product", 0.1)):
-        told += [
-            {"axes": {"direction": direction, "contender": name}, "figures": {"seconds": seconds}}
-            for name, seconds in (("ours", least * scale), ("ours.int8", 1.0))
-        ]
-    found = answers("gpu", {"lines": told})
-    assert [len(each) for each in found.values()] == [1, 3, 1, 10, 4, 1]
-    assert {each for every in found.values() for each in every} == {reached}
-
-
-@pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
-def test_each_target_of_epochs_has_its_bound(scale, reached):
-    least = {"gcn": 2.0, "sage": 2.0, "gat": 1.5}
-    told = []
-    for run in specification.read(catalogue.find("gpu-training")).runs:
-        framework, model = run.configuration["framework"], run.configuration["model"]
-        seconds = {("pyg", "float32"): least[model] * scale, ("hpcgnn", "float32"): 1.0}
-        seconds["hpcgnn", "int8"] = 1 / (1.5 if model == "gat" else 1.2) / scale
-        memory = 1.0 if framework == "pyg" else 0.5 / scale
-        told.append(
-            {
-                "epoch_seconds_median": seconds[framework, run.configuration["compute"]],
-                "peak_device_memory_bytes_per_rank": memory,
-            }
-        )
-    found = answers("gpu-training", *told)
-    assert {target: len(each) for target, each in found.items()} == {
-        "PyG's epoch relative to hpcgnn's": 3,
-        "peak memory relative to PyG's": 1,
-        "an epoch in float32 relative to one with --compute int8": 2,
-    }
-    assert {each for every in found.values() for each in every} == {reached}

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from bench.shipped_targets import answers
-from click.testing import CliRunner
+from bench.contenders import HEADS, WIDTH, matrix, results_of
+from command_line import said, told
 
-from hpcgnn.bench import aggregate, ceilings, figures, gemm, gemm_contenders, report, sddmm, sddmm_contenders, studies
+from hpcgnn.bench import aggregate, ceilings, figures, gemm, gemm_contenders, sddmm_contenders, studies
 from hpcgnn.bench.gemm_contenders import GemmProblem
 from hpcgnn.bench.lines import of_timings
 from hpcgnn.bench.measure import Entry, Outcome, Place, Timing, compare
 from hpcgnn.bench.names import EDGE_OPS, PRODUCTS
-from hpcgnn.bench.problem import Counted, Unfinished
+from hpcgnn.bench.problem import Counted
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.bench.worker import fingerprint, relative_error
-from hpcgnn.cli.bench import bench
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import Csr
 from hpcgnn.kernels.native import library
 from hpcgnn.nn import int8 as training
 
-NODES, WIDTH, HEADS = 60, 32, 4
 OF_GEMM, OF_SDDMM = (
     {name: each for name, each in study.by_name("cpu").items() if not each.missing()}
     for study in (gemm_contenders, sddmm_contenders)
@@ -36,15 +31,11 @@ OF_GEMM, OF_SDDMM = (
 def computed(contender, problem, direction):
     """The results of a contender as tensors."""
     try:
-        call = contender.prepare(problem, direction)
-        result = call.finish(call()) if isinstance(call, Unfinished) else call()
+        return results_of(contender, problem, direction)
     except (ValueError, HpcgnnError) as error:  # this CPU lacks the arithmetic, or a ceiling
-        assert (
-            contender.name in ("ours.bf16", "native.bf16", "torch.fbgemm", "torch.onednn")
-            or contender.family == "ceiling"
-        )
+        lacking = ("ours.bf16", "native.bf16", "torch.fbgemm", "torch.onednn")
+        assert contender.name in lacking or contender.family == "ceiling"
         pytest.skip(str(error))
-    return result if isinstance(result, tuple) else (result,)
 
 
 def check(contender, found, wanted):
@@ -70,19 +61,11 @@ def test_every_contender_multiplies_the_same_matrices(name, direction):
     check(contender, found, tuple(wanted.values())[:3] if direction == "layer" else (wanted[direction],))
 
 
-@pytest.fixture
-def at_edges():
-    rng = np.random.default_rng(0)
-    rows = np.sort(np.concatenate((rng.integers(0, NODES - 5, 400), np.full(100, 3))))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NODES))))
-    return SddmmProblem(Csr(indptr, rng.integers(0, NODES, 500).astype(np.int32), NODES), WIDTH, HEADS)
-
-
 @pytest.mark.parametrize("op", EDGE_OPS)
 @pytest.mark.parametrize("name", OF_SDDMM)
-def test_every_contender_joins_the_same_rows(at_edges, monkeypatch, name, op):
+def test_every_contender_joins_the_same_rows(monkeypatch, name, op):
     monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several chunks, and a shorter last one
-    contender, problem = OF_SDDMM[name], at_edges
+    contender, problem = OF_SDDMM[name], SddmmProblem(matrix(), WIDTH, HEADS)
     if op not in contender.directions:
         return
     (found,) = computed(contender, problem, op)
@@ -94,15 +77,15 @@ def test_every_contender_joins_the_same_rows(at_edges, monkeypatch, name, op):
         check(contender, (found,), (wanted,))
 
 
-def test_one_wrong_result_of_three_is_refused():
-    problem = GemmProblem(64, 16, 8)
-    right = gemm_contenders.by_name("cpu")["ours"].prepare(problem, "layer")()
+def test_a_wrong_result_is_refused():
+    right = gemm_contenders.by_name("cpu")["ours"].prepare(GemmProblem(64, 16, 8), "layer")()
     entry = Entry("ours", "ours", Place(studies.gemm(64, 16, 8), 1, warm=True))
     expected = fingerprint(right)
     assert len(expected) == 6
     compare(entry, 1e-4, expected, expected)
-    with pytest.raises(HpcgnnError, match="ours and hpcgnn compute different results"):
-        compare(entry, 1e-4, fingerprint((right[0], right[1], right[2].flip(0))), expected)
+    for wrong in (fingerprint((right[0], right[1], right[2].flip(0))), [float("nan"), *expected[1:]]):
+        with pytest.raises(HpcgnnError, match="ours and hpcgnn compute different results"):
+            compare(entry, 1e-4, wrong, expected)
 
 
 def of(milliseconds, multiply_adds=None):
@@ -131,45 +114,9 @@ def test_without_a_ceiling_the_share_is_not_measured():
     outcome = Outcome({"ours": of(10.0), "ours.int8": of(4.0)}, {"ceiling.int8": "no native kernels"})
     lines = figures.lines(outcome, OF_GEMM, 100e6)
     assert lines["ours.int8"]["of_ceiling"] is None
-    told = {line["axes"]["contender"]: line["figures"] for line in of_timings(lines, "contender", {})}
-    assert told.keys() == {"ours", "ours.int8"}, "what is missing has no line"
-    assert "share_of_peak" not in told["ours.int8"]
-
-
-def answered(seconds: dict[str, float], share: float | None, rows: int = 32768, **cpu: bool) -> dict[str, list[str]]:
-    """The verdicts of the study's targets on products with these times."""
-    lines = {name: {"seconds": each, "of_ceiling": share} for name, each in seconds.items()}
-    shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(PRODUCTS, lines)}
-    found = {"dot_products": True, "training_takes_int8": True} | cpu
-    return answers("products", {"lines": gemm._lines(shape, found)})
-
-
-LARGE = "large products in float32 relative to 8-bit integers, on CPUs with dot-product instructions"
-PEAK = "large products of 8-bit integers relative to the peak, on CPUs with dot-product instructions"
-WITHOUT = "on CPUs without them: a layer in float32 relative to --compute int8"
-
-
-@pytest.mark.parametrize(
-    ("times", "share", "reached"),
-    [(1.8, 0.85, ["yes"] * 5), (1.79, 0.85, ["no"] * 4 + ["yes"]), (1.8, 0.84, ["yes"] * 4 + ["no"])],
-)
-def test_what_is_required_of_products(times, share, reached):
-    found = answered({"ours": times, "ours.int8": 1.0}, share)
-    assert (found[LARGE], found[PEAK], len(found)) == (reached[:4], reached[4:], 2)
-
-
-def test_what_is_not_required_of_products():
-    assert answered({"ours": 1.0, "ours.int8": 1.0}, 0.1, rows=32767) == {}
-    assert PEAK not in answered({"ours": 2.0, "ours.int8": 1.0}, None), "it was not measured"
-
-
-def test_integers_are_not_slower_where_training_takes_them():
-    for times, reached in ((1.0, "yes"), (0.99, "no")):
-        found = answered({"ours": times, "ours.int8": 1.0}, 0.1, dot_products=False)
-        assert found == {WITHOUT: [reached]}
-    for others in ({"training_takes_int8": False}, {"rows": 8}):
-        found = answered({"ours": 0.5, "ours.int8": 1.0}, 0.1, dot_products=False, **others)
-        assert found == {WITHOUT: ["yes"]}, "training takes float32 there, as it is then"
+    found = {line["axes"]["contender"]: line["figures"] for line in of_timings(lines, "contender", {})}
+    assert found.keys() == {"ours", "ours.int8"}, "what is missing has no line"
+    assert "share_of_peak" not in found["ours.int8"]
 
 
 def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
@@ -184,27 +131,6 @@ def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
     assert (seen, torch.get_num_threads()) == ([usual + 1], usual)
 
 
-@pytest.mark.parametrize(
-    ("times", "has_dot_products", "reached"),
-    [(1.5, True, ["yes", "yes"]), (1.49, True, ["no", "yes"]), (1.49, False, ["yes"]), (0.99, False, ["no"])],
-)
-def test_what_is_required_at_edges_and_of_aggregation(times, has_dot_products, reached):
-    seconds = {"ours": {"seconds": times}, "ours.int8": {"seconds": 1.0}, "ours.int8.counted": {"seconds": 1.0}}
-    about = {"name": "g", "width": 8, "heads": 2, "beyond_caches": True}
-    at_edges = about | {"ops": {"dot": seconds, "add": seconds}}
-    found = answers("kernels", {"lines": sddmm._lines(at_edges, has_dot_products)})
-    assert [*found.values()] == [[each] for each in reached]
-    assert all(target.startswith("products at edges") for target in found)
-    assert answers("kernels", {"lines": sddmm._lines(at_edges | {"beyond_caches": False}, has_dot_products)}) == {}
-
-    graph = about | {"kernel": {"forward": seconds, "backward": seconds}, "dot_products": has_dot_products}
-    found = answers("kernels", {"lines": report.lines_of(graph)})
-    del found["float32 relative to features stored in 8 bits, beyond the caches"]
-    assert [*found.values()] == [[each] * 2 for each in reached]
-    del seconds["ours.int8.counted"]
-    assert len(answers("kernels", {"lines": report.lines_of(graph)})) == 1, "it is for those who ask for it"
-
-
 def test_errors_are_of_the_largest_result_and_relative():
     exact = GemmProblem(64, 16, 8).exact("layer")
     assert relative_error(tuple(each.float() for each in exact), exact) < 1e-6
@@ -214,11 +140,10 @@ def test_errors_are_of_the_largest_result_and_relative():
 
 
 def test_aggregation_is_measured_as_before_without_types():
-    work = aggregate.Workload(Path("g"), "g", 8, 1, 1)
-    usual = [entry.key for entry in aggregate.kernel_entries(work)]
-    more = [
-        entry.key for entry in aggregate.kernel_entries(aggregate.Workload(Path("g"), "g", 8, 1, 1, dtypes=("int8",)))
-    ]
+    usual, more = (
+        [entry.key for entry in aggregate.kernel_entries(aggregate.Workload(Path("g"), "g", 8, 1, 1, **how))]
+        for how in ({}, {"dtypes": ("int8",)})
+    )
     assert set(more) - set(usual) == {"ours.int8.counted", "exact", "ceiling.gather.int8"}
     assert [key for key in more if key in usual] == usual
 
@@ -263,17 +188,8 @@ def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
         ceilings.multiply_call("int8", 1000)
 
 
-def invoke(*arguments):
-    result = CliRunner().invoke(bench, list(arguments), catch_exceptions=True)
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
-
-
 def test_the_command_for_products():
-    found = json.loads(
-        invoke("gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1", "--json")
-    )
+    found = told("bench", "gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1")
     (products,) = found["shapes"]
     assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
     assert list(products["products"]) == list(PRODUCTS)
@@ -283,45 +199,19 @@ def test_the_command_for_products():
     assert y["ours"]["times_ours"] == 1
     assert y["ours.int8"]["times_ours"] == pytest.approx(y["ours"]["seconds"] / y["ours.int8"]["seconds"])
     assert dx["exact"] == {"missing": "has no dx of its own"}
-    told = {(line["axes"]["direction"], line["axes"]["contender"]): line["figures"] for line in found["lines"]}
-    assert told["y", "ours.int8"]["seconds"] == y["ours.int8"]["seconds"]
-    assert told["y", "ours"]["relative_error"] < 1e-6 < 1e-3 < told["y", "ours.int8"]["relative_error"] < 0.05
-    assert ("layer", gemm.AS_TRAINED) in told
-    assert ("dx", "exact") not in told
+    lines = {(line["axes"]["direction"], line["axes"]["contender"]): line["figures"] for line in found["lines"]}
+    assert lines["y", "ours.int8"]["seconds"] == y["ours.int8"]["seconds"]
+    assert lines["y", "ours"]["relative_error"] < 1e-6 < 1e-3 < lines["y", "ours.int8"]["relative_error"] < 0.05
+    assert ("layer", gemm.AS_TRAINED) in lines
+    assert ("dx", "exact") not in lines
 
 
 def test_the_command_for_edges_shows_a_table():
     options = ["--graph", "rmat:scale=6,degree=4", "--width", "16", "--heads", "2", "--rounds", "1", "--threads", "1"]
-    text = invoke("sddmm", *options, "--dtype", "int8")
+    text = said("bench", "sddmm", *options, "--dtype", "int8")
     assert "rmat:scale=6,degree=4, width 16, 2 heads, 1 threads" in text
     for label in ("ours float32", "ours int8", "EXACT-like storage", "row-gather ceiling", "1.00"):
         assert label in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["gemm", "--shape", "8x8"], "write ROWSxDEPTHxWIDTH"),
-        (["gemm", "--shape", "8x0x8"], "is not a shape"),
-        (["gemm", "--dtype", "int4"], "'int4' is not one of"),
-        (["sddmm", "--graph", "rmat:scale=5", "--width", "10", "--heads", "3"], "3 heads do not divide the 10 columns"),
-        (
-            ["sddmm", "--graph", "rmat:scale=5", "--width", "8", "--width", "16"],
-            "--width was given 2 times for 1 graphs",
-        ),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments, said):
-    result = CliRunner().invoke(bench, arguments)
-    assert isinstance(result.exception, (HpcgnnError, SystemExit))  # SystemExit is click's, after its message
-    message = result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)
-    assert said in message
-    assert not result.stdout
-
-
-@pytest.mark.parametrize("name", ["gemm", "sddmm"])
-def test_help_has_an_example(name):
-    assert f"hpcgnn bench {name} --" in CliRunner().invoke(bench, [name, "--help"]).output
 
 
 def test_rows_of_8_bit_integers_are_a_quarter_as_long():

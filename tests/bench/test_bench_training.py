@@ -1,27 +1,22 @@
-"""``hpcgnn bench pyg`` trains the same model as `hpcgnn train`; ``hpcgnn bench breakdown`` measures the cost of clocks."""
+"""The benches ``pyg``, which trains the model of `hpcgnn train`, ``breakdown`` and ``exchange``."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import small_graphs
-from bench.shipped_targets import answers
-from click.testing import CliRunner
+from command_line import refusal, said, told
 from requires import require_module
 
 import hpcgnn
 from hpcgnn.bench import breakdown, pyg
-from hpcgnn.cli.bench import bench
+from hpcgnn.bench.exchange import CALLS, summary
 from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.devices import CPU
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.stop import StopRequest
-
-HPCGNN = [sys.executable, "-m", "hpcgnn"]
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +24,8 @@ def files(tmp_path_factory):
     """The files of scikit-learn's digits: the graph, and its single part."""
     folder = tmp_path_factory.mktemp("digits")
     graph, parts = folder / "graph.h5", folder / "parts.h5"
-    for command in (["convert", "digits", graph], ["partition", graph, parts, "--parts", 1, "--method", "block"]):
-        subprocess.run([*HPCGNN, *map(str, command), "--quiet"], check=True)
+    said("convert", "digits", graph, "--quiet")
+    said("partition", graph, parts, "--parts", 1, "--method", "block", "--quiet")
     return graph, parts
 
 
@@ -58,9 +53,7 @@ def test_pygs_model_is_ours(model, files):
 
 def test_the_command_prints_what_a_record_of_a_study_needs(files):
     require_module("torch_geometric")
-    options = ["--model", "gcn", "--hidden", "8", "--epochs", "3", "--threads", "1"]
-    result = CliRunner().invoke(bench, ["pyg", str(files[0]), *options, "--json"], catch_exceptions=False)
-    found = json.loads(result.stdout)
+    found = told("bench", "pyg", files[0], "--model", "gcn", "--hidden", 8, "--epochs", 3, "--threads", 1)
     assert found["epoch_seconds_median"] == np.median(found["epochs"]["seconds"])
     assert len(found["epochs"]["seconds"]) == 3
     assert found["peak_memory_bytes_per_rank"] > 2**20
@@ -69,9 +62,7 @@ def test_the_command_prints_what_a_record_of_a_study_needs(files):
 
 def test_without_pyg_it_is_one_sentence(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    result = CliRunner().invoke(bench, ["pyg", str(files[0])])
-    assert isinstance(result.exception, HpcgnnError)
-    assert "pip install torch-geometric" in str(result.exception)
+    assert "pip install torch-geometric" in refusal("bench", "pyg", files[0])
 
 
 def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine_did():
@@ -83,11 +74,23 @@ def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine
     assert found["cost_interval"] < 1e-6
 
 
-@pytest.mark.mpi
-def test_the_breakdown_is_measured_on_ranks(mpi_ranks, tmp_path):
+def test_hidden_is_what_overlap_saves_of_what_it_could():
+    seconds = {"aggregate": 0.2, "exchange": 1.0, "both": 1.0, "in_turn": 1.25}
+    found = summary({name: [value, value, 9.0] for name, value in seconds.items()})
+    assert found["hidden_of_shorter"] == pytest.approx(1)
+    nothing = summary({name: [value] for name, value in (seconds | {"both": 1.2}).items()})
+    assert nothing["hidden_of_shorter"] == pytest.approx(0)
+
+
+@pytest.fixture
+def parts(tmp_path):
     graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(300, 2), 2)
-    command = ["bench", "breakdown", tmp_path / "parts.h5", "--epochs", "20", "--hidden", "8", "--json"]
+    return small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+
+
+@pytest.mark.mpi
+def test_the_breakdown_is_measured_on_ranks(mpi_ranks, parts):
+    command = ["bench", "breakdown", parts, "--epochs", "20", "--hidden", "8", "--json"]
     found = json.loads(mpi_ranks(2).command(*command).stdout)
     first, second = found["lines"]
     assert (found["ranks"], found["epochs"]) == (2, 20)
@@ -95,26 +98,19 @@ def test_the_breakdown_is_measured_on_ranks(mpi_ranks, tmp_path):
     assert second["figures"] == {"seconds": found["without_seconds"]}
 
 
-@pytest.mark.parametrize(("share", "cost", "reached"), [(0.8, 0.01, "yes"), (0.79, 0.011, "no")])
-def test_what_is_required_of_exchanges_and_of_the_breakdown(share, cost, reached):
-    figures = {"both": {"hidden_share": share}, "exchange": {"seconds": 1.0}}
-    told = [
-        {"axes": {"direction": direction, "step": step}, "figures": each}
-        for direction in ("forward", "backward") for step, each in figures.items()
-    ]  # fmt: skip
-    told.append({"axes": {"part": "with the breakdown"}, "figures": {"seconds": 1.0, "overhead_share": cost}})
-    found = answers("exchange", {"lines": told})
-    assert found == {
-        "share of the hideable time that is hidden": [reached] * 2,
-        "overhead of the time breakdown": [reached],
-    }
-
-
-@pytest.mark.parametrize(("auto", "reached"), [(1.05, "yes"), (1.06, "no")])
-def test_what_is_required_of_auto(auto, reached):
-    from hpcgnn.study import catalogue, specification
-
-    runs = specification.read(catalogue.find("compute")).runs
-    told = [{"epoch_seconds_median": auto if run.configuration["compute"] == "auto" else 1.0} for run in runs]
-    found = answers("compute", *told)
-    assert found == {"auto relative to float32": [reached] * 12, "auto relative to bfloat16": [reached] * 6}
+@pytest.mark.mpi
+def test_exchanges_are_measured_in_both_directions_on_more_than_one_rank(mpi_ranks, parts):
+    command = ["bench", "exchange", parts, "--bits", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
+    for direction in ("forward", "backward"):
+        line = found["directions"][direction]
+        assert all(line[f"{name}_seconds"] > 0 and len(line["rounds"][name]) == 2 for name in CALLS)
+        assert 0 < line["largest_bytes_of_a_rank"] < line["bytes"]
+    lines = {(line["axes"]["direction"], line["axes"]["step"]): line["figures"] for line in found["lines"]}
+    assert lines["backward", "both"]["hidden_share"] == found["directions"]["backward"]["hidden_of_shorter"]
+    assert lines["forward", "exchange"]["bytes"] == found["directions"]["forward"]["bytes"]
+    table = mpi_ranks(2).command(*command[:-1]).stdout
+    assert "2 ranks, CPU, " in table
+    refused = mpi_ranks(1).command(*command, check=False)
+    assert refused.returncode == 1
+    assert "a single rank sends no messages" in refused.stderr

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import pytest
 import small_graphs
-import torch
 from bench import device_programs
-from bench.device_programs import HERE, WIDTH, matrix
-from click.testing import CliRunner
+from bench.contenders import HEADS, WIDTH, assert_aggregated, matrix
+from bench.device_programs import HERE
 from rank_pool import RankPool
 from requires import require_module
 
 from hpcgnn.bench import gemm_contenders, sddmm_contenders
 from hpcgnn.bench.gemm_contenders import GemmProblem
 from hpcgnn.bench.line_up import DEVICE, HOST, line_up
-from hpcgnn.bench.problem import Problem
 from hpcgnn.bench.sddmm_contenders import SddmmProblem
-from hpcgnn.cli.bench import bench
-from hpcgnn.errors import HpcgnnError
 
 
 @pytest.fixture(scope="module")
-def ranks(mpi_ranks):
+def ranks(python_of_ranks):
     """Ranks of a separate launch; tests/gpu/conftest.py explains why."""
     require_module("triton")
     pools: dict[int, RankPool] = {}
-    yield lambda size: pools.setdefault(size, RankPool(size))
+    yield lambda size: pools.setdefault(size, RankPool(size, python_of_ranks))
     for pool in pools.values():
         pool.close()
 
@@ -37,25 +33,15 @@ def results(ranks):
 
 @pytest.mark.parametrize("contender", HERE, ids=lambda contender: contender.name)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_every_contender_computes_what_the_host_does(results, contender, direction):
-    found, problem = results[contender.name, direction], Problem(matrix(), WIDTH)
-    csr, x = problem.operand(direction)
-    if contender.name == "ceiling.gather":
-        assert float(found.double().sum()) == pytest.approx(float(x[csr.indices.long()].double().sum()), abs=1e-2)
-    elif contender.name == "ceiling.select":
-        assert torch.equal(found, x[csr.indices.long()])
-    elif contender.family != "ceiling":
-        like = "ours.weighted" if contender.name == "ours.weighted" else "ours"
-        wanted = HOST.by_name[like].prepare(problem, direction)()
-        tolerance = 3 * (contender.tolerance or 1e-4)
-        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+def test_every_contender_computes_the_same(results, contender, direction):
+    assert_aggregated(contender, direction, results[contender.name, direction])
 
 
 def test_products_on_a_device_are_those_of_the_host(ranks):
     (found,) = ranks(1).run(device_programs.products)
     problems = {
         gemm_contenders: GemmProblem(*device_programs.SHAPE),
-        sddmm_contenders: SddmmProblem(matrix(), WIDTH, device_programs.HEADS),
+        sddmm_contenders: SddmmProblem(matrix(), WIDTH, HEADS),
     }
     for study, problem in problems.items():
         of_study = {key[1:]: value for key, value in found.items() if key[0] == study.__name__}
@@ -94,8 +80,7 @@ def test_quantization_beside_a_copy_of_the_device(ranks):
 
 
 def test_an_exchange_from_a_device(ranks, tmp_path):
-    path, graph = tmp_path / "parts.h5", small_graphs.random_multigraph(nodes=300, edges=3000)
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(300, 2), 2)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(nodes=300, edges=3000), 2)
     host, both, mixed = (ranks(2).run(device_programs.exchanged, path, kinds)[0] for kinds in ("hh", "dd", "hd"))
     assert [found["ranks_by_way"] for found in (host, both, mixed)] == [
         {"host": 2, "staged": 0, "direct": 0},
@@ -107,11 +92,3 @@ def test_an_exchange_from_a_device(ranks, tmp_path):
         assert lines[0].keys() == lines[1].keys()
         assert len({line["bytes"] for line in lines}) == 1, "what travels is the same"
         assert all(line["wire_seconds"] > 0 for line in lines)
-
-
-@pytest.mark.parametrize("command", [["aggregate", "--graph", "rmat:scale=5", "--parts", "0"], ["quantize"]])
-def test_a_device_that_is_not_there_is_one_sentence(command):
-    result = CliRunner().invoke(bench, [*command, "--device", "cuda:999"])
-    assert isinstance(result.exception, HpcgnnError)
-    assert "--device cuda:999 was asked for" in str(result.exception)
-    assert not result.stdout
