@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import command_line
 import pytest
 from rank_pool import ThreadPool
 
-from hpcgnn.comm.startup import told_sizes
 from hpcgnn.comm.thread_world import ThreadWorld, one_rank
 from hpcgnn.doctor import cores, examine, folders, installation, launching, links, software
 from hpcgnn.doctor.finding import BROKEN, OK, WORTH_CHANGING, Finding, Report, some_ranks
@@ -37,26 +38,25 @@ def job(nodes: list[int], *, by_doctor: bool = False, folder: Path = Path()) -> 
 
 def rank(*cpus: int, asked: str = "", node: str = "n1", of_node: int = 8, quota: float | None = None) -> Fact:
     """A rank that may use these CPUs, each of which is a core."""
-    return {
-        "host": node,
-        "cpus": list(cpus),
-        "cores": list(cpus),
-        "cpus_of_node": of_node,
-        "quota": quota,
-        "asked": asked,
-    }
+    own = list(cpus)
+    return {"host": node, "cpus": own, "cores": own, "cpus_of_node": of_node, "quota": quota, "asked": asked}
 
 
-def is_worth(finding: Finding | None, *words: str) -> None:
+def says(state: str, finding: Finding | None, *words: str) -> None:
+    """Check the state of a finding, and that its sentence has these words."""
     assert finding is not None
-    assert finding.state == WORTH_CHANGING, finding
+    assert finding.state == state, finding
     assert [word for word in words if word not in finding.sentence] == []
 
 
-def is_broken(finding: Finding | None, *words: str) -> None:
-    assert finding is not None
-    assert finding.state == BROKEN, finding
-    assert [word for word in words if word not in finding.sentence] == []
+is_fine, is_worth, is_broken = (functools.partial(says, state) for state in (OK, WORTH_CHANGING, BROKEN))
+
+
+def judged(
+    judge: Callable[..., Finding | None], *facts: Fact, nodes: Sequence[int] = (), by_doctor: bool = False
+) -> Finding | None:
+    """The finding of a check in the facts of ranks, all of which are on one node unless ``nodes`` says otherwise."""
+    return judge(list(facts), job([*nodes] or [0] * len(facts), by_doctor=by_doctor))
 
 
 def test_the_state_of_a_report_is_its_worst_finding() -> None:
@@ -68,42 +68,32 @@ def test_the_state_of_a_report_is_its_worst_finding() -> None:
 
 
 def test_ranks_that_are_bound_to_one_core_are_found() -> None:
-    is_worth(
-        cores.judge_binding([rank(0), rank(0)], job([0, 0])),
-        "ranks 0 and 1 of n1",
-        "the same core (number 0)",
-        "--bind",
-    )
-    is_worth(cores.judge_binding([rank(0, 1), rank(1, 2)], job([0, 0])), "rank 0 and rank 1", "both have number 1")
-    crowd = [rank(0, 1, of_node=2)] * 3
-    is_worth(cores.judge_binding(crowd, job([0, 0, 0])), "2 cores for 3 ranks: start at most 2 ranks there")
-    assert cores.judge_binding([rank(0), rank(1)], job([0, 0])).state == OK
-    assert cores.judge_binding([rank(*range(8))] * 4, job([0] * 4)).state == OK
-    # On two nodes, the same number stands for different cores.
-    assert cores.judge_binding([rank(0), rank(0, node="n2")], job([0, 1])).state == OK
+    found = functools.partial(judged, cores.judge_binding)
+    is_worth(found(rank(0), rank(0)), "ranks 0 and 1 of n1", "the same core (number 0)", "--bind")
+    is_worth(found(rank(0, 1), rank(1, 2)), "rank 0 and rank 1", "both have number 1")
+    is_worth(found(*[rank(0, 1, of_node=2)] * 3), "2 cores for 3 ranks: start at most 2 ranks there")
+    is_fine(found(rank(0), rank(1)))
+    is_fine(found(*[rank(*range(8))] * 4))
+    is_fine(found(rank(0), rank(0, node="n2"), nodes=[0, 1]))  # the same number stands for different cores
 
 
 def test_the_doctor_does_not_complain_of_its_own_two_ranks() -> None:
     alone = [rank(0, of_node=1)] * 2
     for judge in (cores.judge_binding, cores.judge_threads):
-        assert judge(alone, job([0, 0], by_doctor=True)).state == OK
-    is_worth(cores.judge_binding(alone, job([0, 0])), "1 core for 2 ranks")
+        is_fine(judged(judge, *alone, by_doctor=True))
+    is_worth(judged(cores.judge_binding, *alone), "1 core for 2 ranks")
 
 
 def test_more_threads_than_cores_are_found() -> None:
-    is_worth(
-        cores.judge_threads([rank(0, 1, asked="8")], job([0])), "8 threads", "may use 2 CPUs", "set OMP_NUM_THREADS=2"
-    )
-    shared = [rank(*range(8), asked="4")] * 4
-    is_worth(
-        cores.judge_threads(shared, job([0] * 4)), "16 threads of 4 ranks share 8 CPUs of n1: set OMP_NUM_THREADS=2"
-    )
-    is_worth(cores.judge_threads([rank(*range(8), quota=2.0)], job([0])), "may use the time of 2 CPUs", "8 threads")
-    is_worth(cores.judge_threads([rank(0, 1, asked="many")], job([0])), "'many' on rank 0")
-    idle = [rank(*range(8), asked="1")] * 2
-    is_worth(cores.judge_threads(idle, job([0, 0])), "use only 2 of their 8 cores", "set OMP_NUM_THREADS=4")
-    assert cores.judge_threads(idle, job([0, 0], by_doctor=True)).state == OK
-    assert cores.judge_threads([rank(*range(8), asked="4")] * 2, job([0, 0])).state == OK
+    found = functools.partial(judged, cores.judge_threads)
+    eight, idle = range(8), [rank(*range(8), asked="1")] * 2
+    is_worth(found(rank(0, 1, asked="8")), "8 threads", "may use 2 CPUs", "set OMP_NUM_THREADS=2")
+    is_worth(found(*[rank(*eight, asked="4")] * 4), "16 threads of 4 ranks share 8 CPUs of n1: set OMP_NUM_THREADS=2")
+    is_worth(found(rank(*eight, quota=2.0)), "may use the time of 2 CPUs", "8 threads")
+    is_worth(found(rank(0, 1, asked="many")), "'many' on rank 0")
+    is_worth(found(*idle), "use only 2 of their 8 cores", "set OMP_NUM_THREADS=4")
+    is_fine(found(*idle, by_doctor=True))
+    is_fine(found(*[rank(*eight, asked="4")] * 2))
 
 
 def test_ranks_that_share_cores_share_their_threads() -> None:
@@ -124,21 +114,16 @@ def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
 
 
 def test_the_launcher_of_another_mpi_is_found() -> None:
+    found = functools.partial(launching.judge_launcher, "/m/mpiexec")
     library = "Open MPI v4.1.4, package: Debian OpenMPI"
-    is_broken(
-        launching.judge_launcher("/m/mpiexec", HYDRA, library, ranks_run=False), "/m/mpiexec is MPICH's", "MPIEXEC"
-    )
-    is_broken(
-        launching.judge_launcher("/m/mpiexec", OPEN_MPI, "MPICH Version: 4.2.3", ranks_run=False), "is Open MPI's"
-    )
-    is_worth(launching.judge_launcher("/m/mpiexec", HYDRA, library, ranks_run=True), "is MPICH's")
-    is_worth(
-        launching.judge_launcher("/m/mpiexec", OPEN_MPI, "Open MPI v5.0.3", ranks_run=False), "version 4.1", "has 5.0"
-    )
-    fitting = launching.judge_launcher("/m/mpiexec", OPEN_MPI, library, ranks_run=False)
+    is_broken(found(HYDRA, library, ranks_run=False), "/m/mpiexec is MPICH's", "MPIEXEC")
+    is_broken(found(OPEN_MPI, "MPICH Version: 4.2.3", ranks_run=False), "is Open MPI's")
+    is_worth(found(HYDRA, library, ranks_run=True), "is MPICH's")
+    is_worth(found(OPEN_MPI, "Open MPI v5.0.3", ranks_run=False), "version 4.1", "has 5.0")
+    is_fine(found(HYDRA, "Intel(R) MPI Library 2021.9", ranks_run=False))
+    is_fine(found("mpiexec 1.0", library, ranks_run=False))
+    fitting = found(OPEN_MPI, library, ranks_run=False)
     assert (fitting.state, fitting.found) == (OK, "/m/mpiexec (Open MPI 4.1.4)")
-    assert launching.judge_launcher("/m/mpiexec", HYDRA, "Intel(R) MPI Library 2021.9", ranks_run=False).state == OK
-    assert launching.judge_launcher("/m/mpiexec", "mpiexec 1.0", library, ranks_run=False).state == OK
 
 
 def test_a_machine_without_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +138,8 @@ def test_a_machine_without_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_of_another_size_than_the_launchers_is_found() -> None:
     is_worth(launching.judge_size(1, {"PMI_SIZE": 4}), "4 processes (PMI_SIZE)", "HPCGNN_ALONE")
     is_worth(launching.judge_size(2, {"PMI_SIZE": 4}), "the launcher has 4 ranks", "MPI has 2")
-    assert launching.judge_size(4, {"SLURM_STEP_NUM_TASKS": 1, "OMPI_COMM_WORLD_SIZE": 4}).state == OK
-    assert launching.judge_size(1, {}).state == OK
+    is_fine(launching.judge_size(4, {"SLURM_STEP_NUM_TASKS": 1, "OMPI_COMM_WORLD_SIZE": 4}))
+    is_fine(launching.judge_size(1, {}))
 
 
 def test_a_shell_within_a_step_is_no_rank() -> None:
@@ -179,11 +164,8 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 def test_ranks_that_do_not_start_in_time_are_ended(launcher: Callable[[str], None], tmp_path: Path) -> None:
     launcher(f"echo $$ > {tmp_path}/pid\nexec sleep 600")
-    is_broken(
-        launching.of_start(launching.start_ranks(tmp_path, 0.5)),
-        "did not end within 0.5 s (--timeout)",
-        "hostname",
-    )
+    found = launching.of_start(launching.start_ranks(tmp_path, 0.5))
+    is_broken(found, "did not end within 0.5 s (--timeout)", "hostname")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -206,39 +188,32 @@ def test_the_report_of_started_ranks_is_read(launcher: Callable[[str], None], tm
 
 
 def test_different_versions_are_found() -> None:
-    mine = installation.versions()
-    assert software.judge_versions([mine, mine], job([0, 0])).state == OK
-    is_broken(
-        software.judge_versions([mine, mine | {"torch": "1.0"}], job([0, 0])), "rank 1 has torch 1.0", "one environment"
-    )
-    is_worth(software.judge_versions([mine, mine | {"numpy": "1.0"}], job([0, 0])), "rank 1 has numpy 1.0")
+    found, mine = functools.partial(judged, software.judge_versions), installation.versions()
+    is_fine(found(mine, mine))
+    is_broken(found(mine, mine | {"torch": "1.0"}), "rank 1 has torch 1.0", "one environment")
+    is_worth(found(mine, mine | {"numpy": "1.0"}), "rank 1 has numpy 1.0")
 
 
 def test_different_or_several_mpi_libraries_are_found() -> None:
+    found = functools.partial(judged, software.judge_mpi)
     fact = {"library": "Open MPI v4.1.4", "paths": ["/a/libmpi.so.40"], "serialized": True}
-    assert software.judge_mpi([fact, fact], job([0, 0])) == Finding("MPI", "Open MPI v4.1.4 (/a/libmpi.so.40)")
-    is_broken(software.judge_mpi([fact, fact | {"library": "MPICH"}], job([0, 0])), "rank 1 has loaded MPICH")
-    two = fact | {"paths": ["/a/libmpi.so.40", "/b/libmpi.so.12"]}
-    is_broken(software.judge_mpi([two], job([0])), "2 MPI libraries", "/b/libmpi.so.12")
-    is_worth(software.judge_mpi([fact | {"serialized": False}], job([0])), "MPI_THREAD_SERIALIZED")
+    assert found(fact, fact) == Finding("MPI", "Open MPI v4.1.4 (/a/libmpi.so.40)")
+    is_broken(found(fact, fact | {"library": "MPICH"}), "rank 1 has loaded MPICH")
+    two = ["/a/libmpi.so.40", "/b/libmpi.so.12"]
+    is_broken(found(fact | {"paths": two}), "2 MPI libraries", "/b/libmpi.so.12")
+    is_worth(found(fact | {"serialized": False}), "MPI_THREAD_SERIALIZED")
 
 
 def test_kernels_that_are_slower_than_they_could_be_are_found() -> None:
+    found = functools.partial(judged, software.judge_kernels)
     fact = {"kernels": "native", "missing": None, "isa": "avx512", "isas": ["scalar", "avx2", "avx512"], "asked": "",
             "openmp_runtimes": ["/a/libgomp.so"]}  # fmt: skip
     other = fact | {"isa": "avx2", "isas": ["scalar", "avx2"]}
-    assert software.judge_kernels([fact, fact], job([0, 0])).state == OK
-    is_worth(software.judge_kernels([fact, other], job([0, 1])), "rank 1", "avx2", "rank 0 with avx512")
-    is_worth(
-        software.judge_kernels([fact | {"asked": "avx2", "isa": "avx2"}], job([0])),
-        "HPCGNN_ISA=avx2",
-        "unset HPCGNN_ISA",
-    )
-    is_worth(
-        software.judge_kernels([fact | {"missing": "no compiler", "isa": "", "isas": []}], job([0])), "no compiler"
-    )
-    two = fact | {"openmp_runtimes": ["/a/libgomp.so", "/b/libiomp.so"]}
-    is_worth(software.judge_kernels([two], job([0])), "2 OpenMP runtimes")
+    is_fine(found(fact, fact))
+    is_worth(found(fact, other, nodes=[0, 1]), "rank 1", "avx2", "rank 0 with avx512")
+    is_worth(found(fact | {"asked": "avx2", "isa": "avx2"}), "HPCGNN_ISA=avx2", "unset HPCGNN_ISA")
+    is_worth(found(fact | {"missing": "no compiler", "isa": "", "isas": []}), "no compiler")
+    is_worth(found(fact | {"openmp_runtimes": ["/a/libgomp.so", "/b/libiomp.so"]}), "2 OpenMP runtimes")
 
 
 def gpus(*identities: str, problem: str | None = None, to_mpi: bool = True) -> Fact:
@@ -247,47 +222,44 @@ def gpus(*identities: str, problem: str | None = None, to_mpi: bool = True) -> F
 
 
 def test_gpus_that_are_shared_idle_or_unusable_are_found() -> None:
-    assert software.judge_gpus([gpus("a", "b")] * 2, job([0, 0])).state == OK
-    assert software.judge_gpus([gpus("a"), gpus("b")], job([0, 0])).state == OK
-    assert software.judge_gpus([gpus("a"), gpus("a")], job([0, 0], by_doctor=True)).state == OK
-    is_worth(
-        software.judge_gpus([gpus("a"), gpus("a")], job([0, 0])), "ranks 0 and 1 have only 1 GPU", "--ranks-per-gpu 2"
-    )
-    is_worth(software.judge_gpus([gpus("a", "b", "c")] * 2, job([0, 0])), "leave 1 of the 3 GPUs")
-    is_worth(software.judge_gpus([gpus("a", to_mpi=False), gpus("b")], job([0, 0])), "GPU-aware")
-    is_worth(software.judge_gpus([gpus(problem="torch was built for CPUs")], job([0])), "built for CPUs")
-    nothing = gpus(problem="torch was built for CPUs") | {"files": []}
-    assert software.judge_gpus([nothing], job([0])) == Finding("GPUs", "none: ranks compute on the CPU")
+    found = functools.partial(judged, software.judge_gpus)
+    is_fine(found(gpus("a", "b"), gpus("a", "b")))
+    is_fine(found(gpus("a"), gpus("b")))
+    is_fine(found(gpus("a"), gpus("a"), by_doctor=True))
+    is_worth(found(gpus("a"), gpus("a")), "ranks 0 and 1 have only 1 GPU", "--ranks-per-gpu 2")
+    is_worth(found(gpus("a", "b", "c"), gpus("a", "b", "c")), "leave 1 of the 3 GPUs")
+    is_worth(found(gpus("a", to_mpi=False), gpus("b")), "GPU-aware")
+    without = gpus(problem="torch was built for CPUs")
+    is_worth(found(without), "built for CPUs")
+    assert found(without | {"files": []}) == Finding("GPUs", "none: ranks compute on the CPU")
 
 
 def test_missing_parts_are_told_with_what_they_add() -> None:
-    plain = software.judge_parts([{"partitioners": ["ldg"], "missing": ["pyarrow"]}], job([0]))
-    assert plain.state == OK
-    for word in ("KaMinPar", "METIS", "ParMETIS or PT-Scotch", "pip install pyarrow"):
-        assert word in plain.sentence
+    found = functools.partial(judged, software.judge_parts)
+    parts = ("KaMinPar", "METIS", "ParMETIS or PT-Scotch", "pip install pyarrow")
+    is_fine(found({"partitioners": ["ldg"], "missing": ["pyarrow"]}), *parts)
     one = {"partitioners": ["parmetis", "ldg"], "missing": []}
-    is_worth(software.judge_parts([one, one | {"partitioners": ["ldg"]}], job([0, 1])), "parmetis", "ranks 0 and 1")
+    is_worth(found(one, one | {"partitioners": ["ldg"]}, nodes=[0, 1]), "parmetis", "ranks 0 and 1")
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_link_is_found() -> None:
+    between, within = (functools.partial(links.judge, "a link", between_nodes=way) for way in (True, False))
     fast = links.Link(0, 1, 2e-6, links.LARGE_BYTES / 10e9)
     slow = replace(fast, large_seconds=links.LARGE_BYTES / 80e6)
-    assert links.judge("link between nodes", fast, between_nodes=True).state == OK
-    is_worth(links.judge("link between nodes", slow, between_nodes=True), "80 MB/s", "management network")
-    is_worth(links.judge("link within a node", replace(slow, large_seconds=0.01), between_nodes=False), "shared memory")
-    # A gigabit per second is slow between nodes, but not too slow.
-    assert links.judge("", replace(slow, large_seconds=links.LARGE_BYTES / 118e6), between_nodes=True).state == OK
-    is_worth(links.judge("", replace(fast, small_seconds=0.02), between_nodes=False), "20.0 ms for 8 bytes")
-    assert links.judge("", slow, between_nodes=False, crowded=True).state == OK
+    is_fine(between(fast))
+    is_worth(between(slow), "80 MB/s", "management network")
+    is_worth(within(replace(slow, large_seconds=0.01)), "shared memory")
+    is_fine(between(replace(slow, large_seconds=links.LARGE_BYTES / 118e6)))  # a gigabit per second
+    is_worth(within(replace(fast, small_seconds=0.02)), "20.0 ms for 8 bytes")
+    is_fine(within(slow, crowded=True))
 
 
 def measured(world: ThreadWorld) -> list[Finding | None]:
-    nodes = job([0, 0, 2])
     there = Job(world, Path())
-    there.__dict__["nodes"] = nodes.nodes
+    there.__dict__["nodes"] = [0, 0, 2]
     return [links.within_a_node(there), links.between_nodes(there)]
 
 
@@ -363,7 +335,7 @@ def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_temporary_files_that_others_may_replace_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert folders.TEMPORARY.finding(job([0])).state == OK
+    is_fine(folders.TEMPORARY.finding(job([0])))
     tmp_path.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
     is_worth(folders.TEMPORARY.finding(job([0])), "other users may replace files", "TMPDIR")
     monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: "/sys")
@@ -371,10 +343,11 @@ def test_temporary_files_that_others_may_replace_are_found(tmp_path: Path, monke
 
 
 def test_little_shared_memory_is_found() -> None:
-    fact = {"host": "n1", "free": 64 << 20, "writable": True}
-    is_worth(folders.judge_shared_memory([fact], job([0])), "64 MiB free", "--shm-size")
-    is_worth(folders.judge_shared_memory([fact | {"free": 1 << 40, "writable": False}], job([0])), "is not writable")
-    assert folders.judge_shared_memory([fact | {"free": 1 << 40}], job([0])).state == OK
+    found = functools.partial(judged, folders.judge_shared_memory)
+    little, much = ({"host": "n1", "free": free, "writable": True} for free in (64 << 20, 1 << 40))
+    is_worth(found(little), "64 MiB free", "--shm-size")
+    is_worth(found(much | {"writable": False}), "is not writable")
+    is_fine(found(much))
 
 
 def test_the_type_of_a_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
@@ -399,12 +372,8 @@ def fails_on_one(world: ThreadWorld) -> list[Finding | None]:
     def sees(facts: list[Fact], at: Job) -> Finding:
         return Finding("good", str(len(facts)))
 
-    checks: list[Check] = [
-        by_rank("bad", look, judge),
-        by_rank("judged", lambda at: {}, judge),
-        by_rank("good", lambda at: {}, sees),
-    ]
-    return [check.finding(Job(world, Path())) for check in checks]
+    checks = {"bad": (look, judge), "judged": (lambda at: {}, judge), "good": (lambda at: {}, sees)}
+    return [by_rank(name, *how).finding(Job(world, Path())) for name, how in checks.items()]
 
 
 def test_a_check_that_raises_on_one_rank_is_a_finding_on_all() -> None:
@@ -452,44 +421,28 @@ def facts_of(stdout: str) -> dict:
 
 
 @pytest.mark.mpi
-def test_on_ranks_all_is_checked_and_rank_0_prints(
-    mpirun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    facts = facts_of(mpirun(2, [*DOCTOR, "--json", "--folder", tmp_path]).stdout)
-    assert (facts["ranks"], facts["nodes"]) == (2, 1)
-    assert [each["check"] for each in facts["findings"]] == CHECKS
-    assert facts["state"] != BROKEN
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.mpi
-def test_on_ranks_what_is_broken_ends_all_of_them_with_1(
-    mpirun: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_on_ranks_what_is_broken_ends_all_of_them_with_1(mpirun: Callable) -> None:
     result = mpirun(2, [*DOCTOR, "--folder", "/sys"], check=False)
     assert result.returncode == 1
-    assert "cannot write /sys" in " ".join(result.stdout.split())
+    table = " ".join(result.stdout.split())
+    assert [word for word in (*CHECKS, "cannot write /sys") if word not in table] == []
     said = [line for line in result.stderr.splitlines() if line.startswith("hpcgnn: ")]
     assert len(said) == 1
     assert said[0].startswith("hpcgnn: error: something is broken (folder): cannot write /sys")
 
 
 def alone(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *DOCTOR, *words],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=check,
-        timeout=120,
-    )
+    command, environment = [sys.executable, *DOCTOR, *words], os.environ | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=check, timeout=120)
 
 
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_alone_two_ranks_are_started(tmp_path: Path) -> None:
+    """They run the same command, whose rank 0 prints the same report."""
     facts = facts_of(alone("--json", "--folder", str(tmp_path)).stdout)
-    assert facts["ranks"] == 2
+    assert (facts["ranks"], facts["nodes"]) == (2, 1)
+    assert facts["state"] != BROKEN
     assert [each["check"] for each in facts["findings"]] == CHECKS
     assert facts["findings"][1]["found"] == "one job of 2 ranks, started by this command"
     assert list(tmp_path.iterdir()) == []
@@ -511,16 +464,10 @@ def test_four_jobs_of_one_rank_are_told_by_the_first(tmp_path: Path) -> None:
     assert finding["state"] == BROKEN
     assert "has started 4 ranks" in finding["sentence"]
     assert first.returncode == 1
-    assert first.stderr.splitlines()[-1].startswith(
-        "hpcgnn: error: something is broken (ranks): the launcher has started 4"
-    )
+    said = "hpcgnn: error: something is broken (ranks): the launcher has started 4"
+    assert first.stderr.splitlines()[-1].startswith(said)
     second = alone("--json", "--folder", str(tmp_path), **wrong, PMI_RANK="1")
     assert second.stdout == ""
-
-
-def test_what_is_told_of_a_launcher_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PMI_SIZE", "4")
-    assert told_sizes()["PMI_SIZE"] == 4
 
 
 def test_a_check_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -541,7 +488,7 @@ def test_a_check_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_help_has_examples_and_no_inner_option() -> None:
-    text = alone("--help").stdout
+    text = command_line.said("doctor", "--help")
     assert "mpirun -n 4 hpcgnn doctor" in text
     assert "--by-doctor" not in text
 
