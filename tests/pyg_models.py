@@ -27,14 +27,17 @@ class Reference(torch.nn.Module):
         hidden = self.widths[1:-1]
         count = {"gcnii": config.layers}.get(config.model, len(hidden))
         self.norms = ModuleList(NORMS[config.norm](config.hidden) for _ in range(count))
+        self.make_layers(config, in_width, out_width)
+
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        raise NotImplementedError
 
     def activated(self, x: torch.Tensor, depth: int) -> torch.Tensor:
         return (F.elu if self.config.activation == "elu" else F.relu)(self.norms[depth](x))
 
 
 class Stack(Reference):
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__(config, in_width, out_width)
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         last = len(self.widths) - 2
         self.layers = ModuleList(self._layer(i == last, *pair) for i, pair in enumerate(pairwise(self.widths)))
 
@@ -59,8 +62,7 @@ class Stack(Reference):
 
 
 class Jumping(Reference):
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__(config, in_width, out_width)
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         self.layers = ModuleList(GCNConv(*pair) for pair in pairwise(self.widths[:-1]))
         self.final = Linear(config.layers * config.hidden, out_width)
 
@@ -73,8 +75,7 @@ class Jumping(Reference):
 
 
 class Deep(Reference):
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__(config, in_width, out_width)
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         self.first, self.last = Linear(in_width, config.hidden), Linear(config.hidden, out_width)
         self.layers = ModuleList(
             GCN2Conv(config.hidden, config.teleport, config.identity, depth + 1) for depth in range(config.layers)
@@ -88,8 +89,7 @@ class Deep(Reference):
 
 
 class Simple(Reference):
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__(config, in_width, out_width)
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         self.layer, self.norms = SGConv(in_width, out_width, config.num_hops), ModuleList()
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -97,8 +97,7 @@ class Simple(Reference):
 
 
 class Propagated(Reference):
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
-        super().__init__(config, in_width, out_width)
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         self.dense = ModuleList(Linear(*pair) for pair in pairwise(self.widths))
         self.hops = APPNP(config.num_hops, config.teleport)
         if config.model == "dagnn":

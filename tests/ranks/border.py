@@ -12,9 +12,7 @@ from hpcgnn.errors import HpcgnnError
 def refused(
     world: World, paths: list[Path], strategy: str = "hybrid", any_ranks: bool = False
 ) -> tuple[str, bool] | None:
-    """The sentence of rank r about ``paths[r]`` (the last path for further ranks) and about its plan, and whether all ranks
-    raised it.
-    """
+    """The sentence of rank r about ``paths[r]`` (the last path for further ranks) or its plan, and if all ranks raised it."""
     try:
         graph = hpcgnn.load(paths[min(world.rank, len(paths) - 1)], world, any_ranks=any_ranks)
         graph.plan(strategy, weighted=True)

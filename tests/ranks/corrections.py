@@ -18,9 +18,7 @@ WIDTH = 3
 
 
 def differences(world: World, path: Path, kind: str, strategy: str, corrects: bool) -> list[float]:
-    """Forward and backward, the difference between an aggregation with rows of the previous epoch and one with rows of this
-    epoch.
-    """
+    """Forward and backward, the largest difference that rows of the previous epoch make in an aggregation."""
     graph = hpcgnn.load(path, world)
     fresh, late = (_aggregator(graph, kind, strategy, Messages(world)) for _ in range(2))
     late.exchange.messages.kept.begin(Keeping(corrects=corrects))

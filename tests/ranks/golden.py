@@ -33,9 +33,7 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 
 def numerics() -> str:
-    """The results of operations that training leaves to torch: products of its shapes, losses, norms, the optimiser, and
-    functions.
-    """
+    """A digest of what training leaves to torch: products of its shapes, losses, norms, the optimiser, and functions."""
     torch.manual_seed(0)
     found = []
     for inner, outer in ((40, 64), (64, 64), (64, 4), (48, 32)):

@@ -1,6 +1,4 @@
-"""Programs for ranks: trainings in 8-bit integers, compared with the same ones in float32, and the messages that carry
-integers.
-"""
+"""Programs for ranks: trainings in 8-bit integers beside the same ones in float32, and messages that carry integers."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ class How:
 
 @dataclass(frozen=True)
 class Trained:
-    """The results of a training. losses: of each epoch. gradients: of the first epoch, of all ranks. weights: their bytes at
-    the end.
-    """
+    """The losses of each epoch, the gradients of the first one, of all ranks, and the bytes of the weights at the end."""
 
     losses: list[float]
     gradients: dict[str, torch.Tensor]
@@ -153,9 +149,7 @@ def rows_of_the_halo(world: World, path: Path) -> None:
 
 
 def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> float:
-    """The largest error of a received row, in steps of 4 bits between its smallest and its largest value, where every other row
-    has 4 bits and the rest has 8.
-    """
+    """The largest error of a received row, in steps of 4 bits, where every other row has 4 bits and the rest has 8."""
     graph = hpcgnn.load(path, world)
     messages = Messages(world, MessageConfig(8))
     aggregator = (
@@ -225,9 +219,7 @@ def last_layers_results(world: World, path: Path, name: str, config: Int8Config,
 
 
 def scores_in_evaluation(world: World, path: Path, name: str, bits: int) -> None:
-    """Check that scores in evaluation are, bit for bit, those of the same weights in float32, and that they differ
-    in training.
-    """
+    """Check that scores are, bit for bit, those of the same weights in float32, in evaluation alone."""
     graph = hpcgnn.load(path, world)
     integers, floats = (built(graph, How(name, compute, MessageConfig(bits))) for compute in (ALWAYS, FLOAT32))
     scores = {}

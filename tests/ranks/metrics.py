@@ -28,18 +28,11 @@ def compare(world: World) -> dict[str, list[float | None]]:
     two = np.stack((-scores[:, 0], scores[:, 0]), axis=1)
     shifted = np.asarray(torch.from_numpy(scores).log_softmax(1))
 
-    def ours(metric: str, s: np.ndarray, labels: np.ndarray) -> list[float | None]:
-        masks = [mine(world, mask), mine(world, none)]
+    def ours(metric: str, s: np.ndarray, labels: np.ndarray, counts: np.ndarray = mask) -> list[float | None]:
+        masks = [mine(world, counts), mine(world, none)]
         return objective.evaluate(world, metric, mine(world, s), mine(world, labels), masks)
 
-    def few(metric: str, s: np.ndarray, labels: np.ndarray) -> list[float | None]:
-        """Two labelled nodes, one of each class, so that most ranks have no scores."""
-        labels = labels.copy()
-        labels[:2] = 0, 1
-        pair = np.arange(nodes) < 2
-        masks = [mine(world, pair), mine(world, none)]
-        return objective.evaluate(world, metric, mine(world, s), mine(world, labels), masks)
-
+    pair, one_each = np.arange(nodes) < 2, np.append([0, 1], binary[2:])  # so that most ranks have no scores
     predicted = scores > 0
     found = {
         "accuracy": (ours("accuracy", scores, y), accuracy_score(y[mask], scores.argmax(1)[mask])),
@@ -55,7 +48,7 @@ def compare(world: World) -> dict[str, list[float | None]]:
             np.mean([roc_auc_score(y[mask] == c, shifted[mask, c]) for c in range(5)]),
         ),
         "roc-auc of equal scores": (ours("roc-auc", np.zeros((nodes, 2)), binary), 0.5),
-        "roc-auc of two nodes": (few("roc-auc", two, binary), float(scores[0, 0] < scores[1, 0])),
+        "roc-auc of two nodes": (ours("roc-auc", two, one_each, pair), float(scores[0, 0] < scores[1, 0])),
         "roc-auc one class": (ours("roc-auc", two, np.zeros(nodes, dtype=np.int64)), None),
     }
     everywhere = world.allgather(np.array([np.nan if v is None else v for v, _ in (x for x, _ in found.values())]))

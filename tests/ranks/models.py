@@ -95,9 +95,7 @@ def batch_norm_scores(world: World, folder: Path, name: str) -> np.ndarray:
 
 
 def of_an_older_run(world: World, folder: Path, name: str) -> tuple[float, float]:
-    """The changes of biases before batch norms, and of all other parameters, after resuming a checkpoint in which these biases,
-    and Adam's moments of them, had moved.
-    """
+    """The changes of biases before batch norms, and of all parameters, after a checkpoint in which these biases had moved."""
     graph = small_graphs.on_ranks(world, small_graphs.random_multigraph(), folder / f"old-{name}.h5")
     config = small(name, norm="batch")
     before, now = (hpcgnn.build_model(config, graph, seed=seed) for seed in (1, 2))

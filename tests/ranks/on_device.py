@@ -56,14 +56,10 @@ class Trained:
 
 
 def graph_of(world: World, folder: Path, kind: str) -> LocalGraph:
-    """A small graph of this kind, on the host."""
-    arrays = {
-        "multigraph": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
-        "weighted": lambda: small_graphs.random_multigraph(nodes=200, edges=1500, weighted=True),
-        "even": lambda: small_graphs.even_graph(200, 1000),
-        "sparse": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
-        "multi-label": lambda: small_graphs.random_multigraph(nodes=200, edges=1500),
-    }[kind]()
+    """An even graph or a multigraph, which may be weighted, sparse or multi-label."""
+    arrays = small_graphs.even_graph(200, 1000)
+    if kind != "even":
+        arrays = small_graphs.random_multigraph(nodes=200, edges=1500, weighted=kind == "weighted")
     if kind == "sparse":
         arrays.x = small_graphs.sp.csr_matrix(np.where(arrays.x > 0.8, arrays.x, 0).astype(np.float32))
     if kind == "multi-label":
@@ -132,9 +128,7 @@ def digest(trainer: hpcgnn.Trainer) -> str:
 
 
 def here_and_there(world: World, folder: Path, kind: str, settings: dict[str, Any]) -> list[Trained]:
-    """The results on the host, on the device, and on the device for odd ranks only. Policies see the host's times in
-    all three.
-    """
+    """The results on the host, on the device, and with odd ranks on the device; policies see the host's times in all three."""
     device, found = standin(), []
     folder = Path(world.broadcast(tempfile.mkdtemp(dir=folder) if world.rank == 0 else None))
     graph = graph_of(world, folder, kind)

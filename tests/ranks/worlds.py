@@ -144,9 +144,7 @@ def writes_one_file(world: World, folder: Path) -> None:
 
 
 def gives_back_what_it_made(_: World, parts: Path) -> None:
-    """Check that a world gives back MPI's objects. It is a separate world, because other programs may still use that of the
-    tests.
-    """
+    """Check that a world gives back MPI's objects; a separate one, as other programs may use that of the tests."""
     world = MpiWorld()
     node, everyone = world.on_my_node(), np.ones(world.size, bool)
     memory, graph_of_ranks = node.share(64), world.neighbours(everyone, everyone)
