@@ -10,15 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from rank_pool import ROOT
 from requires import require
 
 from hpcgnn.cli.main import cli
 
-ROOT = Path(__file__).resolve().parents[2]
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
@@ -75,15 +76,8 @@ def test_launch_prints_the_scripts(system: str, script: Path) -> None:
 
 
 def start_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MPIRUN_JOB],
-        env=os.environ | settings,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_JOB_SECONDS,
-        check=False,
-    )
+    given: dict[str, Any] = {"env": os.environ | settings, "stdin": subprocess.DEVNULL, "timeout": LONGEST_JOB_SECONDS}
+    return subprocess.run([MPIRUN_JOB], capture_output=True, text=True, check=False, **given)
 
 
 def run_mpirun_job(settings: dict[str, str]) -> None:
@@ -109,7 +103,6 @@ def use_stub(settings: dict[str, str], tmp_path: Path, ranks: int = 1) -> dict[s
 
 
 def read_placements(settings: dict[str, str], ranks: int) -> list[dict]:
-    """The placement that each rank found for itself."""
     placements = [json.loads(path.read_text()) for path in Path(settings["RUN"]).glob("placement-*.json")]
     assert len(placements) == ranks
     return placements
@@ -227,13 +220,11 @@ class Job:
         self.id = self.command("sbatch", *flags, *asked, str(SBATCH)).strip()
 
     def command(self, *command: str) -> str:
-        """Run one of Slurm's commands and return its output."""
         result = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
     def field(self, name: str) -> str:
-        """A field of ``scontrol show job``."""
         match = re.search(rf"\b{name}=(\S*)", self.command("scontrol", "show", "job", self.id))
         assert match, name
         return match[1]
@@ -253,19 +244,6 @@ class Job:
 
     def wait(self) -> None:
         self.wait_until(lambda: self.field("JobState") == "COMPLETED", "end of the job")
-
-
-@pytest.mark.slurm
-def test_slurm_job_trains(slurm: dict[str, str], settings: dict[str, str], tmp_path: Path) -> None:
-    job = Job(slurm, settings, tmp_path)
-    job.wait()
-    assert job.field("ExitCode") == "0:0"
-    assert job.field("Restarts") == "0"
-    summary = read_summary(settings)
-    assert summary["finished"] is True
-    assert summary["ranks"] == 2
-    assert summary["threads_per_rank"] == 1
-    assert read_epochs(settings) == [0, 1, 2]
 
 
 # Options of sbatch, settings of the job, and the GPUs that the ranks see.
@@ -292,6 +270,7 @@ def test_slurm_job_gives_each_rank_its_cores_and_its_gpu(
         jobs.append((Job(slurm, of_job, folder, *asked), of_job))
     for (job, of_job), (*_, seen) in zip(jobs, PLACINGS, strict=True):
         job.wait()
+        assert (job.field("ExitCode"), job.field("Restarts")) == ("0:0", "0")
         assert_own_cores(of_job, ranks=2)
         placements = read_placements(of_job, ranks=2)
         for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
@@ -311,55 +290,39 @@ def test_slurm_job_with_gpus_says_that_there_is_none(
     assert_says_that_there_is_no_gpu(job.log)
 
 
-def assert_finishes_after_one_requeue(job: Job, settings: dict[str, str], epochs: int) -> None:
-    """Start a requeued job again, which resumes, and wait until it has trained all epochs, each of them once."""
+@pytest.mark.slurm
+@pytest.mark.parametrize("what", ["SIGUSR1", "preemption"])
+def test_slurm_job_goes_on_after_a_signal_and_after_a_preemption(
+    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path, what: str
+) -> None:
+    """The signal is that of --signal=USR1@120; a preemption has a grace period."""
+    epochs = 500
+    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"}
+    job = Job(slurm, settings, tmp_path)
+    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    if what == "SIGUSR1":
+        job.command("scancel", "--signal=USR1", job.id)  # to the ranks
+    else:
+        job.command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
+    if what == "SIGUSR1":
+        assert read_summary(settings)["finished"] is False
+        assert read_summary(settings)["stop_reason"] == "SIGUSR1"
+    else:
+        assert "a preemption has stopped the ranks" in job.log
+        assert job.log.count("hpcgnn: stopped by a signal") == 1
+        assert "Traceback" not in job.log
+    assert 0 < len(read_epochs(settings)) < epochs
+    assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
+
     # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
     # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
     job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
     job.wait()
     assert job.field("Restarts") == "1"
-    assert read_summary(settings)["finished"] is True
-    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
-
-
-@pytest.mark.slurm
-def test_slurm_job_stops_on_usr1_and_finishes_after_requeueing(
-    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
-) -> None:
-    epochs = 300
-    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --eval-every 1 --quiet"}
-    job = Job(slurm, settings, tmp_path)
-    job.wait_until(lambda: read_epochs(settings), "first epoch")
-    job.command("scancel", "--signal=USR1", job.id)  # to the ranks, as --signal=USR1@120 does
-    job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
-
     summary = read_summary(settings)
-    assert summary["finished"] is False
-    assert summary["stop_reason"] == "SIGUSR1"
-    done = read_epochs(settings)
-    assert 0 < len(done) < epochs
-    assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
-
-    assert_finishes_after_one_requeue(job, settings, epochs)
-
-
-@pytest.mark.slurm
-def test_slurm_job_goes_on_after_a_preemption_with_a_grace_period(
-    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
-) -> None:
-    epochs = 500
-    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"}
-    job = Job(slurm, settings, tmp_path)
-    job.wait_until(lambda: read_epochs(settings), "first epoch")
-    job.command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
-    job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
-    assert "a preemption has stopped the ranks" in job.log
-    assert job.log.count("hpcgnn: stopped by a signal") == 1
-    assert "Traceback" not in job.log
-    done = len(read_epochs(settings))
-    assert 0 < done < epochs
-
-    assert_finishes_after_one_requeue(job, settings, epochs)
+    assert (summary["finished"], summary["ranks"], summary["threads_per_rank"]) == (True, 2, 1)
+    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
 
 
 @pytest.mark.slurm

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rank_pool import ranks_of
 from requires import require
+from virtual_clusters import wait_until
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import mpiexec
@@ -71,6 +73,11 @@ def test_the_launchers_own_flags_are_chosen(kind: str, launcher) -> None:
     assert ("ppr:2:node:PE=4" in bound, "core:4" in bound) == (kind == "Open MPI", kind == "Hydra")
 
 
+def refused(sentence: str, **how: Any) -> None:
+    with pytest.raises(HpcgnnError, match=sentence):
+        mpiexec.command(1, **how)
+
+
 def test_threads(launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The number is the one asked for, else that of the environment, else the cores of a host divided by its ranks. Too many
     threads are not bound.
@@ -87,32 +94,25 @@ def test_threads(launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     assert {"--oversubscribe", "none", "ppr:4:node"} <= set(crowded)
     assert "4 ranks with 3 threads each have only 8 cores on this host: ranks are not bound" in caplog.text
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
-    with pytest.raises(HpcgnnError, match="'4,2', which is not a number of threads"):
-        mpiexec.command(1)
+    refused("'4,2', which is not a number of threads")
 
 
 def test_what_is_missing_is_said(launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HpcgnnError, match="no command there-is-none"):
-        mpiexec.command(1, program="there-is-none")
-    with pytest.raises(HpcgnnError, match="--ranks-per-host"):
-        mpiexec.command(1, placing=Placing(hostfile="nodes"))
+    refused("no command there-is-none", program="there-is-none")
+    refused("--ranks-per-host", placing=Placing(hostfile="nodes"))
     launcher("Hydra")
-    with pytest.raises(HpcgnnError, match="virtual hosts need Open MPI"):
-        mpiexec.command(1, placing=Placing(virtual=True))
+    refused("virtual hosts need Open MPI", placing=Placing(virtual=True))
     monkeypatch.setenv("MPIEXEC", "/bin/false")
-    with pytest.raises(HpcgnnError, match="`/bin/false --version` failed"):
-        mpiexec.command(1)
+    refused("`/bin/false --version` failed")
     monkeypatch.setenv("MPIEXEC", str(tmp_path))
-    with pytest.raises(HpcgnnError, match="cannot be started"):
-        mpiexec.command(1)
+    refused("cannot be started")
     monkeypatch.delenv("MPIEXEC")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "program").write_text("#!/bin/sh\n")
     (alone / "program").chmod(0o755)
-    with pytest.raises(HpcgnnError, match="no mpiexec was found"):
-        mpiexec.command(1, program=str(alone / "program"))
+    refused("no mpiexec was found", program=str(alone / "program"))
 
 
 def test_python_and_hpcgnn_are_this_installations_where_path_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +174,6 @@ def test_ranks_have_their_threads_and_leave_their_exit_code() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signals_reach_the_ranks(tmp_path: Path, number: signal.Signals) -> None:
     """The launcher forwards SIGUSR1, on which training writes a checkpoint, and ends the ranks at SIGTERM."""
-    from rank_pool import ranks_of
-
     require(Path("/proc/self/environ").exists(), "/proc")
     script = (
         "import pathlib, signal, sys, time\n"
@@ -186,11 +184,7 @@ def test_signals_reach_the_ranks(tmp_path: Path, number: signal.Signals) -> None
     )
     job = subprocess.Popen([*HPCGNN, "launch", "-n", "2", "-t", "1", "--", sys.executable, "-c", script])
     try:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.iterdir())) < 2:
-            assert job.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: job.poll() is not None or len(list(tmp_path.iterdir())) == 2, "start of the ranks")
         ranks = ranks_of(job.pid)
         assert set(ranks) == {0, 1}
         job.send_signal(number)
@@ -199,6 +193,4 @@ def test_signals_reach_the_ranks(tmp_path: Path, number: signal.Signals) -> None
         job.kill()
         job.wait()
     assert (code == 0) == (number == signal.SIGUSR1)
-    while any(Path(f"/proc/{process}").exists() for process in ranks.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in ranks.values()), "end of the ranks")

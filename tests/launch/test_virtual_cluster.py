@@ -88,12 +88,8 @@ def counted(cluster: str, host: int) -> dict[str, int]:
 def reaches(cluster: str, host: int, address: str) -> bool:
     """Return whether a packet from the host comes back: a refused connection is an answer, too."""
     script = f"import socket; socket.create_connection(('{address}', 1), timeout=0.5)"
-    result = subprocess.run(
-        ["ip", "netns", "exec", f"{cluster}-{host}", sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["ip", "netns", "exec", f"{cluster}-{host}", sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     return "ConnectionRefusedError" in result.stderr
 
 
@@ -109,24 +105,15 @@ def test_each_rank_has_a_host_and_the_jobs_environment(cluster: str) -> None:
     assert sorted(lines) == [f"{cluster}-{i} {i} 3 scalar {ROOT} {python}" for i in range(HOSTS)]
 
 
-def test_more_ranks_than_hosts_fill_one_after_another(cluster: str) -> None:
-    script = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $OMP_NUM_THREADS"'
-    arguments = ("run", "--name", cluster, "-n", 6, "bash", "-c", script)
-    lines = virtual_cluster(*arguments, OMP_NUM_THREADS="").stdout.splitlines()
-    threads = max(len(os.sched_getaffinity(0)) // 6, 1)
-    hosts = [0, 0, 1, 1, 2, 3]
-    assert [line.split()[:2] for line in sorted(lines)] == [[str(r), f"{cluster}-{h}"] for r, h in enumerate(hosts)]
-    assert all(1 <= int(line.split()[2]) <= threads for line in lines)
-
-
 def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[list[int]]) -> None:
-    """Check the ranks of each host, which share memory with each other and with no other ranks. expected: the ranks of each
-    host.
+    """Check the ranks of each host, which share memory with each other and with no other ranks, and the threads of all of them.
+    expected: the ranks of each host.
     """
     assert sorted(itertools.chain(*expected)) == list(range(len(ranks)))
     for index, host in enumerate(expected):
         for rank in host:
             found = dict(ranks[rank])
+            assert 1 <= found.pop("threads") <= max(len(os.sched_getaffinity(0)) // len(ranks), 1)
             assert found.pop("messages") == len(host) or len(host) == 1, "messages within a host go through its memory"
             assert found == {"host": f"{cluster}-{index}", "node": host, "written": host[0]}
 
@@ -134,15 +121,15 @@ def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[li
 @pytest.mark.parametrize("placement", ["block", "cyclic"])
 def test_the_ranks_of_a_host_share_memory_and_no_others_do(cluster: str, placement: str) -> None:
     arguments = ("--ranks-per-host", 2, "--placement", placement, sys.executable, WHERE)
-    ranks = json.loads(virtual_cluster("run", "--name", cluster, *arguments).stdout)
+    ranks = json.loads(virtual_cluster("run", "--name", cluster, *arguments, OMP_NUM_THREADS="").stdout)
     numbers = range(2 * HOSTS)
     expected = [list(numbers[2 * h : 2 * h + 2] if placement == "block" else numbers[h::HOSTS]) for h in range(HOSTS)]
     assert_ranks_of(cluster, ranks, expected)
 
 
-def test_a_world_sees_the_hosts_as_nodes(cluster: str) -> None:
-    arguments = ("run", "--name", cluster, "-n", 6, "-t", 1, sys.executable, WHERE, "--world")
-    ranks = json.loads(virtual_cluster(*arguments).stdout)
+def test_a_world_sees_the_hosts_as_nodes_which_more_ranks_fill_one_after_another(cluster: str) -> None:
+    arguments = ("run", "--name", cluster, "-n", 6, sys.executable, WHERE, "--world")
+    ranks = json.loads(virtual_cluster(*arguments, OMP_NUM_THREADS="").stdout)
     assert_ranks_of(cluster, ranks, [[0, 1], [2, 3], [4], [5]])
 
 
@@ -190,9 +177,8 @@ def test_each_host_has_a_shared_memory_of_its_own_and_of_the_size_asked_for(clus
     """
     arguments = ("--ranks-per-host", 2, "--shared-memory", "64m", "--", "bash", "-c", script)
     lines = virtual_cluster("run", "--name", cluster, *arguments).stdout.splitlines()
-    assert sorted(lines) == sorted(
-        2 * [f"65536 {cluster}-{host}-{2 * host} {cluster}-{host}-{2 * host + 1}" for host in range(HOSTS)]
-    )
+    of_hosts = [f"65536 {cluster}-{host}-{2 * host} {cluster}-{host}-{2 * host + 1}" for host in range(HOSTS)]
+    assert sorted(lines) == sorted(2 * of_hosts)
 
 
 def test_a_transfer_is_held_back_by_the_links_rate_and_counted(cluster: str) -> None:
@@ -276,10 +262,9 @@ def test_an_interrupted_job_leaves_nothing(passing_name: str, tmp_path: Path, nu
 
 
 def test_what_a_killed_owner_leaves_is_removed_by_the_next_command(passing_name: str, tmp_path: Path) -> None:
+    script = f"touch {tmp_path}/ready; sleep 1000"
     for command in (["down"], ["up", "1"]):
-        job = start(
-            "launch", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", f"touch {tmp_path}/ready; sleep 1000"
-        )
+        job = start("launch", "--hosts", 2, "--name", passing_name, "--", "bash", "-c", script)
         wait_until((tmp_path / "ready").exists, "start of the ranks")
         refusal = virtual_cluster("down", "--name", passing_name, expect=2).stderr
         assert "another process" in refusal, "it is not for others to remove while its owner lives"

@@ -1,5 +1,5 @@
-"""Each rank reports its host, and the ranks with which it can share memory: ``mpirun python hosts.py [--world]``; rank 0 prints
-JSON.
+"""Each rank reports its host, its threads, and the ranks with which it can share memory: ``mpirun python hosts.py [--world]``;
+rank 0 prints JSON.
 
 With --world the answers are the package's, whose import takes seconds on many ranks; otherwise they are MPI's.
 """
@@ -24,6 +24,7 @@ window.Fence()
 found = {
     "host": socket.gethostname(),
     "node": host.allgather(comm.rank),
+    "threads": int(os.environ["OMP_NUM_THREADS"]),
     "written": int(first[0]),
     "messages": sum(name.startswith("vader_segment") for name in os.listdir("/dev/shm")),  # through the host's memory
 }
