@@ -70,10 +70,10 @@ def test_local_plus_received_is_the_whole_aggregation(strategy, num_parts, seed)
     for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
         own = slice(offsets[part], offsets[part + 1])
         senders = np.repeat(plan.receive_from.peers, plan.receive_from.rows)  # of each wanted row
-        lengths = plan.wanted.lengths
+        rows = np.repeat(np.arange(senders.size), plan.wanted.lengths)  # of each entry
+        assert (plan.wanted.sources < np.diff(offsets)[senders[rows]]).all(), "a sender has all sources of its rows"
         received = np.zeros((senders.size, 3))
-        of_entries = x[np.repeat(offsets[senders], lengths) + plan.wanted.sources]
-        np.add.at(received, np.repeat(np.arange(senders.size), lengths), of_entries)
+        np.add.at(received, rows, x[offsets[senders[rows]] + plan.wanted.sources])
         total = dense(plan.local, own.stop - own.start) @ x[own] + dense(plan.receive, senders.size) @ received
         np.testing.assert_allclose(total, wanted[own])
 
