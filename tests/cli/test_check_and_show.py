@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import click
 import h5py
 import numpy as np
 import pytest
 import small_graphs
-from click.testing import CliRunner
+from command_line import refusal, said, told
 from rank_pool import ROOT
 
-from hpcgnn.cli.check import check
-from hpcgnn.cli.show import show
 from hpcgnn.data import plan_store
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.sealing import seal
-from hpcgnn.errors import HpcgnnError
 
 DATA = ROOT / "tests" / "data"
 
 
-def said(command: click.Command, path: Path, *options: str) -> str:
-    result = CliRunner().invoke(command, [str(path), *options], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
-def checked(path: Path) -> dict[str, Any]:
-    return json.loads(said(check, path, "--json"))
-
-
-def shown(path: Path) -> dict[str, Any]:
-    return json.loads(said(show, path, "--json"))
-
-
-def refusal(path: Path, command: click.Command = check) -> str:
+def refused(path: Path, command: str = "check") -> str:
     """The command's sentence for a damaged file."""
-    with pytest.raises(HpcgnnError) as error:
-        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
-    assert str(path) in str(error.value)
-    return str(error.value)
+    sentence = refusal(command, path)
+    assert str(path) in sentence
+    return sentence
 
 
 # -- check -------------------------------------------------------------------------------------------------------------
@@ -68,28 +47,33 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_what_a_file_holds_is_told(parts: Path) -> None:
-    told = checked(parts)
+    facts = told("check", parts)
     with PartsFile(parts) as file:
-        assert told["uuid"] == file.uuid
-        assert (told["nodes"], told["edges"], told["parts"]) == (file.meta.num_nodes, file.meta.num_edges, 2)
-    assert (told["kind"], told["version"], told["plans"], told["checksums"]) == ("hpcgnn-parts", 3, ["hybrid"], True)
+        assert facts["uuid"] == file.uuid
+        assert (facts["nodes"], facts["edges"], facts["parts"]) == (file.meta.num_nodes, file.meta.num_edges, 2)
+    assert (facts["kind"], facts["version"], facts["plans"], facts["checksums"]) == (
+        "hpcgnn-parts",
+        3,
+        ["hybrid"],
+        True,
+    )
     sizes: dict[str, int] = {}
     with h5py.File(parts) as file:
         file.visititems(
             lambda name, item: sizes.update({name: item.nbytes}) if isinstance(item, h5py.Dataset) else None
         )
     arrays = [size for name, size in sizes.items() if name.rpartition("/")[2] != "checksums"]
-    assert (told["arrays"], told["bytes"]) == (len(arrays), sum(arrays))
-    assert checked(DATA / "graph-version-3.h5")["kind"] == "hpcgnn-graph"
+    assert (facts["arrays"], facts["bytes"]) == (len(arrays), sum(arrays))
+    assert told("check", DATA / "graph-version-3.h5")["kind"] == "hpcgnn-graph"
 
 
 def test_a_file_without_checksums_is_looked_at_by_value(tmp_path: Path) -> None:
     path = Path(shutil.copy(DATA / "parts-version-1.h5", tmp_path))
-    assert not checked(path)["checksums"]
-    assert "changed bytes may remain unnoticed" in " ".join(said(check, path).split())
+    assert not told("check", path)["checksums"]
+    assert "changed bytes may remain unnoticed" in " ".join(said("check", path).split())
     with h5py.File(path, "r+") as file:
         file["edges/indices"][-1] = 10**6
-    assert "edges/indices holds 1000000" in refusal(path)
+    assert "edges/indices holds 1000000" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +88,7 @@ def test_a_file_without_checksums_is_looked_at_by_value(tmp_path: Path) -> None:
 def test_damage_is_named_with_its_array_and_part(parts: Path, name: str, row: int, where: str) -> None:
     with h5py.File(parts, "r+") as file:
         file[name][row] = file[name][row] + 1
-    assert where in refusal(parts)
+    assert where in refused(parts)
 
 
 def test_ids_and_edges_are_counted_over_all_parts(parts: Path) -> None:
@@ -113,7 +97,7 @@ def test_ids_and_edges_are_counted_over_all_parts(parts: Path) -> None:
         ids, offsets = file["nodes/original_ids"], file["parts/node_offsets"]
         ids[int(offsets[1]) :] = ids[: int(offsets[2] - offsets[1])]
     seal(parts)
-    assert "nodes/original_ids are not the numbers from 0 to" in refusal(parts)
+    assert "nodes/original_ids are not the numbers from 0 to" in refused(parts)
 
 
 def test_a_plan_that_counts_an_edge_twice_is_found(parts: Path) -> None:
@@ -130,37 +114,37 @@ def test_a_plan_that_counts_an_edge_twice_is_found(parts: Path) -> None:
         first_edge = int(file["edges/indptr"][int(file["parts/node_offsets"][1])])
         file["plan/hybrid/L_edges"][wanted - 1] = first_edge
     seal(parts)
-    assert "plan/hybrid has" in refusal(parts)
+    assert "plan/hybrid has" in refused(parts)
 
 
 def test_plans_of_another_version_or_partition_are_told_apart(parts: Path) -> None:
     with h5py.File(parts, "r+") as file:
         file["plan/hybrid"].attrs["plan_version"] = 99
-    told = checked(parts)
-    assert (told["plans"], told["plans_out_of_use"]) == ([], ["hybrid"])
+    facts = told("check", parts)
+    assert (facts["plans"], facts["plans_out_of_use"]) == ([], ["hybrid"])
     assert plan_store.store_plans(parts, ["hybrid"]) == ["hybrid"]
-    assert checked(parts)["plans"] == ["hybrid"]
+    assert told("check", parts)["plans"] == ["hybrid"]
 
 
 def test_a_run_is_checked_with_all_its_files(run: Path) -> None:
-    told = checked(run)
-    assert told["files"] == ["config.toml", "metrics.jsonl", "checkpoints/last.pt", "checkpoints/messages/2-0.pt"]
+    facts = told("check", run)
+    assert facts["files"] == ["config.toml", "metrics.jsonl", "checkpoints/last.pt", "checkpoints/messages/2-0.pt"]
     last = run / "checkpoints" / "last.pt"
-    assert checked(last)["next_epoch"] == 2
+    assert told("check", last)["next_epoch"] == 2
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
-    assert "damaged" in refusal(run)
+    assert "damaged" in refused(run)
     last.unlink()
     (run / "metrics.jsonl").write_text('{"epoch": "first"}\n')
-    assert "metrics.jsonl, line 1" in refusal(run)
+    assert "metrics.jsonl, line 1" in refused(run)
 
 
 def test_what_is_no_file_of_hpcgnn_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert "is not a file of hpcgnn" in refusal(tmp_path / "empty")
-    assert "does not exist" in refusal(tmp_path / "missing")
-    assert "but not a run folder" in refusal(tmp_path)
+    assert "is not a file of hpcgnn" in refused(tmp_path / "empty")
+    assert "does not exist" in refused(tmp_path / "missing")
+    assert "but not a run folder" in refused(tmp_path)
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -172,14 +156,14 @@ def planned(tmp_path: Path) -> Path:
 
 
 def test_counts_are_those_of_the_arrays(planned: Path) -> None:
-    told = shown(planned)
+    facts = told("show", planned)
     with h5py.File(planned) as file:
         degrees = np.diff(file["edges/indptr"][:])
         offsets, sources = file["parts/node_offsets"][:], file["edges/indices"][:]
         masks = {name: file[f"nodes/{name}_mask"][:] for name in ("train", "val", "test")}
         y = file["nodes/y"][:]
-    assert (told["nodes"], told["edges"], told["parts"]) == (degrees.size, sources.size, 3)
-    found = told["degrees"]
+    assert (facts["nodes"], facts["edges"], facts["parts"]) == (degrees.size, sources.size, 3)
+    found = facts["degrees"]
     assert (found["smallest"], found["largest"]) == (degrees.min(), degrees.max())
     assert found["mean"] == degrees.mean()
     assert found["without_in_edges"] == (degrees == 0).sum()
@@ -187,27 +171,27 @@ def test_counts_are_those_of_the_arrays(planned: Path) -> None:
         low, _, high = span.partition("-")
         assert count == ((degrees >= int(low)) & (degrees <= int(high or low))).sum()
     assert sum(found["histogram"].values()) == degrees.size
-    assert told["splits"] == {name: mask.sum() for name, mask in masks.items()}
-    assert told["labels"] == {"nodes": (y >= 0).sum(), "by_class": np.bincount(y[y >= 0]).tolist()}
+    assert facts["splits"] == {name: mask.sum() for name, mask in masks.items()}
+    assert facts["labels"] == {"nodes": (y >= 0).sum(), "by_class": np.bincount(y[y >= 0]).tolist()}
     part = np.repeat(np.arange(3), np.diff(offsets))
-    assert told["cut_edges"] == (part[sources] != np.repeat(part, degrees)).sum()
+    assert facts["cut_edges"] == (part[sources] != np.repeat(part, degrees)).sum()
     of_parts = np.bincount(part, degrees, 3)
-    assert told["balance"]["edges"] == pytest.approx(of_parts.max() / of_parts.mean())
+    assert facts["balance"]["edges"] == pytest.approx(of_parts.max() / of_parts.mean())
 
 
 def test_rows_of_plans_are_those_that_ranks_exchange(planned: Path) -> None:
-    told = shown(planned)["plans"]
+    facts = told("show", planned)["plans"]
     with h5py.File(planned) as file:
         offsets, sources = file["parts/node_offsets"][:], file["edges/indices"][:]
         part = np.repeat(np.arange(3), np.diff(offsets))
         ends = np.repeat(part, np.diff(file["edges/indptr"][:]))
     halo = {(int(s), int(e)) for s, e in zip(sources, ends, strict=True) if part[s] != e}
-    assert told["post"]["rows"] == len(halo)
-    assert told["post"]["rows_summed_before_sending"] == 0
-    assert 0 < told["hybrid"]["rows"] < told["post"]["rows"]
-    assert told["hybrid"]["rows_summed_before_sending"] > 0
-    assert told["hybrid"]["pairs_of_parts"] == 6
-    assert told["hybrid"]["rows_of_the_busiest_part"] < told["hybrid"]["rows"]
+    assert facts["post"]["rows"] == len(halo)
+    assert facts["post"]["rows_summed_before_sending"] == 0
+    assert 0 < facts["hybrid"]["rows"] < facts["post"]["rows"]
+    assert facts["hybrid"]["rows_summed_before_sending"] > 0
+    assert facts["hybrid"]["pairs_of_parts"] == 6
+    assert facts["hybrid"]["rows_of_the_busiest_part"] < facts["hybrid"]["rows"]
 
 
 def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
@@ -218,39 +202,39 @@ def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
     source |= {"x_data": np.ones(4, np.float32), "x_indices": np.arange(4), "x_indptr": np.array([0, 1, 2, 3, 4, 4])}
     np.savez(tmp_path / "g.npz", **source, x_shape=np.array([5, 4]))
     convert(f"npz:{tmp_path / 'g.npz'}", tmp_path / "g.h5", ConvertOptions())
-    told = shown(tmp_path / "g.h5")
-    assert told["labels"] == {"nodes": 3, "by_class": [1, 2, 1]}
-    assert told["features"] == {"number": 4, "stored": "sparse float32 (CSR)", "values": 4}
-    assert "parts" not in told
-    assert "sparse float32" in said(show, tmp_path / "g.h5")
+    facts = told("show", tmp_path / "g.h5")
+    assert facts["labels"] == {"nodes": 3, "by_class": [1, 2, 1]}
+    assert facts["features"] == {"number": 4, "stored": "sparse float32 (CSR)", "values": 4}
+    assert "parts" not in facts
+    assert "sparse float32" in said("show", tmp_path / "g.h5")
 
 
 def test_tables_have_what_people_look_for(planned: Path) -> None:
-    table = said(show, planned)
+    table = said("show", planned)
     wanted = ["in-degree", "train nodes", "max/mean in-edges", "edges between parts", "plan hybrid", "checksums"]
     assert [words for words in (*wanted, "rows per aggregation, all ranks") if words not in table] == []
-    assert "63" in said(show, DATA / "checkpoint-version-2.pt")
-    assert "[12, 3]" in said(show, DATA / "predictions-version-1.h5")
+    assert "63" in said("show", DATA / "checkpoint-version-2.pt")
+    assert "[12, 3]" in said("show", DATA / "predictions-version-1.h5")
 
 
 def test_a_checkpoint_and_a_run(tmp_path: Path) -> None:
-    told = shown(DATA / "checkpoint-version-2.pt")
-    assert (told["parameters"], told["model_config"]["model"], told["has_optimiser"]) == (63, "sage", True)
+    facts = told("show", DATA / "checkpoint-version-2.pt")
+    assert (facts["parameters"], facts["model_config"]["model"], facts["has_optimiser"]) == (63, "sage", True)
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     shutil.copy(DATA / "checkpoint-version-2.pt", run / "checkpoints" / "last.pt")
     (run / "config.toml").write_text('model = "gcn"\nepochs = 3\n')
     epoch = '{{"epoch": {}, "loss": {}, "val_metric": {}, "bits": 2, "stale": false}}\n'
     (run / "metrics.jsonl").write_text(epoch.format(0, 1.5, 0.5) + epoch.format(1, 1.25, 0.25))
-    told = shown(run)
-    assert (told["epochs"], told["best"]["epoch"], told["last_loss"]) == (2, 0, 1.25)
-    assert told["settings_changed"]["model"] == "gcn"
-    assert list(told["checkpoints"]) == ["last.pt"]
-    assert "killed, after 2 of 3 epochs" in told["state"]
-    assert not [note for note in told["notes"] if "killed" in note]  # the state alone says it
-    assert "0.5000 in validation (epoch 0)" in said(show, run).replace("\n", " ")
+    facts = told("show", run)
+    assert (facts["epochs"], facts["best"]["epoch"], facts["last_loss"]) == (2, 0, 1.25)
+    assert facts["settings_changed"]["model"] == "gcn"
+    assert list(facts["checkpoints"]) == ["last.pt"]
+    assert "killed, after 2 of 3 epochs" in facts["state"]
+    assert not [note for note in facts["notes"] if "killed" in note]  # the state alone says it
+    assert "0.5000 in validation (epoch 0)" in said("show", run).replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["messages-version-2.pt", "no-such-file", ""])
 def test_what_holds_nothing_to_show_is_a_sentence(name: str) -> None:
-    assert refusal(DATA / name, show)
+    assert refused(DATA / name, "show")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import click
-from click.testing import CliRunner
+from command_line import said
 
 from hpcgnn.cli.main import cli
 
@@ -63,7 +63,7 @@ def test_settings_and_studies_are_told_without_large_packages() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    helps = {words: CliRunner().invoke(cli, [*words, "--help"]).output for words in commands(cli)}
+    helps = {words: said(*words, "--help") for words in commands(cli)}
     offenders = [
         words for words, text in helps.items() if "xample" not in text or f"hpcgnn {' '.join(words)}" not in text
     ]

@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+from command_line import said
 from rank_pool import ROOT
 from requires import require
-
-from hpcgnn.cli.main import cli
 
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
@@ -70,9 +68,7 @@ def prepared(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.parametrize(("system", "script"), [("slurm", SBATCH), ("mpirun", MPIRUN_JOB)])
 def test_launch_prints_the_scripts(system: str, script: Path) -> None:
-    printed = CliRunner().invoke(cli, ["launch", "--print-job", system])
-    assert printed.exit_code == 0, printed.output
-    assert printed.stdout == script.read_text()
+    assert said("launch", "--print-job", system) == script.read_text()
 
 
 def start_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,8 @@ from html.parser import HTMLParser
 
 import made_up
 import pytest
-from click.testing import CliRunner
+from command_line import refusal, said, told
 
-from hpcgnn.cli.report import report
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.report import drawing, words
 from hpcgnn.report.comparison import comparison_page
@@ -187,10 +186,10 @@ class TestDamage:
             damage = dict(zip(names, (contents * 2)[first:], strict=False))
             for name, content in damage.items():
                 (folder / name).write_bytes(content)
-            told = notes(run_page(folder))
+            found = notes(run_page(folder))
             for name, content in damage.items():
                 if content and not (name == "summary.json" and content.startswith(b'{"')):
-                    assert name in told, damage
+                    assert name in found, damage
 
     def test_lists_of_other_lengths_are_left_out(self, tmp_path):
         folder = made_up.run_folder(tmp_path / "run")
@@ -256,19 +255,15 @@ class TestComparison:
 
 
 class TestCommand:
-    def run(self, *words):
-        return CliRunner().invoke(report, list(map(str, words)), catch_exceptions=True)
-
     def test_it_writes_one_file(self, tmp_path):
         folder, out = made_up.run_folder(tmp_path / "run"), tmp_path / "page.html"
-        result = self.run(folder, "--out", out, "--json")
-        assert json.loads(result.stdout) == {"out": str(out), "pictures": [], "notes": []}
+        assert told("report", folder, "--out", out) == {"out": str(out), "pictures": [], "notes": []}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
         assert Reader(out.read_text()).text
 
     def test_markdown_has_its_pictures_beside_it(self, tmp_path):
         folder, out = made_up.run_folder(tmp_path / "run"), tmp_path / "page.md"
-        assert self.run(folder, "--out", out, "--format", "md").exit_code == 0
+        said("report", folder, "--out", out, "--format", "md")
         text = out.read_text()
         named = re.findall(r"\]\(([^)]*)\)", text)
         assert len(named) == 8
@@ -281,15 +276,14 @@ class TestCommand:
     def test_it_replaces_reports_and_nothing_else(self, tmp_path, kind):
         folder, out, graph = made_up.run_folder(tmp_path / "run"), tmp_path / "page", tmp_path / "graph.h5"
         for _ in range(2):
-            assert self.run(folder, "--out", out, "--format", kind).exit_code == 0
+            said("report", folder, "--out", out, "--format", kind)
         graph.write_bytes(b"\x89HDF")
-        result = self.run(folder, "--out", graph, "--format", kind)
-        assert isinstance(result.exception, HpcgnnError)
-        assert "graph.h5 is not a report of hpcgnn" in str(result.exception)
+        sentence = refusal("report", folder, "--out", graph, "--format", kind)
+        assert "graph.h5 is not a report of hpcgnn" in sentence
         assert graph.read_bytes() == b"\x89HDF"
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "sentence"),
         [
             (("nowhere",), "holds no run: there is no such folder"),
             (("file",), "it is a file"),
@@ -300,16 +294,15 @@ class TestCommand:
             (("above/run", "--out", "nowhere/page.html"), "folder .*nowhere does not exist"),
         ],
     )
-    def test_bad_input_is_one_sentence(self, tmp_path, words, said):
+    def test_bad_input_is_one_sentence(self, tmp_path, words, sentence):
         made_up.run_folder(tmp_path / "above" / "run")
         (tmp_path / "empty").mkdir()
         (tmp_path / "study").mkdir()
         (tmp_path / "study" / "records.jsonl").touch()
         (tmp_path / "file").touch()
         before = (tmp_path / "above" / "run" / "metrics.jsonl").read_bytes()
-        result = self.run(*(word if word.startswith("--") else tmp_path / word for word in words))
-        assert isinstance(result.exception, HpcgnnError)
-        assert re.search(said, str(result.exception))
+        found = refusal("report", *(word if word.startswith("--") else tmp_path / word for word in words))
+        assert re.search(sentence, found)
         assert (tmp_path / "above" / "run" / "metrics.jsonl").read_bytes() == before
 
 

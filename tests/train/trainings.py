@@ -15,12 +15,11 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from click.testing import CliRunner
+from command_line import told
 from rank_pool import Completed, RankPool, ranks_of
 from virtual_clusters import wait_until
 
 import hpcgnn
-from hpcgnn.cli.plan import plan
 from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
 from hpcgnn.launch import mpiexec
@@ -71,8 +70,7 @@ def predicted(pool: RankPool, graph: Path, run: Path, *flags: object, dataset: s
 
 def rows_of_pairs(parts: Path) -> list[int]:
     """The rows that each pair of ranks exchanges with the plan hybrid."""
-    told = json.loads(CliRunner().invoke(plan, [str(parts), "--json"], catch_exceptions=False).stdout)
-    return [post + pre for _, _, post, pre in told["pairs"]["hybrid"]]
+    return [post + pre for _, _, post, pre in told("plan", parts)["pairs"]["hybrid"]]
 
 
 def trainer_of(graph: LocalGraph, settings: dict[str, Any], **others: Any) -> hpcgnn.Trainer:
