@@ -39,41 +39,39 @@ class Published:
         self.stored_y = np.where(self.y < 0, np.nan, self.y).astype(np.float32)
 
 
-@pytest.fixture
-def published():
-    return Published()
+DATA = Published()
 
 
-def papers(root, data, compressed):
+def papers(root, compressed=False):
     """The folders ``raw/`` and ``split/`` of papers100M-bin."""
     folder = root / "ogbn_papers100M"
     (folder / "raw").mkdir(parents=True)
     (folder / "split" / "time").mkdir(parents=True)
     counts = {"num_nodes_list": np.array([NODES]), "num_edges_list": np.array([EDGES])}
-    arrays = {"node_year": np.full((NODES, 1), 2000), "edge_index": data.edges, "node_feat": data.x}
+    arrays = {"node_year": np.full((NODES, 1), 2000), "edge_index": DATA.edges, "node_feat": DATA.x}
     save = np.savez_compressed if compressed else np.savez
     save(folder / "raw" / "data.npz", **counts, **arrays)
-    save(folder / "raw" / "node-label.npz", node_label=data.stored_y[:, None])
-    for name, nodes in data.split.items():
+    save(folder / "raw" / "node-label.npz", node_label=DATA.stored_y[:, None])
+    for name, nodes in DATA.split.items():
         text = "".join(f"{node}\n" for node in nodes)
         (folder / "split" / "time" / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
     return folder
 
 
-def mag(root, data):
+def mag(root):
     """The folder ``mag240m_kddcup2021``, without the labels of test nodes."""
     folder = root / "mag240m_kddcup2021"
     paper, cites = folder / "processed" / "paper", folder / "processed" / "paper___cites___paper"
     paper.mkdir(parents=True)
     cites.mkdir()
-    np.save(paper / "node_feat.npy", data.x.astype(np.float16))
-    y = data.stored_y.copy()
-    y[data.split["test"]] = np.nan
+    np.save(paper / "node_feat.npy", DATA.x.astype(np.float16))
+    y = DATA.stored_y.copy()
+    y[DATA.split["test"]] = np.nan
     np.save(paper / "node_label.npy", y)
     np.save(paper / "node_year.npy", np.full(NODES, 2000))
-    np.save(cites / "edge_index.npy", data.edges)
-    split = {"train": data.split["train"], "valid": data.split["valid"], "test-dev": data.split["test"]}
-    split |= {"test-whole": data.split["test"], "test-challenge": data.split["test"]}
+    np.save(cites / "edge_index.npy", DATA.edges)
+    split = {"train": DATA.split["train"], "valid": DATA.split["valid"], "test-dev": DATA.split["test"]}
+    split |= {"test-whole": DATA.split["test"], "test-challenge": DATA.split["test"]}
     torch.save(split, folder / "now.pt")
     with zipfile.ZipFile(folder / "now.pt") as now, zipfile.ZipFile(folder / "split_dict.pt", "w") as then:
         for name in now.namelist():  # numpy 1 uses these names
@@ -92,26 +90,26 @@ def small_slabs(monkeypatch):
 
 @pytest.mark.usefixtures("small_slabs")
 @pytest.mark.parametrize("compressed", [False, True])
-def test_papers100m_from_its_raw_files(tmp_path, published, compressed):
-    papers(tmp_path, published, compressed)
+def test_papers100m_from_its_raw_files(tmp_path, compressed):
+    papers(tmp_path, compressed)
     meta, edges, *_ = content = converted(PAPERS.format(tmp_path), tmp_path)
     assert (meta.num_nodes, meta.num_edges, meta.num_classes, meta.x_dtype) == (NODES, EDGES, CLASSES, "float32")
-    assert pairs(edges) == pairs(published.edges.T)
-    check_same(content, published.x, published.y, published.masks)
+    assert pairs(edges) == pairs(DATA.edges.T)
+    check_same(content, DATA.x, DATA.y, DATA.masks)
 
 
 @pytest.mark.usefixtures("small_slabs")
 @pytest.mark.parametrize("inside", [False, True])
-def test_mag240m_keeps_its_16_bits(tmp_path, published, inside):
-    folder = mag(tmp_path, published)
+def test_mag240m_keeps_its_16_bits(tmp_path, inside):
+    folder = mag(tmp_path)
     meta, edges, *_ = content = converted(MAG.format(folder if inside else tmp_path), tmp_path)
     assert (meta.num_nodes, meta.x_dtype) == (NODES, "float16")
     with h5py.File(tmp_path / "out.h5") as file:
         assert file["nodes/x"].dtype == np.float16
-    assert pairs(edges) == pairs(published.edges.T)
-    x, y = published.x.astype(np.float16).astype(np.float32), published.y.copy()
-    y[published.split["test"]] = -1  # nodes whose labels are held back test nothing
-    check_same(content, x, y, published.masks | {"test_mask": np.zeros(NODES, bool)})
+    assert pairs(edges) == pairs(DATA.edges.T)
+    x, y = DATA.x.astype(np.float16).astype(np.float32), DATA.y.copy()
+    y[DATA.split["test"]] = -1  # nodes whose labels are held back test nothing
+    check_same(content, x, y, DATA.masks | {"test_mask": np.zeros(NODES, bool)})
 
 
 def test_slabs_of_an_archive_are_read_in_any_order(tmp_path):
@@ -127,8 +125,7 @@ def test_slabs_of_an_archive_are_read_in_any_order(tmp_path):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
     """48 MB of features and 32 MB of edges are read in pieces, of which at most a tenth is in memory at a time."""
-    data, rows = Published(), 1_000_000
-    folder = papers(tmp_path, data, compressed)
+    rows, folder = 1_000_000, papers(tmp_path, compressed)
     save = np.savez_compressed if compressed else np.savez
     x, edges = np.zeros((rows, 12), np.float32), np.arange(4_000_000).reshape(2, -1) % rows
     save(folder / "raw" / "data.npz", num_nodes_list=[rows], num_edges_list=[2_000_000], edge_index=edges, node_feat=x)
@@ -149,14 +146,14 @@ def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
-def test_an_archive_that_was_cut_short(tmp_path, published, compressed, share):
-    path = papers(tmp_path, published, compressed) / "raw" / "data.npz"
+def test_an_archive_that_was_cut_short(tmp_path, compressed, share):
+    path = papers(tmp_path, compressed) / "raw" / "data.npz"
     os.truncate(path, int(path.stat().st_size * share))
     check_refused(PAPERS.format(tmp_path), tmp_path, f"{path}.*cut short")
 
 
-def test_a_deflated_array_that_is_damaged_in_the_middle(tmp_path, published):
-    path = papers(tmp_path, published, compressed=True) / "raw" / "data.npz"
+def test_a_deflated_array_that_is_damaged_in_the_middle(tmp_path):
+    path = papers(tmp_path, compressed=True) / "raw" / "data.npz"
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo("node_feat.npy")
     with path.open("r+b") as file:
@@ -169,23 +166,23 @@ def test_a_deflated_array_that_is_damaged_in_the_middle(tmp_path, published):
     "name", ["paper/node_feat.npy", "paper/node_label.npy", "paper___cites___paper/edge_index.npy"]
 )
 @pytest.mark.parametrize("left", [3, 90, -1])
-def test_an_array_that_was_cut_short(tmp_path, published, name, left):
-    path = mag(tmp_path, published) / "processed" / name
+def test_an_array_that_was_cut_short(tmp_path, name, left):
+    path = mag(tmp_path) / "processed" / name
     os.truncate(path, left % path.stat().st_size)
     sentence = check_refused(MAG.format(tmp_path), tmp_path, str(path))
     assert ("cut short" in sentence) == (left == -1)
 
 
-def test_a_pickle_runs_nothing(tmp_path, published):
-    path = mag(tmp_path, published) / "meta.pt"
+def test_a_pickle_runs_nothing(tmp_path):
+    path = mag(tmp_path) / "meta.pt"
     torch.save({"paper": RunsCode(tmp_path / "ran")}, path)
     check_refused(MAG.format(tmp_path), tmp_path, str(path))
 
 
-def test_what_does_not_fit_together_is_refused(tmp_path, published):
+def test_what_does_not_fit_together_is_refused(tmp_path):
     source = MAG.format(tmp_path)
     check_refused(source, tmp_path, r"\?root=DIR")
-    folder = mag(tmp_path, published)
+    folder = mag(tmp_path)
     nowhere = np.array([NODES])
     for name, content, words in (
         ("meta.pt", {"paper": NODES + 1}, f"a row for each of {NODES + 1} nodes"),
@@ -203,8 +200,8 @@ def test_what_does_not_fit_together_is_refused(tmp_path, published):
 
 
 @pytest.mark.parametrize("name", ["meta.pt", "split_dict.pt", "processed/paper/node_label.npy"])
-def test_a_pipe_is_not_waited_for(tmp_path, published, name):
-    path = mag(tmp_path, published) / name
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    path = mag(tmp_path) / name
     path.unlink()
     os.mkfifo(path)
     check_refused(MAG.format(tmp_path), tmp_path, str(path))
@@ -212,15 +209,15 @@ def test_a_pipe_is_not_waited_for(tmp_path, published, name):
 
 @pytest.mark.parametrize("name", ["raw/node-label.npz", "split/time/train.csv.gz"])
 @pytest.mark.parametrize("place", ["a pipe", "an endless device"])
-def test_files_of_papers100m_are_files(tmp_path, published, name, place):
-    path = papers(tmp_path, published, compressed=False) / name
+def test_files_of_papers100m_are_files(tmp_path, name, place):
+    path = papers(tmp_path) / name
     path.unlink()
     os.mkfifo(path) if place == "a pipe" else path.symlink_to("/dev/zero")
     check_refused(PAPERS.format(tmp_path), tmp_path, f"{path} does not exist or is not a file")
 
 
-def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path, published):
-    path = papers(tmp_path, published, compressed=False) / "split" / "time" / "train.csv.gz"
+def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path):
+    path = papers(tmp_path) / "split" / "time" / "train.csv.gz"
     path.write_bytes(gzip.compress(b"1\n" * (16 << 20)))
     tracemalloc.start()
     check_refused(PAPERS.format(tmp_path), tmp_path, "it has more numbers than there are nodes, 500")
@@ -228,16 +225,16 @@ def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path, published):
     tracemalloc.stop()
 
 
-def test_a_pickle_that_torch_warns_of_is_one_sentence(tmp_path, published):
-    path = mag(tmp_path, published) / "meta.pt"
+def test_a_pickle_that_torch_warns_of_is_one_sentence(tmp_path):
+    path = mag(tmp_path) / "meta.pt"
     path.write_bytes(pickle.dumps({"paper": NODES}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_refused(MAG.format(tmp_path), tmp_path, str(path))
 
 
-def test_a_header_that_python_cannot_parse(tmp_path, published):
-    path = mag(tmp_path, published) / "processed" / "paper" / "node_label.npy"
+def test_a_header_that_python_cannot_parse(tmp_path):
+    path = mag(tmp_path) / "processed" / "paper" / "node_label.npy"
     content = bytearray(path.read_bytes())
     content[20:128] = bytes(108)
     content[40:41] = b"("

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from partition_graphs import check_same_graph, made, parts_of_nodes, random_graph
+from partition_graphs import check_same_graph, made, parts_of_nodes
 from requires import require
 
 from hpcgnn.partition import hierarchy, mtkahypar, native_metis
@@ -28,13 +28,6 @@ def test_fewer_halo_rows_than_metis(cora, tmp_path):
     assert found.train_balance <= max(best.train_balance, 1.05)
     made(path, tmp_path, 8, method="mtkahypar", **VOLUME)
     assert np.array_equal(first, parts_of_nodes(tmp_path / "parts.h5"))
-
-
-def test_directed_multigraph(tmp_path):
-    graph = random_graph(rich=True)
-    report = made(graph.write(tmp_path / "graph.h5"), tmp_path, 4, method="mtkahypar", **VOLUME)
-    check_same_graph(graph, tmp_path / "parts.h5")
-    assert report.quality.empty_parts == 0
 
 
 def test_parts_of_a_node_are_mapped_together(cora, tmp_path, monkeypatch):

@@ -184,17 +184,18 @@ def test_traps(tmp_path, capfd, method, trap):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_star_and_components(tmp_path, method):
+def test_star_components_and_multigraph(tmp_path, method):
     require_method(method)
     star = Graph(500, np.zeros(499, dtype=np.int64), np.arange(1, 500))
     pairs = Graph(512, np.arange(0, 512, 2), np.arange(1, 512, 2))
     found = []
-    for graph in (star, pairs):
+    for graph in (star, pairs, random_graph(rich=True)):
         found.append(made(graph.write(tmp_path / "graph.h5"), tmp_path, 4, **by(method)).quality)
         check_same_graph(graph, tmp_path / "parts.h5")
         (tmp_path / "graph.h5").unlink()
     assert found[0].halo_max <= 1
     assert found[1].node_balance < 1.3
+    assert found[2].empty_parts == 0
 
 
 def test_auto_takes_the_best_found_and_says_why(cora, tmp_path, monkeypatch):
