@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import made_up
 import pytest
 from made_up import specified
+from virtual_clusters import wait_until
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.study import commands, prepare, records, runner, specification, targets
@@ -104,14 +105,9 @@ def test_a_killed_runner_loses_one_run(study: specification.Specification, folde
         f"runner.run_all(study, folder, Commands({STANDIN!r}), runner.Listener())\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"STANDIN_HANGS": "--bits 2 --seed 0"})
-    deadline = time.monotonic() + 120
-    while len(log(folder)) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or len(log(folder)) == 3, "third run")
     (hangs,) = (each for each in study.runs if each.key == log(folder)[2])
-    notes: list[str] = []
-    outcome = runner.run_all(study, folder, Commands(STANDIN), runner.Listener(notes.append), [hangs.key])
+    outcome, notes = run(study, folder, only=[hangs.key])
     assert outcome == runner.Outcome(0, 0, 1), "another process is at it"
     assert "is run by another process" in notes[0]
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -163,12 +159,8 @@ def test_a_folder_is_of_one_specification(study: specification.Specification, fo
 
 
 def test_machines_are_kept_apart(study: specification.Specification, folder: Path) -> None:
-    for each in study.runs:
-        record = Record(
-            key=each.key, configuration=each.configuration, status="finished", machine={"id": "other", "processor": "Z80"},
-            summary={"epoch_seconds_median": 100.0},
-        )  # fmt: skip
-        records.append(folder, record)
+    other = {"machine": {"id": "other", "processor": "Z80"}, "summary": {"epoch_seconds_median": 100.0}}
+    made_up.study(folder, TEXT, lambda run: other)
     assert "100" in summarise(folder).tables[0].rows[0][1], "there are no others"
     assert run(study, folder)[0] == runner.Outcome(6, 0, 0), "what ran elsewhere has not run here"
     summary = summarise(folder)
