@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -105,32 +104,27 @@ def test_each_rank_has_a_host_and_the_jobs_environment(cluster: str) -> None:
     assert sorted(lines) == [f"{cluster}-{i} {i} 3 scalar {ROOT} {python}" for i in range(HOSTS)]
 
 
-def assert_ranks_of(cluster: str, ranks: list[dict[str, Any]], expected: list[list[int]]) -> None:
-    """Check the ranks of each host, which share memory with each other and with no other ranks, and the threads of all of them.
-    expected: the ranks of each host.
-    """
-    assert sorted(itertools.chain(*expected)) == list(range(len(ranks)))
+# Options of the launch, and the ranks of each host.
+PLACEMENTS = {
+    "block": (("--ranks-per-host", 2), [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    "cyclic": (("--ranks-per-host", 2, "--placement", "cyclic"), [[0, 4], [1, 5], [2, 6], [3, 7]]),
+    "more ranks than hosts": (("-n", 6), [[0, 1], [2, 3], [4], [5]]),
+}
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_ranks_of_a_host_share_memory_and_no_others_do(cluster: str, placement: str) -> None:
+    """A world sees the hosts as nodes."""
+    options, expected = PLACEMENTS[placement]
+    program = [sys.executable, WHERE, *(["--world"] if "-n" in options else [])]
+    ranks = json.loads(virtual_cluster("run", "--name", cluster, *options, *program, OMP_NUM_THREADS="").stdout)
+    assert len(ranks) == sum(map(len, expected))
     for index, host in enumerate(expected):
         for rank in host:
             found = dict(ranks[rank])
             assert 1 <= found.pop("threads") <= max(len(os.sched_getaffinity(0)) // len(ranks), 1)
             assert found.pop("messages") == len(host) or len(host) == 1, "messages within a host go through its memory"
             assert found == {"host": f"{cluster}-{index}", "node": host, "written": host[0]}
-
-
-@pytest.mark.parametrize("placement", ["block", "cyclic"])
-def test_the_ranks_of_a_host_share_memory_and_no_others_do(cluster: str, placement: str) -> None:
-    arguments = ("--ranks-per-host", 2, "--placement", placement, sys.executable, WHERE)
-    ranks = json.loads(virtual_cluster("run", "--name", cluster, *arguments, OMP_NUM_THREADS="").stdout)
-    numbers = range(2 * HOSTS)
-    expected = [list(numbers[2 * h : 2 * h + 2] if placement == "block" else numbers[h::HOSTS]) for h in range(HOSTS)]
-    assert_ranks_of(cluster, ranks, expected)
-
-
-def test_a_world_sees_the_hosts_as_nodes_which_more_ranks_fill_one_after_another(cluster: str) -> None:
-    arguments = ("run", "--name", cluster, "-n", 6, sys.executable, WHERE, "--world")
-    ranks = json.loads(virtual_cluster(*arguments, OMP_NUM_THREADS="").stdout)
-    assert_ranks_of(cluster, ranks, [[0, 1], [2, 3], [4], [5]])
 
 
 @pytest.mark.parametrize(("placement", "between_hosts"), [("block", False), ("cyclic", True)])
