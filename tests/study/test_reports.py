@@ -14,6 +14,7 @@ from typing import Any
 
 import made_up
 import pytest
+from command_line import said
 from rank_pool import ROOT
 
 from hpcgnn.errors import HpcgnnError
@@ -139,9 +140,8 @@ def test_targets(folder: Path, tmp_path: Path) -> None:
     assert [(each.configuration, each.reached) for each in found] == [
         ("ranks 1", "yes"), ("ranks 2", "yes"), ("ranks 4", "no"), ("ranks 2", "yes"), ("ranks 4", "yes"), ("", "not measured"),
     ]  # fmt: skip
-    result = hpcgnn("study", "check", str(folder), str(path))
-    assert result.returncode == 1
-    assert "hpcgnn: error: 2 of 6 targets" in result.stderr
+    with pytest.raises(HpcgnnError, match=r"^2 of 6 targets"):
+        said("study", "check", folder, path)
 
 
 @pytest.mark.parametrize(
@@ -281,14 +281,12 @@ def test_ends_of_intervals_and_few_pairs(tmp_path: Path, extra: str, values: lis
 
 
 def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(STRONG.replace("ranks = [1, 2, 4]", "ranks = [2, 4]\nranks_per_node = 2\nthreads = 3"))
-    result = hpcgnn("study", "submit", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--sbatch=--time=9")
-    assert result.returncode == 0, result.stderr
+    text = STRONG.replace("ranks = [1, 2, 4]", "ranks = [2, 4]\nranks_per_node = 2\nthreads = 3")
+    path = made_up.specified(tmp_path, text).path
+    output = said("study", "submit", path, "--out", tmp_path / "out", "--dry-run", "--sbatch=--time=9")
     assert not (tmp_path / "out").exists()
-    commands = [line for line in result.stdout.splitlines() if not line.startswith("#")]
-    assert [f"--nodes={n}" in line for n, line in zip((1, 2), commands, strict=True)] == [True, True]
-    for line in commands:
+    for nodes, line in zip((1, 2), (line for line in output.splitlines() if line[0] != "#"), strict=True):
+        assert f"--nodes={nodes} " in line
         assert "--array=0-5 " in line
         assert "--ntasks-per-node=2 --cpus-per-task=3 " in line
         assert line.endswith(f"--time=9 {ROOT / 'jobs' / 'slurm.sbatch'}")
@@ -388,8 +386,7 @@ def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], tmp_p
 
 @pytest.mark.launches
 def test_a_study_from_its_start_to_its_report(tmp_path: Path) -> None:
-    path, folder = tmp_path / "s.toml", tmp_path / "out"
-    path.write_text(SMALLEST)
+    path, folder = made_up.specified(tmp_path, SMALLEST).path, tmp_path / "out"
     result = hpcgnn("study", "run", str(path), "--out", str(folder), "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {
@@ -401,7 +398,6 @@ def test_a_study_from_its_start_to_its_report(tmp_path: Path) -> None:
     assert two.preparation["plan"]["hybrid"]["rows"] > 0
     assert two.preparation["partition"]["method"]
     assert two.summary["bytes_sent_per_epoch"] > 0
-    result = hpcgnn("study", "report", str(folder))
-    assert result.returncode == 0, result.stderr
+    said("study", "report", folder)
     assert "| 2 |" in (folder / "report.md").read_text()
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
