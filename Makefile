@@ -127,7 +127,7 @@ endef
 test-gpu: ## on a machine with a GPU, by its PYTHON: the kernels in Triton, and training
 	$(call with-gpu-python,{ \
 	    run -m pytest $(PYTEST_FLAGS) tests/gpu/test_training.py; training=$$?; \
-	    run -m pytest $(PYTEST_FLAGS) tests/kernels -n $(GPU_JOBS) -k "triton-on-gpu or test_triton or test_dropout"; kernels=$$?; \
+	    run -m pytest $(PYTEST_FLAGS) tests/kernels -n $(GPU_JOBS) -k "triton-on-gpu or test_triton"; kernels=$$?; \
 	    exit $$((training > kernels ? training : kernels)); })
 
 bench-gpu: ## the same for what is required of a GPU, measured: build/gpu/report.md and build/gpu-training/report.md

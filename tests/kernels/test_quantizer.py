@@ -38,9 +38,6 @@ def is_near(rows: Int8Rows, x: torch.Tensor) -> bool:
     return bool(((rows.float() - x).abs() <= rows.scale[:, None]).all())
 
 
-# -- reuse -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_tensor_is_quantized_once(quantizer):
     x, other = torch.randn(2, 20, 16)
     rows = quantizer.rows(x)
@@ -152,9 +149,6 @@ def test_to_the_nearest_there_is_no_noise():
         quantizer.begin(key)
         assert quantizer.next_key() is None
         assert_same_rows(quantizer.rows(x), quantize_rows(x))
-
-
-# -- gradients ---------------------------------------------------------------------------------------------------------
 
 
 def off(found: torch.Tensor, exact: torch.Tensor) -> float:

@@ -166,27 +166,22 @@ TUNINGS = {
 }
 
 
-def check_tuning(tuning: Tuning, width: int, dtype: torch.dtype) -> None:
-    """All values are small whole numbers or powers of two, whose sums are the same in any order."""
-    rng, sums = np.random.default_rng(width), Product(dtype=dtype).sums
-    csr = Csr(torch.arange(0, 6001, 24), rng.integers(0, 400, 6000) * (rng.random(6000) < 0.25), 400)
-    x = torch.from_numpy(rng.integers(-8, 9, (400, width))).to(dtype)
-    scale = torch.from_numpy(2.0 ** rng.integers(-3, 3, 400)).float() if dtype == torch.int8 else None
-    for values in (None, torch.from_numpy(rng.integers(-8, 9, 6000)).to(sums)):
-        packed = native_spmm.pack(csr, values, x, tuning)
-        assert (packed is not None) == (tuning.hot_bytes > 0)
-        found = torch.full((250, width), torch.nan, dtype=sums)
-        native_spmm.spmm(csr, values, x, scale, False, found, tuning)
-        assert torch.equal(found, spmm(csr, x, values, scale=scale, backend="jit"))
-
-
-@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_no_tuning_changes_a_sum(monkeypatch, tuning):
-    """tests/native shows that even sums that are rounded have the same bits."""
+    """Of small whole numbers and powers of two, in any order. tests/native compares the bits of sums that are rounded."""
     monkeypatch.setattr(native_spmm, "_LEAST_BYTES_TO_PACK", 0)
     monkeypatch.setattr(native_spmm, "_LEAST_USES", 4)
     for width, dtype in product((1, 16, 40, 100, 602), DTYPES):
-        check_tuning(TUNINGS[tuning], width, dtype)
+        rng, sums = np.random.default_rng(width), Product(dtype=dtype).sums
+        csr = Csr(torch.arange(0, 6001, 24), rng.integers(0, 400, 6000) * (rng.random(6000) < 0.25), 400)
+        x = torch.from_numpy(rng.integers(-8, 9, (400, width))).to(dtype)
+        scale = torch.from_numpy(2.0 ** rng.integers(-3, 3, 400)).float() if dtype == torch.int8 else None
+        for values in (None, torch.from_numpy(rng.integers(-8, 9, 6000)).to(sums)):
+            packed = native_spmm.pack(csr, values, x, tuning)
+            assert (packed is not None) == (tuning.hot_bytes > 0)
+            found = torch.full((250, width), torch.nan, dtype=sums)
+            native_spmm.spmm(csr, values, x, scale, False, found, tuning)
+            assert torch.equal(found, spmm(csr, x, values, scale=scale, backend="jit"))
 
 
 def test_matrices_go_when_they_are_dropped():

@@ -136,18 +136,6 @@ def test_a_library_of_another_kind_is_not_loaded(tmp_path):
             library.Library(path)
 
 
-def test_what_is_declared_is_there_for_every_instruction_set():
-    loaded = library.load()
-    kernels = [name for name in loaded.interface.functions if not name.startswith("hpcgnn_")]
-    assert len(kernels) > 30
-    for isa in library.isas():
-        has_dot_products = loaded.call("hpcgnn_has_dot_products", isa=isa.encode())
-        for name in kernels:
-            is_of_some = name.endswith("_bf16") and name.startswith("dense")
-            if not is_of_some and (has_dot_products or not name.endswith("_dot")):
-                loaded.function(name, f"hpcgnn_{isa}_{name}")
-
-
 def test_structures_take_all_their_fields_and_tensors_of_their_types():
     make = Interface(HEADER).struct("hpcgnn_csr")
     fields = {"rows": 1, "indptr": torch.zeros(2, dtype=torch.int64), "indices": None, "heavy": None}

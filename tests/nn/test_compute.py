@@ -166,15 +166,16 @@ def test_a_mixed_cluster_agrees(mine, chosen):
     assert ThreadPool(3).run(computes.agree, mine) == [chosen] * 3
 
 
-@pytest.mark.parametrize(("kernels", "torchs", "found"), [
-    (0.5, 0.9, Bfloat16("kernels", 2.0)),  # seconds, where float32 takes 1
-    (0.5, 0.48, Bfloat16("kernels", 2.0)),  # so close that it could be the opposite the next time, with other bits
-    (2.0, 0.25, Bfloat16("torch", 4.0)),
-    (2.0, 1.75, Bfloat16("kernels", 0.5)),
-    (None, 1.25, Bfloat16("torch", 0.8)),  # None: this CPU does not have it
-    (None, None, Bfloat16("torch", 0.0)),
+@pytest.mark.parametrize(("kernels", "torchs", "units", "found"), [
+    (0.5, 0.9, True, Bfloat16("kernels", 2.0)),  # seconds, where float32 takes 1
+    (0.5, 0.48, True, Bfloat16("kernels", 2.0)),  # so close that it could be the opposite the next time, with other bits
+    (2.0, 0.25, True, Bfloat16("torch", 4.0)),
+    (2.0, 1.75, True, Bfloat16("kernels", 0.5)),
+    (0.5, 0.1, False, Bfloat16("kernels", 2.0)),  # both are about as fast without matrix units: torch is not measured
+    (None, 1.25, True, Bfloat16("torch", 0.8)),  # None: this CPU does not have it
+    (None, None, False, Bfloat16("torch", 0.0)),
 ])  # fmt: skip
-def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, found):
+def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, units, found):
     spent = []
     by_kernels = {"float32": 1.0, "bf16": kernels}
     multiplied = lambda x, weight, backend, name: spent.append(by_kernels[name])  # noqa: E731
@@ -186,20 +187,9 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, foun
 
     monkeypatch.setattr(bfloat16, "least_seconds", least)
     monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
-    monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: torchs is not None)
+    monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: units)
     monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", torch_device=None: kernels is not None)
     assert bfloat16.bfloat16.__wrapped__() == found
-
-
-def test_torch_is_not_measured_beside_our_kernels_without_matrix_units(monkeypatch):
-    """Both are about as fast there, and a disturbed measurement would change the bits of a run."""
-    measured = []
-    monkeypatch.setattr(bfloat16, "_seconds", lambda ways, *_: (measured.extend(ways), {"": 2.0, "kernels": 1.0})[1])
-    monkeypatch.setattr(bfloat16, "torch_has_it", lambda: True)
-    monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: False)
-    monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", torch_device=None: True)
-    assert bfloat16.bfloat16.__wrapped__() == Bfloat16("kernels", 2.0)
-    assert measured == ["kernels"]
 
 
 @pytest.mark.parametrize(("speedups", "clear"), [
@@ -309,8 +299,7 @@ def pretending(mpi_ranks, tmp_path):
     """Run ``train`` on ranks whose CPUs pretend to be this much faster at bfloat16, with the parts of a small graph; the value is
     what rank 0 printed as errors, and the exit codes.
     """
-    graph = small_graphs.random_multigraph()
-    small_graphs.write_parts(tmp_path / "parts.h5", graph, small_graphs.random_parts(60, 2), 2)
+    small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
 
     def train(speedups: tuple[float, float], *flags: object) -> tuple[list[int], str]:
         words = ["train", tmp_path / "parts.h5", "--out", tmp_path / "run", *flags]

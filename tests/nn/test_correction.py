@@ -15,9 +15,7 @@ CASES = [(kind, strategy) for kind in ("gcn", "mean", "sum") for strategy in ("h
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path, graph = tmp_path_factory.mktemp("moved") / "parts.h5", small_graphs.random_multigraph()
-    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, RANKS), RANKS)
-    return path
+    return small_graphs.in_parts(tmp_path_factory.mktemp("moved") / "parts.h5", small_graphs.random_multigraph(), RANKS)
 
 
 @pytest.mark.parametrize(("kind", "strategy"), [*CASES, ("halo", "post")])

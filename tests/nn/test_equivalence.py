@@ -43,9 +43,7 @@ class Files:
     def __init__(self, folder, cora):
         cut = small_graphs.random_multigraph(seed=2)
         self._folder = folder
-        self.parts, self.with_plans, self.reference = map(
-            functools.cache, (self._parts, self._with_plans, self._reference)
-        )
+        self.parts, self.reference = functools.cache(self._parts), functools.cache(self._reference)
         self.graphs = {
             "multigraph": small_graphs.random_multigraph(),
             "weighted": small_graphs.random_multigraph(weighted=True),
@@ -62,12 +60,6 @@ class Files:
         elif ranks >= 3 and name in GRAPHS:
             part = small_graphs.random_parts(graph.num_nodes, ranks, empty=ranks - 1)
         small_graphs.write_parts(path, graph, part, ranks)
-        return path
-
-    def _with_plans(self, name, ranks):
-        """The path of a parts file with all plans."""
-        path = self.parts(name, ranks)
-        plan_store.store_plans(path, list(STRATEGIES))
         return path
 
     def _reference(self, name, model, precision):
@@ -138,7 +130,8 @@ def test_a_broken_exchange_over_mpi_is_noticed(files, mpi_ranks):
 
 def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
     for ranks, graph in itertools.product(RANKS, GRAPHS):
-        path = files.with_plans(graph, ranks)
+        path = files.parts(graph, ranks)
+        plan_store.store_plans(path, list(STRATEGIES))
         assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks, graph
 
 

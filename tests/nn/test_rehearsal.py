@@ -111,32 +111,23 @@ EDGE_FEATURES = {
 
 
 class One(nn.Module):
-    def __init__(self, layer):
+    """A model of one layer. use: calls the layer with the model's arguments."""
+
+    def __init__(self, layer, use=lambda layer, *given: layer(*given)):
         super().__init__()
-        self.layer = layer
+        self.layer, self.use = layer, use
 
     def forward(self, x, edge_index):
-        return self.layer(x, edge_index)
+        return self.use(self.layer, x, edge_index)
 
 
 class Weighted(One):
     def forward(self, x, edge_index, edge_weight):
-        return self.layer(x, edge_index, edge_weight)
+        return self.use(self.layer, x, edge_index, edge_weight)
 
 
-class Edged(One):
-    def forward(self, x, edge_index, edge_weight):
-        return self.layer(x, edge_index, edge_weight[:, None])
-
-
-class Two(One):
-    def forward(self, x, edge_index):
-        return self.layer((x, x.flip(1) if isinstance(self.layer, SAME_WIDTH) else x[:, 2:] * 2), edge_index)
-
-
-class Half(One):
-    def forward(self, x, edge_index):
-        return self.layer((x, None), edge_index)
+def of_two(layer, x, edges):
+    return layer((x, x.flip(1) if isinstance(layer, SAME_WIDTH) else x[:, 2:] * 2), edges)
 
 
 class Net(nn.Module):
@@ -168,10 +159,13 @@ ALLOWED = {  # how a model is made, and of what
     "layer": (lambda layer: One(layer()), LAYERS),
     "alone": (lambda layer: layer(), {name: LAYERS[name] for name in ("GCN", "SAGE", "GAT", "LE", "Chebyshev")}),
     "weights": (lambda layer: Weighted(layer()), WEIGHTED),
-    "features of edges": (lambda layer: Edged(layer()), EDGE_FEATURES),
-    "features of targets": (lambda layer: Two(layer()), BIPARTITE),
+    "features of edges": (
+        lambda layer: Weighted(layer(), lambda layer, x, edges, weight: layer(x, edges, weight[:, None])),
+        EDGE_FEATURES,
+    ),
+    "features of targets": (lambda layer: One(layer(), of_two), BIPARTITE),
     "no features of targets": (
-        lambda layer: Half(layer()),
+        lambda layer: One(layer(), lambda layer, x, edges: layer((x, None), edges)),
         {name: BIPARTITE[name] for name in ("SAGE", "graph", "GATv2")},
     ),
     "norm": (lambda norm: Net(unchanged, norm()), NORMS),

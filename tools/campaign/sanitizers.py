@@ -35,7 +35,7 @@ _WITH_BOUNDS = (
     ("kernels/test_spmm.py", "jit"),
     ("kernels/test_messages.py", "jit"),
     ("kernels/test_quantize.py", "jit"),
-    ("kernels/test_dropout.py", ""),
+    ("kernels/test_activation.py", "jit"),
     ("kernels/test_edge_kernels.py", "jit"),
     ("partition/test_hierarchy.py", ""),
     ("partition/test_rows.py", "not slow"),
