@@ -100,6 +100,12 @@ def python_of_ranks(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def warm_hpcgnn(python_of_ranks: str) -> str:
+    """The command ``hpcgnn`` beside it."""
+    return str(Path(python_of_ranks).with_name("hpcgnn"))
+
+
+@pytest.fixture(scope="session")
 def mpi_ranks(python_of_ranks: str) -> Iterator[Callable[[int], RankPool]]:
     """``mpi_ranks(n)``: ``n`` ranks that run programs and command lines; all tests share one launch."""
     yield from _pools(python_of_ranks, lambda pool: None)

@@ -2,8 +2,8 @@
 
 ``warm_commands(folder)`` starts this process, and puts programs called ``python`` and ``hpcgnn`` into a folder, which a test puts
 first on its PATH. Such a program hands its words, files, environment, folder and cores to the process, forwards signals, and
-ends as the fork does. Launchers, MPI and everything behind ``main`` are the real ones. Not for hosts and batch systems, whose
-namespaces and accounting a fork would escape.
+ends as the fork does. Launchers, batch systems, MPI and everything behind ``main`` are the real ones. Not for virtual hosts,
+whose namespaces a fork would escape.
 """
 
 from __future__ import annotations

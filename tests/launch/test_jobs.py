@@ -61,9 +61,21 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def prepared(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def prepared(settings: dict[str, str], warm_hpcgnn: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same settings for jobs that find the graph and its parts, because another job has made them."""
-    return settings | {"DATA": str(tmp_path_factory.getbasetemp() / "made-by-a-job")}
+    return settings | {"DATA": str(tmp_path_factory.getbasetemp() / "made-by-a-job"), "HPCGNN": warm_hpcgnn}
+
+
+@pytest.fixture
+def endless(prepared: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The same settings for trainings that do not end before ``epochs`` in ``tmp_path`` says in which epoch they do."""
+    command = tmp_path / "endless"
+    number = f"$(cat {tmp_path}/epochs 2>/dev/null || echo 1000000)"
+    command.write_text(
+        f'#!/bin/sh\n[ "$1" != train ] || set -- "$@" --epochs {number}\nexec {prepared["HPCGNN"]} "$@"\n'
+    )
+    command.chmod(0o755)
+    return prepared | {"HPCGNN": str(command), "TRAIN_FLAGS": "--hidden 16 --checkpoint-every 1 --quiet"}
 
 
 @pytest.mark.parametrize(("system", "script"), [("slurm", SBATCH), ("mpirun", MPIRUN_JOB)])
@@ -123,8 +135,8 @@ def assert_says_that_there_is_no_gpu(output: str) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.launches
-def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str]) -> None:
-    settings |= {"RANKS": "2"}
+def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str], warm_hpcgnn: str) -> None:
+    settings |= {"RANKS": "2", "HPCGNN": warm_hpcgnn}
     run_mpirun_job(settings)
     assert read_summary(settings)["finished"] is True
     assert read_summary(settings)["ranks"] == 2
@@ -289,45 +301,43 @@ def test_slurm_job_with_gpus_says_that_there_is_none(
 @pytest.mark.slurm
 @pytest.mark.parametrize("what", ["SIGUSR1", "preemption"])
 def test_slurm_job_goes_on_after_a_signal_and_after_a_preemption(
-    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path, what: str
+    slurm: dict[str, str], endless: dict[str, str], tmp_path: Path, what: str
 ) -> None:
     """The signal is that of --signal=USR1@120; a preemption has a grace period."""
-    epochs = 500
-    settings = prepared | {"TRAIN_FLAGS": f"--epochs {epochs} --hidden 16 --checkpoint-every 1 --quiet"}
-    job = Job(slurm, settings, tmp_path)
-    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    job = Job(slurm, endless, tmp_path)
+    job.wait_until(lambda: read_epochs(endless), "first epoch")
     if what == "SIGUSR1":
         job.command("scancel", "--signal=USR1", job.id)  # to the ranks
     else:
         job.command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
     job.wait_until(lambda: job.field("JobState") == "PENDING", "requeued job")
     if what == "SIGUSR1":
-        assert read_summary(settings)["finished"] is False
-        assert read_summary(settings)["stop_reason"] == "SIGUSR1"
+        assert read_summary(endless)["finished"] is False
+        assert read_summary(endless)["stop_reason"] == "SIGUSR1"
     else:
         assert "a preemption has stopped the ranks" in job.log
         assert job.log.count("hpcgnn: stopped by a signal") == 1
         assert "Traceback" not in job.log
-    assert 0 < len(read_epochs(settings)) < epochs
-    assert (Path(settings["RUN"]) / "checkpoints" / "last.pt").exists()
+    epochs = len(read_epochs(endless)) + 5
+    (tmp_path / "epochs").write_text(str(epochs))
+    assert (Path(endless["RUN"]) / "checkpoints" / "last.pt").exists()
 
     # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
     # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
     job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
     job.wait()
     assert job.field("Restarts") == "1"
-    summary = read_summary(settings)
+    summary = read_summary(endless)
     assert (summary["finished"], summary["ranks"], summary["threads_per_rank"]) == (True, 2, 1)
-    assert read_epochs(settings) == list(range(epochs)), "each epoch is recorded once"
+    assert read_epochs(endless) == list(range(epochs)), "each epoch is recorded once"
 
 
 @pytest.mark.slurm
 def test_slurm_job_keeps_the_exit_code_of_an_interruption_without_a_preemption(
-    slurm: dict[str, str], prepared: dict[str, str], tmp_path: Path
+    slurm: dict[str, str], endless: dict[str, str], tmp_path: Path
 ) -> None:
-    settings = prepared | {"TRAIN_FLAGS": "--epochs 100000 --hidden 16 --quiet"}
-    job = Job(slurm, settings, tmp_path)
-    job.wait_until(lambda: read_epochs(settings), "first epoch")
+    job = Job(slurm, endless, tmp_path)
+    job.wait_until(lambda: read_epochs(endless), "first epoch")
     job.command("scancel", "--signal=TERM", job.id)
     job.wait_until(lambda: job.field("JobState") == "FAILED", "end of the job", may_fail=True)
     assert job.field("ExitCode") == "130:0"

@@ -43,7 +43,7 @@ def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.Fi
     if needs(page) == "virtual hosts":
         require_rights()
     environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
-    first = None if needs(page) or page == COLD else request.getfixturevalue("warm")
+    first = None if needs(page) == "virtual hosts" or page == COLD else request.getfixturevalue("warm")
     done = run(script_of(page), tmp_path, first, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
