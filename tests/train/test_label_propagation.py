@@ -105,42 +105,36 @@ class Files:
     """The graphs, in memory and in parts for each number of ranks, and PyG's results for them."""
 
     def __init__(self, folder, cora):
-        self._folder = folder
-        plain, self._few, multi = (small_graphs.random_multigraph(seed=seed) for seed in (0, 1, 2))
+        plain, few, multi = (small_graphs.random_multigraph(seed=seed) for seed in (0, 1, 2))
         multi.y = np.random.default_rng(3).integers(0, 2, (multi.num_nodes, 5)).astype(np.uint8)
-        self._graphs = {"plain": plain, "multi-label": multi, "cora": small_graphs.from_npz(cora)}
-        self.parts, self._reference = functools.cache(self._parts), functools.cache(self._trained)
+        self._folder = folder
+        self._graphs = {"plain": plain, "few": few, "multi-label": multi, "cora": small_graphs.from_npz(cora)}
+        self.parts, self.reference = functools.cache(self._parts), functools.cache(self._reference)
 
     def graph(self, name, ranks):
         """The graph ``few`` has all its training nodes on rank 0."""
+        graph = self._graphs[name]
         if name != "few":
-            return self._graphs[name]
-        on_first = small_graphs.random_parts(self._few.num_nodes, ranks) == 0
-        masks = self._few.masks | {"train_mask": self._few.masks["train_mask"] & on_first}
-        return replace(self._few, masks=masks)
+            return graph
+        on_first = small_graphs.random_parts(graph.num_nodes, ranks) == 0
+        return replace(graph, masks=graph.masks | {"train_mask": graph.masks["train_mask"] & on_first})
 
     def _parts(self, name, ranks):
         """The path; the last of three or more ranks has no nodes in the random graphs."""
         graph, path = self.graph(name, ranks), self._folder / f"{name}-{ranks}.h5"
         empty = ranks - 1 if ranks >= 3 and name not in ("cora", "few") else None
-        parts = small_graphs.random_parts(graph.num_nodes, ranks, empty=empty)
-        small_graphs.write_parts(path, graph, parts, ranks)
+        small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, ranks, empty=empty), ranks)
         return path
 
-    def reference(self, case, ranks):
+    def _reference(self, case, ranks):
         """The initial weights, and PyG's results."""
-        return self._reference(case, ranks if case.startswith("few/") else 1)
-
-    def _trained(self, case, ranks):
         name, model, draw, precision = case.split("/")
-        graph = self.graph(name, ranks)
-        path = self.parts(name, ranks)
-        state = ThreadPool(ranks).run(programs.initial_weights, path, model, precision)[0]
-        everyone, config, dtype = torch.arange(graph.num_nodes), programs.CONFIGS[model], PRECISIONS[precision][0]
-        return state, pyg_reference.train(
-            graph, config, state, EPOCHS, LR, dtype,
-            lambda epoch: drawn_nodes(programs.DRAWS[draw], SEED, epoch, everyone),
-        )  # fmt: skip
+        if name != "few" and ranks > 1:
+            return self.reference(case, 1)
+        graph, config, dtype = self.graph(name, ranks), programs.CONFIGS[model], PRECISIONS[precision][0]
+        state = ThreadPool(ranks).run(programs.initial_weights, self.parts(name, ranks), model, precision)[0]
+        drawn = functools.partial(drawn_nodes, programs.DRAWS[draw], SEED, ids=torch.arange(graph.num_nodes))
+        return state, pyg_reference.train(graph, config, state, EPOCHS, LR, dtype, drawn)
 
 
 @pytest.fixture(scope="module")
