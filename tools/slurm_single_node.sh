@@ -51,7 +51,7 @@ SlurmctldPort=$(free_port)
 SlurmdPort=$(free_port)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=$directory/munge.socket
+AuthInfo=socket=$directory/munge.socket,cred_expire=15
 CredType=cred/munge
 StateSaveLocation=$directory/state
 SlurmdSpoolDir=$directory/spool

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -292,7 +291,7 @@ def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
         assert line.endswith(f"--time=9 {ROOT / 'jobs' / 'slurm.sbatch'}")
 
 
-def test_control_characters_in_a_folder_are_shown(tmp_path: Path) -> None:
+def test_control_characters_in_a_folder_are_shown(hpcgnn: Command, tmp_path: Path) -> None:
     folder = tmp_path / "a\x1b[2Jb"
     submitted = hpcgnn("study", "submit", "quick", "--out", str(folder), "--dry-run")
     run = hpcgnn("study", "run", "quick", "--out", str(folder), "--keys", "none")
@@ -326,14 +325,21 @@ hidden = 16
 """
 
 
-def hpcgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcgnn", *words], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False,
-        stdin=subprocess.DEVNULL, env=os.environ | environment,
-    )  # fmt: skip
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def submitted(text: str, folder: Path, **slurm: str) -> list[str]:
+@pytest.fixture
+def hpcgnn(warm: Path) -> Command:
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [warm / "hpcgnn", *words], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, env=os.environ | environment,
+        )  # fmt: skip
+
+    return run
+
+
+def submitted(hpcgnn: Command, text: str, folder: Path, **slurm: str) -> list[str]:
     path = folder.with_suffix(".toml")
     path.write_text(text)
     result = hpcgnn("study", "submit", str(path), "--out", str(folder), "--json", "--sbatch=--time=10", **slurm)
@@ -355,23 +361,23 @@ def finished(folder: Path) -> list[Record]:
 
 
 @pytest.mark.slurm
-def test_a_study_runs_as_job_arrays(slurm: dict[str, str], tmp_path: Path) -> None:
+def test_a_study_runs_as_job_arrays(slurm: dict[str, str], hpcgnn: Command, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    assert len(submitted(SMALLEST, folder, **slurm)) == 2, "ranks of one node in arrays of two shapes"
+    assert len(submitted(hpcgnn, SMALLEST, folder, **slurm)) == 2, "ranks of one node in arrays of two shapes"
     wait_until(lambda: len(finished(folder)) == 2, folder)
     assert sorted(record.summary["ranks"] for record in finished(folder)) == [1, 2]
-    assert submitted(SMALLEST, folder) == []
+    assert submitted(hpcgnn, SMALLEST, folder) == []
 
 
 @pytest.mark.slurm
-def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], tmp_path: Path) -> None:
+def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], hpcgnn: Command, tmp_path: Path) -> None:
     def command(*words: str) -> str:
         done = subprocess.run(words, env=os.environ | slurm, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout
 
     folder = tmp_path / "out"
     text = SMALLEST.replace("strong", "train").replace("[1, 2]", "[2]").replace("= 3\n", "= 500\n")
-    (job,) = submitted(text, folder, **slurm)
+    (job,) = submitted(hpcgnn, text, folder, **slurm)
     task = f"{job}_0"
     wait_until(lambda: any(each.stat().st_size for each in folder.rglob("metrics.jsonl")), folder)
     command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
@@ -385,7 +391,7 @@ def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], tmp_p
 
 
 @pytest.mark.launches
-def test_a_study_from_its_start_to_its_report(tmp_path: Path) -> None:
+def test_a_study_from_its_start_to_its_report(hpcgnn: Command, tmp_path: Path) -> None:
     path, folder = made_up.specified(tmp_path, SMALLEST).path, tmp_path / "out"
     result = hpcgnn("study", "run", str(path), "--out", str(folder), "--json")
     assert result.returncode == 0, result.stderr
