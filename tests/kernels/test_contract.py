@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +211,7 @@ def test_the_best_instruction_set_runs_and_another_one_if_it_is_asked_for(monkey
         "print([before, library.last_isa()])\n"
     )
     asked = library.isas()[0]
-    environment = os.environ | {"HPCGNN_ISA": asked}
-    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
+    monkeypatch.setenv("HPCGNN_ISA", asked)
+    assert library.isa.__wrapped__() == asked
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == str(["", asked])
