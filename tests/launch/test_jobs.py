@@ -21,6 +21,7 @@ from requires import require
 SBATCH = ROOT / "jobs" / "slurm.sbatch"
 MPIRUN_JOB = ROOT / "jobs" / "mpirun.sh"
 LONGEST_JOB_SECONDS = 240.0
+FAILURES = ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE")  # states of Slurm's
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 # Replaces `hpcgnn` in tests of the placement of ranks, and of arguments and names of files. LAUNCHER is the real command, or
@@ -246,7 +247,7 @@ class Job:
         deadline = time.monotonic() + LONGEST_JOB_SECONDS
         while not condition():
             state = self.field("JobState")
-            assert may_fail or state in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED"), f"job is {state}\n{self.log}"
+            assert may_fail or state not in FAILURES, f"job is {state}\n{self.log}"
             assert time.monotonic() < deadline, f"no {what}: job is {state}\n{self.log}"
             time.sleep(0.5)
 

@@ -91,19 +91,21 @@ def train(
     return run(graph, model), {"post": int(rows[0]), "pre": int(rows[1])}, state
 
 
-def loss_error(found: list[float], wanted: list[float]) -> float:
+def loss_error(found: list[float] | np.ndarray, wanted: list[float] | np.ndarray) -> float:
     """The largest relative difference of an epoch's losses."""
-    return max(abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True))
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return float((np.abs(found - wanted) / np.abs(wanted)).max())
 
 
 def gradient_error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
     """The largest difference relative to the largest value of its parameter, or, where those are almost 0, of all parameters."""
     largest = max(np.abs(value).max() for value in wanted.values())
     scales = {name: np.abs(value).max() for name, value in wanted.items()}
-    return max(
-        float(np.abs(found[name] - value).max() / (scales[name] if scales[name] > 1e-4 * largest else largest))
+    scaled = (
+        (found[name] - value) / (scales[name] if scales[name] > 1e-4 * largest else largest)
         for name, value in wanted.items()
     )
+    return float(np.abs(np.concatenate([each.ravel() for each in scaled])).max())  # NaN, if there is one
 
 
 _wait = Exchange.wait

@@ -144,7 +144,7 @@ def files(tmp_path_factory, shared_data):
 
 def loss_error(found, wanted):
     """The loss is 0 in an epoch in which all labels are inputs."""
-    return max(abs(a - b) / (abs(b) or 1) for a, b in zip(found, wanted, strict=True))
+    return float(np.max([abs(a - b) / (abs(b) or 1) for a, b in zip(found, wanted, strict=True)]))
 
 
 # The number of ranks by turns
