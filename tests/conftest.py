@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,10 @@ from requires import require
 from warm_commands import warm_commands
 
 from hpcgnn.launch import mpiexec
+
+# Launchers of Open MPI share a folder, and the last one removes it while another may begin: each process of tests has its own.
+_FOLDER = tempfile.TemporaryDirectory(prefix="mpi")
+os.environ |= {"OMPI_MCA_orte_tmpdir_base": _FOLDER.name}
 
 settings.register_profile("repeatable", derandomize=True)  # a failure here can be repeated by others
 settings.load_profile("repeatable")
