@@ -72,7 +72,7 @@ PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
 test: check ## run every check and every test, the rank tests under a real mpirun
 	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST_FLAGS)
 
-test-fast: dev-env ## in about 5 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test
+test-fast: dev-env ## in 2 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test, nothing slow
 	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST_FLAGS) \
 	    -m "first_launch or not (launches or slurm or virtual_cluster or builds or emulator or slow)"
 

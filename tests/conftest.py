@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ``make test`` take one file after the other, so that fixtures of a module are made once.
     """
     for item in items:
-        if {"mpi_ranks", "device_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
+        if {"python_of_ranks", "mpirun"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("launches")
         if _is_interpreted(item):
             item.add_marker("slow")

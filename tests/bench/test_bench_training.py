@@ -29,6 +29,7 @@ def files(tmp_path_factory):
     return graph, parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
 def test_pygs_model_is_ours(model, files):
     """It has as many parameters, and learns as fast."""

@@ -45,6 +45,7 @@ def test_info_on_ranks(mpi_ranks):
     assert ["isas", *", ".join(library.isas()).split()] in [line.split() for line in table.splitlines()]
 
 
+@pytest.mark.slow
 def test_all_kernels_share_one_openmp_runtime():
     result = subprocess.run([sys.executable, "-c", RUN_ALL_KERNELS], check=True, capture_output=True, text=True)
     assert len(json.loads(result.stdout)) == 1

@@ -44,6 +44,7 @@ ENDS = ROOT / "tests" / "ranks" / "ends.py"
 SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "rank", "said"),
     [
@@ -106,6 +107,7 @@ def test_names_give_no_orders_to_a_terminal(
     assert r"a\x1b]0;title\x07\x9b2J" in job.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR"])
 def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variable: str) -> None:
     folder = tmp_path / "cache"
@@ -119,6 +121,7 @@ def test_compiled_code_that_others_may_write_is_not_used(tmp_path: Path, variabl
             assert not any(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for value, code in ((tmp_path / "file", 1), (tmp_path, 0), ("", 0)):
@@ -129,6 +132,7 @@ def test_temporary_files_need_a_folder(tmp_path: Path) -> None:
             assert job.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("study", "list", "A" * 300), ("report", "/".join(["a" * 100] * 50))])
 def test_a_name_that_no_file_can_have_is_a_sentence(arguments: tuple[str, ...]) -> None:
     job = hpcgnn(*arguments)
@@ -172,6 +176,7 @@ Fore = Style = _Codes()
 """
 
 
+@pytest.mark.slow
 def test_libraries_print_no_colours(tmp_path: Path) -> None:
     (tmp_path / "colorama.py").write_text(_COLORAMA)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))

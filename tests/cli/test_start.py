@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import click
+import pytest
 from command_line import said
 
 from hpcgnn.cli.main import cli
@@ -50,6 +51,7 @@ def started(*lines: tuple[str, ...]) -> list[tuple[int, list[str]]]:
     return [(code, imported) for code, imported in ends]
 
 
+@pytest.mark.slow
 def test_wrong_options_are_told_before_large_packages_are_imported() -> None:
     lines = [(*words, "--no-such-option") for words in commands(cli)]
     assert len(lines) > 30

@@ -38,6 +38,7 @@ class TestExchange:
     def test_each_row_may_have_bits_of_its_own(self, ranks):
         ranks.run(exchanges.mixed)
 
+    @pytest.mark.slow
     def test_rounding_is_unbiased_over_epochs(self, ranks):
         """Of some thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 10."""
         errors = {bits: ranks.run(exchanges.mean_error, bits)[0] for bits in (1, 2, 4, 8)}

@@ -29,6 +29,7 @@ with limited(0.2, stalled("rank 3 of 4", 0.2, "a communicator"), 3):
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_does_not_end_ends_the_process_with_a_sentence() -> None:
     job = subprocess.run([sys.executable, "-c", STANDS_STILL], capture_output=True, text=True, timeout=120)
     assert (job.returncode, job.stdout) == (1, "what ends in time goes on\n")

@@ -44,6 +44,7 @@ def test_segments_are_those_of_the_wire_format():
             assert segment_bytes(counts, width, bits).tolist() == (layout.blocks * BLOCK_BYTES).tolist(), (bits, width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy", "bits"),
     [
@@ -67,6 +68,7 @@ def test_bytes_and_rows_are_those_of_a_step(tmp_path, model, strategy, bits):
     assert counted(path, model, strategy, bits).tolist() == sent
 
 
+@pytest.mark.slow
 def test_64_parts(tmp_path):
     path = parts_file(tmp_path, 64, nodes=320)
     model = {"model": "sage", "hidden": 16, "layers": 2}

@@ -94,6 +94,7 @@ def fitted() -> model_file.Model:
     return fit(made_up(), "made up").model
 
 
+@pytest.mark.slow
 def test_a_fit_finds_constants_again(fitted):
     assert fitted.residuals.median < 0.03
     assert abs(errors_of(fitted.values())).max() < 0.05

@@ -448,6 +448,7 @@ def test_alone_two_ranks_are_started(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_without_ranks_one_process_is_looked_at(launcher: Callable[[str], None], tmp_path: Path) -> None:
     launcher(f"touch {tmp_path}/started")
@@ -457,6 +458,7 @@ def test_without_ranks_one_process_is_looked_at(launcher: Callable[[str], None],
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.slow
 def test_four_jobs_of_one_rank_are_told_by_the_first(tmp_path: Path) -> None:
     wrong = {"PMI_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "4"}
     first = alone("--json", "--folder", str(tmp_path), check=False, **wrong, PMI_RANK="0")

@@ -59,6 +59,7 @@ def usable_backends() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_model_trains_alike_on_every_backend(graph, case, monkeypatch):
     asked: set[str] = set()

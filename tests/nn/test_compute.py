@@ -237,6 +237,7 @@ def test_a_resumed_run_measures_on_other_hardware_only(worth, monkeypatch, known
     assert ThreadPool(2).run(computes.resume, before) == [kept] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("onednn", "said"), [
     ("AVX2", "False Bfloat16(way='torch', speedup=0.0)"), ("avx512_core", "False"),
 ])  # fmt: skip

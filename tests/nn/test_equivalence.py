@@ -128,6 +128,7 @@ def test_a_broken_exchange_over_mpi_is_noticed(files, mpi_ranks):
     assert loss_error(trained[0].losses, wanted[0]) > 100 * TOLERANCE["float32"]
 
 
+@pytest.mark.slow
 def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
     for ranks, graph in itertools.product(RANKS, GRAPHS):
         path = files.parts(graph, ranks)
@@ -135,9 +136,10 @@ def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
         assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks, graph
 
 
-IN_ORDERS = [(3, "multigraph"), (1, "weighted"), (3, "cut"), pytest.param(4, "cora", marks=pytest.mark.slow)]
+IN_ORDERS = [(3, "multigraph"), (1, "weighted"), (3, "cut"), (4, "cora")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "graph"), [*itertools.product(RANKS, (*GRAPHS, "cora", "cut"))] if EVERYTHING else IN_ORDERS
 )

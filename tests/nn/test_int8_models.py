@@ -77,6 +77,7 @@ def test_all_native_models_are_tried():
     assert {name for name in MODELS if MODELS[name].__module__.startswith("hpcgnn.nn.models")} <= set(CONFIGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("ranks", "empty", "bits"), [(2, None, 32), (3, 2, 8)])
 def test_training_is_near_that_of_float32(trained, ranks, empty, bits, name):
@@ -85,6 +86,7 @@ def test_training_is_near_that_of_float32(trained, ranks, empty, bits, name):
     assert_near(found, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_repeats_bit_for_bit_with_any_number_of_threads(trained, parts, name):
     how = How(name, messages=MessageConfig(8))
@@ -191,6 +193,7 @@ CASES |= {f"{name}, stale": (MessageConfig(8), policy) for name, policy in STALE
 OF_FEW_BITS = ("4 bits", "2 bits", "1 bits", "2 bits, delta", "sylvie", "uniform")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_any_bits_and_policies(trained, name, case):

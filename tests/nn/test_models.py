@@ -78,6 +78,7 @@ def test_partial_attention_drops_as_attention_over_the_halo_does(dropout):
 WITH_BIASES = ("gcn", "sage", "gat", "gatv2", "jknet", "appnp", "dagnn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_BIASES)
 def test_batch_norm_gives_the_same_scores_on_any_number_of_ranks(folder, name):
     """Rounding errors would move a bias in front of it, and scores would differ by 1 %."""

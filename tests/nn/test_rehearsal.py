@@ -173,6 +173,7 @@ ALLOWED = {  # how a model is made, and of what
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, (_, made_of) in ALLOWED.items() for name in made_of])
 def test_models_may_be_distributed(kind, name):
     make, made_of = ALLOWED[kind]

@@ -77,6 +77,7 @@ def losses(path, asked, settings):
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ranks_on_nodes_equal_pyg(made, shape):
     cases = list(itertools.product(("gcn", "sage"), STRATEGIES, (False, True)))
     for model, strategy, weighted in cases if EVERYTHING else cases[SHAPES.index(shape) :: 5]:
@@ -93,6 +94,7 @@ def test_a_missing_step_is_noticed(two_nodes, what):
     assert ThreadPool(4).run(node_aware.sabotaged, two_nodes, what)[0] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [
     {"messages": {"bits": 8}},
     {"messages": {"bits": 16, "message_coding": "delta"}, "model": {"dropout": 0.0}},
@@ -140,6 +142,7 @@ def test_codes_are_read_in_shared_memory_with_the_same_sums(two_nodes, monkeypat
 ALONE = ("pipeline", "uncorrected", "smoothed", "sylvie", "pipeqs", "pipeqs-late")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "policy"),
     [*itertools.product(("gcn", "sage"), ALONE)] if EVERYTHING else [*zip(("gcn", "sage") * 3, ALONE, strict=True)],

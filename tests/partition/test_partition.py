@@ -171,6 +171,7 @@ TRAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps(tmp_path, capfd, method, trap):

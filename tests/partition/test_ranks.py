@@ -69,6 +69,7 @@ def check_same_as_alone(pool, graphs, folder, name, method, parts):
     assert all(one[key] == report[key] for one in found for key in same)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method", "parts"), SAME_FOR_ANY_RANKS)
 def test_files_are_the_same_for_any_number_of_ranks(graphs, tmp_path, name, method, parts):
     turn = SAME_FOR_ANY_RANKS.index((name, method, parts))

@@ -59,6 +59,7 @@ def checked(world: World, path: Path, kind: str, strategy: str, order: str) -> l
     return [set(by_base[1].sent.tolist()) for by_base in classes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["none", "degree"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ranks", [2, 3])

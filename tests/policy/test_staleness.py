@@ -46,6 +46,7 @@ def ages_met(ages):
     return sorted({age for epoch in ages for what, age in epoch.items() if what != FEATURES})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "model", "strategy", "policy"), BY_TURNS, indirect=["ranks"])
 def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model, strategy, policy):
     """If any rows were stale, the loss differs from that without staleness."""
@@ -61,6 +62,7 @@ def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model,
     assert (np.abs(np.subtract(losses, fresh)).max() > 1e-4) == any(oldest(ages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy", "policy"), [case for case in CASES if case[2] in ("pipeline", "uncorrected", "smoothed")]
 )

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from checkout import assert_none, nodes_of, tool
 from rank_pool import ROOT
 
@@ -36,6 +37,7 @@ def started(out: Path, fault: Path | None) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads((out / "wrong_cluster.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_check_that_is_removed_fails_the_campaign(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_A_CHECK)
     code, record = started(tmp_path / "as it is", None)

@@ -60,6 +60,7 @@ def test_make_targets_of_the_readme_run_in_ci() -> None:
     assert targets <= set((ROOT / ".ci" / "run").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\n# made.py\nprint('made')\n```\n\n```bash\npython made.py\nfalse\ntrue\n```\n")

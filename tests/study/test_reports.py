@@ -291,6 +291,7 @@ def test_one_array_for_each_number_of_nodes(tmp_path: Path) -> None:
         assert line.endswith(f"--time=9 {ROOT / 'jobs' / 'slurm.sbatch'}")
 
 
+@pytest.mark.slow
 def test_control_characters_in_a_folder_are_shown(hpcgnn: Command, tmp_path: Path) -> None:
     folder = tmp_path / "a\x1b[2Jb"
     submitted = hpcgnn("study", "submit", "quick", "--out", str(folder), "--dry-run")

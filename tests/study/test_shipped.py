@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rank_pool import ROOT
 
 import hpcgnn.presets
@@ -39,6 +40,7 @@ def summary_of(name: str) -> StudySummary:
 # -- documents and targets ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_documents_are_made_of_their_records() -> None:
     assert len(COMMITTED) > 10
     # After the study's own text, a document may have a model's predictions (`hpcgnn study report --model`).
@@ -49,6 +51,7 @@ def test_documents_are_made_of_their_records() -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_shipped_specifications_are_in_order_and_those_of_the_documents() -> None:
     for name in catalogue.shipped():
         study = shipped(name)

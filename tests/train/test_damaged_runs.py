@@ -146,6 +146,7 @@ OF_RANKS = [  # of what a rank keeps
 OF_FILES = [(LAST, *field) for field in FIELDS] + [(MESSAGES, *field) for field in OF_RANKS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "place", "value", "sentence"), OF_FILES, ids=[sentence for *_, sentence in OF_FILES])
 def test_every_field_is_checked(whole, run, name, place, value, sentence):
     edited(run / name, place, value)

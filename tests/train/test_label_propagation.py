@@ -151,6 +151,7 @@ def loss_error(found, wanted):
 BY_TURNS = [(ranks, case) for turn, case in enumerate(CASES) for ranks in (RANKS if EVERYTHING else [RANKS[turn % 3]])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "case"), BY_TURNS)
 def test_ranks_equal_pyg(files, ranks, case):
     """Four ranks have few training nodes, so some epochs use all of them as inputs; these must change nothing."""

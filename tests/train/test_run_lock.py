@@ -27,6 +27,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["releases", "is killed"])
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, ends: str) -> None:
     path = tmp_path / "run"
