@@ -65,20 +65,20 @@ build/.native-built: $(NATIVE) native/build.py setup.py | $(STAMP)
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
-# Processes that take one file after the other, in the order of tests/conftest.py: one more than cores in the smallest machine
-# that we use, because launches, Slurm and slow links leave cores idle.
-PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
+# Processes take one file after the other, in the order of tests/conftest.py. There is one more than cores in the smallest machine
+# that we use where launches, Slurm and slow links leave cores idle.
+BY_FILES := --dist loadfile --no-loadscope-reorder
 
 test: check ## run every check and every test, the rank tests under a real mpirun
-	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 $(BY_FILES) $(PYTEST_FLAGS)
 
 test-fast: dev-env ## in 2 minutes: no ranks but those of one launch, no emulator, nothing compiled for a test, nothing slow
-	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST_FLAGS) \
+	$(BIN)/python -m pytest -n 2 $(BY_FILES) $(PYTEST_FLAGS) \
 	    -m "first_launch or not (launches or slurm or virtual_cluster or builds or emulator or slow)"
 
 coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on ranks: at least 95 %
 	@rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest $(PROCESSES) $(PYTEST_FLAGS)
+	$(BIN)/coverage run -m pytest -n 3 $(BY_FILES) $(PYTEST_FLAGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
 

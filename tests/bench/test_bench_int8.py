@@ -188,6 +188,7 @@ def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
         ceilings.multiply_call("int8", 1000)
 
 
+@pytest.mark.slow
 def test_the_command_for_products():
     found = told("bench", "gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1")
     (products,) = found["shapes"]
@@ -206,6 +207,7 @@ def test_the_command_for_products():
     assert ("dx", "exact") not in lines
 
 
+@pytest.mark.slow
 def test_the_command_for_edges_shows_a_table():
     options = ["--graph", "rmat:scale=6,degree=4", "--width", "16", "--heads", "2", "--rounds", "1", "--threads", "1"]
     text = said("bench", "sddmm", *options, "--dtype", "int8")

@@ -24,6 +24,7 @@ def hpcgnn(*words: object, **environment: object) -> subprocess.CompletedProcess
     return subprocess.run(command, env=os.environ | given, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_an_error_is_one_write(tmp_path: Path) -> None:
     """Ranks share the launcher's stderr: if a line is written in two parts, as print does with -u, another rank's line may come
     in between.
@@ -191,6 +192,7 @@ def test_a_missing_out_has_an_example() -> None:
     assert sentence in refusal("train", "parts.h5")
 
 
+@pytest.mark.slow
 def test_a_graph_in_place_of_a_run_is_called_so(tmp_path: Path) -> None:
     data = ROOT / "tests" / "data"
     path = data / "graph-version-3.h5"

@@ -107,12 +107,14 @@ def test_a_fit_finds_constants_again(fitted):
         assert found.high >= TRUTH[name] / 1.1, name
 
 
+@pytest.mark.slow
 def test_what_no_run_did_is_not_among_them(fitted):
     assert "product_bf16" not in fitted.constants
     assert "shared_byte" not in fitted.constants
     assert not fitted.constants["code"].is_determined or fitted.constants["code"].low > 0
 
 
+@pytest.mark.slow
 def test_a_wrong_equation_does_not_fit(monkeypatch):
     """If ranks share cores but are treated as if each had its own, the fit predicts more ranks wrongly."""
     runs = made_up()
@@ -156,6 +158,7 @@ def test_links_are_shared_unevenly_where_several_nodes_send_to_one(about, longer
     np.testing.assert_allclose(unevenly, longer * evenly)
 
 
+@pytest.mark.slow
 def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
     path = tmp_path / "model.toml"
     model_file.write(fitted, path)
@@ -163,6 +166,7 @@ def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -102,6 +102,7 @@ def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
     assert "as in 3 epochs of" in found.assumes[0]
 
 
+@pytest.mark.slow
 def test_adaqp_as_in_a_run(parts: Path, tmp_path: Path):
     settings = {"bits": "adaqp", "bits_period": 2, "group_rows": 20}
     records = trained(parts, tmp_path / "run", 6, settings)

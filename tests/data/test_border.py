@@ -281,6 +281,7 @@ def places(path: Path) -> list[tuple[str, int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_named(whole: Path, tmp_path: Path) -> None:
     targets = places(whole)
     assert len(targets) >= 2 * 20

@@ -72,6 +72,7 @@ def test_refusals_of_dgl_files(tmp_path, source, sentence):
     check_refused(f"dgl:{file(name)}{mark}{options}", tmp_path, sentence)
 
 
+@pytest.mark.slow
 def test_no_damage_is_more_than_a_sentence(tmp_path):
     """Each byte in turn is changed, and the file is cut after each: it must be refused, or read with other values."""
     content = file("csc").read_bytes()

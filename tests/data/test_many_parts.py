@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import small_graphs
 
 from hpcgnn.data import plan_pieces, plan_store
@@ -16,6 +17,7 @@ PAIRS = 2 * PARTS
 MOST_BYTES = PARTS * PARTS  # less than a byte for each pair of parts
 
 
+@pytest.mark.slow
 def test_tables_are_as_long_as_there_are_pairs(tmp_path):
     """Each part has one node, with an edge from each of its two neighbours in a ring."""
     path, node = tmp_path / "parts.h5", np.arange(PARTS)

@@ -122,6 +122,7 @@ def test_slabs_of_an_archive_are_read_in_any_order(tmp_path):
         assert np.array_equal(array.rows(1, 2), values[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
     """48 MB of features and 32 MB of edges are read in pieces, of which at most a tenth is in memory at a time."""

@@ -82,6 +82,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_one_sentence(kind):
     command = [sys.executable, "-c", OUT_OF_MEMORY.format(LIMITS[kind])]
     env = environment() if kind == "standin" else None

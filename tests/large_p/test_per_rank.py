@@ -54,6 +54,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_rank_imports_nothing_that_its_training_does_not_need(tmp_path):
     path = tmp_path / "parts.h5"

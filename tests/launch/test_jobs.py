@@ -149,6 +149,7 @@ def test_mpirun_job_trains_and_goes_on_when_run_again(settings: dict[str, str], 
     assert {path: path.stat().st_mtime_ns for path in Path(settings["DATA"]).iterdir()} == made
 
 
+@pytest.mark.slow
 def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], tmp_path: Path) -> None:
     """This covers sources whose names become the same, other flags, and a file that has changed."""
     settings = use_stub(settings, tmp_path)

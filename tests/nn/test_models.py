@@ -123,6 +123,7 @@ def test_rows_that_do_not_come_are_noticed(folder, plain, ranks):
     assert (errors["losses"] > 1e-3) == (ranks > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS if EVERYTHING else RANKS[1:2])
 def test_a_trainer_trains_distributed_models(folder, plain, ranks):
     """This includes low bit-widths, stale rows and policies."""

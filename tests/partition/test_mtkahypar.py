@@ -17,6 +17,7 @@ def _installed():
     require(mtkahypar.installed(), "mtkahypar")
 
 
+@pytest.mark.slow
 def test_fewer_halo_rows_than_metis(cora, tmp_path):
     require(native_metis.load_metis(1), "metis")
     graph, path = cora

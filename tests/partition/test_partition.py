@@ -131,6 +131,7 @@ def test_random_cuts_what_chance_says(cora, tmp_path):
     assert other.cut_edges != first.cut_edges
 
 
+@pytest.mark.slow
 def test_volume_objective_sends_fewer_rows(shared_data, tmp_path):
     require_method("metis")
     path = from_npz(shared_data("tolokers.npz")).write(tmp_path / "graph.h5")

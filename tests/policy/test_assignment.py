@@ -147,6 +147,7 @@ def test_ranges_that_are_no_numbers_on_one_rank_are_no_assignment(wrong: float) 
     assert all("not finite numbers" in sentence for sentence in on_ranks(everyones, refused))
 
 
+@pytest.mark.slow
 def test_bounds_are_true() -> None:
     """Both solve the same problem, by prices and by HiGHS."""
 

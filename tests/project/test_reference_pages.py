@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from checkout import assert_none, modules, place, text_of, tree_of
 from rank_pool import ROOT
 
@@ -74,6 +75,7 @@ class Reader(ast.NodeVisitor):
             yield from self._texts(self._values[node.id])
 
 
+@pytest.mark.slow
 def test_the_page_has_every_variable_that_the_code_names() -> None:
     named = {
         name: place(path)

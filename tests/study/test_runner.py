@@ -96,6 +96,7 @@ def test_a_failed_run_is_told_and_tried_again(
     assert {record.status for record in records.read(folder)} == {"finished"}
 
 
+@pytest.mark.slow
 def test_a_killed_runner_loses_one_run(study: specification.Specification, folder: Path) -> None:
     """The runner is killed, not interrupted: its present run stays `started` in the records, and is run again."""
     program = (

@@ -63,6 +63,7 @@ def test_shipped_specifications_are_in_order_and_those_of_the_documents() -> Non
             assert {run.key for run in shipped(name).runs} == {run.key for run in read_study(STUDIES / name).runs}, name
 
 
+@pytest.mark.slow
 def test_committed_records_are_of_the_shipped_specification() -> None:
     for name in WITH_METRICS:
         found, runs = records.read(STUDIES / name), {run.key: run for run in shipped(name).runs}

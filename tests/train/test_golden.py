@@ -50,7 +50,6 @@ def found(mpirun, tmp_path_factory):
     return values
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", json.loads(VALUES.read_text())["runs"] if VALUES.exists() else [])
 def test_results_are_those_from_before(found, name):
     recorded, run = json.loads(VALUES.read_text()), found["runs"][name]

@@ -55,6 +55,7 @@ def test_it_is_torchs_bit_for_bit_and_takes_its_state():
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_training_does_not_import_the_compiler():
     program = (
         "import sys, torch; from hpcgnn.train.adam import Adam; from hpcgnn.train import Trainer\n"
