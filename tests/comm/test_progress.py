@@ -94,9 +94,8 @@ def test_what_is_watched_while_another_test_ends_is_not_forgotten():
 
     def slow() -> bool:
         entered.set()
-        time.sleep(
-            0.05
-        )  # no length lets the test fail; without a lock, the next test is forgotten if it comes meanwhile
+        # No length lets the test fail. Without a lock, the next test is forgotten if it comes meanwhile.
+        time.sleep(0.05)
         return True
 
     progress.watch(slow)

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import queue
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpcgnn.comm import MpiWorld, startup
+from hpcgnn.comm.blocking import limited, stalled
 from hpcgnn.comm.startup import check_alike, check_not_alone
 from hpcgnn.comm.thread_world import ThreadWorld, on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, StalledError
 
-STANDS_STILL = """
-import time
-from hpcgnn.comm.blocking import limited, stalled
-with limited(0.2, stalled("rank 3 of 4", 0.2, "a communicator"), 3):
-    pass
-time.sleep(0.4)
-with limited(0.2, stalled("rank 3 of 4", 0.2, "what comes late"), 3):
-    time.sleep(0.4)
-time.sleep(2.5)
-print("what ends in time goes on", flush=True)
-with limited(0.2, stalled("rank 3 of 4", 0.2, "a communicator"), 3):
-    time.sleep(60)
-"""
+LONGEST_SECONDS = 30.0
 
 
-@pytest.mark.slow
-def test_a_call_that_does_not_end_ends_the_process_with_a_sentence() -> None:
-    job = subprocess.run([sys.executable, "-c", STANDS_STILL], capture_output=True, text=True, timeout=120)
-    assert (job.returncode, job.stdout) == (1, "what ends in time goes on\n")
-    late, never = job.stderr.splitlines()
-    assert late.startswith("hpcgnn: error on rank 3: rank 3 of 4 waited 0 s for what comes late: a peer")
-    assert never.startswith("hpcgnn: error on rank 3: rank 3 of 4 waited 0 s for a communicator: a peer or a link has")
+def test_a_call_that_does_not_end_ends_the_process_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, codes = queue.Queue[str](), queue.Queue[int]()
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=said.put, flush=lambda: None))
+    monkeypatch.setattr(os, "_exit", codes.put)
+
+    def assert_over(timers: list[threading.Thread]) -> None:
+        assert timers
+        for timer in timers:
+            timer.join(LONGEST_SECONDS)
+            assert not timer.is_alive()
+        assert codes.empty()
+
+    with limited(LONGEST_SECONDS, stalled("rank 3 of 4", 0.2, "what ends in time"), 3):
+        timers = timers_now()
+    assert_over(timers)
+    assert said.empty()
+    with limited(0, StalledError("what comes late", grace_seconds=LONGEST_SECONDS), 3):
+        assert said.get(timeout=LONGEST_SECONDS) == "hpcgnn: error on rank 3: what comes late\n"
+        timers = timers_now()
+    assert_over(timers)
+    with limited(0, StalledError("what never comes", grace_seconds=0), 3):
+        assert codes.get(timeout=LONGEST_SECONDS) == 1
+    assert said.get() == "hpcgnn: error on rank 3: what never comes\n"
+
+
+def timers_now() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+def test_the_sentence_names_who_waited_how_long_and_for_what() -> None:
+    assert str(stalled("rank 3 of 4", 0.2, "a communicator")).startswith(
+        "rank 3 of 4 waited 0 s for a communicator: a peer or"
+    )
+    graces = [stalled("a rank", seconds, "a window").grace_seconds for seconds in (0.2, 20, 2000)]
+    assert graces == [2.0, 20, 60.0]
 
 
 @pytest.mark.parametrize(
