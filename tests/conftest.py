@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import settings
-from rank_pool import ROOT, RankPool, launched
+from rank_pool import ROOT, RankPool, forget_mpi, launched
 from requires import require
 from warm_commands import warm_commands
 
@@ -39,8 +39,9 @@ _LONG_FIRST = ("launches", "slurm", "virtual_cluster", "emulator", "builds", "sl
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed all generators, so that random numbers do not depend on the selection of tests."""
+    """Seed all generators, so that random numbers do not depend on the selection of tests, and forget MPI's variables."""
     torch.manual_seed(0)
+    forget_mpi()
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers

@@ -7,6 +7,8 @@ for each number of ranks, and each test gives it work: a program of tests/ranks,
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import itertools
 import os
 import pickle
 import shutil
@@ -37,6 +39,16 @@ _GRACE_SECONDS = 3.0
 def import_path() -> str:
     """The PYTHONPATH of ranks: the package, and the tests' helpers."""
     return os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+
+
+def forget_mpi() -> None:
+    """Unset the variables that MPI sets behind Python's back where it starts without a launcher. A launcher that this process
+    started would take itself for a rank, and end.
+    """
+    variables = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found = itertools.takewhile(lambda variable: variable is not None, (variables[n] for n in itertools.count()))
+    for name in {variable.partition(b"=")[0] for variable in found} - os.environb.keys():
+        os.unsetenv(name)
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[str, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+
 import pytest
-from rank_pool import RankPool, ThreadPool
+from rank_pool import RankPool, ThreadPool, forget_mpi
 from ranks import failing
 
 
@@ -43,3 +46,9 @@ def test_an_assertion_on_a_thread_is_the_tests_own():
     with pytest.raises(AssertionError, match="not what was wanted"):
         ThreadPool(2).run(failing.one_is_wrong, 1)
     assert ThreadPool(3).run(failing.rank_squared) == [0, 1, 4]
+
+
+def test_variables_that_mpi_has_set_in_this_process_do_not_reach_a_launcher() -> None:
+    ctypes.CDLL(None).setenv(b"PMIX_OF_A_TEST", b"1", 1)
+    forget_mpi()
+    assert "PMIX_OF_A_TEST" not in subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
