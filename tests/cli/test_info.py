@@ -61,6 +61,12 @@ def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch,
     assert "training uses numba kernels" in caplog.text
 
 
+def test_the_instruction_set_is_the_one_that_was_asked_for(mpirun):
+    """A launch of its own, because a process reads the variable once, at its start."""
+    asked = library.isas()[0]
+    assert json.loads(mpirun(1, ["-m", "hpcgnn", "info", "--json"], env={"HPCGNN_ISA": asked}).stdout)["isa"] == asked
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("isa", ["mmx", "sve1024"])  # the latter's name is known, but no kernels are compiled for it
 def test_an_instruction_set_that_cannot_run_is_refused_once(mpirun, isa):

@@ -162,3 +162,16 @@ def test_wrong_arguments_are_named():
         ("^compute must", lambda: dense.weight_gradient(x, x, backend="jit", compute="bf16")),
     ]
     assert not_refused(calls) == []
+
+
+def test_products_in_bfloat16_add_in_float32_what_is_beside_them():
+    needs("bf16")
+    *operand, dy = operands((700, 65, 33))
+    operand = [each.requires_grad_() for each in operand]
+    y = dense_product(*operand, compute="bf16")
+    found = (y.detach(), *torch.autograd.grad(y, operand, dy))
+    x, weight, dy_rounded = (each.detach().bfloat16().double() for each in (*operand[:2], dy))
+    bias, plus, dy = operand[2].detach().double(), operand[3].detach().double(), dy.double()
+    wanted = (x @ weight + bias + plus, dy_rounded @ weight.T, x.T @ dy_rounded, dy.sum(0), dy)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)

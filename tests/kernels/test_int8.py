@@ -54,6 +54,7 @@ def test_codes_and_scales(backend: str) -> None:
         for width in drawn.widths_of(turn):
             check_codes(backend, width, 50, *case, seed=turn)
     check_codes(backend, 7, 0, True, False, KEY, seed=6)
+    check_codes(backend, 0, 5, False, False, KEY, seed=7)
     drawn.hold(
         check_codes, backend, 60, width=drawn.widths, count=st.integers(0, 50), has_factor=st.booleans(),
         strided=st.booleans(), key=drawn.keys, seed=drawn.seeds,

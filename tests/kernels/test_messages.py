@@ -57,6 +57,7 @@ def test_rows_are_written_and_read(backend: str) -> None:
             check(width, 70, 0, bits, key, aligned=turn % 3 == 0, seed=turn, on=1 + turn % 3)
     check(1, 70, 70_000, 8, 2**64 - 1, aligned=False, seed=9, on=3)
     check(7, 0, 0, 4, None, aligned=False, seed=16, on=2)
+    check(0, 5, 0, 2, KEY, aligned=False, seed=15, on=2)
     drawn.hold(
         check_message, backend, 60, width=drawn.widths, count=st.integers(0, 70), before=st.sampled_from([0, 300]),
         bits=st.sampled_from(drawn.BITS), key=drawn.keys, aligned=st.booleans(), seed=drawn.seeds, on=drawn.threads,
@@ -117,6 +118,7 @@ def test_sums_of_rows_are_those_of_decoded_rows(backend: str) -> None:
     check(40, 2, 3000, 700, 1, weighted=True, seed=12, on=3)
     check(3, 8, 2, 0, 0, weighted=False, seed=14, on=2)
     check(3, 1, 0, 5, 0, weighted=True, seed=16, on=2)
+    check(0, 4, 2, 4, 0, weighted=False, seed=18, on=2)
 
     drawn.hold(
         check_sums, backend, 60,
@@ -174,6 +176,7 @@ def test_codes_are_written_and_read(backend: str) -> None:
             check(width, 60, 41, aligned=turn % 2 == 0, seed=turn, on=1 + turn % 3)
     check(65, 17_000, 300, aligned=True, seed=5, on=2)
     check(7, 0, 0, aligned=False, seed=7, on=2)
+    check(0, 5, 5, aligned=False, seed=6, on=2)
 
     drawn.hold(
         check_codes, backend, 60,

@@ -18,7 +18,7 @@ import torch
 import trainings
 from rank_pool import ranks_of
 from requires import EVERYTHING
-from trainings import lines, losses, wait_for_epoch, weights
+from trainings import lines_so_far, losses, wait_for_epoch, weights
 from virtual_clusters import LONGEST_SECONDS, ROOT, require_rights, start, virtual_cluster, wait_until
 
 TIMEOUT_SECONDS = 5
@@ -141,7 +141,7 @@ def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
     try:
         wait_for_epoch(broken, 6, job)  # the last of two checkpoints was written after an evaluation
         virtual_cluster("rate", "1mbit", "--name", cluster)
-        wait_until(lambda: most_of_it_exchanges(lines(broken)[-1]), "slow epoch")
+        wait_until(lambda: most_of_it_exchanges(lines_so_far(broken)[-1]), "slow epoch")
         os.kill(process_of(job, 1), signal.SIGKILL)
         _, stderr = job.communicate(timeout=LONGEST_SECONDS)
     finally:
@@ -149,7 +149,7 @@ def test_a_rank_killed_in_mid_exchange_costs_no_more_than_the_last_epochs(
         virtual_cluster("rate", "1gbit", "--name", cluster)
     assert job.returncode > 0, stderr
     assert waited_for(stderr) == {}, "the launcher ends the job; nobody waits for --timeout"
-    epochs = len(lines(broken)) + 3
+    epochs = len(lines_so_far(broken)) + 3
     for name in ("last.pt", "best.pt"):
         assert 0 < torch.load(broken / "checkpoints" / name, weights_only=True)["next_epoch"] <= epochs - 3
     train("broken", "--resume", "--epochs", epochs, graph=parts(2))

@@ -30,8 +30,15 @@ HPCGNN = ["-m", "hpcgnn"]
 
 
 def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The complete lines of a file of the run so far."""
-    path = run / name
+    """The lines of a file of a run that has ended, all of which are complete."""
+    text = (run / name).read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def lines_so_far(run: Path) -> list[dict[str, Any]]:
+    """The complete lines of ``metrics.jsonl`` of a run that goes on, or was killed."""
+    path = run / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
@@ -103,7 +110,7 @@ def start(parts: Path, out: Path, *flags: object, ranks: int = 2) -> subprocess.
 
 def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 90
-    while len(lines(out)) < epoch:
+    while len(lines_so_far(out)) < epoch:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "training never came this far"
         time.sleep(0.005)
