@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,15 +20,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import settings
-from rank_pool import ROOT, RankPool, forget_mpi, launched
+from rank_pool import ROOT, RankPool, forget_mpi, is_open_mpi, launched
 from requires import require
 from warm_commands import warm_commands
-
-from hpcgnn.launch import mpiexec
-
-# Launchers of Open MPI share a folder, and the last one removes it while another may begin: each process of tests has its own.
-_FOLDER = tempfile.TemporaryDirectory(prefix="mpi")
-os.environ |= {"OMPI_MCA_orte_tmpdir_base": _FOLDER.name}
 
 settings.register_profile("repeatable", derandomize=True)  # a failure here can be repeated by others
 settings.load_profile("repeatable")
@@ -101,8 +94,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def python_of_ranks(request: pytest.FixtureRequest) -> str:
     """The Python that starts shared ranks. MPICH gives a rank a connection to its launcher, which a fork elsewhere lacks."""
     _require_launcher()
-    is_open_mpi = "--bind-to" in mpiexec.command(1)  # the flag of Hydra has one hyphen
-    return str(request.getfixturevalue("warm") / "python") if is_open_mpi else sys.executable
+    return str(request.getfixturevalue("warm") / "python") if is_open_mpi() else sys.executable
 
 
 @pytest.fixture(scope="session")

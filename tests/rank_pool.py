@@ -41,6 +41,11 @@ def import_path() -> str:
     return os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
+def is_open_mpi() -> bool:
+    """Return whether the launcher is that of Open MPI."""
+    return "--bind-to" in mpiexec.command(1)  # the flag of MPICH's launcher has one hyphen
+
+
 def forget_mpi() -> None:
     """Unset the variables that MPI sets behind Python's back where it starts without a launcher. A launcher that this process
     started would take itself for a rank, and end.

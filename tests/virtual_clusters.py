@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_pool import ROOT, is_open_mpi
 from requires import require
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "hpcgnn"]
 LONGEST_SECONDS = 60.0
 
@@ -25,8 +25,7 @@ def require_rights() -> None:
     require(os.geteuid() == 0 and capabilities >> 12 & 1 and capabilities >> 21 & 1, "root, to make network namespaces")
     require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI")
-    version = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
-    require("Open MPI" in version or "OpenRTE" in version, "Open MPI")
+    require(is_open_mpi(), "Open MPI")
 
 
 def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:

@@ -27,11 +27,7 @@ def test_what_is_a_terminal(is_launched, on_terminal):
     leader, follower = os.openpty()
     stderr = follower if on_terminal else subprocess.DEVNULL
     command = [*(mpiexec.command(1) if is_launched else []), sys.executable, "-c", ASK]
-    # Without the variables that MPI of a single process in an earlier test set behind Python's back.
-    environment = dict(os.environ)
-    output = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=True
-    ).stdout
+    output = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=True).stdout
     os.close(leader)
     os.close(follower)
     assert output.decode().split() == ["False", str(on_terminal)]

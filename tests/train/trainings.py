@@ -98,8 +98,6 @@ def start(parts: Path, out: Path, *flags: object, ranks: int = 2) -> subprocess.
     words = ["train", parts, "--out", out, *flags]
     return subprocess.Popen(
         [*mpiexec.command(ranks, 1), sys.executable, *HPCGNN, *map(str, words)],
-        # A copy, without the variables that MPI in this process, if another test started it, sets for programs that it starts.
-        env=dict(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
