@@ -1,4 +1,4 @@
-"""Programs for ranks: benches on the stand-in device, in separate processes (see tests/gpu/conftest.py)."""
+"""Programs for ranks: benches on the stand-in device, in separate processes (see ``device_ranks`` in tests/conftest.py)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import small_graphs
 from bench import device_programs
 from bench.contenders import HEADS, WIDTH, assert_aggregated, matrix
 from bench.device_programs import HERE
-from rank_pool import RankPool
 from requires import require_module
 
 from hpcgnn.bench import gemm_contenders, sddmm_contenders
@@ -17,13 +16,9 @@ from hpcgnn.bench.sddmm_contenders import SddmmProblem
 
 
 @pytest.fixture(scope="module")
-def ranks(python_of_ranks):
-    """Ranks of a separate launch; tests/gpu/conftest.py explains why."""
+def ranks(device_ranks):
     require_module("triton")
-    pools: dict[int, RankPool] = {}
-    yield lambda size: pools.setdefault(size, RankPool(size, python_of_ranks))
-    for pool in pools.values():
-        pool.close()
+    return device_ranks
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from ranks import failing
 
 
 @pytest.fixture(scope="module")
-def pool(mpi_ranks):
+def pool(python_of_ranks):
     """A separate pool, because its ranks do not survive these tests."""
-    pool = RankPool(2)
+    pool = RankPool(2, python_of_ranks)
     yield pool
     pool.close()
 
