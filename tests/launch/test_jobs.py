@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -85,8 +84,15 @@ def test_launch_prints_the_scripts(system: str, script: Path) -> None:
 
 
 def start_mpirun_job(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    given: dict[str, Any] = {"env": os.environ | settings, "stdin": subprocess.DEVNULL, "timeout": LONGEST_JOB_SECONDS}
-    return subprocess.run([MPIRUN_JOB], capture_output=True, text=True, check=False, **given)
+    return subprocess.run(
+        [MPIRUN_JOB],
+        env=os.environ | settings,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_JOB_SECONDS,
+        check=False,
+    )
 
 
 def run_mpirun_job(settings: dict[str, str]) -> None:
@@ -324,7 +330,7 @@ def test_slurm_job_goes_on_after_a_signal_and_after_a_preemption(
     (tmp_path / "epochs").write_text(str(epochs))
     assert (Path(endless["RUN"]) / "checkpoints" / "last.pt").exists()
 
-    # By itself Slurm waits for two minutes. It refuses a job that starts in the same second in which it was requeued:
+    # By itself this Slurm waits for 16 seconds. It refuses a job that starts in the same second in which it was requeued:
     # credentials have times in whole seconds, and older ones were revoked ("Job credential revoked").
     job.command("scontrol", "update", f"JobId={job.id}", "StartTime=now+3")
     job.wait()

@@ -383,7 +383,7 @@ def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], hpcgn
     wait_until(lambda: any(each.stat().st_size for each in folder.rglob("metrics.jsonl")), folder)
     command("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
     wait_until(lambda: "JobState=PENDING" in command("scontrol", "show", "job", task), folder)
-    command("scontrol", "update", f"JobId={task}", "StartTime=now+3")  # Slurm itself waits for two minutes
+    command("scontrol", "update", f"JobId={task}", "StartTime=now+3")  # by itself, this Slurm waits for 16 seconds
     wait_until(lambda: finished(folder), folder)
     assert "Restarts=1" in command("scontrol", "show", "job", task)
 
