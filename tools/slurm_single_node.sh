@@ -11,7 +11,8 @@ Needs root and Debian's slurm-wlm and munge (make deps-debian). Keeps keys, conf
 leaves the machine's own /etc/slurm and /etc/munge alone. Commands find this Slurm through
 SLURM_CONF=DIRECTORY/slurm.conf. Accounting is off: ask `scontrol show job`, not sacct.
 
-Jobs of the partition "urgent" preempt those of "main", which have a grace period of 20 seconds.
+Jobs of the partition "urgent" preempt those of "main", which have a grace period of 20 seconds. Requeued jobs
+begin again after 16 seconds, where Slurm's default is two minutes.
 
 GPUS: the node claims to have so many, with nothing behind them: ranks find them in their environment, as real ones.
 TEXT
