@@ -72,12 +72,15 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
 @pytest.mark.mpi
 def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
     """All links are within one node, because there is no network here."""
-    found = mpi_ranks(3).run(measure_links)
-    costs = found[0]
-    assert found == [costs] * 3
-    if costs is not None:  # as on a busy machine, whose measurements fit no line
-        assert set(costs.seconds_per_byte) == {"node"}
-        assert costs.seconds_per_byte["node"] > 0
+    for _ in range(20):  # times that are measured on a busy machine may fit no line
+        found = mpi_ranks(3).run(measure_links)
+        costs = found[0]
+        assert found == [costs] * 3
+        if costs is not None:
+            break
+    assert costs is not None
+    assert set(costs.seconds_per_byte) == {"node"}
+    assert costs.seconds_per_byte["node"] > 0
 
 
 PLACEMENTS = [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 0, 0, 0, 4], [0]]
