@@ -113,10 +113,11 @@ def check_epochs(lines: list[dict[str, Any]], path: Path) -> None:
 
 
 def text_of(path: Path, errors: str = "strict") -> str:
-    """The text of a file. errors: Python's name of a treatment of bytes that are not UTF-8, ``strict`` to refuse them.
+    """The text of a file, without a byte order mark. errors: Python's name of a treatment of bytes that are not UTF-8, ``strict``
+    to refuse them.
 
     Raises:
-        HpcgnnError: where the file cannot be read.
+        HpcgnnError: where the file cannot be read, or is no text in UTF-8.
     """
     try:
         is_odd = (
@@ -124,12 +125,14 @@ def text_of(path: Path, errors: str = "strict") -> str:
         )  # reading a device may never end, and opening a pipe may wait forever
         if is_odd and path.parent != Path("/dev/fd"):  # a shell passes <(...) as a file there
             raise HpcgnnError(f"cannot read {path}: it is not a file")
-        with path.open(encoding="utf-8", errors=errors) as stream:
+        with path.open(encoding="utf-8-sig", errors=errors) as stream:
             return stream.read()
     except OSError as error:
         raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise HpcgnnError(f"cannot read {path}: it is not text in UTF-8 (byte {error.start})") from error
+        is_wide = bytes(error.object[:2]) in (b"\xff\xfe", b"\xfe\xff")
+        told = "in UTF-16, not in UTF-8: save it as UTF-8" if is_wide else f"not text in UTF-8 (byte {error.start})"
+        raise HpcgnnError(f"cannot read {path}: it is {told}") from error
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -88,6 +88,15 @@ def test_what_cannot_be_read_is_named(tmp_path):
     assert text_of(path, "surrogateescape") == "ab\udcff"
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "file"
+    path.write_text('{"epoch": 1}', encoding="utf-8-sig")
+    assert read_json(path, Line).epoch == 1
+    path.write_text('{"epoch": 1}', encoding="utf-16")
+    with pytest.raises(HpcgnnError, match="cannot read .*file: it is in UTF-16, not in UTF-8: save it as UTF-8"):
+        read_json(path, Line)
+
+
 def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(HpcgnnError, match="it is not a file"):

@@ -21,7 +21,7 @@ from hpcgnn.data.features import DENSE, Features, make_features, parse_features,
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
 from hpcgnn.data.node_checks import NodeChecker
 from hpcgnn.data.schema import FULL
-from hpcgnn.data.sources import Source, open_source
+from hpcgnn.data.sources import Source, SourceInfo, open_source
 from hpcgnn.data.split import make_split, parse_split
 from hpcgnn.data.spool import Spool
 from hpcgnn.errors import HpcgnnError
@@ -118,7 +118,7 @@ def write_graph(
         graph = opened(temporary.parent)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
             checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
-            notes = checker.finish(meta.has_masks)
+            notes = [*graph.info.notes, *_first_id_note(graph.info, edges), *checker.finish(meta.has_masks)]
         sealing.seal(temporary)
     return ConvertSummary(
         path=str(output),
@@ -149,6 +149,16 @@ def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, prog
             "same weight"
         )
     return edges
+
+
+def _first_id_note(info: SourceInfo, edges: SortedEdges) -> list[str]:
+    """A note about a list of edges whose ids may count from 1; in a source with features or labels, their rows are the nodes."""
+    if not edges.smallest or info.fixed_ids or info.num_features or info.num_classes:
+        return []
+    return [
+        f"the smallest node id is {edges.smallest}, so node 0 has no edges: if ids count from {edges.smallest} in this source, "
+        f"subtract {edges.smallest} from all of them"
+    ]
 
 
 def _write(

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.data.arrays import as_float32
 from hpcgnn.data.random_kernels import asymmetry
 from hpcgnn.data.spool import Spool
 from hpcgnn.errors import HpcgnnError
 
 EdgeChunk = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""``(src, dst, weight)``: (n,) int64, (n,) int64, (n,) float32 or None."""
+"""``(src, dst, weight)``: (n,) int64, (n,) int64, (n,) numbers or None; the weights become float32."""
 
 MAX_NODES = 3_037_000_499  # the largest N whose N * N fits into an int64
 GROUP_EDGES = 1 << 21
 _RANGES = 4096
+_EXACT_FLOAT32, _LARGEST_INT = 2**24, 2**63  # whole numbers up to the first are exact in float32
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class EdgeOptions:
 
 @dataclass
 class SortedEdges:
-    """CSR by destination on disk. ``symmetric``: every edge has its reverse, as many times and with the same weights."""
+    """CSR by destination on disk. ``symmetric``: every edge has its reverse, as many times and with the same weights.
+    ``smallest``: the smallest id in the edges of the source, None without edges."""
 
     indptr: Spool
     indices: Spool
     weights: Spool | None
     symmetric: bool = False
+    smallest: int | None = None
 
     @property
     def num_edges(self) -> int:
@@ -81,7 +85,7 @@ def sort_edges(
         group_edges: the number of edges that are sorted at a time.
 
     Raises:
-        HpcgnnError: for ids out of range, and weights that are not finite.
+        HpcgnnError: for ids out of range, weights that are not finite, and whole numbers as weights that float32 cannot hold.
     """
     if not 0 < num_nodes <= MAX_NODES:
         raise HpcgnnError(f"{where} has {num_nodes:,} nodes: hpcgnn converts graphs of 1 to {MAX_NODES:,} nodes")
@@ -94,6 +98,7 @@ def sort_edges(
             spill.add(src, dst, weight)
             advance(src.size)
         _drain(spill, result, options, group_edges)
+        result.smallest = spill.smallest
     except BaseException:
         result.close()
         raise
@@ -135,9 +140,13 @@ class _Spill:
         self._weights = Spool(folder, np.float32) if weighted else None
         self._bounds: list[np.ndarray] = []
         self._edges_seen = 0
+        self.smallest: int | None = None
 
-    def add(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
+    def add(self, src: np.ndarray, dst: np.ndarray, given: np.ndarray | None) -> None:
+        weight = None if given is None else as_float32(given)
         self._check(src, dst, weight)
+        if given is not None and weight is not None:
+            self._check_digits(src, dst, given, weight)
         self._edges_seen += src.size
         keys = dst * self.num_nodes + src
         if self._both_ways:
@@ -183,8 +192,10 @@ class _Spill:
         return out
 
     def _check(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
-        for ids in (src, dst):
-            if ids.size and (ids.min() < 0 or ids.max() >= self.num_nodes):
+        for ids in (src, dst) if src.size else ():
+            smallest = int(ids.min())
+            self.smallest = smallest if self.smallest is None else min(smallest, self.smallest)
+            if smallest < 0 or ids.max() >= self.num_nodes:
                 bad = int(np.flatnonzero((ids < 0) | (ids >= self.num_nodes))[0])
                 raise HpcgnnError(
                     f"{self._where}: edge {self._edges_seen + bad:,} is {src[bad]} -> {dst[bad]}, "
@@ -195,6 +206,19 @@ class _Spill:
             raise HpcgnnError(
                 f"{self._where}: edge {self._edges_seen + bad:,} ({src[bad]} -> {dst[bad]}) has weight {weight[bad]}: "
                 "weights must be finite float32 numbers"
+            )
+
+    def _check_digits(self, src: np.ndarray, dst: np.ndarray, given: np.ndarray, weight: np.ndarray) -> None:
+        """Refuse whole numbers whose last digits float32 does not hold: these are times or ids, and not weights."""
+        if given.dtype == np.float32 or not np.any(is_large := np.abs(weight) >= _EXACT_FLOAT32):
+            return
+        large, stored = given[is_large].astype(np.float64), weight[is_large].astype(np.float64)
+        lost = (large != stored) & (large == np.trunc(large)) & (np.abs(large) < _LARGEST_INT)
+        if lost.any():
+            bad = int(np.flatnonzero(is_large)[lost.argmax()])
+            raise HpcgnnError(
+                f"{self._where}: edge {self._edges_seen + bad:,} ({src[bad]} -> {dst[bad]}) has weight {int(given[bad])}, "
+                f"of which float32 would keep {weight[bad]:.0f}: leave out a column of times or ids, or divide all weights"
             )
 
 

@@ -42,6 +42,11 @@ def check_refused(source, folder, sentence, **options):
     return str(error.value)
 
 
+def notes_of(source, folder, **options):
+    """The notes of a conversion."""
+    return convert(source, folder / "out.h5", ConvertOptions(force=True, **options)).notes
+
+
 def check_same(content, x, y, masks):
     """Check the values of nodes in the content of a graph file."""
     assert np.array_equal(content[2], x)

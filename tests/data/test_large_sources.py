@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 
 import numpy as np
 import pytest
 from bv_writer import Writer, delta, gamma, unary, zeta
-from helpers import check_refused, converted, pairs, weighted
+from helpers import check_refused, converted, notes_of, pairs, weighted
 from requires import require_module
 
 from hpcgnn.data.sources import open_source, webgraph
@@ -209,12 +210,18 @@ def test_parquet(tmp_path, arcs, statistics, has_weight):
 
 
 def test_parquet_with_other_names(tmp_path, arcs):
-    columns = {"from": arcs[:, 0], "to": arcs[:, 1], "w": np.ones(5000, np.int8)}
+    columns = {"page": arcs[:, 0], "link": arcs[:, 1], "strength": np.ones(5000, np.int8)}
     source = write_parquet(tmp_path / "edges.parquet", columns)
-    check_refused(source, tmp_path, "has no column source or src; it has from, to, w")
-    meta, edges, *_ = converted(f"{source}?source=from&target=to&weight=w&nodes=999", tmp_path)
+    check_refused(
+        source, tmp_path, "has no column for the source, such as source; it has page, link, strength: name it"
+    )
+    meta, edges, *_ = converted(f"{source}?source=page&target=link&weight=strength&nodes=999", tmp_path)
     assert (meta.num_nodes, meta.weighted) == (999, True)
     assert pairs(edges) == pairs(arcs)
+    source = write_parquet(tmp_path / "named.parquet", {"time": arcs[:, 0], "to": arcs[:, 1], "src": arcs[:, 0]})
+    assert pairs(converted(source, tmp_path)[1]) == pairs(arcs)
+    columns = "named.parquet: column 'to' is the target, column 'src' is the source; not read: column 'time'$"
+    assert re.search(columns, notes_of(source, tmp_path)[0])
 
 
 def test_parquet_that_is_wrong(tmp_path, arcs):
@@ -229,3 +236,20 @@ def test_parquet_that_is_wrong(tmp_path, arcs):
     check_refused(source, tmp_path, f"{path} cannot be read as Parquet at its footer")
     path.write_bytes(whole[:2000] + b"\xff" * 900 + whole[2900:])
     check_refused(source, tmp_path, "at row group")
+
+
+@pytest.mark.parametrize("kind", ["edgelist", "binedges", "parquet"])
+def test_ids_that_count_from_1_are_told(tmp_path, kind):
+    path, ids = tmp_path / "edges", np.array([[1, 2], [2, 3]])
+    for first, told in ((1, ["the smallest node id is 1, so node 0 has no edges"]), (0, [])):
+        if kind == "parquet":
+            source = write_parquet(path, {"src": ids[:, 0], "dst": ids[:, 1]})
+        else:
+            np.savetxt(path, ids, "%d") if kind == "edgelist" else ids.tofile(path)
+            source = f"{kind}:{path}"
+        assert [note.partition(":")[0] for note in notes_of(source, tmp_path) if "smallest" in note] == told, first
+        ids -= 1
+    path.write_text(
+        "%%MatrixMarket matrix coordinate real general\n3 3 1\n3 2 1\n"
+    )  # the format says that ids count from 1
+    assert notes_of(f"mtx:{path}", tmp_path) == []

@@ -1,6 +1,8 @@
 """Edge lists, METIS and MatrixMarket, compared with networkx and SciPy."""
 
+import bz2
 import gzip
+import lzma
 import os
 import tracemalloc
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from helpers import check_refused, converted, pairs, weighted
+from helpers import check_refused, converted, notes_of, pairs, weighted
 
+from hpcgnn.data.signatures import OTHER_COMPRESSED
 from hpcgnn.data.sources import lines
 from hpcgnn.data.sources.metis import MetisSource
 
@@ -33,6 +36,94 @@ def test_edge_list_equals_networkx(tmp_path, zipped, delimiter):
     assert pairs(edges) == sorted(graph.edges)
     assert meta.directed
     assert (x, y, masks) == (None, None, None)
+
+
+PANDAS = ",src,dst\n0,5,6\n1,6,7\n2,7,5\n"
+BARE = "column 1 is the source, column 2 is the target"
+NAMED = "column 'src' is the source, column 'dst' is the target"
+# Text, edges (with weights), the note about columns.
+COLUMNS = {
+    "two columns": ("5 6\n6 7\n7 5\n", 2, BARE),
+    "three columns": ("5 6 1\n6 7 1.5\n7 5 2\n", 3, f"{BARE}, column 3 is the weight"),
+    "an index of pandas": (PANDAS, 2, f"{NAMED}; not read: column 1 (no name)"),
+    "an index of pandas, and a comment": (f"#{PANDAS}", 2, f"{NAMED}; not read: column 1 (no name)"),
+    "an index of R": (
+        PANDAS.replace("src", '"src"').replace("\n0,", '\n"1",'),
+        2,
+        f"{NAMED}; not read: column 1 (no name)",
+    ),
+    "an index beside unknown names": (
+        PANDAS.replace("src", "a").replace("dst", "b"),
+        2,
+        "column 'a' is the source, column 'b' is the target; not read: column 1 (no name)",
+    ),
+    "a time": (
+        "src dst timestamp\n5 6 1600000001\n6 7 1600000002\n7 5 1\n",
+        2,
+        f"{NAMED}; not read: column 'timestamp'",
+    ),
+    "text": ('src,dst,"what, why"\n5,6,"a, b"\n6,7,\n7,5,c\n', 2, f"{NAMED}; not read: column 'what, why'"),
+    "another order": (
+        "Weight\tTo\tFrom\n1\t6\t5\n1.5\t7\t6\n2\t5\t7\n",
+        3,
+        "column 'Weight' is the weight, column 'To' is the target, column 'From' is the source",
+    ),
+    "SNAP": (
+        "# Nodes: 3\n# FromNodeId\tToNodeId\n5\t6\n6\t7\n7\t5\n",
+        2,
+        "column 'FromNodeId' is the source, column 'ToNodeId' is the target",
+    ),
+    "a comment with other words": ("# of 3\n5 6\n6 7\n7 5\n", 2, BARE),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_what_each_column_of_an_edge_list_is_taken_for_is_told(tmp_path, case):
+    text, columns, note = COLUMNS[case]
+    path = tmp_path / "edges.csv"
+    path.write_text(text)
+    meta, edges, *_ = converted(f"edgelist:{path}", tmp_path)
+    assert meta.weighted == (columns == 3)
+    assert weighted(edges) == [edge[:columns] for edge in [(5, 6, 1.0), (6, 7, 1.5), (7, 5, 2.0)]]
+    assert notes_of(f"edgelist:{path}", tmp_path)[0] == f"{path}: {note}"
+
+
+def test_columns_are_chosen_by_name(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text("a,b,c,src\n0,1,2.5,7\n")
+    _, edges, *_ = converted(f"edgelist:{path}?source=a&target=b&weight=c", tmp_path)
+    assert weighted(edges) == [(0, 1, 2.5)]
+
+
+MARK = b"\xef\xbb\xbf"
+TEXTS = {
+    "edgelist": "0 1\n1 0\n",
+    "metis": "2 1\n2\n1\n",
+    "mtx": "%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 2\n2 1\n",
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_text_with_a_byte_order_mark_and_compressed(tmp_path, kind, compress):
+    path, text = tmp_path / "graph", TEXTS[kind].encode()
+    for mark in (b"", MARK):
+        path.write_bytes(compress(mark + text))
+        assert pairs(converted(f"{kind}:{path}", tmp_path)[1]) == [(0, 1), (1, 0)]
+    path.write_bytes(compress(TEXTS[kind].encode("utf-16")))
+    check_refused(f"{kind}:{path}", tmp_path, "is text in UTF-16: make it UTF-8 with `iconv -f UTF-16 -t UTF-8 FILE`$")
+    if compress is not bytes:
+        path.write_bytes(compress(text)[:-6])
+        check_refused(f"{kind}:{path}", tmp_path, f"{path} cannot be read as ")
+
+
+@pytest.mark.parametrize("signature", OTHER_COMPRESSED)
+def test_text_that_another_program_has_compressed_is_named(tmp_path, signature):
+    name, command = OTHER_COMPRESSED[signature]
+    path = tmp_path / "graph"
+    path.write_bytes(signature + b"junk")
+    for kind in TEXTS:
+        check_refused(f"{kind}:{path}", tmp_path, rf"is compressed by {name}: unpack it first \(`{command} FILE`\)")
 
 
 @pytest.mark.usefixtures("tiny_blocks")
@@ -157,7 +248,20 @@ REFUSED = {
         ("0 1\n# c\n1 2\n2 0\n0 2\n0 1.5\n", "line 6: '0 1.5': node id '1.5' is not a whole number"),
         ("0 1\n0 -1\n", "edge 1 is 0 -> -1"),
         ("0 1\n1 x\n", "node id 'x' is not a whole number of at most 64 bits$"),
-        ("from,to\n0,1\n", "line 1: .* of at most 64 bits: begin the line with # if it names the columns$"),
+        ("0 1\n1 2,x\n", "line 2: '1 2,x': node id '2,x' is not a whole number of at most 64 bits$"),
+        ("alice bob\nbob carol\n", "line 2: 'bob carol': node id 'bob' is not"),
+        ("from,at\n0,1\n", "has the columns from, at, and none of them is known to be the target .* .target=COLUMN$"),
+        ("a,b,c\n0,1,1\n", "has the columns a, b, c, and none of them is known to be the source .* .source=COLUMN$"),
+        ("src,dst\n0,1\n\n1,2,3\n", "line 4: '1,2,3' has 3 columns, but the lines before have 2"),
+        (
+            "0 1 1\n1 2 1600000001\n",
+            "edge 1 .1 -> 2. has weight 1600000001, of which float32 would keep 1600000000: leave",
+        ),
+        ("0 1 -16777217\n", "has weight -16777217, of which float32 would keep -16777216"),
+        (
+            "0 1 1600000001000000001\n",
+            "has weight 1600000001000000000, of which float32 would keep 1599999974890799104",
+        ),
         ("0 1\n1 2 3\n", "line 2: '1 2 3' has 3 columns, but the lines before have 2"),
         ("0 1 2 3\n", "has 4 columns"),
         ("0\n", "has 1 columns"),
@@ -208,6 +312,9 @@ REFUSED = {
         (REAL + "2 2 1\n1 1 nan\n", "has weight nan"),
         ("hello\n", "cannot be read as MatrixMarket"),
     ],
+    "edgelist?source=a": [("0 1\n", "has no line that names its columns, so leave source= out")],
+    "edgelist?weight=a": [("src dst\n0 1\n", "has no column 'a'; it has src, dst")],
+    "edgelist?weight=src": [("src dst\n0 1\n", "one column cannot be two of source, target and weight")],
     "edgelist?nodes=3": [("0 1\n1 4\n", "edge 1 is 1 -> 4, but node ids run from 0 to 2")],
 }
 

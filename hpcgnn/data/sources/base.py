@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.arrays import as_float32, feature_array, label_array, mask_array
+from hpcgnn.data.arrays import feature_array, label_array, mask_array
 from hpcgnn.data.edges import MAX_NODES, EdgeChunk
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.data.sources.spec import is_file
@@ -31,6 +32,7 @@ class SourceInfo:
     num_edges: None if only reading the edges tells their number. x_nnz: number of nonzeros of sparse features, None for dense
     ones. x_dtype: ``float32`` or ``float16``, of dense features in the file. default_split: the rule of the split if there are no
     masks and the user gives no rule. both_ways: the format requires every edge to have its reverse, of the same weight.
+    fixed_ids: the format says whether ids count from 0 or 1. notes: phrases for users about what was read, and how.
     """
 
     num_nodes: int
@@ -45,6 +47,8 @@ class SourceInfo:
     default_split: str | None = None
     seed: int | None = None
     both_ways: bool = False
+    fixed_ids: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Source(Protocol):
@@ -140,7 +144,7 @@ class ArraySource:
         for first in range(0, self._edge_index.shape[1], chunk_edges):
             part = slice(first, first + chunk_edges)
             src, dst = self._edge_index[:, part].astype(np.int64)
-            yield src, dst, None if self._weight is None else as_float32(self._weight[part])
+            yield src, dst, None if self._weight is None else self._weight[part]
 
     def features(self, first: int, last: int) -> Rows | None:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -190,6 +194,11 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         yield
     except HpcgnnError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error, *_lzma_errors()) as error:
         detail = " ".join(str(error).split()) or type(error).__name__
         raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error
+
+
+def _lzma_errors() -> tuple[type[Exception], ...]:
+    lzma = sys.modules.get("lzma")  # not imported here, because a Python may be built without it
+    return (lzma.LZMAError,) if lzma else ()

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcgnn.data.edges import EdgeChunk
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
+from hpcgnn.data.sources.edge_columns import ROLES, EdgeColumns
 from hpcgnn.data.sources.lines import LONGEST_LINE, blocks, open_text
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.data.sources.text import parse_lines
@@ -41,19 +42,20 @@ class MatrixMarketSource(StructureSource):
             num_nodes=agreed_nodes(str(path), rows, self._entries, nodes),
             num_edges=None if self._mirrored else self._entries,
             weighted=field != "pattern",
+            fixed_ids=True,
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
-        found, columns = 0, 3 if self.info.weighted else 2
+        found, columns = 0, EdgeColumns(ROLES if self.info.weighted else ROLES[:2], None)
         with reading(self._path, "MatrixMarket"), open_text(self._path) as file:
             file.readline(LONGEST_LINE)
             line_number = 2 + _after_comments(file)[1]
             for lines in blocks(file, LONGEST_LINE, chunk_edges * _CHARACTERS_PER_ENTRY):
                 data = [line for line in lines if line.strip() and not line.startswith("%")]
                 if data:
-                    row, column, value = parse_lines(data, columns, None, lines, line_number, self._path)
-                    yield self._mirror(row - 1, column - 1, value if columns == 3 else None)
+                    row, column, value = parse_lines(data, columns, lines, line_number, self._path)
+                    yield self._mirror(row - 1, column - 1, value if columns.weighted else None)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
             raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")

@@ -42,7 +42,9 @@ class MetisSource(StructureSource):
         self._skip = int(digits[0]) + constraints * int(digits[1])
         # Each node has a line in the file, even if it is empty, and each neighbour a number, so the announced counts are compared
         # with the file before memory is allocated for them.
-        self.info = SourceInfo(int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True)
+        self.info = SourceInfo(
+            int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True, fixed_ids=True
+        )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -75,7 +77,7 @@ class MetisSource(StructureSource):
         place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
         is_neighbour = (place >= 0) & (place % stride == 0)
         src = np.repeat(np.arange(first, first + len(rows)), (counts - self._skip) // stride)
-        weight = numbers[(place >= 0) & (place % stride == 1)].astype(np.float32) if stride == 2 else None
+        weight = numbers[(place >= 0) & (place % stride == 1)] if stride == 2 else None
         dst = numbers[is_neighbour] - 1
         outside = (dst < 0) | (dst >= self.info.num_nodes)
         if outside.any():

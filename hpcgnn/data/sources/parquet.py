@@ -1,26 +1,26 @@
 """``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``.
 
-The default columns are ``source`` and ``target``, or ``src`` and ``dst``, which have whole numbers, and ``weight``, if there is
-one. The table is read batch by batch, in the memory of the compressed columns of one row group. The number of nodes is
-``?nodes=N``, or follows from the largest id, which is taken from the file's statistics if it has them.
+The default columns are ``source`` and ``target``, or others of :data:`hpcgnn.data.sources.edge_columns.USUAL_NAMES`, of whole
+numbers, and ``weight``, if there is one. The table is read batch by batch, in the memory of the compressed columns of one row
+group. The number of nodes is ``?nodes=N``, or follows from the largest id, which is taken from the file's statistics if it has
+them.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.arrays import as_float32
 from hpcgnn.data.edges import EdgeChunk
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file
+from hpcgnn.data.sources.edge_columns import ROLES, USUAL_NAMES, WEIGHT, EdgeColumns, columns_by_name, roles_in_order
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
-
-_NAMES = {"source": ("source", "src"), "target": ("target", "dst"), "weight": ("weight",)}
 
 
 class ParquetEdges(StructureSource):
@@ -29,17 +29,17 @@ class ParquetEdges(StructureSource):
     def __init__(self, path: Path, asked: dict[str, str | None], num_nodes: int) -> None:
         self._path = path
         with self._open() as file:
-            self._columns = _chosen(path, file.schema_arrow, asked)
+            self._columns, note = _chosen(path, file.schema_arrow, asked)
             num_edges = file.metadata.num_rows
             if not num_nodes and not num_edges:
                 raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
             largest = None if num_nodes else _largest_told(file.metadata, self._columns[:2])
-        self.info = SourceInfo(num_nodes, num_edges, weighted=len(self._columns) == 3)
+        self.info = SourceInfo(num_nodes, num_edges, weighted=len(self._columns) == 3, notes=(f"{path}: {note}",))
         if not num_nodes:
             if largest is None:
                 largest = max(int(max(src.max(), dst.max())) for src, dst, _ in self.edges() if src.size)
             num_nodes = agreed_nodes(str(path), largest + 1, num_edges, 0)
-            self.info = SourceInfo(num_nodes, num_edges, weighted=self.info.weighted)
+            self.info = replace(self.info, num_nodes=num_nodes)
 
     @contextlib.contextmanager
     def _open(self, place: str = "its footer") -> Iterator[Any]:
@@ -75,7 +75,7 @@ class ParquetEdges(StructureSource):
                 raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
             arrays.append(column.to_numpy(zero_copy_only=False))
         src, dst, *weight = arrays
-        return src.astype(np.int64), dst.astype(np.int64), as_float32(weight[0]) if weight else None
+        return src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None
 
 
 def open_parquet(spec: Spec, folder: Path) -> ParquetEdges:
@@ -84,32 +84,34 @@ def open_parquet(spec: Spec, folder: Path) -> ParquetEdges:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
-    asked = {role: spec.take(role) for role in _NAMES}
+    asked = {role: spec.take(role) for role in ROLES}
     return ParquetEdges(existing_file(spec.name, "parquet"), asked, spec.take_int("nodes", 0))
 
 
-def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str, ...]:
-    """The names of the columns of sources, targets and, if there are any, weights. Raises HpcgnnError for columns of wrong
-    types."""
+def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tuple[str, ...], str]:
+    """The names of the columns of sources, targets and, if there are any, weights, and a phrase about all columns. Raises
+    HpcgnnError for columns of wrong types."""
     from pyarrow import types
 
-    chosen = []
-    for role, usual in _NAMES.items():
-        name = asked[role]
-        names = usual if name is None else (name,)
-        found = next((candidate for candidate in names if candidate in schema.names), None)
-        if found is None and (role != "weight" or name is not None):
-            raise HpcgnnError(
-                f"{path} has no column {' or '.join(names)}; it has {', '.join(schema.names) or 'none'}: name it with "
-                f"?{role}=COLUMN"
+    found = columns_by_name(schema.names, asked)
+    for role, name in asked.items():
+        if role not in found and (role != WEIGHT or name is not None):
+            wanted = (
+                f"no column {name}" if name is not None else f"no column for the {role}, such as {USUAL_NAMES[role][0]}"
             )
-        if found is None:
-            continue
-        kind = schema.field(found).type
-        if not (types.is_integer(kind) or (role == "weight" and types.is_floating(kind))):
-            raise HpcgnnError(f"{path}: column {found} is of {kind}, but it should be of whole numbers")
-        chosen.append(found)
-    return tuple(chosen)
+            raise HpcgnnError(
+                f"{path} has {wanted}; it has {', '.join(schema.names) or 'none'}: name it with ?{role}=COLUMN"
+            )
+    for role, place in found.items():
+        kind = schema.field(place).type
+        if not (types.is_integer(kind) or (role == WEIGHT and types.is_floating(kind))):
+            raise HpcgnnError(
+                f"{path}: column {schema.names[place]} is of {kind}, but it should be of whole numbers"
+                + " or of float32 or float64" * (role == WEIGHT)
+            )
+    roles = roles_in_order(found, len(schema.names))
+    names = tuple(schema.names[found[role]] for role in ROLES if role in found)
+    return names, EdgeColumns(roles, ",", tuple(schema.names)).note()
 
 
 def _largest_told(metadata: Any, columns: tuple[str, ...]) -> int | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.data.edges import MAX_NODES, EdgeChunk
+from hpcgnn.data.signatures import UTF8_MARK
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, reading
 from hpcgnn.data.sources.slabs import FileBytes
 from hpcgnn.data.sources.spec import Spec, is_file
@@ -26,6 +27,7 @@ _CODES = {"UNARY": 0, "GAMMA": 1, "DELTA": 2, "ZETA": 3}
 _USUAL = {"OUTDEGREES": 1, "BLOCKS": 1, "RESIDUALS": 3, "BLOCK_COUNT": 1, "REFERENCES": 0}
 _SLAB_BYTES = 8 << 20
 _LONGEST_PROPERTIES = 1 << 16
+_MARK = UTF8_MARK.decode("latin-1")
 _LARGEST_WINDOW, _LARGEST_K = 1 << 12, 30
 
 
@@ -51,7 +53,7 @@ class BvGraph(StructureSource):
             raise HpcgnnError(
                 f"{self._path} was cut short, or does not belong to {told.path}: it has {bits:,} bits for {nodes:,} nodes"
             )
-        self.info = SourceInfo(nodes, arcs)
+        self.info = SourceInfo(nodes, arcs, fixed_ids=True)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """See :class:`hpcgnn.data.sources.base.Source`."""
@@ -156,7 +158,7 @@ class _Properties:
 def _properties(path: Path) -> _Properties:
     values = {}
     with reading(path, "properties"), path.open(encoding="latin-1") as file:
-        for line in file.read(_LONGEST_PROPERTIES).splitlines():
+        for line in file.read(_LONGEST_PROPERTIES).removeprefix(_MARK).splitlines():
             name, equals, value = line.partition("=")
             if equals and not line.lstrip().startswith(("#", "!")):
                 values[name.strip()] = value.strip()
