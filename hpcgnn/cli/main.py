@@ -103,12 +103,13 @@ def main() -> None:
     # With colorama installed, numba would write colour codes at exit, even if stdout is a file.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     # Listen before anything else, because an early SIGUSR1 would kill the rank; launchers stop ranks with SIGTERM.
-    stop = StopRequest().listen().listen_to_interruptions()
+    stop = StopRequest().listen()
+    stop.listen_to_interruptions(lambda: _say_interrupted_and_leave(stop))
     try:
         code = _run(stop)
         answer_interruptions(lambda *_: os._exit(_INTERRUPTED))  # Python's exit prints exceptions, and goes on
     except KeyboardInterrupt:
-        _leave_interrupted(stop.advice)
+        _leave_interrupted(stop)
     sys.exit(code)
 
 
@@ -119,7 +120,7 @@ def _run(stop: StopRequest) -> int:
         return cli.main(standalone_mode=False, obj=stop)
     except Exception as error:  # click makes an Abort of KeyboardInterrupt
         if stop.interrupted or isinstance(error, click.exceptions.Abort):
-            _leave_interrupted(stop.advice)
+            _leave_interrupted(stop)
         _leave_after(error)
     finally:
         stop.ignore()
@@ -197,10 +198,16 @@ def _leave_with(error: HpcgnnError) -> NoReturn:
     sys.exit(1)
 
 
-def _leave_interrupted(advice: str) -> NoReturn:
+def _leave_interrupted(stop: StopRequest) -> NoReturn:
     """Exit at once, without MPI_Finalize, which the other ranks may never reach. Launchers may repeat the signal meanwhile."""
     answer_interruptions(signal.SIG_IGN)
+    _say_interrupted_and_leave(stop)
+
+
+def _say_interrupted_and_leave(stop: StopRequest) -> NoReturn:
+    """The same, in any thread."""
     if job.launcher_rank() == 0:
+        advice = stop.advice()
         _say(f"stopped by a signal{': ' if advice else ''}{advice}")
     else:
         time.sleep(_GRACE_SECONDS / 2)

@@ -92,7 +92,7 @@ def run(
     left = runner.missing(study, folder)
     total = sum(run.key in only for run in left) if only else len(left)
     if ctx.obj is not None:
-        ctx.obj.advice = f"finished runs are recorded in {folder}; the same command runs the others"
+        ctx.obj.advice = lambda: f"finished runs are recorded in {folder}; the same command runs the others"
     say: Callable[[str], None] = (lambda sentence: None) if quiet or as_json else console.note
     with console.progress(f"study {study.name}", total, quiet=quiet or as_json) as advance:
         outcome = runner.run_all(

@@ -26,6 +26,7 @@ from hpcgnn.nn.config import ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.settings import AdaQPSettings
 from hpcgnn.stop import StopRequest
+from hpcgnn.train import checkpoint
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.file_names import LINK_COSTS
 from hpcgnn.train.links import split_links
@@ -72,13 +73,21 @@ def run(ctx: click.Context, asked: Asked, settings: dict[str, Any], may_be_unuse
     keep_freed_memory()  # allocations have the same sizes from here on; memory of reading and planning was returned before
     if world.rank == 0:
         _write_config(trainer, asked, config)
-    ctx.obj.advice = f"the last checkpoint is in {asked.out}/checkpoints; --resume continues from it"
+    ctx.obj.advice = lambda: advice(asked.out)
     summary = _fit(trainer, asked)
     world.close()
     if world.rank == 0 and asked.as_json:
         print(json.dumps(summary))
     elif world.rank == 0 and not asked.quiet:
         _show(summary, asked.out)
+
+
+def advice(out: Path) -> str:
+    """A sentence for the user of a training that a signal has ended."""
+    checkpoints = checkpoint.folder(out)
+    if (checkpoints / checkpoint.LAST).exists():
+        return f"the last checkpoint is in {checkpoints}; --resume continues from it"
+    return f"there is no checkpoint in {out} yet; --resume starts with epoch 0 (--checkpoint-every N writes one every N epochs)"
 
 
 def _write_config(trainer: Trainer, asked: Asked, config: RunConfig) -> None:

@@ -50,6 +50,8 @@ SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
     ("place", "rank", "said"),
     [
         ("in_conversion_of_ctypes", 0, SENTENCE),
+        ("in_a_long_call", 0, SENTENCE),
+        ("in_a_long_call", 1, ""),
         ("in_finaliser", 0, SENTENCE),
         ("while_cleaning_up", 0, SENTENCE),
         ("again_and_again", 0, SENTENCE),

@@ -51,6 +51,16 @@ def in_conversion_of_ctypes() -> None:
     abs_of(Argument())
 
 
+def in_a_long_call() -> None:
+    """Python's handlers wait until the call ends, and the launcher would kill the rank before. A lock that the thread itself has
+    never opens, also not for a signal.
+    """
+    lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+    threading.Timer(0.2, interrupt).start()
+    lock(mutex)
+    lock(mutex)
+
+
 def in_finaliser() -> None:
     """Python drops the exceptions of finalisers."""
     Finalised()
@@ -109,7 +119,7 @@ def mpi_fails() -> None:
 
 
 def job(*_: object, obj: object, **__: object) -> None:
-    obj.advice = "go on with --resume"
+    obj.advice = lambda: "go on with --resume"
     globals()[sys.argv[1]]()
 
 

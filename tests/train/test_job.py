@@ -37,6 +37,7 @@ from trainings import (
     weights,
 )
 
+from hpcgnn.cli import train_job
 from hpcgnn.data.sealing import seal
 from hpcgnn.train.run_folder import RunFolder
 
@@ -293,6 +294,13 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, p
             _fill(disk)
         assert weights(disk / "run") == kept
         assert not list((disk / "run").rglob("*.tmp"))
+
+
+def test_a_stopped_run_is_told_of_a_checkpoint_only_where_there_is_one(tmp_path):
+    assert "there is no checkpoint" in train_job.advice(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.pt").touch()
+    assert train_job.advice(tmp_path) == f"the last checkpoint is in {tmp_path}/checkpoints; --resume continues from it"
 
 
 def test_an_error_on_one_rank_ends_all_at_once(mpirun):
