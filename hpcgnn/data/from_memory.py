@@ -27,7 +27,9 @@ class Options(TypedDict, total=False):
     force: bool
 
 
-def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Unpack[Options]) -> ConvertSummary:
+def from_pyg(
+    data: Any, path: str | Path, *, mask_column: int | None = None, **options: Unpack[Options]
+) -> ConvertSummary:
     """Write a graph of PyTorch Geometric as ``graph.h5``. Not collective: one process calls it.
 
     Edges keep their directions, and nodes keep their numbers. Features that are mostly 0 are stored sparse, as by
@@ -39,9 +41,10 @@ def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Un
     Args:
         data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally ``x``
             (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
-            ``val_mask``, ``test_mask`` (N,) or (N, splits). Other attributes, such as ``edge_attr``, are left out.
+            ``val_mask``, ``test_mask``: (N,), (N, splits), or node numbers, which may also be ``train_idx``, ``val_idx``,
+            ``test_idx``. Other attributes, such as ``edge_attr``, are left out.
         path: the file to write.
-        mask_column: the number of the split to take, from 0, if masks are (N, splits).
+        mask_column: the number of the split to take, from 0, if masks are (N, splits); the first by default.
         options: the options of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``,
             ``self_loops``, ``drop_duplicates``, and ``force``, which overwrites an existing file.
 
@@ -52,7 +55,8 @@ def from_pyg(data: Any, path: str | Path, *, mask_column: int = 0, **options: Un
         HpcgnnError: for data that are not a plain graph, for wrong values, and for a file that cannot be written. No file is
             left behind then.
     """
-    check_whole("mask_column", mask_column)
+    if mask_column is not None:
+        check_whole("mask_column", mask_column)
     return write_graph(lambda _: data_source(data, _PYG, mask_column), _PYG, path, ConvertOptions(**options))
 
 

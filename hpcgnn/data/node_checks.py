@@ -66,24 +66,24 @@ class NodeChecker:
         self._labelled_in_training += int(has_label[training].sum())
 
     def finish(self, has_masks: bool) -> list[str]:
-        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users."""
+        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users.
+
+        In multi-label graphs, a column without an example is a class that no node is in.
+        """
         missing = np.flatnonzero(self._in_graph == 0)
-        if missing.size:
+        if missing.size and self._task == SINGLE_LABEL:
             raise HpcgnnError(
                 f"{self._where}: class {missing[0]} of {self._in_graph.size} never appears in y: "
                 "number the classes from 0 without gaps"
             )
-        if not has_masks:
-            return []
-        if self._labelled_in_training == 0:
+        if has_masks and self._labelled_in_training == 0:
             raise HpcgnnError(f"{self._where}: train_mask selects no labelled node: make another split with --split")
-        untrained = np.flatnonzero(self._in_training == 0)
+        untrained = np.flatnonzero(self._in_training == 0) if has_masks else missing
         if not untrained.size:
             return []
         some = ", ".join(map(str, untrained[:5].tolist())) + (", ..." if untrained.size > 5 else "")
-        return [
-            f"{untrained.size} of {self._in_graph.size} classes have no training node, and cannot be learned: {some}"
-        ]
+        has_none = "have no training node, and cannot be learned" if has_masks else "have no node"
+        return [f"{untrained.size} of {self._in_graph.size} classes {has_none}: {some}"]
 
     def _per_class(self, y: np.ndarray) -> np.ndarray:
         if y.ndim == 2:

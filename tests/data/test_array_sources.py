@@ -6,17 +6,18 @@ import os
 import pickle
 import shutil
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, check_same, converted, pairs, read, save
+from helpers import RunsCode, check_refused, check_same, converted, notes_of, pairs, read, save, small_graph
 from requires import require_module
 from small_graphs import flip
 
 import hpcgnn
-from hpcgnn.data.convert import convert
+from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.pickles import plain_pickles
 
@@ -177,6 +178,13 @@ SPARSE = {
     "x_shape": np.array([6, 3]),
 }
 NO_MASKS = dict.fromkeys(MASKS)
+ALL, OTHERS = ([0, 1, 2], [3], [4]), ([4], [0, 1], [2, 3])
+SPLITS = {
+    name: np.array([np.isin(np.arange(6), nodes) for nodes in pair])
+    for name, pair in zip(MASKS, zip(ALL, OTHERS, strict=True), strict=True)
+}
+UNKNOWN = np.array([[3, 3], [4, 4], [4, 4], [3, 0], [0, 3], [1, 1]])  # where there is 4
+PART_UNKNOWN = np.array([[1, 0, 1], [np.nan, 1, np.nan], [np.nan] * 3, [1, np.nan, 0], [1, 0, 0], [0, 1, 0]])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +215,7 @@ NO_MASKS = dict.fromkeys(MASKS)
         ({"y": np.array([0, 1, 2, 0, 1.5, 0])}, "y holds 1.5"),
         ({"y": np.array([0, 1, 3, 0, 1, 3])}, "class 2 of 4 never appears"),
         ({"y": np.full((6, 2), 2)}, "all values should be 0 or 1"),
-        ({"y": np.array([[1, 0]] * 6)}, "class 1 of 2 never appears"),
+        ({"y": np.array([0, 2, 2, 0, 2, -1])}, "class 1 of 3 never appears"),
         ({"y": None}, "has masks but no labels"),
         ({"val_mask": np.array([1, 0, 0, 1, 0, 0], bool)}, "node 0 is in train_mask and val_mask"),
         ({"test_mask": np.array([0, 0, 0, 0, 1, 1], bool)}, "node 5 is in test_mask but has no label"),
@@ -215,6 +223,20 @@ NO_MASKS = dict.fromkeys(MASKS)
         ({"train_mask": np.ones(5, bool)}, r"train_mask is bool of shape \(5,\)"),
         ({"train_mask": np.array([0, 1, 2, 0, 0, 0])}, "train_mask is int64"),
         ({"train_mask": np.array([0, 1, 1, 0, 0, 0], complex)}, "train_mask is complex128"),
+        ({"train_mask": np.array([0, 1, 6])}, "train_mask has node 6, but node ids run from 0 to 5"),
+        ({"train_mask": np.array([0, 1, -1])}, "train_mask has node -1, but node ids run from 0 to 5"),
+        ({"train_mask": np.array([0, 1, 1, 0])}, r"bool of shape \(6,\), or the numbers of nodes, each once"),
+        (
+            {"train_idx": np.array([0.0, 1.0])} | NO_MASKS,
+            "train_idx is float64 of shape .2,., but it should be the numbers",
+        ),
+        ({"train_mask": np.ones((3, 4), bool)}, r"train_mask has shape \(3, 4\), but it should be \(nodes,\) or"),
+        (
+            {"y": PART_UNKNOWN},
+            r"y has 3 unknown entries \(NaN\) beside known ones, the first for node 1 in column 0: fill",
+        ),
+        ({"y": np.where(UNKNOWN == 4, np.nan, 1)}, "node 1 is in train_mask but has no label: its row of y is NaN"),
+        ({"y": np.array([[1, 0], [0, -1]] * 3)}, "should be 0 or 1, but that of node 1 is -1 in column 1"),
         ({"train_mask": None, "train_masks": np.bool_(True)} | NO_MASKS, r"train_masks has shape \(\)"),
         ({"train_masks": np.ones((0, 6), bool)} | NO_MASKS, "split=0 was given, but there are 0"),
         ({"y": np.array([0, 1, 10**12, 0, 1, -1])}, "y of node 2 is 1000000000000, but there are only 6 nodes"),
@@ -329,6 +351,75 @@ def test_names_of_npz(tmp_path, name):
     for options in ("", "?nodes=6"):
         assert converted(f"npz:{path}{options}", tmp_path)[0].num_nodes == 6
     check_refused(f"npz:{path}?nodes=7", tmp_path, "nodes=7 was given, but there are 6")
+
+
+def test_unknown_labels_are_no_labels(tmp_path):
+    """A node without a known label of several is in no split, and a single-label node without one is as well."""
+    y = np.where(UNKNOWN == 4, np.nan, UNKNOWN % 2)
+    summary = convert(
+        save(tmp_path / "g.npz", y=y, **NO_MASKS), tmp_path / "g.h5", ConvertOptions(split="random:0.5,0.5,0")
+    )
+    assert summary.split_sizes == {"train_mask": 2, "val_mask": 2, "test_mask": 0}
+    masks = read(tmp_path / "g.h5")[-1]
+    assert not any(mask[[1, 2]].any() for mask in masks.values())
+    converted(save(tmp_path / "g.npz", y=y, train_mask=UNKNOWN[:, 0] == 3, val_mask=None, test_mask=None), tmp_path)
+    single = np.array([0, np.nan, 1, 1, 0, np.nan])
+    save(tmp_path / "g.npz", y=single)
+    check_refused(f"npz:{tmp_path / 'g.npz'}", tmp_path, "node 1 is in train_mask but has no label")
+
+
+MASKS_IN_OTHER_FORMS = {
+    "numbers": (
+        {"train_mask": np.array([2, 0, 1]), "val_mask": np.array([3], np.uint8), "test_mask": np.array([4])},
+        "",
+        ALL,
+    ),
+    "numbers by their name": (
+        {"train_idx": np.array([2, 0, 1]), "valid_idx": np.array([3]), "test_index": [4]},
+        "",
+        ALL,
+    ),
+    "numbers of all nodes": ({"train_idx": np.arange(5), "val_idx": np.array([], int)}, "", ([0, 1, 2, 3, 4], [], [])),
+    "nodes first": ({name: masks.T for name, masks in SPLITS.items()}, "", ALL),
+    "nodes first, second split": ({name: masks.T for name, masks in SPLITS.items()}, "?split=1", OTHERS),
+    "nodes first, with s": ({f"{name}s": masks.T for name, masks in SPLITS.items()}, "?split=1", OTHERS),
+    "splits first": (SPLITS, "?split=1", OTHERS),
+    "one for all splits": (SPLITS | {"test_mask": np.arange(6) == 2}, "?split=1", (*OTHERS[:2], [2])),
+}
+
+
+@pytest.mark.parametrize("case", MASKS_IN_OTHER_FORMS)
+@pytest.mark.parametrize("kind", ["npz", "memory"])
+def test_masks_in_other_forms(tmp_path, kind, case):
+    arrays, split, wanted = MASKS_IN_OTHER_FORMS[case]
+    arrays = NO_MASKS | {name: np.asarray(array) for name, array in arrays.items()}
+    if kind == "npz":
+        *_, masks = converted(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
+        notes = notes_of(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
+    else:
+        data, number = SimpleNamespace(**small_graph(**arrays)), int(split[-1]) if split else None
+        notes = hpcgnn.from_pyg(data, tmp_path / "out.h5", mask_column=number).notes
+        *_, masks = read(tmp_path / "out.h5")
+    assert tuple(np.flatnonzero(masks[name]).tolist() for name in MASKS) == wanted
+    told = {
+        "numbers": "train_mask holds the numbers of 3 nodes",
+        "nodes first": "train_mask holds 2 splits, of which split 0",
+    }
+    assert [note for note in notes if "holds" in note][:1] == [note for note in notes if told.get(case, "-") in note]
+    assert any("holds" in note for note in notes) == (case in told)
+
+
+def test_arrays_that_are_not_read_are_named(tmp_path):
+    source = save(tmp_path / "g.npz", labels=np.zeros(6), edge_attr=np.zeros((6, 2)))
+    assert notes_of(source, tmp_path) == [f"{tmp_path / 'g.npz'}: arrays that are not read: edge_attr, labels"]
+
+
+def test_a_class_of_several_without_an_example(tmp_path):
+    y = np.array([[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]], np.uint8)
+    source = save(tmp_path / "g.npz", y=y)
+    assert np.array_equal(converted(source, tmp_path)[3], y)
+    assert notes_of(source, tmp_path) == ["1 of 3 classes have no training node, and cannot be learned: 1"]
+    assert notes_of(save(tmp_path / "g.npz", y=y, **NO_MASKS), tmp_path) == ["1 of 3 classes have no node: 1"]
 
 
 def test_multi_label(tmp_path):

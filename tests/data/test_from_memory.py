@@ -275,6 +275,92 @@ def test_graphml(tmp_path, kind):
     check_same(content, *of_nodes)
 
 
+GRAPHML = """<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+<key id="w" for="edge" attr.name="weight" attr.type="double"><default>2.5</default></key>
+<key id="c" for="node" attr.name="y" attr.type="long"><default>1</default></key>
+<key id="t" for="node" attr.name="train" attr.type="boolean"><default>true</default></key>
+<graph edgedefault="directed"><node id="a"><data key="c">0</data></node><node id="b"/>
+<node id="c"><data key="t">false</data></node>
+<edge source="a" target="b"><data key="w">7</data></edge><edge source="b" target="c"/><edge source="c" target="a"/></graph>
+</graphml>
+"""
+GEXF = """<gexf xmlns="http://www.gexf.net/1.2draft" version="1.2"><graph defaultedgetype="directed">
+<attributes class="node"><attribute id="0" title="y" type="integer"><default>1</default></attribute>
+<attribute id="1" title="train" type="boolean"><default>true</default></attribute></attributes>
+<attributes class="edge"><attribute id="2" title="value" type="double"><default>2.5</default></attribute></attributes>
+<nodes><node id="a" label="a"><attvalues><attvalue for="0" value="0"/></attvalues></node><node id="b" label="b"/>
+<node id="c" label="c"><attvalues><attvalue for="1" value="false"/></attvalues></node></nodes>
+<edges><edge id="0" source="a" target="b"><attvalues><attvalue for="2" value="7"/></attvalues></edge>
+<edge id="1" source="b" target="c"/><edge id="2" source="c" target="a"/></edges></graph></gexf>
+"""
+
+
+@pytest.mark.parametrize("kind", ["graphml", "gexf"])
+def test_declared_defaults_are_values(tmp_path, kind):
+    nx = require_module("networkx")
+    path = tmp_path / f"g.{kind}"
+    path.write_text(GRAPHML if kind == "graphml" else GEXF)
+    if kind == "graphml":
+        convert(f"graphml:{path}", tmp_path / "g.h5")
+    else:
+        hpcgnn.from_networkx(nx.read_gexf(path), tmp_path / "g.h5", weight="value")
+    _, edges, _, y, masks = read(tmp_path / "g.h5")
+    assert weighted(edges) == [(0, 1, 7.0), (1, 2, 2.5), (2, 0, 2.5)]
+    assert y.tolist() == [0, 1, 1]
+    assert masks["train_mask"].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            '<key id="w" for="edge"',
+            '<key id="w" for="all"',
+            "key 'weight' has a default for both nodes and edges: write two",
+        ),
+        ('<key id="w" for="edge"', '<key id="w"', "key 'weight' has a default for both nodes and edges: write two"),
+        ("</graphml>", '<graph edgedefault="directed"><node id="d"/></graph></graphml>', "holds 2 graphs, but hpcgnn"),
+        (
+            '<node id="b"/>',
+            '<node id="b"><graph edgedefault="directed"/></node>',
+            "holds 2 graphs, but hpcgnn trains on one",
+        ),
+    ],
+)
+def test_what_networkx_would_leave_out_of_graphml_is_refused(tmp_path, old, new, sentence):
+    require_module("networkx")
+    (tmp_path / "g.graphml").write_text(GRAPHML.replace(old, new))
+    check_refused(f"graphml:{tmp_path / 'g.graphml'}", tmp_path, sentence)
+
+
+def test_groups_of_yed_are_read(tmp_path):
+    require_module("networkx")
+    group = '<node id="b" yfiles.foldertype="group"><graph edgedefault="directed"><node id="d"/></graph></node>'
+    (tmp_path / "g.graphml").write_text(GRAPHML.replace('<node id="b"/>', group))
+    assert converted(f"graphml:{tmp_path / 'g.graphml'}", tmp_path)[0].num_nodes == 4
+
+
+def test_weights_that_are_missing_or_not_read_are_told(tmp_path):
+    graph = small_networkx()
+    told = "the networkx graph: 1 of 3 edges have no attribute 'weight', and get weight 1"
+    assert hpcgnn.from_networkx(graph, tmp_path / "g.h5").notes[0] == told
+    for *_, values in graph.edges(data=True):
+        values["value"] = values.pop("weight", 1.0)
+    told = "the networkx graph: no edge has the attribute 'weight', so edges have no weights; not read: value"
+    assert hpcgnn.from_networkx(graph, tmp_path / "g.h5", force=True).notes[0] == told
+
+
+def test_a_row_of_labels_that_is_missing_is_no_row_of_zeros(tmp_path):
+    graph = small_networkx()
+    for number, values in enumerate(graph.nodes.values()):
+        values["y"] = [1, number % 2]
+    del graph.nodes["b"]["y"]  # a validation node
+    with pytest.raises(HpcgnnError, match="node 2 is in val_mask but has no label: its row of y is NaN"):
+        hpcgnn.from_networkx(graph, tmp_path / "g.h5")
+    hpcgnn.from_networkx(graph, tmp_path / "g.h5", split="random:0.5,0.5,0")
+    assert not any(mask[2] for mask in read(tmp_path / "g.h5")[-1].values())
+
+
 @pytest.mark.parametrize("content", [b"", b"<graphml>", b"<html></html>", b"\x00\x01", b"<graphml><graph/></graphml>"])
 def test_damaged_graphml(tmp_path, content):
     require_module("networkx")

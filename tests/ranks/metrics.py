@@ -43,6 +43,10 @@ def compare(world: World) -> dict[str, list[float | None]]:
         ),
         "roc-auc": (ours("roc-auc", two, binary), roc_auc_score(binary[mask], scores[mask, 0])),
         "roc-auc multi-label": (ours("roc-auc", scores, multi), roc_auc_score(multi[mask], scores[mask])),
+        "roc-auc multi-label without an example": (
+            ours("roc-auc", scores, multi * (np.arange(5) != 2).astype(np.uint8)),
+            roc_auc_score(multi[mask][:, [0, 1, 3, 4]], scores[mask][:, [0, 1, 3, 4]]),
+        ),
         "roc-auc multi-class": (
             ours("roc-auc", scores, y),
             np.mean([roc_auc_score(y[mask] == c, shifted[mask, c]) for c in range(5)]),

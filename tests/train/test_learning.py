@@ -140,7 +140,7 @@ def test_without_validation_nodes_the_latest_is_best():
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_metrics_equal_scikit_learn(ranks):
     found = ThreadPool(ranks).run(metrics.compare)[0]
-    assert len(found) == 9
+    assert len(found) == 10
     for name, (value, of_nothing, wanted) in found.items():
         assert value == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), name
         assert of_nothing is None, name

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
+import small_graphs
 import torch
 from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.comm.thread_world import on_threads, one_rank
 from hpcgnn.stop import StopRequest
 from hpcgnn.train.gradients import GradientBucket
 
@@ -47,6 +51,17 @@ def test_all_groups_of_parameters_have_the_scheduled_rate(graph) -> None:
     for epoch, rate in enumerate((0.025, 0.05)):
         made.step(epoch)
         assert [group["lr"] for group in made.optimiser.param_groups] == pytest.approx([rate, rate])
+
+
+@pytest.mark.parametrize("metric", ["micro-f1", "roc-auc", "accuracy"])
+def test_a_class_without_an_example_is_learned_and_evaluated(tmp_path, metric: str) -> None:
+    arrays = small_graphs.random_multigraph()
+    arrays.y = np.random.default_rng(3).integers(0, 2, (arrays.num_nodes, 5)).astype(np.uint8)
+    arrays.y[:, 2] = 0
+    made = trainer_of(small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5"), SMALL | {"metric": metric})
+    summary = made.fit()
+    assert math.isfinite(summary["best_val_metric"])
+    assert math.isfinite(summary["test_metric_at_best_val"])
 
 
 def test_a_rank_without_a_gradient_counts_as_zeros_in_each_step() -> None:

@@ -34,6 +34,7 @@ class Archive:
             raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
         self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
         self._file_bytes = path.stat().st_size
+        self._read: set[str] = set()
 
     def __enter__(self) -> Archive:
         return self
@@ -46,10 +47,16 @@ class Archive:
         """The names of all arrays, in alphabetical order."""
         return sorted(self._members)
 
+    @property
+    def unread(self) -> list[str]:
+        """The names of the arrays that nobody has asked for, in alphabetical order."""
+        return sorted(set(self._members) - self._read)
+
     def read(self, name: str) -> np.ndarray | None:
         """Array ``name``, with its checksum compared, or None if the file has no such array."""
         if name not in self._members:
             return None
+        self._read.add(name)
         try:
             self._check_member(self._members[name])
             with self._zip.open(self._members[name]) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.arrays import feature_array, label_array, mask_array
+from hpcgnn.data.arrays import feature_array, label_array, mask_array, rows_unknown
 from hpcgnn.data.edges import MAX_NODES, EdgeChunk
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.data.sources.spec import is_file
@@ -107,9 +107,11 @@ class ArraySource:
         masks: Mapping[str, Any] | None = None,
         default_split: str | None = None,
         seed: int | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``x``: (N, F) dense or CSR;
-        ``y``: (N,) or (N, C); ``masks``: (N,) by name."""
+        ``y``: (N,) or (N, C); ``masks``: (N,) by name; ``notes``: phrases about what was
+        read, without the source's name."""
         self._edge_index = np.asarray(edge_index)
         if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
             raise HpcgnnError(
@@ -121,6 +123,7 @@ class ArraySource:
         if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
             raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
         self._x = None if x is None else feature_array(x, num_nodes, where)
+        self._where, self._unknown = where, rows_unknown(y)
         self._y, task, classes = label_array(y, num_nodes, where)
         self._masks = (
             None if not masks else {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS}
@@ -137,6 +140,7 @@ class ArraySource:
             has_masks=self._masks is not None,
             default_split=default_split,
             seed=seed,
+            notes=tuple(f"{where}: {note}" for note in notes),
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -156,7 +160,14 @@ class ArraySource:
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
         """See :class:`hpcgnn.data.sources.base.Source`."""
-        return None if self._masks is None else {name: mask[first:last] for name, mask in self._masks.items()}
+        if self._masks is None:
+            return None
+        found = {name: mask[first:last] for name, mask in self._masks.items()}
+        for name, mask in found.items():
+            if self._unknown is not None and (mask & self._unknown[first:last]).any():
+                node = first + int(np.argmax(mask & self._unknown[first:last]))
+                raise HpcgnnError(f"{self._where}: node {node} is in {name} but has no label: its row of y is NaN")
+        return found
 
 
 def existing_file(name: str, kind: str) -> Path:

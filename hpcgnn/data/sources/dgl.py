@@ -1,7 +1,7 @@
 """``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written. DGL itself is not needed.
 
 x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
-split         column of the masks train_mask, val_mask, test_mask; 0 by default
+split         column of the masks train_mask, val_mask, test_mask if they have several; the first by default
 graph         number of the graph, from 0, if the file has several
 """
 
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource, agreed_nodes, existing_file, reading
 from hpcgnn.data.sources.dgl_file import DglGraph, KindsError, reading_dgl
-from hpcgnn.data.sources.pyg import one_split
+from hpcgnn.data.sources.masks import read_masks
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
 
@@ -25,12 +24,13 @@ _X, _Y, _WEIGHT = ("feat", "x"), ("label", "y"), ("edge_weight", "weight", "w")
 def open_dgl(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text."""
     path = existing_file(spec.name, "dgl")
-    number, split = spec.take_int("graph", -1, least=-1), spec.take_int("split", 0)
+    number, split = spec.take_int("graph", -1, least=-1), spec.take_split()
     names = {key: spec.take(key) for key in ("x", "y", "weight")}
     where = str(path)
     graph = _read(path, number)
     nodes, edges = graph.node_values, graph.edge_values
     x, y = _chosen(nodes, names["x"], _X, where), _chosen(nodes, names["y"], _Y, where)
+    masks, notes = read_masks(nodes.get, graph.num_nodes, split, where)
     source = ArraySource(
         where,
         graph.num_nodes,
@@ -38,7 +38,8 @@ def open_dgl(spec: Spec, folder: Path) -> ArraySource:
         weight=_chosen(edges, names["weight"], _WEIGHT, where),
         x=x[:, None] if x is not None and x.ndim == 1 else x,
         y=y,
-        masks={name: one_split(nodes[name], split, name, where) for name in MASKS if name in nodes},
+        masks=masks,
+        notes=notes,
     )
     is_counted = x is None and y is None and not source.info.has_masks  # no array has a row for each node
     agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import ParseError
+from xml.etree.ElementTree import ParseError, iterparse
 
 import numpy as np
 
@@ -34,19 +34,45 @@ def open_graphml(spec: Spec, folder: Path) -> ArraySource:
     y, weight = spec.take("y") or Y, spec.take("weight") or WEIGHT
     with reading(path, "GraphML"):
         try:
+            _check_graphml(path)
             graph = nx.read_graphml(path)
         except (ParseError, nx.NetworkXError, SyntaxError, TypeError, AttributeError) as error:
             raise ValueError(str(error)) from error
     return graph_source(graph, str(path), x=x if len(x) > 1 else x[0], y=y, weight=weight)
 
 
+def _check_graphml(path: Path) -> None:
+    """Refuse what networkx would leave out without a word: further graphs, and defaults of keys for both nodes and edges."""
+    graphs, parents = 0, []
+    for event, element in iterparse(path, ("start", "end")):  # noqa: S314 - networkx parses the file in the same way
+        tag = element.tag.rpartition("}")[2]
+        if event == "start":
+            # networkx reads the nodes of the groups that the yEd editor writes, but no other nested graphs
+            is_group = bool(parents) and parents[-1].get("yfiles.foldertype") == "group"
+            graphs += tag == "graph" and not is_group
+            parents.append(element)
+            continue
+        parents.pop()
+        has_default = any(child.tag.rpartition("}")[2] == "default" for child in element)
+        if tag == "key" and has_default and element.get("for") not in ("node", "edge", "graph"):
+            raise HpcgnnError(
+                f"{path}: key {quoted(element.get('attr.name'))} has a default for both nodes and edges: write two keys, one "
+                'with for="node" and one with for="edge"'
+            )
+        if tag in ("node", "edge"):
+            element.clear()
+    if graphs > 1:
+        raise HpcgnnError(f"{path} holds {graphs} graphs, but hpcgnn trains on one: write a file for each")
+
+
 def graph_source(
     graph: Any, where: str, *, x: str | Sequence[str] = X, y: str = Y, weight: str = WEIGHT
 ) -> ArraySource:
     """The source of a ``networkx`` graph of any of its four classes; :func:`hpcgnn.from_networkx` describes the attributes."""
-    nodes = list(graph.nodes(data=True))
+    usual = _defaults(graph, "node_default")
+    nodes = [(name, usual | values) for name, values in graph.nodes(data=True)]
     numbers = {name: number for number, (name, _) in enumerate(nodes)}
-    edge_index, weights = _edges(graph, numbers, weight, where)
+    edge_index, weights, notes = _edges(graph, numbers, weight, where)
     masks = {mask: _mask(nodes, mask, where) for mask in MASKS}
     return ArraySource(
         where,
@@ -56,25 +82,41 @@ def graph_source(
         x=_features(nodes, x, where),
         y=_labels(nodes, y, where),
         masks={name: mask for name, mask in masks.items() if mask is not None},
+        notes=notes,
     )
 
 
-def _edges(graph: Any, numbers: dict[Any, int], weight: str, where: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """``(edge_index, weights)``, (2, E) int64 and (E,) float64 or None. An edge of an undirected graph is in both directions, but
-    a self-loop is there once."""
-    found = list(graph.edges(data=True))
+def _edges(
+    graph: Any, numbers: dict[Any, int], weight: str, where: str
+) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
+    """``(edge_index, weights, notes)``, (2, E) int64 and (E,) float64 or None. An edge of an undirected graph is in both
+    directions, but a self-loop is there once."""
+    usual = _defaults(graph, "edge_default")
+    found = [(source, target, usual | values) for source, target, values in graph.edges(data=True)]
     ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
-    weights = None
-    if weight != WEIGHT and not any(weight in values for *_, values in found):
+    weights, notes = None, []
+    without = sum(weight not in values for *_, values in found)
+    if weight != WEIGHT and without == len(found):
         raise HpcgnnError(f"{where}: no edge has the attribute {weight!r}, which should be its weight")
-    if any(weight in values for *_, values in found):
+    if without < len(found):
         names = [f"edge {source!r} -> {target!r}" for source, target, _ in found]
         weights = _numbers([values.get(weight, 1.0) for *_, values in found], weight, names, where)
+        notes = (
+            [f"{without:,} of {len(found):,} edges have no attribute {weight!r}, and get weight 1"] if without else []
+        )
+    elif others := sorted({str(key) for *_, values in found for key in values}):
+        notes = [f"no edge has the attribute {weight!r}, so edges have no weights; not read: {', '.join(others)}"]
     if graph.is_directed():
-        return ends, weights
+        return ends, weights, notes
     back = ends[0] != ends[1]
     both = None if weights is None else np.concatenate((weights, weights[back]))
-    return np.concatenate((ends, ends[::-1, back]), axis=1), both
+    return np.concatenate((ends, ends[::-1, back]), axis=1), both, notes
+
+
+def _defaults(graph: Any, kind: str) -> dict[str, Any]:
+    """The values of nodes or edges without a value of their own, which GraphML and GEXF declare, and networkx keeps aside."""
+    found = getattr(graph, "graph", {}).get(kind)
+    return found if isinstance(found, dict) else {}
 
 
 def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], where: str) -> np.ndarray | None:
@@ -113,7 +155,7 @@ def _stacked(rows: list[np.ndarray], key: str, nodes: list[tuple[Any, Any]], whe
 
 
 def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.ndarray | None:
-    """(N,) classes, NaN for nodes without a label, or (N, C) labels; None if no node has a label."""
+    """(N,) classes or (N, C) labels, NaN for nodes without a label; None if no node has one."""
     found = [values.get(y) for _, values in nodes]
     given = [value for value in found if value is not None]
     if not given:
@@ -128,7 +170,7 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
     if len(widths) != 1:
         raise HpcgnnError(f"{where}: labels have different widths, {' and '.join(map(str, sorted(widths)))}")
     (shape,) = widths
-    none = np.full(shape, np.nan if not shape else 0)
+    none = np.full(shape, np.nan)
     return np.stack([none if value is None else np.asarray(value) for value in found])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.data.sources.base import ArraySource, Source
+from hpcgnn.data.sources.masks import mask_of
 from hpcgnn.data.sources.ogb_raw import open_mag, open_papers
 from hpcgnn.data.sources.pyg import default_root, loading, warnings_off
 from hpcgnn.data.sources.spec import Spec
@@ -52,10 +53,7 @@ def open_ogb(spec: Spec, folder: Path) -> Source:
 
 def _from_ogb(graph: dict[str, Any], labels: np.ndarray, split: dict[str, Any], where: str) -> ArraySource:
     num_nodes = int(graph["num_nodes"])
-    masks = {}
-    for mask, name in _SPLIT_NAMES.items():
-        masks[mask] = np.zeros(num_nodes, np.bool_)
-        masks[mask][np.asarray(split[name])] = True
+    masks = {mask: mask_of(np.asarray(split[name]), name, num_nodes, where) for mask, name in _SPLIT_NAMES.items()}
     return ArraySource(where, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks)
 
 

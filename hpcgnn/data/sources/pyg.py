@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource
+from hpcgnn.data.sources.masks import read_masks
 from hpcgnn.data.sources.pickles import plain_pickles
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError, quoted
@@ -37,7 +37,7 @@ _SPARSE_SHARE = 0.1
 
 def open_pyg(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text; needs ``torch_geometric``."""
-    root_text, split = spec.take("root"), spec.take_int("split", 0)
+    root_text, split = spec.take("root"), spec.take_split()
     try:
         with warnings_off():
             from torch_geometric import datasets
@@ -68,8 +68,9 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
     return family, (name,) if slash else ()
 
 
-def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
-    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes. split: the column of masks (N, K).
+def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
+    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes. split: the number of the split of
+    masks (N, splits).
 
     The attributes are tensors on any device, or arrays; ``torch_geometric`` is not needed. Other attributes are left out.
     """
@@ -77,19 +78,22 @@ def data_source(data: Any, where: str, split: int = 0) -> ArraySource:
         raise HpcgnnError(
             f"{where} is not a plain graph (it has no edge_index): hpcgnn trains on graphs with one kind of nodes and edges"
         )
-    arrays = {
-        name: _array(getattr(data, name, None), name, where) for name in ("edge_index", "edge_weight", "y", *MASKS)
-    }
-    masks = {name: one_split(arrays[name], split, name, where) for name in MASKS if arrays[name] is not None}
-    x = getattr(data, "x", None)
+
+    def get(name: str) -> np.ndarray | None:
+        return _array(getattr(data, name, None), name, where)
+
+    edge_index, x = get("edge_index"), getattr(data, "x", None)
+    num_nodes = _num_nodes(data, edge_index, where)
+    masks, notes = read_masks(get, num_nodes, split, where)
     return ArraySource(
         where,
-        _num_nodes(data, arrays["edge_index"], where),
-        arrays["edge_index"],
-        weight=arrays["edge_weight"],
+        num_nodes,
+        edge_index,
+        weight=get("edge_weight"),
         x=None if x is None else _features(x, where),
-        y=arrays["y"],
+        y=get("y"),
         masks=masks,
+        notes=notes,
     )
 
 
@@ -137,18 +141,6 @@ def _sparse_features(x: Any) -> sp.csr_matrix:
     coo = x.detach().cpu().to_sparse_coo().coalesce()
     rows, columns = coo.indices().numpy()
     return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
-
-
-def one_split(mask: Any, split: int, name: str, where: str) -> np.ndarray:
-    """Column ``split`` of a mask (N, splits), or a mask (N,) itself for split 0. Raises HpcgnnError for other splits."""
-    if mask.ndim not in (1, 2):
-        raise HpcgnnError(f"{where}: {name} has shape {mask.shape}, but it should be (nodes,) or (nodes, splits)")
-    if mask.ndim == 1 and split == 0:
-        return mask
-    count = 1 if mask.ndim == 1 else mask.shape[1]
-    if split >= count:
-        raise HpcgnnError(f"{where}: split={split} was given, but there are {count}, counted from 0")
-    return mask[:, split]
 
 
 def default_root(kind: str) -> Path:

@@ -31,6 +31,12 @@ class Spec:
             raise HpcgnnError(f"{self.text}: {key}={value:g} should be a whole number of at least {least}")
         return int(value)
 
+    def take_split(self) -> int | None:
+        """Option ``split``, the number of one of several splits from 0; None if it is not given."""
+        is_given = "split" in self.options
+        number = self.take_int("split", 0)
+        return number if is_given else None
+
     def take_float(self, key: str, default: float | None = None, least: float = 0.0, most: float = math.inf) -> float:
         """Option ``key`` as a number in [least, most]; required if there is no default."""
         value = self._number(key, default)
