@@ -40,7 +40,7 @@ class Bridge:
         self.int8: Int8 | None = None  # used instead of float32 where it is faster
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
-        self.halo = make_halo(graph, messages=messages, backend=backend)
+        self._halo: Aggregator | None = None
         self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._num_plans = 0
@@ -49,6 +49,14 @@ class Bridge:
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
         self._recurrence = Recurrence()
+
+    @property
+    def halo(self) -> Aggregator:
+        """The exchange of the halo's rows. The first access is collective: copies of a model may be made on one rank."""
+        if self._halo is None:  # not a cached_property, whose lock would keep ranks that are threads from meeting
+            with torch.inference_mode(False):
+                self._halo = make_halo(self.graph, messages=self.messages, backend=self.backend)
+        return self._halo
 
     def begin_pass(self) -> None:
         """Begin a call of the model: tensors of the previous call may come again."""

@@ -11,7 +11,6 @@ import inspect
 import math
 import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from torch_geometric.nn import (
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.methods import OnRanks, replace_method
 from hpcgnn.nn.pyg.normalise import Normaliser
 
 # Layers whose message is x_j, or x_j times a weight of the edge, and the names of these two in their ``propagate``.
@@ -67,9 +67,9 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
     forget_caches(layer)
     _replace_functions(layer, {"gcn_norm": normaliser.gcn_norm})
     if isinstance(layer, ChebConv):
-        layer.__norm__ = normaliser.scaled_laplacian
+        replace_method(layer, "__norm__", OnRanks(normaliser.scaled_laplacian))
     if _is_linear(layer):
-        layer.propagate = partial(_propagate, layer, LINEAR[type(layer)], number, bridge)
+        replace_method(layer, "propagate", OnRanks(_propagate, layer, LINEAR[type(layer)], number, bridge))
         return
     if layer.decomposed_layers > 1:
         raise HpcgnnError(
@@ -79,10 +79,11 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
     for name, functions in _MADE_OF.items():
         from_sources = _from_sources(layer, functions)
         # PyG's hooks before ``propagate`` would work, but those before ``edge_updater`` run after rows have been gathered.
-        setattr(layer, name, partial(_with_halo, layer, number, bridge, getattr(layer, name), from_sources))
+        original = getattr(layer, name)
+        replace_method(layer, name, OnRanks(_with_halo, layer, number, bridge, original, from_sources))
     for module in layer.modules():
         if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
-            module.forward = partial(_padded_alike, module.forward, bridge)
+            replace_method(module, "forward", OnRanks(_padded_alike, module.forward, bridge))
 
 
 def forget_caches(layer: MessagePassing) -> None:
@@ -220,4 +221,4 @@ def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[
                 function.__code__, found, function.__name__, function.__defaults__, function.__closure__
             )
             copy.__kwdefaults__ = function.__kwdefaults__
-            setattr(layer, name, types.MethodType(copy, layer))
+            replace_method(layer, name, OnRanks(copy, layer))

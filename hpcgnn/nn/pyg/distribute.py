@@ -81,8 +81,10 @@ def distribute(
 
 
 def _check_model(model: torch.nn.Module) -> None:
-    if is_distributed(model):
-        raise HpcgnnError(f"this {type(model).__name__} is distributed already")
+    for name, module in model.named_modules():
+        if is_distributed(module):
+            described = f"{name} ({type(module).__name__})" if name else f"this {type(model).__name__}"
+            raise HpcgnnError(f"{described} is distributed already")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
             raise HpcgnnError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -14,12 +16,14 @@ from torch_geometric.nn import BatchNorm, MessagePassing
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels import DropoutMask, keyed
 from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.pyg import convolutions, norms
 from hpcgnn.nn.pyg.bridge import Bridge
 from hpcgnn.nn.pyg.integers import use_integers
+from hpcgnn.nn.pyg.methods import OnRanks, replace_method, restore_methods
 from hpcgnn.nn.pyg.normalise import Normaliser
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -27,17 +31,29 @@ _ATTRIBUTE = "_hpcgnn"
 
 
 class Distribution:
-    """The ranks behind a distributed model. bridge: its exchanges. keys: of its dropouts."""
+    """The ranks behind a distributed model. bridge: its exchanges. keys, dropouts: of its random masks."""
 
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
         self.keys = DropoutKeys(graph.original_ids.to(graph.device.torch_device), messages.current_pass.seed)
+        self.dropouts: list[Dropout] = []
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
         self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def another(self) -> Distribution:
+        """A distribution for a copy of the model. Not collective: its exchanges are made in the copy's first call."""
+        present, bridge = self.messages.current_pass, self.bridge
+        messages = Messages(self.graph.world, self.messages.config, seed=present.seed, device=self.graph.device)
+        made = Distribution(self.graph, messages, bridge.strategy, bridge.backend)
+        made.begin_epoch(self.keys.epoch)
+        if self.int8 is not None:
+            made.int8 = Int8(self.int8.config, self.int8.uses, messages, bridge.backend)
+            made.int8.is_checked, made.asked_compute = self.int8.is_checked, self.asked_compute
+        return made
 
     @property
     def compute(self) -> str:
@@ -68,6 +84,8 @@ class Distribution:
         self.messages.begin_pass(is_training=training)
         if training and not self.has_trainer:
             self.begin_epoch(self.keys.epoch + 1)
+        for dropout in self.dropouts:
+            dropout.calls = 0
         self.bridge.begin_pass()
         self.normaliser.begin_pass()
 
@@ -83,40 +101,109 @@ def on_ranks(
     int8: Int8Config | None = None,
 ) -> M:
     """Distribute a model as :func:`hpcgnn.distribute` does, but without a rehearsal. Collective."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
+    twin = copy.deepcopy(model, _shared_tensors(model))
     distribution = Distribution(graph, messages, strategy, backend)
-    for number, (name, module) in enumerate(list(twin.named_modules())):
+    assert distribution.bridge.halo is not None  # made here, where all ranks are
+    if compute in INTEGERS:
+        distribution.asked_compute = compute
+        distribution.int8 = make_int8(int8 or Int8Config(), messages, backend, always=compute == INT8_ALWAYS)
+    _adapt(twin, distribution)
+    return twin
+
+
+def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
+    """Make ``model`` itself run on the ranks of ``distribution``. Not collective."""
+    bridge, world = distribution.bridge, distribution.graph.world
+    for number, (name, module) in enumerate(list(model.named_modules())):
         described = name or type(model).__name__
         if isinstance(module, MessagePassing):
-            convolutions.adapt(module, number, distribution.bridge, distribution.normaliser, described)
+            convolutions.adapt(module, number, bridge, distribution.normaliser, described)
         elif isinstance(module, BatchNorm) and getattr(module, "allow_single_element", False):
             raise HpcgnnError(
                 f"{described} (BatchNorm) cannot be distributed with allow_single_element: a rank may own one node of many"
             )
+        elif type(module) is torch.nn.Dropout:
+            distribution.dropouts.append(
+                key_dropout(module, distribution.keys, len(distribution.dropouts), bridge.backend)
+            )
         else:
-            norms.adapt(module, graph.world, described)
-    _key_dropouts(twin, distribution.keys, backend)
-    if compute in INTEGERS:
-        distribution.asked_compute = compute
-        distribution.int8 = made = make_int8(int8 or Int8Config(), messages, backend, always=compute == INT8_ALWAYS)
-        if made.is_useful:
-            use_integers(twin, distribution.bridge, made)
-    twin.forward = _with_passes(twin, twin.forward, distribution)
-    object.__setattr__(twin, _ATTRIBUTE, distribution)
+            norms.adapt(module, world, described)
+    if distribution.int8 is not None and distribution.int8.is_useful:
+        use_integers(model, bridge, distribution.int8)
+    replace_method(model, "forward", _with_passes(model, model.forward, distribution))
+    object.__setattr__(model, _ATTRIBUTE, distribution)
+    for name, method in {"__deepcopy__": _distributed_copy, "__reduce_ex__": _saved}.items():
+        replace_method(model, name, OnRanks(method, model))
+
+
+def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> OnRanks:
+    """``forward``, extended by a call of :meth:`Distribution.begin_pass`."""
+    method = OnRanks(_forward_on_ranks, model, forward, distribution)
+    functools.update_wrapper(method, forward)
+    return method
+
+
+def _forward_on_ranks(
+    model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution, *inputs: Any, **named: Any
+) -> Any:
+    """Replaces ``forward`` of the model."""
+    distribution.begin_pass(training=model.training)
+    dense = distribution.dense
+    return forward(*map(dense, inputs), **{name: dense(value) for name, value in named.items()})
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def plain_copy(model: M) -> M:
+    """The model of one process behind a distributed one, with the same parameters and buffers. Not collective."""
+    return _undistributed(model, _shared_tensors(model))
+
+
+def _distributed_copy(model: M, memo: dict[int, Any]) -> M:
+    """Replaces ``__deepcopy__``: a copy with exchanges of its own. Not collective, because programs also copy on one rank."""
+    distribution = distribution_of(model)
+    twin = _undistributed(model, memo)
+    others = distribution.another()
+    _adapt(twin, others)
+    others.use_compute(distribution.compute)
     return twin
 
 
-def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> Callable[..., Any]:
-    """``forward``, extended by a call of :meth:`Distribution.begin_pass`."""
+def _saved(model: torch.nn.Module, protocol: Any) -> Any:
+    """Replaces ``__reduce_ex__``: what ``pickle`` and ``torch.save`` write is the model of one process."""
+    if sys._getframe(1).f_globals.get("__name__") == "copy":
+        raise HpcgnnError(f"copy.copy of a distributed {type(model).__name__} shares its layers: use copy.deepcopy")
+    return plain_copy(model).__reduce_ex__(protocol)
 
-    @functools.wraps(forward)
-    def on_ranks_forward(*inputs: Any, **named: Any) -> Any:
-        distribution.begin_pass(training=model.training)
-        dense = distribution.dense
-        return forward(*map(dense, inputs), **{name: dense(value) for name, value in named.items()})
 
-    return on_ranks_forward
+def _undistributed(model: M, memo: dict[int, Any]) -> M:
+    """A copy of a distributed model in which nothing is adapted. memo: of ``copy.deepcopy``."""
+    ours = {name: vars(model).pop(name) for name in (_ATTRIBUTE, "__deepcopy__", "__reduce_ex__")}
+    for module in model.modules():
+        memo |= {id(value): value for value in vars(module).values() if isinstance(value, (OnRanks, DropoutKeys))}
+    world = ours[_ATTRIBUTE].graph.world
+    memo[id(world)] = world
+    try:
+        plain = copy.deepcopy(model, memo)
+    finally:
+        vars(model).update(ours)
+    for module in plain.modules():
+        restore_methods(module, memo)
+        norms.restore(module)
+        if isinstance(module, Dropout):
+            module.restore()
+        if isinstance(module, MessagePassing):
+            convolutions.forget_caches(module)
+        for number, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__module__", None) == Int8.__module__:  # checks the bits in the first training pass
+                del module._forward_hooks[number]
+    return plain
+
+
+def _shared_tensors(model: torch.nn.Module) -> dict[int, Any]:
+    """The memo for ``copy.deepcopy`` with which a copy shares parameters and buffers."""
+    return {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
 
 
 def is_distributed(model: torch.nn.Module) -> bool:
@@ -132,21 +219,59 @@ def distribution_of(model: torch.nn.Module) -> Distribution:
     return found
 
 
-def _key_dropouts(model: torch.nn.Module, keys: DropoutKeys, backend: str) -> None:
-    """Replace ``torch.nn.Dropout`` modules, which have no parameters or buffers, by dropouts keyed by original node id."""
-    number = 0
-    for parent in model.modules():
-        for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Dropout:
-                setattr(parent, name, NodeDropout(keys, number, child.p, backend))
-                number += 1
+class Dropout(KeyedDropout, torch.nn.Dropout):
+    """:class:`torch.nn.Dropout` for the nodes of this rank. Tensors of other shapes are treated as torch does.
 
+    Calls in one pass draw different masks. An instance of torch's class is changed to this one in place, so that its rate, its
+    mode and its hooks stay.
+    """
 
-class NodeDropout(KeyedDropout):
-    """:class:`torch.nn.Dropout` for the nodes of this rank. Tensors of other shapes are treated as torch does."""
+    calls: int  # of this pass
+
+    @property
+    def probability(self) -> float:  # type: ignore[override]
+        """The rate, which programs may change."""
+        return self.p
+
+    @probability.setter
+    def probability(self, rate: float) -> None:
+        self.p = rate
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Apply dropout to (n, ...)."""
-        if x.shape[:1] != self.keys.ids.shape or not x.is_floating_point():
-            return torch.nn.functional.dropout(x, self.probability, self.training)
-        return super().forward(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)  # type: ignore[union-attr]
+        if x.shape[:1] != self.keys.ids.shape or not x.is_floating_point() or self.p == 1:
+            return torch.nn.functional.dropout(x, self.p, self.training, self.inplace)
+        y = super().forward(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)  # type: ignore[union-attr]
+        return x.copy_(y) if self.inplace else y
+
+    def mask(self) -> DropoutMask | None:
+        """See :meth:`KeyedDropout.mask`."""
+        mask = super().mask()
+        if mask is None:
+            return None
+        again = torch._C._current_graph_task_id() != -1  # backward repeats a call: torch.utils.checkpoint
+        if again and self.calls > 1:
+            raise HpcgnnError(
+                "a Dropout that forward calls more than once cannot be repeated by torch.utils.checkpoint in a distributed "
+                "model: give each call a torch.nn.Dropout of its own"
+            )
+        call, self.calls = (0, self.calls) if again else (self.calls, self.calls + 1)
+        return mask if call == 0 else replace(mask, key=keyed.derive_key(mask.key, call))
+
+    def restore(self) -> None:
+        """Make this a module of torch again."""
+        for name in _OF_DROPOUTS:
+            delattr(self, name)
+        self.__class__ = torch.nn.Dropout  # type: ignore[assignment]
+
+
+_OF_DROPOUTS = ("keys", "layer", "backend", "ids", "calls")
+
+
+def key_dropout(module: torch.nn.Dropout, keys: DropoutKeys, number: int, backend: str) -> Dropout:
+    """Change a dropout to one whose masks are keyed by original node id."""
+    module.__class__ = Dropout
+    for name, value in zip(_OF_DROPOUTS, (keys, number, backend, None, 0), strict=True):
+        setattr(module, name, value)
+    assert isinstance(module, Dropout)
+    return module

@@ -17,6 +17,7 @@ from torch_geometric.nn.dense import Linear
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import matmul
 from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.methods import OnRanks, replace_method
 
 _LINEAR = (torch.nn.Linear, Linear)
 
@@ -29,7 +30,7 @@ def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
     bridge.float32_layers = {number for number, module in enumerate(model.modules()) if module in kept}
     for module in model.modules():
         if type(module) in _LINEAR and module not in kept:
-            module.forward = partial(_linear, module, module.forward, bridge)
+            replace_method(module, "forward", OnRanks(_linear, module, module.forward, bridge))
     first = next((each for each in tops if each not in kept), None)
     int8.watch(first, partial(setattr, bridge, "int8", None))
 

@@ -122,6 +122,14 @@ def adapt(module: torch.nn.Module, world: World, name: str) -> None:
         object.__setattr__(module, "world", world)
 
 
+def restore(module: torch.nn.Module) -> None:
+    """Undo :func:`adapt`."""
+    plain = {norm: of for of, norm in GLOBAL.items()}.get(type(module))
+    if plain is not None:
+        module.__class__ = plain
+        delattr(module, "world")
+
+
 def _check_one_graph(module: torch.nn.Module, batch: Any) -> None:
     if batch is not None:
         raise HpcgnnError(
