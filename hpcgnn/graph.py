@@ -42,7 +42,7 @@ class LocalGraph:
     Attributes:
         world: the ranks of the job, a ``hpcgnn.comm.World``: ``rank``, ``size``, ``allreduce`` and other collectives.
         path: the parts file.
-        uuid: the parts file's identity, which checkpoints record.
+        uuid: the parts file's identity, which checkpoints record. data: the same for the data of the graph, by their names.
         meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
         node_offsets: (P + 1,) int64, the first position of each rank.
         features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse; or None.
@@ -75,6 +75,7 @@ class LocalGraph:
     order: NodeOrder = field(default_factory=NodeOrder)
     device: Device = CPU
     ranks_per_node: int = 1
+    data: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -410,7 +411,6 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
     first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
     part = world.rank if matches else None  # each part has checksums of its own
     indptr, indices = parts.edges(first, last, part)
-    features = parts.features(first, last, part)
     labels = parts.labels(first, last, part)
     masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
     return LocalGraph(
@@ -419,7 +419,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         uuid=parts.uuid,
         meta=parts.meta,
         node_offsets=offsets,
-        features=_as_features(features),
+        features=_as_features(parts.features(first, last, part)),
         y=None if labels is None else torch.from_numpy(labels),
         masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
         original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
@@ -428,6 +428,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         edge_weight=parts.weights(int(indptr[0]), int(indptr[-1]), part),
         matches_parts=matches,
         ranks_per_node=parts.ranks_per_node,
+        data=parts.data,
     )
 
 

@@ -66,7 +66,8 @@ def predict(
     """Write the scores of the trained model in RUN for every node of PARTS, in the order of original ids.
 
     RUN is a run folder or a checkpoint file. The number of ranks need not be the number of parts. PARTS may be another graph
-    than the one of the training if its features have the same columns. Messages are sent along all its edges.
+    than the one of the training if its features have the same columns; a note on stderr then says what differs. Messages are
+    sent along all its edges.
     """
     with importing():
         from hpcgnn.comm.threads import use_threads
@@ -80,6 +81,9 @@ def predict(
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True, device=device)
     content = checkpoint.read(world, path, None)
+    differing = prediction.other_data(graph, content)
+    if differing and world.rank == 0 and not quiet:
+        console.note(f"{path} was trained on another graph: {parts} differs in {differing}")
     inputs = [path, *RunFolder(run).files(), *filter(None, [pairs])]
     if pairs is not None:
         scores = prediction.score_pairs(graph, content, prediction.read_pairs(world, pairs))

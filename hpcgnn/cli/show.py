@@ -56,7 +56,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
             f"{path} holds the messages that one rank keeps beside a checkpoint, not a checkpoint: give last.pt or best.pt"
         )
     weights = {name: list(values.shape) for name, values in content["model"].items()}
-    named = ("version", "next_epoch", "parts_uuid", "task", "metric", "seed", "compute", "best")
+    named = ("version", "next_epoch", "parts_uuid", "data", "task", "metric", "seed", "compute", "best")
     facts = {name: content[name] for name in named if content.get(name) is not None}
     return facts | {
         "kind": "checkpoint",
@@ -101,8 +101,11 @@ def _rows_of_file(facts: dict[str, Any]) -> Rows:
         yield name, facts[name]
     if "degrees" not in facts:  # predictions
         yield from (
-            (name, facts[name]) for name in facts if name not in ("kind", "version", "uuid", "path", "file_bytes")
+            (name, facts[name])
+            for name in facts
+            if name not in ("kind", "version", "uuid", "path", "file_bytes", "data")
         )
+        yield from _rows_of_data(facts["data"])
         return
     yield "nodes", facts["nodes"]
     ways = "directed" if facts["directed"] else "undirected, stored both ways"
@@ -114,8 +117,13 @@ def _rows_of_file(facts: dict[str, Any]) -> Rows:
     yield from ((f"{name} nodes", count) for name, count in facts["splits"].items())
     yield from _rows_of_parts(facts)
     yield from ((f"provenance: {name.replace('_', ' ')}", _told(value)) for name, value in facts["provenance"].items())
+    yield from _rows_of_data(facts["data"])
     yield "checksums", "yes" if facts["checksums"] else "none in a file of this version"
     yield "file size", console.size(facts["file_bytes"])
+
+
+def _rows_of_data(data: dict[str, str]) -> Rows:
+    yield from ((f"digest of {name}", value) for name, value in data.items() if name != "nodes")
 
 
 def _told(value: object) -> object:
@@ -173,6 +181,7 @@ def _rows_of_checkpoint(facts: dict[str, Any]) -> Rows:
     for name in ("version", "next_epoch", "task", "metric", "seed", "compute", "parts_uuid"):
         if name in facts:
             yield name.replace("_", " "), facts[name]
+    yield from _rows_of_data(facts.get("data", {}))
     yield from ((f"model: {name.replace('_', ' ')}", value) for name, value in facts["model_config"].items())
     best = facts.get("best")
     if best and best["val_metric"] is not None:

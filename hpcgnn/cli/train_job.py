@@ -169,7 +169,7 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
         keep_input_aggregation=config.cache_input_aggregation,
     )
     log = None if str(config.replay) == "none" else config.replay
-    clock = Clock(None if log is None else read_log(world, log))
+    clock = Clock(None if log is None else read_log(world, log, graph.data))
     trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
     if resume:
         trainer.resume()

@@ -47,6 +47,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "labels": counts.labels(),
         "splits": {name.removesuffix("_mask"): int(counts.masks[name].sum()) for name in MASKS if meta.has_masks},
         "provenance": meta.provenance,
+        "data": reader.data,
         "checksums": reader.checksums is not None,
     }
     return found | (_parts(reader, counts) if isinstance(reader, PartsFile) else {})

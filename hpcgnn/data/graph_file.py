@@ -6,6 +6,7 @@
     /nodes/train_mask, val_mask, test_mask (N) bool
 
     /checksums (arrays, blocks) uint64   of each block of nodes of each array (:mod:`hpcgnn.data.checksums`); not in version 1
+    attributes DATA_digest uint64        of edges, features, labels and splits (:mod:`hpcgnn.data.digests`); since version 4
 
 Arrays that a graph does not have are absent. :mod:`hpcgnn.data.schema` declares the values that they may have. ``parts.h5`` has
 the same arrays in part order (:mod:`hpcgnn.data.parts_file`).
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from hpcgnn.data import checksums, h5
+from hpcgnn.data import checksums, digests, h5
 from hpcgnn.data.schema import (
     ATTRIBUTES,
     BORDERS,
@@ -55,7 +56,7 @@ __all__ = [
     "SlabReader",
 ]
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 3
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 4
 
 
 class SlabReader(ABC):
@@ -118,7 +119,8 @@ class SlabReader(ABC):
         types = {"format": str, "version": int, "uuid": str} | ATTRIBUTES
         if h5.attribute(self.file, "version", int) < _FIRST_WITH_X_DTYPE:
             del types["x_dtype"]
-        return types
+        with h5.reading(self.path, "its attributes"):  # parts that were made of an older graph file have no digests
+            return types | {name: int for name in digests.ATTRIBUTES if name in self.file.attrs}
 
     @abstractmethod
     def _rules(self) -> Rules:
@@ -152,6 +154,16 @@ class SlabReader(ABC):
         tables = {} if self.checksums is None else self.checksums
         arrays = [self.bounds, *(tables[name] for name in sorted(tables))]
         return checksums.of_attributes(self.attributes) ^ checksums.of_arrays(arrays)
+
+    @property
+    def digests(self) -> dict[str, int]:
+        """The digests of the graph's data by the names of their attributes; empty in older files (:mod:`hpcgnn.data.digests`)."""
+        return {name: self.attributes[name] for name in digests.ATTRIBUTES if name in self.attributes}
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What identifies the graph's data: the result of :func:`hpcgnn.data.digests.in_text`."""
+        return digests.in_text(self.meta.num_nodes, self.digests)
 
     # -- slabs --------------------------------------------------------------------------------------------------------
 
@@ -261,7 +273,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
         return graph_rules(self.meta)

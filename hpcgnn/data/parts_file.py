@@ -19,7 +19,7 @@ from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GraphFile, GraphMeta, SlabReader
 from hpcgnn.data.schema import Rules, layout, parts_rules
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 3
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 4
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
@@ -32,7 +32,7 @@ def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, PARTS_VERSION), "part"
 
     @property
     def num_parts(self) -> int:

@@ -18,7 +18,7 @@ from hpcgnn.data import h5
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, path_of
 from hpcgnn.data.schema import PAIR_ARRAYS, plan_offset_rules, plan_rules
-from hpcgnn.data.stored_plan import PLAN_VERSION
+from hpcgnn.data.stored_plan import wanted_attributes
 
 _GROUP_ENTRIES = 1 << 21
 _PAIRS_AT_ONCE = 1 << 20
@@ -94,7 +94,7 @@ def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
         if strategy in plans:
             del plans[strategy]
         group = plans.create_group(strategy)
-        group.attrs.update({"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid})
+        group.attrs.update(wanted_attributes(parts))
         rules = plan_offset_rules(parts.num_parts) | plan_rules(small)
         schema = {name: (rule.shape, rule.dtype) for name, rule in rules.items()}
         places = h5.add_datasets(group, schema)

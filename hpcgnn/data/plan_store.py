@@ -1,6 +1,6 @@
 """Plans inside ``parts.h5``, which are made part by part in bounded memory, and read slab by slab.
 
-    /plan/STRATEGY/          attributes: plan_version, parts_uuid
+    /plan/STRATEGY/          attributes: plan_version, parts_uuid, edges_digest
         M_indptr, M_indices, M_edges      for M in L, S, R: the CSR slabs of all parts, one after another
         M_offsets (P+1, 2) int64          first element of each part's slab in M_indptr, and in M_indices and M_edges
         D_offsets (P+1) int64, D_peers, D_post, D_pre (pairs) int64      for D in send, recv: the sparse table of pairs
@@ -23,16 +23,17 @@ from hpcgnn.data import checksums, h5, plan_pieces
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_assembly import assemble
 from hpcgnn.data.plan_worker import make_pieces
-from hpcgnn.data.stored_plan import PLAN_VERSION, StoredPlan, plan_attributes
+from hpcgnn.data.stored_plan import StoredPlan, plan_attributes, wanted_attributes
 from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
-    """Return whether the file has a plan for ``strategy``, of the current version of plans, and made for these parts."""
+    """Return whether the file has a plan for ``strategy``, of the current version of plans, made for these parts and edges."""
     group = h5.child(parts.file, f"plan/{strategy}")
     if group is None:
         return False
-    return plan_attributes(group) == {"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid}
+    found, wanted = plan_attributes(group), wanted_attributes(parts)
+    return all(found[name] == wanted[name] for name in found.keys() & wanted.keys())
 
 
 def stored_strategies(parts: PartsFile) -> list[str]:

@@ -160,6 +160,55 @@ def asymmetry(src, dst, weight_bits):
     return total
 
 
+@njit(cache=True, nogil=True)
+def sum_of_edges(ids, indptr, sources, weight_bits):
+    """The sum modulo 2**64 of a hash of (source, destination, weight) over edges, so it does not depend on their order.
+
+    ids: (n,) int64 of the destinations. indptr: (n + 1,) int64 from 0, not beyond ``sources`` (m,) int64. weight_bits: (m,)
+    uint32 or empty.
+    """
+    total = np.uint64(0)
+    for i in range(ids.size):
+        d = _mix(np.uint64(ids[i]) + _GOLDEN)
+        for k in range(indptr[i], indptr[i + 1]):
+            w = np.uint64(weight_bits[k]) if weight_bits.size else np.uint64(0)
+            total += _mix(_mix(np.uint64(sources[k]) + _GOLDEN) * np.uint64(3) + d + w)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def sum_of_rows(ids, rows, column_keys):
+    """The sum modulo 2**64 of a hash of (id, row) over rows (n, C) uint32 of nodes ``ids`` (n,) int64; rows of zeros count 0.
+
+    column_keys: (C,) uint64, odd.
+    """
+    total = np.uint64(0)
+    for i in range(ids.size):
+        row = np.uint64(0)
+        for j in range(column_keys.size):
+            row += np.uint64(rows[i, j]) * column_keys[j]
+        if row:
+            total += _mix(_mix(np.uint64(ids[i]) + _GOLDEN) * np.uint64(3) + row)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def sum_of_sparse_rows(ids, indptr, columns, values, column_keys):
+    """As :func:`sum_of_rows`, for rows in CSR: ``indptr`` (n + 1,) int64 from 0, not beyond ``columns`` and ``values`` (m,).
+
+    Columns that ``column_keys`` has not are left out, as in a file that is being repaired.
+    """
+    total = np.uint64(0)
+    for i in range(ids.size):
+        row = np.uint64(0)
+        for k in range(indptr[i], indptr[i + 1]):
+            if 0 <= columns[k] < column_keys.size:
+                row += np.uint64(values[k]) * column_keys[columns[k]]
+        if row:
+            total += _mix(_mix(np.uint64(ids[i]) + _GOLDEN) * np.uint64(3) + row)
+    return total
+
+
 def key_for(seed: int, stream: int) -> np.uint64:
     """The key for the use number ``stream`` of a user's ``seed`` (any integer)."""
     return np.uint64(derive_key(np.uint64(seed % 2**64), np.uint64(stream)))

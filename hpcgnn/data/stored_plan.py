@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.checks import tiles_problem
+from hpcgnn.data.digests import EDGES
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.schema import Rule, plan_offset_rules, plan_rules
 from hpcgnn.data.stored import StoredArray, look
@@ -24,11 +25,19 @@ PLAN_VERSION = 1
 
 
 def plan_attributes(group: h5py.Group) -> dict[str, int | str]:
-    """The attributes that identify a plan."""
+    """The attributes that identify a plan. Plans in older files have no digest of the edges."""
+    with h5.reading(group, f"the attributes of {group.name}"):
+        has_digest = EDGES in group.attrs
     return {
         "plan_version": h5.attribute(group, "plan_version", int),
         "parts_uuid": h5.attribute(group, "parts_uuid", str),
-    }
+    } | ({EDGES: h5.attribute(group, EDGES, int)} if has_digest else {})
+
+
+def wanted_attributes(parts: PartsFile) -> dict[str, int | str]:
+    """The attributes of a current plan for the parts and edges of a file."""
+    found: dict[str, int | str] = {"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid}
+    return found | {name: value for name, value in parts.digests.items() if name == EDGES}
 
 
 class StoredPlan:

@@ -24,7 +24,7 @@ from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.measure import PartitionReport, measure
 from hpcgnn.partition.methods import METHODS, Problem, choose
-from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.partition.options import PartitionOptions, check_num_parts
 from hpcgnn.partition.part_order import Reordering
 from hpcgnn.partition.rows_step import refine_rows, refine_steps
 from hpcgnn.partition.slabs import Advance, Slab
@@ -59,6 +59,7 @@ def partition(
     with contextlib.ExitStack() as stack:
         with raise_on_all_ranks(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
+            check_num_parts(graph_path, reader.meta.num_nodes, options.num_parts)
             reader.verify(range(world.rank, reader.num_slabs, world.size))
         key = _key(reader, options)
         work = stack.enter_context(kept(world, parts_path, key, force=options.force, inputs=[graph_path]))
@@ -166,7 +167,7 @@ def _write(
             if world.rank == 0:
                 work.forget_writing()
         written.rows = 0
-        attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | header
+        attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | reader.digests | header
         opened = shared_file.writing(world, work.parts, schema, attributes)
     steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(world, reader, problem.options)
     with opened as writer, progress("writing parts", steps) as advance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from hpcgnn import typed
 from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.comm.passes import ExchangeName
+from hpcgnn.data.digests import differences
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.link_costs import CostsOfLinks
 from hpcgnn.typed import Count, MessageBits, NotNegative
@@ -25,13 +26,15 @@ class Observed(msgspec.Struct):
 
 
 class Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of ``decisions.jsonl``: the observations of an epoch by name, and the decisions."""
+    """A line of ``decisions.jsonl``: the observations of an epoch by name, and the decisions. data: of the graph, in the first
+    line (:func:`hpcgnn.data.digests.in_text`)."""
 
     epoch: Count
     observed: Observed
     bits: MessageBits | dict[ExchangeName, dict[str, Count]] = 32
     stale_epochs: dict[ExchangeName, Count] = {}
     policy: dict[str, Any] = {}
+    data: dict[str, str] = {}
 
 
 class Clock:
@@ -70,12 +73,21 @@ class Clock:
         return seen
 
 
-def read_log(world: World, path: Path) -> dict[int, dict[str, Any]]:
-    """The observations in a run's ``decisions.jsonl``, by epoch. Rank 0 reads it for all. Collective."""
+def read_log(world: World, path: Path, data: Mapping[str, str] | None = None) -> dict[int, dict[str, Any]]:
+    """The observations in a run's ``decisions.jsonl``, by epoch. Rank 0 reads it for all. Collective.
+
+    data: of the graph of this run; None accepts the log of any graph. A log of another graph is refused, since a replay repeats a
+    run bit for bit.
+    """
     lines: list[dict[str, Any]] = []
     with raise_on_all_ranks(world, f"read the log {path}"):
         if world.rank == 0:
             lines = _lines(path)
+            if differing := differences(lines[0].get("data", {}) if lines else {}, data or {}):
+                raise HpcgnnError(
+                    f"{path} is the log of a run on another graph, which differs in {differing}: replay it with parts of that "
+                    "graph, or leave --replay out"
+                )
     return {line["epoch"]: line["observed"] for line in world.broadcast(lines, what="the log to replay")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,14 @@ import torch
 from hpcgnn import typed, whole_file
 from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data import h5
+from hpcgnn.data.digests import differences
 from hpcgnn.data.signatures import HDF5, begins_with
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
 from hpcgnn.train import archive
 from hpcgnn.typed import Count, Finite
+
+_LOG = logging.getLogger("hpcgnn")
 
 CHECKPOINT_VERSION = 2  # 1: without a digest
 LAST, BEST = "last.pt", "best.pt"
@@ -31,8 +35,9 @@ _MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check
 class Checkpoint(msgspec.Struct):
     """The content of ``best.pt``.
 
-    model_config: the model's ``description()``. model: its weights. next_epoch: number of epochs that were trained. The other
-    fields must be the same in a run that continues this one; they depend on the task.
+    model_config: the model's ``description()``. model: its weights. next_epoch: number of epochs that were trained. data: of the
+    graph (:func:`hpcgnn.data.digests.in_text`), empty in older files. The other fields must be the same in a run that continues
+    this one; they depend on the task.
     """
 
     version: int
@@ -40,6 +45,7 @@ class Checkpoint(msgspec.Struct):
     parts_uuid: str
     model: dict[str, torch.Tensor]
     next_epoch: Count
+    data: dict[str, str] = {}
     task: str | None = None
     metric: str | None = None
     link_split: list[Finite] | None = None
@@ -111,10 +117,17 @@ def save(path: Path, content: dict[str, Any]) -> None:
         archive.write(temporary, content | {"version": CHECKPOINT_VERSION})
 
 
-def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Checkpoint] = Checkpoint) -> dict[str, Any]:
-    """Read ``path`` on rank 0, send it to every rank, and check that it belongs to ``model``. Collective.
+def read(
+    world: World,
+    path: Path,
+    model: dict[str, Any] | None,
+    kind: type[Checkpoint] = Checkpoint,
+    data: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Read ``path`` on rank 0, send it to every rank, and check that it belongs to ``model`` and to ``data``. Collective.
 
-    model: the model's ``description()``; None accepts any model. :func:`check_weights` compares the weights.
+    model: the model's ``description()``; None accepts any model. :func:`check_weights` compares the weights. data: of the graph;
+    None accepts any graph.
     """
     content: dict[str, Any] = {}
     payload = b""
@@ -128,6 +141,11 @@ def read(world: World, path: Path, model: dict[str, Any] | None, kind: type[Chec
         if world.rank > 0:
             content = archive.read(io.BytesIO(payload), path)
         content["model_config"] = _with_new_settings(content["model_config"])
+        if differing := differences(content.get("data", {}), data or {}):
+            raise HpcgnnError(
+                f"{path} was made with another graph, which differs in {differing}: resume with parts of that graph, or choose "
+                "another --out for this one"
+            )
         if model is not None and content["model_config"] != model:
             raise HpcgnnError(
                 f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
@@ -192,6 +210,20 @@ class _Widths(msgspec.Struct):
     hidden: Count
     layers: Count = 1
     decoder: str = "none"
+
+
+def has_parts(content: dict[str, Any], uuid: str, data: Mapping[str, str]) -> bool:
+    """Return whether a checkpoint was made with the parts ``uuid`` of a graph with ``data``; warn where it was not."""
+    if content["parts_uuid"] == uuid:
+        return True
+    known = "edges" in content.get("data", {}) and "edges" in data
+    doubt = "" if known else "; an older file does not tell whether they are parts of the same graph"
+    _LOG.warning(
+        "%s was made with other parts: training continues, but its results differ in the last bits%s",
+        content["path"],
+        doubt,
+    )
+    return False
 
 
 def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], where: object) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 
 from hpcgnn import shared_file
 from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data import h5
+from hpcgnn.data.digests import ALL, differences
 from hpcgnn.data.schema import Rule
+from hpcgnn.data.sources.lines import open_text
 from hpcgnn.data.stored import ByteSource, StoredArray, look
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
@@ -42,6 +46,16 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
         HpcgnnError: as :func:`model_of`.
     """
     return _applied(model_of(graph, content, strategy), graph)
+
+
+def other_data(graph: LocalGraph, content: dict[str, Any]) -> str:
+    """The data that the model reads and in which ``graph`` differs from the graph of the training, in words; empty if none does.
+
+    That is no error, since a model may be applied to other graphs: labels and splits count only if labels are inputs.
+    """
+    description = content["model_config"]
+    has_label_inputs = "model" in description and described(description).label_inputs
+    return differences(content.get("data", {}), graph.data, ALL if has_label_inputs else ("nodes", "edges", "features"))
 
 
 def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
@@ -110,10 +124,8 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
         if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
             raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
         try:
-            if path.suffix == ".npy":
-                pairs = np.load(path, mmap_mode="r", allow_pickle=False)
-            else:
-                pairs = np.loadtxt(path, np.int64, ndmin=2) if _has_numbers(path) else np.empty((0, 0), np.int64)
+            is_array = path.suffix == ".npy"
+            pairs = np.load(path, mmap_mode="r", allow_pickle=False) if is_array else _pairs_in_text(path)
         except Exception as error:
             # numpy gives a damaged header to Python's parsers, which raise what their parts raise
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
@@ -130,10 +142,13 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
         return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)
 
 
-def _has_numbers(path: Path) -> bool:
-    """Return whether a line is neither empty nor a comment; numpy warns of a file where none is."""
-    with path.open() as lines:
-        return any(line.partition("#")[0].strip() for line in lines)
+def _pairs_in_text(path: Path) -> np.ndarray:
+    """The whole numbers of a text; (0, 0) where no line has any, because numpy warns of such a file."""
+    with open_text(path) as lines:
+        if not any(line.partition("#")[0].strip() for line in lines):
+            return np.empty((0, 0), np.int64)
+    with open_text(path) as lines:
+        return np.loadtxt(lines, np.int64, ndmin=2)
 
 
 def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +221,8 @@ def _write_slab(
     inputs: Iterable[Path],
 ) -> None:
     world, schema = graph.world, {name: (shape, np.dtype(np.float32))}
-    attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | {"parts_uuid": graph.uuid}
+    about = {"parts_uuid": graph.uuid, "data": json.dumps(graph.data)}
+    attributes = h5.new_header(PREDICTIONS_KIND, PREDICTIONS_VERSION) | about
     with (
         shared_file.replacing(world, path, force=force, inputs=[graph.path, *inputs]) as temporary,
         shared_file.writing(world, temporary, schema, attributes) as writer,
@@ -241,8 +257,16 @@ def look_at_predictions(path: Path) -> dict[str, Any]:
             "version": PREDICTIONS_VERSION,
             "uuid": h5.attribute(file, "uuid", str),
             "parts_uuid": h5.attribute(file, "parts_uuid", str),
+            "data": _data_in(file),
             "arrays": 1,
             "bytes": 4 * int(np.prod(shape, dtype=np.int64)),
             "shape": list(shape),
             "checksums": False,
         }
+
+
+def _data_in(file: h5py.File) -> dict[str, str]:
+    """The data of the graph that was predicted on; empty in files of earlier versions of hpcgnn."""
+    with h5.reading(file, "attribute data"):
+        text = h5.attribute(file, "data", str) if "data" in file.attrs else "{}"
+        return {str(name): str(value) for name, value in json.loads(text).items()}

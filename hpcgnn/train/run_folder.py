@@ -114,10 +114,12 @@ class RunFolder:
         """Add one line to ``metrics.jsonl``."""
         self._append(METRICS, record)
 
-    def append_decisions(self, decisions: dict[str, Any] | None) -> None:
-        """Add one line to ``decisions.jsonl``, if there is one."""
+    def append_decisions(self, decisions: dict[str, Any] | None, data: dict[str, str]) -> None:
+        """Add one line to ``decisions.jsonl``, if there are decisions; the first line has the ``data`` of the graph, too."""
+        path = self.path / DECISIONS
         if decisions is not None:
-            self._append(DECISIONS, decisions)
+            is_first = not path.exists() or not path.stat().st_size
+            self._append(DECISIONS, decisions | ({"data": data} if is_first else {}))
 
     def _append(self, name: str, line: dict[str, Any]) -> None:
         try:

@@ -219,7 +219,7 @@ class Trainer:
             self.records.append(record)
         elif self.world.rank == 0:
             self.run.append(record)
-            self.run.append_decisions(self.policies.decisions(record))
+            self.run.append_decisions(self.policies.decisions(record), self.graph.data)
         self.on_epoch(record)
         return record
 
@@ -341,7 +341,8 @@ class Trainer:
         self._rank_state.save(self.run.path, self.next_epoch)
         if self.world.rank != 0:
             return
-        common = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid} | self.task.identity()
+        about = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "data": self.graph.data}
+        common = about | self.task.identity()
         folder = checkpoint.folder(self.run.path)
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
@@ -363,8 +364,8 @@ class Trainer:
         Collective.
 
         Raises:
-            HpcgnnError: on every rank, without a run folder, for a damaged checkpoint, and for one of another model, seed or
-                task.
+            HpcgnnError: on every rank, without a run folder, for a damaged checkpoint, and for one of another graph, model,
+                seed or task.
         """
         if self.run is None:
             raise HpcgnnError("resume() needs a run folder: make the Trainer with run=RunFolder(path)", agreed=True)
@@ -372,7 +373,7 @@ class Trainer:
         self._prepare_run()
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
-            content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last)
+            content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last, self.graph.data)
             with raise_on_all_ranks(self.world, f"resume from {path}"):
                 wanted = {"seed": self.model.keys.seed} | self.task.identity()
                 for name, value in wanted.items():
@@ -382,11 +383,7 @@ class Trainer:
                             f"{path} was made with --{flag} {content[name]}, not {value}: resume with the same value"
                         )
                 self._check_weights(content, path)
-            same_parts = content["parts_uuid"] == self.graph.uuid
-            if not same_parts:
-                _LOG.warning(
-                    "%s was made with other parts: training continues, but its results differ in the last bits", path
-                )
+            same_parts = checkpoint.has_parts(content, self.graph.uuid, self.graph.data)
             self._go_on_computing(content.get("compute"))
             self.model.load_state_dict(content["model"])
             self.optimiser.load_state_dict(content["optimiser"])

@@ -182,6 +182,22 @@ def test_mpirun_job_takes_no_other_graph_for_its_own(settings: dict[str, str], t
     assert files_after() == 2
 
 
+@pytest.mark.launches
+def test_mpirun_job_does_not_continue_the_run_of_another_graph(
+    settings: dict[str, str], warm_hpcgnn: str, tmp_path: Path
+) -> None:
+    """The graphs have equal sizes and other edges, and the first run has no epochs left."""
+    settings |= {"RANKS": "1", "HPCGNN": warm_hpcgnn}
+    sizes = "sbm:nodes=60,blocks=3,degree=4,features=8"
+    run_mpirun_job(settings | {"SOURCE": sizes})
+    before = read_summary(settings)
+    result = start_mpirun_job(settings | {"SOURCE": f"{sizes},seed=1"})
+    assert result.returncode != 0
+    assert "last.pt was made with another graph, which differs in edges, features" in result.stderr
+    assert "choose another --out" in result.stderr
+    assert read_summary(settings) == before
+
+
 def test_mpirun_job_takes_no_name_for_an_option(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ def test_differences_start_from_zero_with_another_strategy(train, tmp_path):
 
 
 def test_other_parts_start_as_in_the_first_epoch(train, tmp_path):
-    other = small_graphs.in_parts(tmp_path / "other.h5", small_graphs.random_multigraph(nodes=300, edges=3000), 3)
+    other = small_graphs.in_parts(tmp_path / "other.h5", GRAPH, 3)
     train("run", *POLICIES["all kinds"], "--epochs", 6)
     result = train("run", "--resume", "--epochs", 10, graph=other, ranks=3)
     assert "start as in epoch 0" in " ".join(result.stderr.split())

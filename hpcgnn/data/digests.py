@@ -1,0 +1,43 @@
+"""Digests of the data of a graph, by which files, runs and logs know whether they belong to the same graph.
+
+``graph.h5`` and ``parts.h5`` have them as attributes (uint64), since version 4:
+
+    edges_digest       of (source, destination, weight) of all edges
+    features_digest    of the features of all nodes; the same for sparse and dense, half and full floats of the same values
+    labels_digest      of the labels of all nodes
+    splits_digest      of the masks of all nodes
+
+Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of edges, nor
+on the size of the pieces in which the graph is read. Two graphs that differ have the same digest with a probability of 2**-64.
+:mod:`hpcgnn.data.digest_sums` computes them, which takes numba, and this module, which is quick to import, compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+ATTRIBUTES = ("edges_digest", "features_digest", "labels_digest", "splits_digest")
+EDGES = ATTRIBUTES[0]
+ALL = ("nodes", "edges", "features", "labels", "splits")
+"""The data of a graph, in the order in which sentences name them."""
+FIRST_VERSION = 4  # of graph files and parts files with digests
+
+
+def in_text(num_nodes: int, digests: Mapping[str, int]) -> dict[str, str]:
+    """What identifies the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs.
+
+    digests: by the names of their attributes; files of older versions, and parts that were made of them, have none.
+    """
+    return {"nodes": str(num_nodes)} | {
+        name.removesuffix("_digest"): f"{value:016x}" for name, value in digests.items()
+    }
+
+
+def differences(one: Mapping[str, str], other: Mapping[str, str], names: Iterable[str] = ALL) -> str:
+    """The names of the data in which two results of :func:`in_text` differ, in words, such as "edges and labels".
+
+    Data that one of them does not tell of are left out, so the text is empty if nothing is known to differ.
+    """
+    both = one.keys() & other.keys()
+    found = [name for name in names if name in both and one[name] != other[name]]
+    return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
