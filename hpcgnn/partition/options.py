@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcgnn.arguments import check_type, check_whole
 from hpcgnn.errors import HpcgnnError
@@ -91,3 +92,11 @@ class PartitionOptions:
         for name in self.balance:
             check_type("each quantity of balance", name, str)
         check_type("force", self.force, bool)
+
+
+def check_num_parts(graph: str | Path, num_nodes: int, num_parts: int) -> None:
+    """Raise HpcgnnError for more parts than nodes, before any work is done for them."""
+    if num_parts > num_nodes:
+        raise HpcgnnError(
+            f"{graph} has {num_nodes:,} nodes, too few for {num_parts:,} parts: ask for at most {num_nodes:,}"
+        )

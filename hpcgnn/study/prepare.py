@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn import typed, whole_file
+from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.file_lock import lock
+from hpcgnn.partition.options import check_num_parts
 from hpcgnn.study import commands
 from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import short_hash
@@ -57,6 +59,22 @@ def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
         wanted = tuple(sorted(filter(None, found.pop("strategies"))))
         shared[path] = Parts(path, **found, strategies=wanted)
     return {key: shared[path] for key, path in places.items()}
+
+
+def check_parts(runs: Iterable[Run]) -> None:
+    """Raise HpcgnnError if a run has more ranks than its graph file has nodes. A graph that is yet to be converted is checked
+    when it is partitioned, and a file that cannot be read is told then, too."""
+    most: dict[Path, int] = {}
+    for run in runs:
+        if run.graph is not None and run.graph.file is not None:
+            most[run.graph.file] = max(run.place.ranks, most.get(run.graph.file, 0))
+    for path, ranks in most.items():
+        try:
+            with GraphFile(path) as graph:
+                nodes = graph.meta.num_nodes
+        except HpcgnnError:
+            continue
+        check_num_parts(path, nodes, ranks)
 
 
 def partition_flags(run: Run) -> tuple[str, ...]:

@@ -115,6 +115,7 @@ def run_all(
     wanted = [run for run in missing(specification, folder) if not only or run.key in only]
     if not how.launcher:
         _check_hosts(wanted)
+    prepare.check_parts(filter(jobs.needs_parts, wanted))
     runner = _Runner(folder, how, listener, prepare.parts_of(folder, filter(jobs.needs_parts, specification.runs)))
     outcomes = [runner.run(run) for run in wanted]
     return Outcome(*(outcomes.count(what) for what in (records.FINISHED, records.FAILED, records.STARTED)))

@@ -18,6 +18,7 @@ from pathlib import Path
 from hpcgnn import whole_file
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import job_scripts
+from hpcgnn.study.prepare import check_parts
 from hpcgnn.study.records import short_hash
 from hpcgnn.study.specification import Run, Specification
 
@@ -48,8 +49,10 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
     those made here.
 
     Raises:
-        HpcgnnError: for runs on virtual hosts, which make no sense on a batch system.
+        HpcgnnError: for runs on virtual hosts, which make no sense on a batch system, and for more ranks than a graph has nodes.
     """
+    runs = list(runs)
+    check_parts(runs)
     by_shape: dict[tuple[int, int, int], list[Run]] = {}
     for run in runs:
         if run.place.hosts:

@@ -162,11 +162,9 @@ def test_balance_names_what_is_even(tmp_path, method, most):
 
 TRAPS = {
     "one part": (60, 200, 1),
-    "more parts than nodes": (5, 10, 9),
     "as many parts as nodes": (16, 40, 16),
     "few nodes a part": (40, 100, 20),
-    "one node": (1, 3, 2),
-    "no nodes": (0, 0, 3),
+    "one node": (1, 3, 1),
     "no edges": (64, 0, 4),
     "a few edges": (200, 9, 4),
 }
@@ -183,6 +181,15 @@ def test_traps(tmp_path, capfd, method, trap):
     check_same_graph(graph, tmp_path / "parts.h5")
     assert report.quality.num_parts == parts
     assert capfd.readouterr().out == ""  # libraries print complaints on stdout
+
+
+def test_more_parts_than_nodes_are_refused_at_once(cora, tmp_path, monkeypatch):
+    monkeypatch.setattr(GraphFile, "verify", lambda *_: pytest.fail("the graph was read"))
+    with pytest.raises(
+        HpcgnnError, match=r"has 2,708 nodes, too few for 1,000,000 parts: ask for at most 2,708$"
+    ):
+        made(cora[1], tmp_path, 1_000_000)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -13,11 +13,13 @@ from typing import Any
 
 import made_up
 import pytest
+import small_graphs
 from command_line import said
 from rank_pool import ROOT
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.study import curves, markdown, measures, records, specification, statistics, submit, targets
+from hpcgnn.study import curves, markdown, measures, records, runner, specification, statistics, submit, targets
+from hpcgnn.study.commands import Commands
 from hpcgnn.study.records import Record
 from hpcgnn.study.shown import Figure, Series
 from hpcgnn.study.summary import finished_groups, summarise
@@ -311,6 +313,19 @@ def test_virtual_hosts_are_not_submitted(tmp_path: Path) -> None:
     study = made_up.specified(tmp_path, STRONG.replace("ranks = [1, 2, 4]", 'ranks = [2, 4]\nrate = "1gbit"'))
     with pytest.raises(HpcgnnError, match="cannot be submitted"):
         submit.arrays(study, tmp_path, study.runs)
+
+
+def test_more_ranks_than_nodes_are_refused_before_any_work(tmp_path: Path) -> None:
+    small_graphs.write_graph(tmp_path / "g.h5", small_graphs.random_multigraph(nodes=30, edges=90))
+    text = STRONG.replace('"digits"', f'"{tmp_path}/g.h5"').replace("[1, 2, 4]", "[2, 31]")
+    study = made_up.specified(tmp_path, text)
+    sentence = r"/g.h5 has 30 nodes, too few for 31 parts"
+    with pytest.raises(HpcgnnError, match=sentence):
+        submit.arrays(study, tmp_path, study.runs)
+    runner.claim(study, tmp_path / "out")
+    with pytest.raises(HpcgnnError, match=sentence):
+        runner.run_all(study, tmp_path / "out", Commands(("no-such-command",)), runner.Listener(print))
+    assert records.read(tmp_path / "out") == []
 
 
 SMALLEST = """\
