@@ -165,6 +165,15 @@ def test_a_file_without_pairs_is_one_sentence(tmp_path, recwarn, content):
     assert not recwarn.list
 
 
+def test_pairs_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("0 1\n2 3\n", encoding="utf-8-sig")
+    assert read_pairs(one_rank(), path).tolist() == [[0, 1], [2, 3]]
+    path.write_text("0 1\n2 3\n", encoding="utf-16")
+    with pytest.raises(HpcgnnError, match="is text in UTF-16"):
+        read_pairs(one_rank(), path)
+
+
 def test_a_pipe_of_pairs_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pairs.txt")
     with pytest.raises(HpcgnnError, match="it is not a file"):
