@@ -7,6 +7,7 @@ import torch
 from hpcgnn.arguments import check_type, check_world
 from hpcgnn.comm import Buffer, World
 from hpcgnn.devices import CPU, Device
+from hpcgnn.errors import HpcgnnError
 
 
 class GradientBucket:
@@ -24,7 +25,7 @@ class GradientBucket:
         self._parameters, self._device = parameters, device
         sizes = (
             (sum(parameter.numel() for parameter in parameters), parameters[0].dtype),
-            (num_scalars + 1, torch.float64),
+            (num_scalars + 1 + len(parameters), torch.float64),
         )
         (self._mine, self._sums), (self._my_scalars, self._scalar_sums) = (
             [_host_tensor(device, size, dtype) for _ in range(2)] for size, dtype in sizes
@@ -40,22 +41,27 @@ class GradientBucket:
     def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.
 
-        No rank needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device,
-        and of ``count``; if that sum is 0, gradients are only summed. Collective.
+        A parameter without a gradient on any rank keeps none, so that weight decay does not move it, as in one process. No rank
+        needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device, and of
+        ``count``; if that sum is 0, gradients are only summed. Collective.
         """
         for parameter, piece in zip(self._parameters, self._pieces(self._flat), strict=True):
             if parameter.grad is None:
                 piece.zero_()
             else:
                 piece.copy_(parameter.grad)
-        self._bring_to_host([*scalars, count])
+        has_gradient = [float(parameter.grad is not None) for parameter in self._parameters]
+        self._bring_to_host([*scalars, count, *has_gradient])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
             self._world.wait(pending)
-        *totals, total_count = self._scalar_sums.tolist()
+        sums = self._scalar_sums.tolist()
+        totals, total_count, have_gradient = sums[: len(scalars)], sums[len(scalars)], sums[len(scalars) + 1 :]
         self._sums /= max(total_count, 1)
         if self._summed is not self._sums:
             self._device.follow(self._device.copy(self._summed, self._sums))
-        for parameter, piece in zip(self._parameters, self._pieces(self._summed), strict=True):
+        for parameter, piece, ranks in zip(self._parameters, self._pieces(self._summed), have_gradient, strict=True):
+            if not ranks:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.copy_(piece)
@@ -98,8 +104,9 @@ def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
 def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     """Replace every gradient of a model by its sum over all ranks, between ``backward`` and the optimiser's step. Collective.
 
-    For a training loop without a ``Trainer``. If each rank sums the loss over its own nodes and divides it by the number of
-    training nodes of all ranks, the result is the gradient of the mean loss over the whole graph.
+    For a training loop without a ``Trainer``. It is called once for each step, after the last ``backward``. If each rank sums
+    the loss over its own nodes and divides it by the number of training nodes of all ranks, the result is the gradient of the
+    mean loss over the whole graph.
 
     Example:
         ``loss = F.cross_entropy(scores[train], graph.y[train], reduction="sum") / count``, then ``loss.backward()``, then
@@ -107,11 +114,12 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
 
     Args:
         model: a module with the same parameters on all ranks. A parameter without a gradient on some rank counts as zeros
-            there.
+            there. Without one on any rank, it keeps none, as in one process, so that weight decay does not move it.
         world: the ranks, ``graph.world``; None takes the ranks of a model from ``hpcgnn.distribute``.
 
     Raises:
-        HpcgnnError: if ``world`` is None and the model is not distributed.
+        HpcgnnError: if ``world`` is None and the model is not distributed; on every rank, if no parameter has a gradient, or
+            if gradients are sums over ranks already, because they were not set to None since the last call.
     """
     check_type("model", model, torch.nn.Module)
     check_world(world)
@@ -119,8 +127,47 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
         from hpcgnn.nn.pyg.distribution import distribution_of
 
         world = distribution_of(model).graph.world
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
-    total = world.allreduce(flat, what="gradients")
-    for parameter, piece in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = piece.view_as(parameter).clone()
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not named:
+        raise HpcgnnError(f"{type(model).__name__} has no parameter that needs a gradient")
+    parameters = list(named.values())
+    flags = [[parameter.grad is not None, _is_sum(parameter.grad)] for parameter in parameters]
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in parameters])
+    total = world.allreduce(torch.cat((flat, torch.tensor(flags).reshape(-1).to(flat))), what="gradients")
+    have_gradient, are_sums = total[flat.numel() :].reshape(-1, 2).T.tolist()
+    _check_gradients(type(model).__name__, list(named), have_gradient, are_sums)
+    for parameter, piece, ranks in zip(
+        parameters, total[: flat.numel()].split([p.numel() for p in parameters]), have_gradient, strict=True
+    ):
+        if ranks:
+            parameter.grad = piece.view_as(parameter).to(parameter.dtype, copy=True)
+            parameter.grad.version_of_sum = parameter.grad._version  # type: ignore[attr-defined]
+
+
+def _is_sum(gradient: torch.Tensor | None) -> bool:
+    """Return whether ``gradient`` is a result of :func:`sum_gradients`, to which at most one ``backward`` has added its own.
+
+    Each change in place counts in a tensor's version. One change that leaves zeros is a ``zero_grad`` that keeps tensors.
+    """
+    before = getattr(gradient, "version_of_sum", None)
+    if gradient is None or before is None or gradient._version > before + 1:
+        return False
+    return gradient._version == before or bool(gradient.any())
+
+
+def _check_gradients(model: str, names: list[str], have_gradient: list[float], are_sums: list[float]) -> None:
+    """Raise HpcgnnError if gradients cannot be summed. The same on all ranks."""
+    if not any(have_gradient):
+        raise HpcgnnError(
+            f"no parameter of {model} has a gradient on any rank: call hpcgnn.sum_gradients after loss.backward() and before "
+            "the optimiser's step",
+            agreed=True,
+        )
+    again = next((name for name, ranks in zip(names, are_sums, strict=True) if ranks), None)
+    if again is not None:
+        raise HpcgnnError(
+            f"the gradient of {again} is a sum over all ranks already, and a second sum would count it once for each rank: "
+            "call hpcgnn.sum_gradients once for each step, after the last loss.backward(), and optimiser.zero_grad() before "
+            "the first one",
+            agreed=True,
+        )
