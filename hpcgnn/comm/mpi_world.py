@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcgnn.byte_sink import ByteSink, LocalFile
-from hpcgnn.comm import job
+from hpcgnn.comm import abort_hook, job
 from hpcgnn.comm.blocking import limited, stalled
 from hpcgnn.comm.buffer import Buffer
 from hpcgnn.comm.collectives import Collectives
@@ -25,6 +26,7 @@ from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.progress import PROGRESS
+from hpcgnn.comm.roll_call import ROLL_CALL
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.startup import check_alike, check_not_alone
@@ -155,7 +157,7 @@ class MpiWorld(Collectives):
 
     def _limited(self, what: str) -> contextlib.AbstractContextManager[None]:
         error = stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, what)
-        return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank)
+        return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
 
     def watch(self, pending: Pending) -> None:
         """Let the thread of :mod:`hpcgnn.comm.progress` test ``pending``."""
@@ -173,6 +175,7 @@ class MpiWorld(Collectives):
     def wait(self, pending: Pending) -> None:
         """Test with back-off."""
         started = time.perf_counter()
+        abort_hook.taking_part.add(threading.current_thread())
         PROGRESS.take_over()
         while not self._tested(pending):
             self._advance(pending.what)  # other messages in flight make progress, too
@@ -181,8 +184,10 @@ class MpiWorld(Collectives):
                 os.sched_yield()
             else:
                 time.sleep(_PAUSE_SECONDS)
+                ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
             if waited > self.timeout_seconds:
                 raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
+        ROLL_CALL.over(self._mpi, time.perf_counter() - started)
         self.watch_on()
 
     # -- nonblocking collectives --------------------------------------------------------------------------------------
@@ -375,5 +380,7 @@ class MpiWorld(Collectives):
 @functools.cache
 def whole_job() -> MpiWorld:
     """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
-    in a process. Collective."""
-    return check_alike(MpiWorld())
+    in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.comm.abort_hook`). Collective."""
+    world = check_alike(MpiWorld())
+    abort_hook.install()
+    return world

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import platform
 import time
@@ -9,13 +11,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcgnn.comm.blocking import stalled
+from hpcgnn.comm import job
+from hpcgnn.comm.blocking import SAY_SECONDS, SHARE_OF_TIMEOUT, stalled
 from hpcgnn.comm.progress import PROGRESS
+from hpcgnn.comm.roll_call import named
 from hpcgnn.comm.world import World
 
 _PAUSE_SECONDS = 5e-5
 _EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
 _CACHE_LINE_BYTES = 64
+_LOG = logging.getLogger("hpcgnn")
 
 
 class _MpiRanks(World, Protocol):
@@ -56,6 +61,7 @@ class SharedWindow:
         self._meetings += 1
         self._mine[0] = self._meetings
         started, seconds = time.perf_counter(), self._world.timeout_seconds
+        say_at = max(SAY_SECONDS, seconds * SHARE_OF_TIMEOUT)
         while (self._arrivals < self._meetings).any():
             waited = time.perf_counter() - started
             if waited < _EAGER_MEETING_SECONDS:
@@ -63,10 +69,20 @@ class SharedWindow:
             else:
                 self._world.poke()  # others may wait for what this rank has sent
                 time.sleep(_PAUSE_SECONDS)
-            if waited > seconds:
-                late = int(np.flatnonzero(self._arrivals < self._meetings)[0])
-                raise stalled(f"rank {self._world.rank} of node {platform.node()}", seconds, f"its rank {late}")
+            if waited > min(say_at, seconds):
+                self._tell_of_late_ranks(waited)
+                say_at = math.inf
         self._fence()
+
+    def _tell_of_late_ranks(self, waited: float) -> None:
+        """Say which ranks of the node have not come, and raise StalledError after the timeout."""
+        world, late = self._world, np.flatnonzero(self._arrivals < self._meetings).tolist()
+        who = f"rank {world.rank} of node {platform.node()}"
+        if late and waited > world.timeout_seconds:
+            raise stalled(who, world.timeout_seconds, f"its {named(late)}")
+        if late and world.rank == int(np.argmax(self._arrivals >= self._meetings)):  # the lowest that has come
+            level = logging.ERROR if job.launcher_rank() else logging.WARNING
+            _LOG.log(level, "%s has waited for %.0f s for its %s", who, waited, named(late))
 
     def free(self) -> None:
         """See :meth:`hpcgnn.comm.world.SharedMemory.free`. Call it after a meeting, as others may still read; later calls do

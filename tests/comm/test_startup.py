@@ -32,21 +32,21 @@ def test_a_call_that_does_not_end_ends_the_process_with_a_sentence(monkeypatch: 
             assert not timer.is_alive()
         assert codes.empty()
 
-    with limited(LONGEST_SECONDS, stalled("rank 3 of 4", 0.2, "what ends in time"), 3):
+    with limited(LONGEST_SECONDS, stalled("rank 3 of 4", 0.2, "what ends in time"), 3, "what ends in time"):
         timers = timers_now()
     assert_over(timers)
     assert said.empty()
-    with limited(0, StalledError("what comes late", grace_seconds=LONGEST_SECONDS), 3):
+    with limited(0, StalledError("what comes late", grace_seconds=LONGEST_SECONDS), 3, "it"):
         assert said.get(timeout=LONGEST_SECONDS) == "hpcgnn: error on rank 3: what comes late\n"
         timers = timers_now()
     assert_over(timers)
-    with limited(0, StalledError("what never comes", grace_seconds=0), 3):
+    with limited(0, StalledError("what never comes", grace_seconds=0), 3, "it"):
         assert codes.get(timeout=LONGEST_SECONDS) == 1
     assert said.get() == "hpcgnn: error on rank 3: what never comes\n"
 
 
 def timers_now() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    return [thread for thread in threading.enumerate() if thread.name == "limit"]
 
 
 def test_the_sentence_names_who_waited_how_long_and_for_what() -> None:

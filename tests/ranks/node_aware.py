@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World
+from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World, shared_window
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.placement import RANKS_PER_NODE
 from hpcgnn.errors import StalledError
@@ -114,13 +115,20 @@ def sabotaged(world: World, path: Path, what: str) -> float:
 
 
 def meet_alone(world: World) -> None:
-    """Check the sentence of rank 0 if the other rank does not come to a meeting."""
+    """Check the sentences of rank 0 if the other rank does not come to a meeting."""
     impatient = MpiWorld(timeout_seconds=0.5)
     memory = impatient.on_my_node().share(64)
     memory.meet()
     if world.rank == 0:
-        with pytest.raises(StalledError, match="waited 0 s for its rank 1: a peer or a link has stopped"):
+        with (
+            mock.patch.object(shared_window, "SAY_SECONDS", 0.1),
+            mock.patch.object(shared_window, "_LOG") as log,
+            pytest.raises(StalledError, match="waited 0 s for its rank 1: a peer or a link has stopped"),
+        ):
             memory.meet()
+        ((level, text, *values), _) = log.log.call_args
+        assert (level, (text % tuple(values)).partition(" has ")[2]) == (30, "waited for 0 s for its rank 1")
+        log.log.assert_called_once()
     world.allreduce(np.zeros(1))
 
 

@@ -1,0 +1,70 @@
+"""The end of the job when a user's program ends on one rank: the other ranks would wait for it until their timeout.
+
+``python -m mpi4py`` does the same for programs that are started with it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sys
+import threading
+import weakref
+from types import TracebackType
+from typing import NoReturn
+
+from hpcgnn.comm import job
+from hpcgnn.errors import HpcgnnError
+
+# Threads in which this rank has waited for others. The end of another thread stops no rank.
+taking_part: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@functools.cache
+def install() -> None:
+    """From now on, an exception that nobody catches, and ``sys.exit`` or ``exit`` with another code than 0, end all ranks.
+
+    The traceback is printed, files are closed and functions of ``atexit`` run, and then MPI aborts. As before, an error that all
+    ranks have raised together (``HpcgnnError.agreed``) and an interruption leave through MPI's end, and so does a program's own
+    ``raise SystemExit``, which nobody can notice. In interactive sessions and in pytest, which go on after an error, nothing is
+    installed. Not collective.
+    """
+    if hasattr(sys, "ps1") or sys.flags.interactive or "_pytest" in sys.modules:
+        return
+    process, in_main, in_thread = os.getpid(), sys.excepthook, threading.excepthook
+
+    def after_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        in_main(kind, error, trace)
+        if os.getpid() == process:
+            _end_after(error)
+
+    def after_exception_in_thread(told: threading.ExceptHookArgs) -> None:
+        in_thread(told)
+        if os.getpid() == process and told.thread in taking_part and told.exc_value is not None:
+            _end_after(told.exc_value)
+            job.abort_if_parallel(1)  # the main thread may wait for this one
+
+    sys.excepthook, threading.excepthook = after_exception, after_exception_in_thread
+    sys.exit = builtins.exit = builtins.quit = _exit
+
+
+def _end_after(error: BaseException) -> None:
+    """End all ranks when this process ends, unless the ranks end together."""
+    if isinstance(error, Exception) and not (isinstance(error, HpcgnnError) and error.agreed):
+        job.abort_at_exit(1, getattr(error, "grace_seconds", 0.0))
+
+
+class _Leaving(SystemExit):
+    """The exception of ``sys.exit``, which the program may still catch."""
+
+    def __del__(self) -> None:
+        # No function runs beneath this one when Python itself has taken the exception, to end the process by it.
+        if sys._getframe().f_back is None and self.code not in (None, 0):
+            job.abort_at_exit(self.code if isinstance(self.code, int) else 1)
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    """``sys.exit``."""
+    is_main = threading.current_thread() is threading.main_thread()
+    raise (_Leaving if is_main else SystemExit)(status)
