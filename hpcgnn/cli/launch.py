@@ -16,12 +16,19 @@ import click
 from click.core import ParameterSource
 
 from hpcgnn import whole_file
+from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import job_scripts, mpiexec, virtual_cluster
 from hpcgnn.launch.virtual_jobs import Interrupted, Job, Stop, run_job
 from hpcgnn.launch.virtual_network import UNLIMITED, Network, check_rate
 
 SPEED = f"Speed of each link, such as 100mbit or 1gbit (bits per second), or {UNLIMITED}."
+_SECTIONS = {
+    "Ranks": ("ranks", "threads", "ranks_per_host"),
+    "Real hosts": ("bind", "hostfile"),
+    "Virtual hosts": ("hosts", "rate", "placement", "shared_memory", "counts", "subnet", "name"),
+    "In place of a run": ("dry_run", "print_job"),
+}
 _OF_VIRTUAL_HOSTS = ("rate", "subnet", "placement", "shared_memory", "counts", "name")
 _OF_REAL_HOSTS = ("bind", "hostfile")
 
@@ -166,7 +173,7 @@ def _print_job(ctx: click.Context, _param: click.Parameter, system: str | None) 
     ctx.exit()
 
 
-@click.command(context_settings=TAKES_A_COMMAND, epilog=EXAMPLES)
+@click.command(cls=SectionedCommand, sections=_SECTIONS, context_settings=TAKES_A_COMMAND, epilog=EXAMPLES)
 @of_a_job
 @click.option(
     "--bind", is_flag=True, help="Bind each rank to cores of its own; for nodes that this job does not share."

@@ -82,6 +82,20 @@ _SHARED = (
 )
 
 
+# The shared options under the titles of the help; each command puts its own in the first section.
+_SECTIONS = {
+    "Run": ("hidden", "layers", "kind", "heads", "hops", "compute", "node_aware", "cache_input_aggregation", "others"),
+    "Machine": ("threads", "ranks_per_node", "network", "rate"),
+    "Assumptions about policies": ("like", "shares", "stale_share", "sent_share"),
+    "Computation and output": ("every_message", "jobs", "quiet", "as_json"),
+}
+
+
+def sections(*first: str) -> dict[str, tuple[str, ...]]:
+    """The sections of the help of a command whose own options are ``first``."""
+    return _SECTIONS | {"Run": (*first, *_SECTIONS["Run"])}
+
+
 def with_settings(command: F) -> F:
     """Add the shared options to a command."""
     for option in reversed(_SHARED):

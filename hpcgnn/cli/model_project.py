@@ -16,7 +16,8 @@ from rich.table import Table
 
 from hpcgnn import whole_file
 from hpcgnn.cli import console
-from hpcgnn.cli.model_options import with_settings
+from hpcgnn.cli.model_options import sections, with_settings
+from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs
@@ -36,7 +37,11 @@ _EVERY_MESSAGE = 1 << 62
 _LEAST_WIDTH = 110  # columns of the table: its figures must not be cut
 
 
-@click.command(epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2")
+@click.command(
+    cls=SectionedCommand,
+    sections=sections("ranks", "strategy", "bits", "staleness", "message_coding"),
+    epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2",
+)
 @click.argument("fitted", metavar="MODEL.toml|PROFILE")
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
@@ -100,7 +105,9 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
 
 
 @click.command(
-    epilog="\b\nExample\n  hpcgnn model project fugaku-like parts-16.h5 parts-64.h5 parts-256.h5 --out scaling.svg"
+    cls=SectionedCommand,
+    sections=sections("outs", "ways", "all_bits", "weak"),
+    epilog="\b\nExample\n  hpcgnn model project fugaku-like parts-16.h5 parts-64.h5 parts-256.h5 --out scaling.svg",
 )
 @click.argument("fitted", metavar="MODEL.toml|PROFILE")
 @click.argument("parts", nargs=-1, required=True, type=click.Path(path_type=Path))

@@ -209,43 +209,60 @@ def _choose_kernels() -> None:
 
 
 def _show(summary: dict[str, Any], out: Path) -> None:
-    def percent(value: float | None) -> str:
-        return "not measured" if value is None else f"{100 * value:.2f} %"
-
-    name = summary["metric_name"]
-    largest, means = summary["breakdown_seconds_median"], summary["breakdown_seconds_mean_median"]
-    beside = {"wire_seconds": "wire (overlaps the others)"}
+    """Print the result first, and then what it took. What is zero or does not apply is left out; summary.json has it."""
+    orders = {name: count for name, count in summary["node_orders"].items() if name != "none"}
     rows: list[tuple[str, object]] = [
-        (f"best validation {name}", f"{percent(summary['best_val_metric'])} in epoch {summary['best_epoch']}"),
-        (f"test {name} in that epoch", percent(summary["test_metric_at_best_val"])),
+        *_result_rows(summary),
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
         ("seconds per epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
-        *[
-            (
-                f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
-                f"{value:.4f} on the slowest rank, mean {means[phase]:.4f}",
-            )
-            for phase, value in largest.items()
-        ],
+        *_phase_rows(summary),
         ("arithmetic of dense products", summary["compute"]),
-        ("bytes sent per epoch, all ranks", int(summary["bytes_sent_per_epoch"])),
-        *_node_rows(summary),
+        *_counted("bytes sent per epoch, all ranks", summary["bytes_sent_per_epoch"]),
+        *_counted("  between nodes", summary["bytes_between_nodes_per_epoch"]),
+        *_counted("bytes read in shared memory per epoch", summary["bytes_shared_on_nodes_per_epoch"]),
         *_policy_rows(summary),
         ("peak memory per rank, largest", console.size(summary["peak_memory_bytes_per_rank"])),
         *_device_rows(summary),
-        ("node order x ranks", ", ".join(f"{name} x {count}" for name, count in summary["node_orders"].items())),
+        *([("node order x ranks", ", ".join(f"{name} x {count}" for name, count in orders.items()))] if orders else []),
         ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
         ("run folder", str(out)),
     ]
     console.table("training finished" if summary["finished"] else "training stopped (--resume continues it)", rows)
 
 
-def _node_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The bytes between nodes; no rows if all ranks share one node."""
-    between, shared = (int(summary[f"bytes_{what}_per_epoch"]) for what in ("between_nodes", "shared_on_nodes"))
-    if not between and not shared:
-        return []
-    return [("  between nodes", between), ("bytes read in shared memory per epoch", shared)]
+def _result_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    """The best metrics; one line that says why if there are none."""
+    name, epoch = summary["metric_name"], summary["best_epoch"]
+    validation, test = summary["best_val_metric"], summary["test_metric_at_best_val"]
+    if validation is None and test is None:
+        reason = "no epoch was evaluated" if epoch < 0 else "there are neither validation nor test labels"
+        return [(name, f"not measured: {reason}")]
+    if validation is None:
+        return [
+            (
+                f"test {name}",
+                f"{100 * test:.2f} % in epoch {epoch}, the last that was evaluated: nothing is for validation",
+            )
+        ]
+    tested = [] if test is None else [(f"test {name} in that epoch", f"{100 * test:.2f} %")]
+    return [(f"best validation {name}", f"{100 * validation:.2f} % in epoch {epoch}"), *tested]
+
+
+def _phase_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+    """The phases of an epoch that took long enough to be seen in four decimals."""
+    means, beside = summary["breakdown_seconds_mean_median"], {"wire_seconds": "wire (overlaps the others)"}
+    return [
+        (
+            f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
+            f"{seconds:.4f} on the slowest rank, mean {means[phase]:.4f}",
+        )
+        for phase, seconds in summary["breakdown_seconds_median"].items()
+        if round(seconds, 4)
+    ]
+
+
+def _counted(name: str, count: float) -> list[tuple[str, object]]:
+    return [(name, int(count))] if count else []
 
 
 def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
@@ -264,7 +281,6 @@ def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
     if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
         return []
     shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
-    return [
-        ("bit-widths, by share of rows", f"{shares} ({summary['bits_policy']})"),
-        ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})"),
-    ]
+    stale = ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})")
+    is_stale = summary["staleness"] != "off"
+    return [("bit-widths, by share of rows", f"{shares} ({summary['bits_policy']})"), *([stale] if is_stale else [])]

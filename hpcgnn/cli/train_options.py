@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.nn.config import MODELS
 from hpcgnn.settings import Setting, as_flag, kind_of
 from hpcgnn.train.run_config import LINK, Named, RunConfig, as_written, settings_by_name
@@ -18,13 +19,38 @@ PROBLEM = "hpcgnn.problem of a file of settings"
 """The key in ``Context.meta`` of the error of a file of settings, which :func:`run_config` raises, because ranks agree there."""
 
 
-class RunCommand(click.Command):
+_MOST_USED = ("out", "config", "preset", "resume", "model", "layers", "hidden", "epochs", "lr", "dropout", "bits", "staleness",
+              "device", "seed", "task")  # fmt: skip
+# The settings under each title of the help: parts of a run, and names.
+_TITLES: dict[str, tuple[str, ...]] = {
+    "Links (--task link)": ("links", "decoder"),
+    "Model": ("model",),
+    "Labels as inputs": ("labels",),
+    "Training, learning rate and early stopping": ("train", "schedule"),
+    "Messages between ranks": ("strategy", "messages", "cache_input_aggregation", "timeout"),
+    "Policies of --bits and --staleness": ("policy", "replay"),
+    "Arithmetic and devices": ("compute", "int8", "ranks_per_gpu", "node_order"),
+}
+
+
+class RunCommand(SectionedCommand):
     """A command that has its own options and, before the last ``behind`` of them, all settings of a run.
 
     Settings of models and policies that are registered after the command was made are included.
     """
 
     behind = 4
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, sections={}, **kwargs)
+
+    def sections(self) -> dict[str, list[str]]:
+        """The names of options under each title: those that most runs need come first, and those about output last."""
+        found: dict[str, list[str]] = {"Most used": [*_MOST_USED]}
+        for title, places in _TITLES.items():
+            named = settings_by_name().items()
+            found[title] = [name for place in places for name, each in named if place in (name, each.part)]
+        return found | {"Output": []}
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own parameters and the settings of a run."""
