@@ -20,7 +20,7 @@ SOURCE is one of the following; parts in brackets are optional
   ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
   dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file written by dgl.save_graphs
   graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
-  edgelist:FILE[?nodes=N]             text lines: src dst [weight]; also arclist:FILE
+  edgelist:FILE[?nodes=N]             text lines: src dst [weight], or csv with names of columns; also arclist:FILE
   binedges:FILE[?dtype=int64&nodes=N] binary pairs of little-endian int32, uint32 or int64
   parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]
   bvgraph:FILE                        WebGraph: NAME.graph beside NAME.properties
@@ -33,10 +33,10 @@ SOURCE is one of the following; parts in brackets are optional
 Examples
   hpcgnn convert digits digits.h5
   hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
-  hpcgnn convert edgelist:web.txt.gz web.h5 --undirected --features degree:64
+  hpcgnn convert edgelist:web.txt.gz web.h5 --undirected --features degree:64 --labels random:40
 
-The source's own split and features are kept unless --split or --features is given. Files of any size can be converted: edges are
-sorted on disk, in bounded memory.
+The source's own split, features and labels are kept unless --split, --features or --labels is given. Files of any size can be
+converted: edges are sorted on disk, in bounded memory.
 """
 
 
@@ -56,6 +56,12 @@ sorted on disk, in bounded memory.
     help="Rule that makes the node features: degree:D (one-hot in-degree in D columns, the last one for in-degrees of D-1 and "
     "more), onehot (one-hot node id), random:D[,SEED] (D columns with mean 0 and variance 1), or dense (the source's own "
     "features, with the zeros of sparse ones written out).",
+)
+@click.option(
+    "--labels",
+    metavar="RULE",
+    help="Rule that makes the labels: random:C[,SEED] draws one of C classes for each node, with which a graph without labels "
+    "trains, to measure time and memory; without a split of its own, it gets random:0.6,0.2,0.2.",
 )
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -14,12 +15,20 @@ def use_threads(world: World) -> int:
     """Set torch's (and with it the kernels') threads for this rank; returns the number. Collective.
 
     ``OMP_NUM_THREADS`` wins. Without it, a rank divides the cores that it may run on by the number of ranks that may run on the
-    same cores. So both a launcher's binding and a container's set of cores are respected.
+    same cores. So both a launcher's binding and a container's set of cores are respected. Rank 0 warns if it starts more threads
+    than that share, because an epoch may then take several times as long.
     """
     sharing = world.ranks_on_my_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     fair = max(1, len(os.sched_getaffinity(0)) // sharing)
     threads = int(asked) if asked.isdigit() and int(asked) > 0 else fair
+    if threads > fair and world.rank == 0:
+        shared = f", which {sharing} ranks share" if sharing > 1 else ""
+        logging.getLogger("hpcgnn").warning(
+            "OMP_NUM_THREADS=%s starts %d threads on a rank with %d CPUs%s, so that threads wait for each other: set it to %d, "
+            "or unset it",
+            *(asked, threads, len(os.sched_getaffinity(0)), shared, fair),
+        )
     torch.set_num_threads(threads)
     return threads
 

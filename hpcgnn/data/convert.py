@@ -20,6 +20,7 @@ from hpcgnn.data.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.data.features import DENSE, Features, make_features, parse_features, row_normalised, written_out
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
 from hpcgnn.data.node_checks import NodeChecker
+from hpcgnn.data.random_labels import RandomLabels, parse_labels
 from hpcgnn.data.schema import FULL
 from hpcgnn.data.sources import Source, SourceInfo, open_source
 from hpcgnn.data.split import make_split, parse_split
@@ -39,13 +40,16 @@ _PIECE_NODES = 1 << 20
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.data.split`, :mod:`hpcgnn.data.features` and :class:`EdgeOptions`.
+    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.data.split`, :mod:`hpcgnn.data.features`,
+    :mod:`hpcgnn.data.random_labels` and :class:`EdgeOptions`.
 
-    ``split`` and ``features`` replace the masks and features of the source. ``force`` overwrites an existing file.
+    ``split``, ``features`` and ``labels`` replace the masks, features and labels of the source. ``force`` overwrites an existing
+    file.
     """
 
     split: str | None = None
     features: str | None = None
+    labels: str | None = None
     row_normalise: bool = False
     undirected: bool = False
     self_loops: bool = False
@@ -53,7 +57,7 @@ class ConvertOptions:
     force: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("split", "features"):
+        for name in ("split", "features", "labels"):
             check_type(name, getattr(self, name), str, type(None))
         for name in ("row_normalise", "undirected", "self_loops", "drop_duplicates", "force"):
             check_type(name, getattr(self, name), bool)
@@ -111,11 +115,17 @@ def write_graph(
     check_path("output", output)
     check_type("options", options, ConvertOptions)
     output = Path(output)
-    for text, parse in ((options.split, parse_split), (options.features, parse_features)):
+    rules: list[tuple[str | None, Callable[[str], Any]]] = [
+        (options.split, parse_split),
+        (options.features, parse_features),
+    ]
+    for text, parse in [*rules, (options.labels, parse_labels)]:
         if text is not None:
             parse(text)
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
+        if options.labels is not None:
+            graph = RandomLabels(graph, parse_labels(options.labels), source)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
             checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
             notes = [*graph.info.notes, *_first_id_note(graph.info, edges), *checker.finish(meta.has_masks)]
@@ -171,7 +181,7 @@ def _write(
     meta = _meta(graph, edges, features, split, where, options)
     schema = meta.schema()
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
-    checker = NodeChecker(where, meta.task, meta.num_classes)
+    checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
         writer = h5.SlabWriter(sink, offsets, schema)
         _copy(writer, "edges/indptr", edges.indptr)
@@ -212,6 +222,8 @@ def _meta(
     seeds = {"source": info.seed, "split": parse_split(split).seed if split else None}
     if options.features:
         seeds["features"] = parse_features(options.features).seed
+    if options.labels:
+        seeds["labels"] = parse_labels(options.labels).seed
     chosen = {name: value for name, value in asdict(options).items() if name != "force"} | {"split": split}
     return GraphMeta(
         num_nodes=info.num_nodes,

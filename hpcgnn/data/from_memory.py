@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
 
     split: str | None
     features: str | None
+    labels: str | None
     row_normalise: bool
     undirected: bool
     self_loops: bool
@@ -45,8 +46,8 @@ def from_pyg(
             ``test_idx``. Other attributes, such as ``edge_attr``, are left out.
         path: the file to write.
         mask_column: the number of the split to take, from 0, if masks are (N, splits); the first by default.
-        options: the options of ``hpcgnn convert``: ``split``, ``features``, ``row_normalise``, ``undirected``,
-            ``self_loops``, ``drop_duplicates``, and ``force``, which overwrites an existing file.
+        options: the options of ``hpcgnn convert``: ``split``, ``features``, ``labels``, ``row_normalise``,
+            ``undirected``, ``self_loops``, ``drop_duplicates``, and ``force``, which overwrites an existing file.
 
     Returns:
         A summary of the new file, with the attributes ``meta``, ``split_sizes``, ``notes``, ``seconds`` and ``file_bytes``.

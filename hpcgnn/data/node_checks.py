@@ -13,8 +13,10 @@ from hpcgnn.errors import HpcgnnError
 class NodeChecker:
     """Checks nodes piece by piece, in order. Raises :class:`HpcgnnError` for values with which no model can be trained."""
 
-    def __init__(self, where: str, task: str, num_classes: int) -> None:
+    def __init__(self, where: str, task: str, num_classes: int, *, may_miss_classes: bool = False) -> None:
+        """may_miss_classes: a class without a node is no mistake, as in multi-label graphs and for random labels."""
         self._where, self._task = where, task
+        self._may_miss_classes = may_miss_classes or task != SINGLE_LABEL
         self._in_graph = np.zeros(num_classes, np.int64)
         self._in_training = np.zeros(num_classes, np.int64)
         self._labelled_in_training = 0
@@ -66,12 +68,9 @@ class NodeChecker:
         self._labelled_in_training += int(has_label[training].sum())
 
     def finish(self, has_masks: bool) -> list[str]:
-        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users.
-
-        In multi-label graphs, a column without an example is a class that no node is in.
-        """
+        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users."""
         missing = np.flatnonzero(self._in_graph == 0)
-        if missing.size and self._task == SINGLE_LABEL:
+        if missing.size and not self._may_miss_classes:
             raise HpcgnnError(
                 f"{self._where}: class {missing[0]} of {self._in_graph.size} never appears in y: "
                 "number the classes from 0 without gaps"

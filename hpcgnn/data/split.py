@@ -60,7 +60,7 @@ def make_split(
     if task == NO_TASK:
         raise HpcgnnError(
             f"{where} has no labels, so --split has nothing to split: use a source with labels, such as npz, pyg, ogb, "
-            "dgl:FILE?y=NAME or graphml:FILE?y=KEY, or leave --split out"
+            "dgl:FILE?y=NAME or graphml:FILE?y=KEY, add --labels random:C, or leave --split out"
         )
     if rule.per_class and task == MULTI_LABEL:
         raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has several; use random:")

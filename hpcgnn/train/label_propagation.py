@@ -71,7 +71,8 @@ def check_labels(graph: LocalGraph) -> None:
     """Raise HpcgnnError unless every training node of this rank has a label below the number of classes."""
     if graph.y is None:
         raise HpcgnnError(
-            f"{graph.path} has no labels, so no classes can be learned: convert a graph with labels, or use --task link"
+            f"{graph.path} has no labels, so no classes can be learned: convert a graph with labels, or with "
+            "--labels random:C to measure times only, or use --task link"
         )
     if "train_mask" not in graph.masks:
         raise HpcgnnError(

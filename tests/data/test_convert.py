@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import check_refused, check_same, converted, pairs, save
+from helpers import check_refused, check_same, converted, notes_of, pairs, save
 
 from hpcgnn import HpcgnnError
 from hpcgnn.data import convert as convert_module
@@ -86,6 +86,34 @@ def test_a_node_stays_where_it_is_when_other_nodes_lose_their_labels():
     after = split()
     assert after["test_mask"].sum() == 10
     assert all(np.array_equal(before[name], after[name]) for name in ("train_mask", "val_mask"))
+
+
+def test_random_labels_make_a_graph_trainable(tmp_path, monkeypatch):
+    source = edge_list(tmp_path, "0 1999\n")
+    meta, *_, y, masks = converted(source, tmp_path, labels="random:4,7")
+    assert (meta.task, meta.num_classes) == (SINGLE_LABEL, 4)
+    assert meta.provenance["seed"]["labels"] == 7
+    counts = np.bincount(y, minlength=4)
+    assert counts.sum() == 2000
+    assert counts.min() > 400
+    assert [int(mask.sum()) for mask in masks.values()] == [1200, 400, 400]
+    assert "labels are random, so accuracies mean nothing" in notes_of(source, tmp_path, labels="random:4")
+    monkeypatch.setattr(convert_module, "_PIECE_NODES", 3)
+    of_larger = converted(f"{source}?nodes=2003", tmp_path, labels="random:4,7")[-2]
+    assert np.array_equal(of_larger[:2000], y), "a label depends on the seed and the id only"
+    assert not np.array_equal(converted(source, tmp_path, labels="random:4,8")[-2], y)
+
+
+def test_random_labels_replace_others_and_keep_masks(tmp_path):
+    _, _, x, y, masks = converted(save(tmp_path / "g.npz", y=None), tmp_path, labels="random:6")
+    assert np.unique(y).size < 6, "a class without a node is no mistake here"
+    assert x.shape == (6, 3)
+    assert masks["train_mask"].tolist() == [True, True, True, False, False, False]
+    for rule, sentence in (
+        ("random:7", "asks for more classes than npz:.* has nodes, 6"),
+        *((rule, "is not understood: write random:C") for rule in ("random:0", "random", "random:1,2,3", "onehot:3")),
+    ):
+        check_refused(save(tmp_path / "g.npz"), tmp_path, sentence, labels=rule)
 
 
 def test_degree_features_count_the_stored_edges(tmp_path):

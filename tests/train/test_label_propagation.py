@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyg_reference
@@ -17,11 +18,12 @@ from ranks.label_propagation import SEED
 from requires import EVERYTHING
 from trainings import losses, predicted, weights
 
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
 from hpcgnn.nn.layers import linear_first
 from hpcgnn.nn.linear import matmul
-from hpcgnn.train.label_propagation import drawn_nodes
+from hpcgnn.train.label_propagation import check_labels, drawn_nodes
 from hpcgnn.train.task_config import LabelPropagationConfig
 
 GRAPHS = ("plain", "few", "multi-label", pytest.param("cora", marks=pytest.mark.slow))
@@ -221,3 +223,10 @@ def test_an_epoch_in_which_all_labels_are_given_changes_nothing(train, tmp_path)
     given = [bool(drawn_nodes(LabelPropagationConfig(0.8), 0, epoch, torch.tensor([3]))) for epoch in range(12)]
     assert [loss == 0 for loss in losses(tmp_path / "run")] == given
     assert {*given} == {True, False}
+
+
+def test_a_graph_without_labels_is_refused_with_two_ways_out():
+    with pytest.raises(
+        HpcgnnError, match=r"p.h5 has no labels, .* --labels random:C to measure times only, or use --task link"
+    ):
+        check_labels(SimpleNamespace(y=None, path="p.h5"))
