@@ -7,8 +7,10 @@ Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,19 +20,28 @@ from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
+from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.pyg.halo_rows import HaloRows
+from hpcgnn.nn.pyg.row_mode import RowMode
+from hpcgnn.nn.pyg.rows import ENDS
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 _HALO = "halo"
+_FUNCTIONAL = 1 << 20  # keys of F.dropout begin with it, those of modules are smaller
+_DROPPED = (torch.float32, torch.float64)
 
 
 class Bridge:
     """The exchanges of one graph for the layers of one model.
+
+    exact: the exchange of rows that are never rounded. mode: it follows the rows of nodes through each call.
 
     Sets of edges are distinguished by the tensors that hold them, not by their values: all ranks, including those without
     edges, must decide alike whether a plan is made.
@@ -40,11 +51,14 @@ class Bridge:
         self.int8: Int8 | None = None  # used instead of float32 where it is faster
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
-        self._halo: Aggregator | None = None
+        self.exact = HaloRows(graph)
+        self.mode = RowMode(graph.num_nodes, self.exact, self._drop)
         self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
+        self._halo: Aggregator | None = None
         self._num_plans = 0
-        self._asked: tuple[torch.Tensor, np.ndarray] | None = None  # owned rows that are in other ranks' halos
+        self.drops = True  # whether F.dropout does something
+        self._draws = (-1, 0, 0)  # epoch, number of the pass in it, number of masks drawn in the pass
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
@@ -61,6 +75,24 @@ class Bridge:
     def begin_pass(self) -> None:
         """Begin a call of the model: tensors of the previous call may come again."""
         self._recurrence.begin_pass()
+        self.mode.forget()
+        self.mode.mark(self.graph.edge_index, ENDS, 1)
+        epoch = self.messages.current_pass.epoch
+        epoch_before, number, _ = self._draws
+        self._draws = epoch, number + 1 if epoch == epoch_before else 0, 0
+
+    def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None) -> torch.Tensor:
+        """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None."""
+        if not self.drops:
+            return x
+        epoch, number, draw = self._draws
+        self._draws = epoch, number, draw + 1
+        # A checkpoint repeats this in the backward pass, with the states of torch's generators that there were.
+        if ids is None or rate >= 1 or x.dtype not in _DROPPED or _is_checkpointed():
+            return torch.nn.functional.dropout(x, rate)
+        keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
+        drop = KeyedDropout(keys, derive_key(_FUNCTIONAL, number, draw), rate, self.backend)
+        return drop(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 
@@ -68,10 +100,7 @@ class Bridge:
         """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
-        if x.is_floating_point():
-            wide = self._of_layer(layer, _HALO, self.halo)(flat)
-        else:  # tensors without a gradient
-            wide = torch.cat((flat, self._fixed_rows(flat)))
+        wide = self._of_layer(layer, _HALO, self.halo)(flat) if x.is_floating_point() else self.exact.extended(flat)
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
 
     def operator(
@@ -124,7 +153,7 @@ class Bridge:
         kind = self._kinds.find(edge_index, weight)
         if kind is None and weight is None and self.is_graphs(edge_index):
             kind = "mean" if mean else "sum"
-        if kind not in (None, "fixed"):
+        if kind not in (None, "fixed") and (kind == "mean" or not mean):
             unweighted = replace(self.graph, edge_weight=None)
             return make_aggregator(unweighted, kind, self.strategy, dtype=dtype, **how)
         graph = self._with_edges(edge_index, weight)
@@ -163,16 +192,6 @@ class Bridge:
             self._structures.keep(edge_index, None, found)
         return found
 
-    def _fixed_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """(h, F) rows of the halo nodes, for tensors without a gradient. Collective."""
-        if self._asked is None:
-            halo, offsets = self.graph.halo_positions, self.graph.node_offsets
-            asked, counts = self.messages.world.alltoallv(halo, np.diff(np.searchsorted(halo, offsets)))
-            self._asked = torch.from_numpy(asked - self.graph.first), counts
-        asked_rows, counts = self._asked
-        sent = self.graph.in_loaded_order(rows)[asked_rows.to(rows.device)]
-        return self.messages.world.alltoallv(sent, counts)[0]
-
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
     def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
@@ -183,3 +202,11 @@ class Bridge:
         if name != _HALO:  # computations with halo rows are done by the layer's own code
             self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
         return self.exchanges[key]
+
+
+def _is_checkpointed() -> bool:
+    """Return whether torch.utils.checkpoint is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None

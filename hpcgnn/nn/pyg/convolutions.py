@@ -36,6 +36,7 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.bridge import Bridge
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method
 from hpcgnn.nn.pyg.normalise import Normaliser
+from hpcgnn.nn.pyg.rows import EDGES, NODES
 
 # Layers whose message is x_j, or x_j times a weight of the edge, and the names of these two in their ``propagate``.
 LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
@@ -80,7 +81,13 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
         from_sources = _from_sources(layer, functions)
         # PyG's hooks before ``propagate`` would work, but those before ``edge_updater`` run after rows have been gathered.
         original = getattr(layer, name)
-        replace_method(layer, name, OnRanks(_with_halo, layer, number, bridge, original, from_sources))
+        own: dict[str, Any] = {}
+        kind = EDGES if name == "edge_updater" else NODES
+        for function in functions:
+            whole = from_sources & inspect.signature(getattr(layer, function)).parameters.keys()
+            if whole:
+                replace_method(layer, function, OnRanks(_with_own_rows, getattr(layer, function), own, whole))
+        replace_method(layer, name, OnRanks(_with_halo, layer, number, bridge, original, from_sources, own, kind))
     for module in layer.modules():
         if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
             replace_method(module, "forward", OnRanks(_padded_alike, module.forward, bridge))
@@ -121,12 +128,13 @@ def _propagate(
     name, weight_name = names
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
-    flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
-    operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-    z = operator(flat)
-    if isinstance(layer, LEConv):  # messages a_j - b_i
-        z = z - given["b"] * operator_of_own(bridge, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-    return z.view(x.shape)
+    with bridge.mode.inside(edge_index):
+        flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+        operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
+        z = operator(flat)
+        if isinstance(layer, LEConv):  # messages a_j - b_i
+            z = z - given["b"] * operator_of_own(bridge, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
+    return bridge.mode.mark(z.view(x.shape), NODES)
 
 
 def operator_of_own(
@@ -155,17 +163,36 @@ def _with_halo(
     bridge: Bridge,
     original: Callable[..., Any],
     from_sources: set[str],
+    own: dict[str, Any],
+    kind: str,
     edge_index: torch.Tensor,
     size: Any = None,
     **given: Any,
 ) -> Any:
-    """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended."""
+    """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended.
+
+    own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
+    """
     _check_edges(layer, edge_index)
+    own.update(given)
     for name in sorted(from_sources & given.keys()):  # in the same order on all ranks, because each is an exchange
         if given[name] is not None:
             given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
-    result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
-    return result if edge_index.shape[1] else _tied(result, given)
+    try:
+        with bridge.mode.inside(edge_index):
+            result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
+            result = result if edge_index.shape[1] else _tied(result, given)
+    finally:
+        own.clear()
+    of_nodes = kind == NODES and isinstance(result, torch.Tensor)
+    return bridge.mode.mark(result, kind, layer.node_dim % result.dim() if of_nodes else 0)
+
+
+def _with_own_rows(
+    original: Callable[..., Any], own: dict[str, Any], names: set[str], *inputs: Any, **given: Any
+) -> Any:
+    """Replaces ``message``, ``aggregate`` or ``update`` that take an argument such as ``x`` as it was given to ``propagate``."""
+    return original(*inputs, **given | {name: own[name] for name in names & given.keys()})
 
 
 def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:

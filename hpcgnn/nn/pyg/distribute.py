@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
+from functools import partial
+
+import numpy as np
 import torch
 
 from hpcgnn.arguments import check_choice, check_type, check_whole
@@ -11,8 +15,9 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import backends
 from hpcgnn.nn.compute_config import FLOAT32, INTEGERS, Int8Config
 from hpcgnn.nn.config import check_differences
-from hpcgnn.nn.pyg.distribution import M, is_distributed, on_ranks
+from hpcgnn.nn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
 from hpcgnn.nn.pyg.rehearsal import rehearse
+from hpcgnn.nn.pyg.tiny_graph import Call
 from hpcgnn.plan import STRATEGIES
 
 
@@ -72,12 +77,37 @@ def distribute(
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
         rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
         check_differences(config.message_coding, max(rates, default=0.0))
-        if check:
-            rehearse(model, graph)
+        rehearsed = rehearse(model, graph) if check else None
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)
     given.reseed(int(seed))
-    return on_ranks(model, graph, given, strategy=strategy, backend=backend, compute=compute, int8=int8)
+    twin = on_ranks(model, graph, given, strategy=strategy, backend=backend, compute=compute, int8=int8)
+    if check:
+        before = rehearsed, _flags(twin)
+        distribution_of(twin).given.before_first = partial(_rehearse_again, twin, graph, before)
+    return twin
+
+
+def _rehearse_again(twin: torch.nn.Module, graph: LocalGraph, before: tuple[int | None, int], call: Call) -> None:
+    """Rehearse the first real call, unless the model was rehearsed with arguments of the same kinds, and has not changed since.
+    Collective.
+    """
+    mine = np.array([before != (call.shape(), _flags(twin))], dtype=np.int64)
+    if graph.world.allreduce(mine, "max", "the rehearsal of a model")[0]:
+        with raise_on_all_ranks(graph.world, f"call {type(twin).__name__}"):
+            rehearse(plain_copy(twin), graph, call)
+
+
+def _flags(model: torch.nn.Module) -> int:
+    """A number that is another one if a flag, a number or a text among the attributes of the model has changed."""
+    simple = (bool, int, float, str, type(None))
+    found = [
+        (place, name, value)
+        for place, module in model.named_modules()
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, simple) and name != "training"
+    ]
+    return zlib.crc32(repr(found).encode())
 
 
 def _check_model(model: torch.nn.Module) -> None:

@@ -22,9 +22,12 @@ from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.pyg import convolutions, norms
 from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.draws import draws_of_rank
+from hpcgnn.nn.pyg.given import Given
 from hpcgnn.nn.pyg.integers import use_integers
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method, restore_methods
 from hpcgnn.nn.pyg.normalise import Normaliser
+from hpcgnn.nn.pyg.rows import Refused
 
 M = TypeVar("M", bound=torch.nn.Module)
 _ATTRIBUTE = "_hpcgnn"
@@ -42,7 +45,7 @@ class Distribution:
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
-        self._made_dense: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.given = Given(graph)
 
     def another(self) -> Distribution:
         """A distribution for a copy of the model. Not collective: its exchanges are made in the copy's first call."""
@@ -63,14 +66,6 @@ class Distribution:
     def use_compute(self, compute: str) -> None:
         """Compute products in this arithmetic from now on."""
         self.bridge.int8 = self.int8 if compute in INTEGERS else None
-
-    def dense(self, value: Any) -> Any:
-        """A sparse CSR tensor, such as a graph's sparse features, as a dense tensor, which most layers need."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.sparse_csr:
-            return value
-        if self._made_dense is None or self._made_dense[0] is not value:
-            self._made_dense = value, value.to_dense()
-        return self._made_dense[1]
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin a training step: dropout and messages use random numbers of this epoch from now on."""
@@ -148,8 +143,13 @@ def _forward_on_ranks(
 ) -> Any:
     """Replaces ``forward`` of the model."""
     distribution.begin_pass(training=model.training)
-    dense = distribution.dense
-    return forward(*map(dense, inputs), **{name: dense(value) for name, value in named.items()})
+    mode = distribution.bridge.mode
+    inputs, named = distribution.given.prepare(model, mode, inputs, named)
+    try:
+        with draws_of_rank(distribution.graph), torch.sparse.check_sparse_tensor_invariants(), mode:
+            return forward(*inputs, **named)
+    except Refused as refused:
+        raise HpcgnnError(f"{type(model).__name__} cannot be distributed: {refused}") from None
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Normaliser:
         if weight is None:
             weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
         degree = scatter(weight, edges[1], 0, owned, "sum")
-        scale = self.bridge.extended(0, _inverse_root(degree)[:, None])[:, 0]
+        scale = self.bridge.exact.extended(_inverse_root(degree))
         result = edges, scale[edges[0]] * weight * scale[edges[1]]
         is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
         return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
@@ -110,14 +110,8 @@ class Normaliser:
 
     def _out_degrees(self, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """(n + h,) sums of the weights of each node's out-edges, on all ranks at which they end. Collective."""
-        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")[:, None]
-        to_owners = self.bridge.halo.reverse  # adds the values of copies at their owners
-        with torch.no_grad():
-            if weight.requires_grad:
-                raise HpcgnnError(
-                    "ChebConv cannot be distributed with edge weights that learn: their degrees are no constants"
-                )
-            return self.bridge.extended(0, to_owners(mine))[:, 0]
+        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")
+        return self.bridge.exact.extended(self.bridge.exact.summed(mine))
 
     # -- results of earlier passes ----------------------------------------------------------------------------------------
 

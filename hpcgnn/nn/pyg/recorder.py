@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch_geometric
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from torch_geometric.nn import MessagePassing
@@ -17,17 +14,11 @@ from torch_geometric.nn import MessagePassing
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.pyg import norms
+from hpcgnn.nn.pyg.distribution import distribution_of, is_distributed
+from hpcgnn.nn.pyg.rows import DROPOUTS, called_by, line_of_user, name_of
 
-_DROPOUTS = (
-    torch.nn.functional.dropout,
-    torch.nn.functional.dropout1d,
-    torch.nn.functional.alpha_dropout,
-    torch.nn.functional.feature_alpha_dropout,
-)
 _DROPOUT_MODULES = (torch.nn.modules.dropout._DropoutNd, KeyedDropout)
 _OPAQUE = (MessagePassing, *norms.GLOBAL, *_DROPOUT_MODULES)  # their inner calls are this package's responsibility
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(torch_geometric.__file__).parent))
-_OURS = str(Path(__file__).parent)
 
 
 @dataclass
@@ -57,6 +48,8 @@ class Recorder(TorchFunctionMode):
                 self._listen(module, f"{name or 'the model'} ({type(module).__name__})")
             if isinstance(module, KeyedDropout):
                 module.probability = 0.0
+        if is_distributed(model):
+            distribution_of(model).bridge.drops = False
 
     def _listen(self, module: torch.nn.Module, described: str) -> None:
         def enter(*_: Any) -> None:
@@ -76,16 +69,16 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch's documentation of ``__torch_function__``: torch calls it instead of each of its functions."""
-        if func in _DROPOUTS:
+        if func in DROPOUTS:
             return args[0] if args else (kwargs or {})["input"]
-        name = getattr(func, "__name__", str(func)).strip("_")
-        if not self._inside:
-            self._last = f"{name} ({_caller()})"
+        name, is_models = name_of(func), not self._inside and called_by() != "ours"
+        if is_models:
+            self._last = f"{name} ({line_of_user()})"
         result = func(*args, **(kwargs or {}))
-        if not self._inside:
+        if is_models:
             for tensor in result if isinstance(result, tuple) else (result,):
                 if isinstance(tensor, torch.Tensor):
-                    self.calls.append(Call(name, _caller(), tensor.detach()))
+                    self.calls.append(Call(name, line_of_user(), tensor.detach()))
         return result
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -93,11 +86,3 @@ class Recorder(TorchFunctionMode):
         if isinstance(error, Exception) and not isinstance(error, (HpcgnnError, threading.BrokenBarrierError)):
             where = self._inside[0] if self._inside else self._last
             raise PartError(f"{where} raised {type(error).__name__}: {error}") from error
-
-
-def _caller() -> str:
-    """The innermost line of code that belongs neither to torch nor to PyG nor to this package."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, _OURS)):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"

@@ -1,0 +1,77 @@
+"""The arguments of a distributed model's calls: plain tensors, and the kinds of their rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.nn.pyg.row_mode import RowMode
+from hpcgnn.nn.pyg.rows import ENDS
+from hpcgnn.nn.pyg.tiny_graph import Call, Rows, real_call
+
+_KEPT = 8
+
+
+class Given:
+    """Arguments of calls, made what layers take. before_first: called with the first call's :class:`Call`, a rehearsal."""
+
+    def __init__(self, graph: LocalGraph) -> None:
+        self.graph = graph
+        self.before_first: Callable[[Call], None] | None = None
+        self._kinds: list[str | None] = []
+        self._tree: Any = None
+        self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def prepare(
+        self, model: torch.nn.Module, mode: RowMode, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as plain, dense tensors whose rows ``mode`` knows. Collective in the first call."""
+        bound = inspect.signature(model.forward).bind(*inputs, **named)
+        first = next(iter(bound.arguments), None)
+        bound.arguments = {
+            name: pytree.tree_map(lambda leaf, name=name: self._plain(model, name, leaf, dense=name == first), value)
+            for name, value in bound.arguments.items()
+        }
+        leaves, tree = pytree.tree_flatten(dict(bound.arguments))
+        if tree != self._tree:
+            call = real_call(dict(bound.arguments), self.graph)
+            if self._tree is None and self.before_first is not None:
+                self.before_first(call)
+            kinds = pytree.tree_leaves(call.arguments, is_leaf=lambda leaf: leaf is None)
+            self._kinds = [leaf.kind if isinstance(leaf, Rows) else None for leaf in kinds]
+            self._tree = tree
+        for leaf, kind in zip(leaves, self._kinds, strict=True):
+            if kind is not None:
+                mode.mark(leaf, kind, int(kind == ENDS))
+        return bound.args, bound.kwargs
+
+    def _plain(self, model: torch.nn.Module, name: str, leaf: Any, *, dense: bool) -> Any:
+        """A tensor of torch's own class: subclasses do not reach kernels. The same object is made for the same tensor."""
+        if type(leaf).__name__ == "SparseTensor":
+            raise self._sparse(model, name)
+        if not isinstance(leaf, torch.Tensor) or (type(leaf) is torch.Tensor and leaf.layout == torch.strided):
+            return leaf
+        for given, made in self._made:
+            if given is leaf:
+                return made
+        if leaf.layout == torch.strided:
+            made = leaf.as_subclass(torch.Tensor)
+        elif leaf.layout == torch.sparse_csr and dense:
+            made = leaf.to_dense()
+        else:
+            raise self._sparse(model, name)
+        self._made = [*self._made[-(_KEPT - 1) :], (leaf, made)]
+        return made
+
+    @staticmethod
+    def _sparse(model: torch.nn.Module, name: str) -> HpcgnnError:
+        return HpcgnnError(
+            f"{type(model).__name__} cannot be called with a sparse matrix as {name}: a distributed model takes "
+            "graph.edge_index, and values of edges as a tensor of their own"
+        )

@@ -1,0 +1,441 @@
+"""Follows the rows of nodes and edges through a call of a distributed model.
+
+On the way it replaces what would be wrong on a part of a graph by what is right (rows and degrees of sources, random draws), and
+refuses what cannot be right: values of all nodes, and their number as a value. It looks at each call of the model, so a branch
+that is taken later is seen, too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hpcgnn.nn.halo import edge_ids
+from hpcgnn.nn.pyg import rows
+from hpcgnn.nn.pyg.halo_rows import HaloRows
+from hpcgnn.nn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Count, Refused, Role
+
+Found = list[tuple[torch.Tensor, Role]]
+
+
+class RowMode(TorchFunctionMode):
+    """The roles of the tensors of one call. It is entered anew for each call.
+
+    owned: number of owned nodes, n. halo: the exchange of rows of halo nodes. drop: replaces ``F.dropout(x, p)``, given the
+    original ids of its rows, or None where they are unknown.
+    """
+
+    def __init__(
+        self, owned: int, halo: HaloRows, drop: Callable[[torch.Tensor, float, torch.Tensor | None], torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self._owned, self._halo, self._drop = owned, halo, drop
+        self._roles: dict[int, tuple[weakref.ref[torch.Tensor], Role]] = {}
+        self._edges: torch.Tensor | None = None  # those of the layer whose messages are being computed
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def mark(self, value: Any, kind: str, axis: int = 0) -> Any:
+        """Note that ``value``, or each tensor in it, has rows of this kind along ``axis``. Returns ``value``."""
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(tensor, torch.Tensor):
+                self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis)
+        return value
+
+    def role(self, tensor: Any) -> Role | None:
+        """The role of a tensor, or None."""
+        found = self._roles.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def forget(self) -> None:
+        """Forget the tensors of the previous call."""
+        self._roles.clear()
+
+    @contextmanager
+    def inside(self, edge_index: torch.Tensor) -> Iterator[None]:
+        """In this context a layer computes messages of these edges (2, e): its own code is right on a part of a graph."""
+        before, self._edges = self._edges, edge_index
+        try:
+            yield
+        finally:
+            self._edges = before
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        found = []
+        for value in (*args, *kwargs.values()):
+            for one in value if type(value) in (tuple, list) else (value,):
+                role = self.role(one) if isinstance(one, torch.Tensor) else None
+                if role is not None:
+                    found.append((one, role))
+        return found
+
+    # -- each call of torch -------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch's documentation of ``__torch_function__``: torch calls it instead of each of its functions."""
+        kwargs = kwargs or {}
+        if func in rows.DROPOUTS:
+            return self._dropped(func, args, kwargs)
+        if self._edges is not None:
+            return func(*args, **kwargs)
+        name, found = rows.name_of(func), self._found(args, kwargs)
+        if name in rows.ARITHMETIC:
+            self._check_counts(name, args, kwargs)
+        if name in rows.FACTORIES:
+            return self._made(name, func(*args, **kwargs), args, kwargs)
+        if not found:
+            return func(*args, **kwargs)
+        special = getattr(self, f"_on_{name}", None)
+        try:
+            if special is not None:
+                return special(func, args, kwargs, found)
+            self._check(name, args, kwargs, found)
+        except Refused:
+            if rows.called_by() != "ours":
+                raise
+        return self._inherit(func(*args, **kwargs), found)
+
+    @staticmethod
+    def _check_counts(name: str, args: Any, kwargs: Any) -> None:
+        values = (kwargs.get("fill_value", args[-1]),) if name == "full" else (*args, *kwargs.values())
+        count = next((value for value in values if isinstance(value, Count)), None)
+        if count is not None and rows.called_by() == "user":
+            rows.refuse_count(count)
+
+    def _made(self, name: str, result: Any, args: Any, kwargs: Any) -> Any:
+        size = kwargs.get("size", args[name.startswith("new_")] if args else ())
+        first = size[0] if isinstance(size, (tuple, list)) and size else size
+        return self.mark(result, first.kind) if isinstance(first, Count) else result  # type: ignore[attr-defined]
+
+    def _inherit(self, result: Any, found: Found) -> Any:
+        """Give the result of a function that works on each row by itself the role of its first argument with one."""
+        if not found:
+            return result
+        tensor, role = found[0]
+        kinds = {one.kind for _, one in found}
+        kind = NODES if NODES in kinds else EDGES if len(kinds) > 1 else role.kind
+        size, place = tensor.shape[role.axis], role.axis - tensor.dim()
+        for one in result if isinstance(result, (tuple, list)) else (result,):
+            if not isinstance(one, torch.Tensor) or one is tensor:
+                continue
+            for axis in (role.axis, one.dim() + place):
+                if 0 <= axis < one.dim() and one.shape[axis] == size:
+                    moved = kind in IDS and not _is_ids(one)
+                    self.mark(one, EDGES if moved else kind, axis)
+                    break
+        return result
+
+    def _check(self, name: str, args: Any, kwargs: Any, found: Found) -> None:
+        tensor, role = found[0]
+        if name in rows.ALONG and tensor is (args[0] if args else kwargs.get("input")):
+            self._check_along(name, args, kwargs, tensor, role)
+        elif name in rows.PRODUCTS:
+            self._check_product(name, args, kwargs)
+        elif name == "einsum":
+            self._check_einsum(args)
+        elif name in rows.LOSSES and kwargs.get("reduction") != "none" and rows.called_by() == "user":
+            raise Refused(
+                f"{self._where(name)} averages over the rows of all nodes, of which a rank has its own only: compute the loss of "
+                'the model\'s result, outside of it, or give reduction="none"'
+            )
+        elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+            if role.axis == (tensor.dim() - 2 if name.startswith("scaled") else 0):
+                raise Refused(f"{self._where(name)} combines each node with all others, but a rank has its own only")
+        elif name in rows.SPARSE:
+            raise Refused(
+                f"{self._where(name)} makes a sparse matrix of edges, but a rank has the edges of its nodes only"
+            )
+
+    @staticmethod
+    def _where(name: str) -> str:
+        return f"{name} {rows.place()}"
+
+    def _check_along(self, name: str, args: Any, kwargs: Any, tensor: torch.Tensor, role: Role) -> None:
+        place, default = rows.ALONG[name]
+        dim = kwargs.get("dim", kwargs.get("dims", kwargs.get("axis", args[place] if len(args) > place else default)))
+        if name in ("max", "min") and isinstance(dim, torch.Tensor):
+            return  # of two tensors, element by element
+        if dim is None and name in ("softmax", "log_softmax", "softmin"):
+            dim = 0 if tensor.dim() in (0, 1, 3) else 1
+        dims = range(tensor.dim()) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+        along = {one % tensor.dim() for one in dims} if tensor.dim() else set()
+        reverses = name == "flip" and role.kind == ENDS and 0 in along
+        if role.axis not in along and not reverses:
+            return
+        if role.kind == NODES:
+            helper = name.removeprefix("a") if name in ("mean", "sum", "max", "min", "amax", "amin") else None
+            advice = f": use hpcgnn.{helper}(x, graph)" if helper else ""
+            raise Refused(
+                f"{self._where(name)} combines the rows of all nodes, of which a rank has its own only{advice}"
+            )
+        if name not in rows.HARMLESS_TO_EDGES and rows.called_by() == "user":
+            raise Refused(
+                f"{self._where(name)} combines all edges, of which a rank has those that end at its nodes only"
+            )
+
+    def _check_product(self, name: str, args: Any, kwargs: Any) -> None:
+        left, right = (args[1], args[2]) if name in ("addmm", "baddbmm") else (*args, *kwargs.values())[:2]
+        if name == "rmatmul":
+            left, right = right, left
+        first, second = self.role(left), self.role(right)
+        contracted = first is not None and name not in ("outer", "cdist") and first.axis == left.dim() - 1
+        if second is not None and not contracted and name != "linear":
+            contracted = second.axis == max(right.dim() - 2, 0)
+            pairs = second.axis == right.dim() - 1 and right.dim() > 1
+            if pairs or name in ("outer", "cdist"):
+                raise Refused(f"{self._where(name)} combines each node with all others, but a rank has its own only")
+        if contracted and not (name == "bmm" and first is not None and first.axis == 0):
+            raise Refused(f"{self._where(name)} sums over the rows of all nodes, of which a rank has its own only")
+
+    def _check_einsum(self, args: Any) -> None:
+        given, _, result = args[0].replace(" ", "").partition("->")
+        operands = args[1:] if not isinstance(args[1], (tuple, list)) else args[1]
+        labels = set()
+        for term, operand in zip(given.split(","), operands, strict=False):
+            role = self.role(operand)
+            if role is not None:
+                labels.add(term[role.axis] if "." not in term else "?")
+        if len(labels) != 1 or not labels <= set(result):
+            raise Refused(f"{self._where('einsum')} combines the rows of all nodes, of which a rank has its own only")
+
+    # -- dropout ------------------------------------------------------------------------------------------------------
+
+    def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+        x = given["input"]
+        role, ids = self.role(x), None
+        if func is torch.nn.functional.dropout and given.get("training", True) and x.is_floating_point():
+            with torch._C.DisableTorchFunction():
+                if role is not None and role.kind == NODES and role.axis == 0:
+                    ids = self._halo.original_ids[: self._owned]
+                elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
+                    ids = edge_ids(*self._halo.original_ids[self._edges.flip(0)])
+                result = self._drop(x, given.get("p", 0.5), ids)
+            return result if role is None else self.mark(result, role.kind, role.axis)
+        return self._inherit(func(*args, **kwargs), [(x, role)] if role is not None else [])
+
+    # -- functions that move rows -------------------------------------------------------------------------------------
+
+    def _on_shape(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        role = found[0][1]
+        sizes = list(func(*args, **kwargs))
+        sizes[role.axis] = Count(sizes[role.axis], NODES if role.kind == NODES else EDGES)
+        return torch.Size(sizes)
+
+    def _on_size(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        sizes = self._on_shape(torch.Tensor.size, args[:1], {}, found)
+        return sizes if dim is None else sizes[dim]
+
+    def _on_len(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        if found[0][1].axis == 0 and rows.called_by() == "user":
+            raise Refused(
+                f"a line {rows.place()} takes len() of rows, of which a rank has its own only: use x.size(0) where the "
+                "number is a size, and graph.meta for numbers of the whole graph"
+            )
+        return func(*args, **kwargs)
+
+    def _on_numel(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        return Count(func(*args, **kwargs), NODES if found[0][1].kind == NODES else EDGES)
+
+    _on_nelement = _on_numel
+
+    def _transposed(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        tensor, role = found[0]
+        name, order = rows.name_of(func), list(range(tensor.dim()))
+        if name in ("t", "T"):
+            order.reverse()
+        elif name in ("mT", "adjoint"):
+            order[-2:] = order[:-3:-1]
+        elif name == "permute":
+            dims = kwargs.get("dims", args[1] if len(args) == 2 else args[1:])
+            order = [each % tensor.dim() for each in dims]
+        else:
+            one, two = (each % tensor.dim() for each in (*args[1:], *kwargs.values()))
+            if name in ("movedim", "moveaxis"):
+                order.insert(two, order.pop(one))
+            else:
+                order[one], order[two] = order[two], order[one]
+        return self.mark(func(*args, **kwargs), role.kind, order.index(role.axis))
+
+    _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _transposed
+    _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
+
+    def _on_unsqueeze(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        tensor, role = found[0]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % (tensor.dim() + 1)
+        return self.mark(func(*args, **kwargs), role.kind, role.axis + (dim <= role.axis))
+
+    def _on_unbind(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        tensor, role = found[0]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % tensor.dim()
+        if dim == role.axis:
+            raise Refused(f"a line {rows.place()} takes rows one by one, but a rank has its own only")
+        parts = func(*args, **kwargs)
+        for number, part in enumerate(parts):
+            self.mark(
+                part, (SOURCES, DESTINATIONS)[number] if role.kind == ENDS else role.kind, role.axis - (dim < role.axis)
+            )
+        return parts
+
+    def _on_stack(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        kinds, result = [role.kind for _, role in found], func(*args, **kwargs)
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % result.dim()
+        if kinds == [SOURCES, DESTINATIONS] and dim == 0:
+            return self.mark(result, ENDS, 1)
+        if SOURCES in kinds or DESTINATIONS in kinds:
+            self._refuse_reversed()
+        axis = found[0][1].axis
+        return self.mark(result, found[0][1].kind, axis + (dim <= axis))
+
+    def _on_cat(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        kinds, (tensor, role) = {one.kind for _, one in found}, found[0]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % tensor.dim()
+        if {SOURCES, DESTINATIONS} <= kinds:
+            self._refuse_reversed()
+        if dim == role.axis and role.kind == NODES:
+            raise Refused(f"{self._where('cat')} appends rows to those of the nodes, of which a rank has its own only")
+        return self.mark(func(*args, **kwargs), role.kind, role.axis)
+
+    _on_concat = _on_concatenate = _on_cat
+
+    @staticmethod
+    def _refuse_reversed() -> None:
+        raise Refused(
+            f"a line {rows.place()} makes reversed edges, but a rank has the edges that end at its nodes only: store both "
+            "directions in the graph with `hpcgnn convert --undirected`"
+        )
+
+    # -- rows by index ------------------------------------------------------------------------------------------------
+
+    def _on_getitem(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        tensor, key = args
+        role = self.role(tensor)
+        if role is None:  # a table of other rows, indexed by a column of nodes or edges
+            result = func(*args)
+            if isinstance(key, torch.Tensor) and key.dtype != torch.bool:
+                return self.mark(result, _of_edges(found[0][1].kind))
+            return result
+        keys = key if isinstance(key, tuple) else (key,)
+        before, at, axis = _split(keys, role.axis, tensor.dim())
+        if role.kind == ENDS and before is not None:
+            return self._ends(func, args, before)
+        if isinstance(at, slice):
+            if at != slice(None):
+                raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
+            return self.mark(func(*args), role.kind, axis)
+        if isinstance(at, torch.Tensor):
+            return self._picked(lambda wide: func(wide, key), tensor, role, at, axis)
+        if isinstance(at, int):
+            raise Refused(f"a line {rows.place()} takes row {at} of the {role.kind}, but a rank has its own only")
+        return func(*args)
+
+    def _ends(self, func: Any, args: Any, before: Any) -> Any:
+        """Part of an ``edge_index``: one row, both rows of some edges, or reversed edges."""
+        if isinstance(before, int):
+            return self.mark(func(*args), SOURCES if before in (0, -2) else DESTINATIONS)
+        if not isinstance(before, slice) or before != slice(None):
+            self._refuse_reversed()
+        return self.mark(func(*args), ENDS, 1)
+
+    def _on_index_select(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
+        tensor, dim, index = given["input"], given["dim"], given["index"]
+        role, dim = self.role(tensor), dim % tensor.dim()
+        if role is None:
+            return self.mark(func(*args, **kwargs), _of_edges(found[0][1].kind), dim)
+        if dim != role.axis:
+            if role.kind == ENDS:
+                self._refuse_reversed()
+            return self.mark(func(*args, **kwargs), role.kind, role.axis)
+        return self._picked(lambda wide: func(wide, dim, index), tensor, role, index, dim)
+
+    def _picked(
+        self, pick: Callable[[torch.Tensor], Any], tensor: torch.Tensor, role: Role, index: torch.Tensor, axis: int
+    ) -> Any:
+        """Rows that ``index`` names: those of sources may belong to halo nodes."""
+        of = self.role(index)
+        if role.kind != NODES or of is None or of.kind not in (SOURCES, ENDS):
+            kind = EDGES if role.kind == NODES and of is not None and of.kind == DESTINATIONS else role.kind
+            return self.mark(pick(tensor), kind, axis)
+        with torch._C.DisableTorchFunction():
+            wide = self._halo.extended(tensor.movedim(role.axis, 0)).movedim(0, role.axis)
+        return self.mark(pick(wide), EDGES, axis)
+
+    def _scattered(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        """Values of edges added up by node: those of sources are added up over all ranks."""
+        given = dict(zip(("input", "dim", "index", "src"), args, strict=False)) | kwargs
+        out, dim, index = given["input"], given["dim"], given["index"]
+        src = given.get("src", given.get("source"))
+        of = self.role(index)
+        if of is None or of.kind != SOURCES:
+            return self.mark(func(*args, **kwargs), NODES, dim % out.dim())
+        name = rows.name_of(func)
+        if "add" not in name or dim % out.dim():
+            raise Refused(f"{self._where(name)} combines values at the sources of edges, which other ranks own")
+        with torch._C.DisableTorchFunction():
+            wide = out.new_zeros(self._halo.original_ids.numel(), *out.shape[1:])
+            total = out + self._halo.summed(getattr(wide, f"{name}_")(dim, index, src))
+            result = out.copy_(total) if func.__name__.endswith("_") else total
+        return self.mark(result, NODES)
+
+    _on_scatter_add = _on_scatter = _on_scatter_reduce = _on_index_add = _on_index_reduce = _scattered
+
+    def _on_max(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        role = found[0][1]
+        if role.kind in IDS and rows.is_called_in("maybe_num_nodes"):
+            if role.kind == DESTINATIONS:
+                return torch.tensor(self._owned - 1)
+            raise Refused(
+                f"a function of PyG {rows.place()} finds the number of nodes in the edges: give it num_nodes=x.size(0)"
+            )
+        self._check("max", args, kwargs, found)
+        return self._inherit(func(*args, **kwargs), found)
+
+    def _on_convert_indices_from_coo_to_csr(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        if found[0][1].kind != DESTINATIONS:
+            raise Refused(
+                f"a sparse matrix of edges {rows.place()} has rows of sources, but a rank has the in-edges of its nodes only"
+            )
+        return func(*args, **kwargs)
+
+    def _on_nonzero(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        return self.mark(func(*args, **kwargs), NODES if found[0][1].kind == NODES else EDGES)
+
+    _on_masked_select = _on_nonzero
+
+    def _on_bincount(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        if found[0][1].kind != DESTINATIONS:
+            raise Refused(f"{self._where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
+        return self.mark(func(*args, **kwargs), NODES)
+
+
+def _of_edges(kind: str) -> str:
+    return EDGES if kind in IDS else kind
+
+
+def _is_ids(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
+
+
+def _split(keys: tuple[Any, ...], axis: int, dim: int) -> tuple[Any, Any, int]:
+    """Of the keys of an index: the key at the dimension before ``axis``, the one at ``axis``, and the result's axis."""
+    if Ellipsis in [key for key in keys if not isinstance(key, torch.Tensor)]:
+        place = next(number for number, key in enumerate(keys) if key is Ellipsis)
+        used = sum(key is not None for key in keys) - 1
+        keys = (*keys[:place], *[slice(None)] * (dim - used), *keys[place + 1 :])
+    at, moved, before = 0, 0, None
+    for key in keys:
+        if key is None:
+            moved += 1
+        elif at == axis:
+            return before, key, moved
+        else:
+            at, before = at + 1, key
+            moved += not isinstance(key, int)
+    return before, slice(None), moved + axis - at

@@ -1,0 +1,161 @@
+"""Which tensors of a model's call have rows of nodes or of edges, and what functions of torch do to these rows.
+
+The arguments of a distributed model are a part of the graph's, so a mean over rows, or their number, is not what it would be on
+one machine. A tensor's *role* says what its rows are; it is decided by the functions that made the tensor, never by its values
+or by the number of its rows, so all ranks decide alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch_geometric
+
+import hpcgnn
+
+NODES, EDGES, ENDS, SOURCES, DESTINATIONS = "nodes", "edges", "ends", "sources", "destinations"
+IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
+_TORCH, _PYG, _OURS = (
+    str(Path(file).parent) + "/" for file in (torch.__file__, torch_geometric.__file__, hpcgnn.__file__)
+)
+_HERE = tuple(str(Path(__file__).with_name(name)) for name in ("rows.py", "row_mode.py", "recorder.py"))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Functions that combine values along a dimension: the place of the dimension among the arguments, and its default. None
+# stands for all dimensions.
+ALONG: dict[str, tuple[int, int | None]] = {
+    **dict.fromkeys(
+        _words(
+            "sum mean std var amax amin max min aminmax median nanmedian mode prod all any logsumexp nansum nanmean argmax "
+            "argmin count_nonzero softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp std_mean var_mean flip"
+        ),
+        (1, None),
+    ),
+    **dict.fromkeys(_words("unique unique_consecutive histc bincount trace item tolist numpy"), (9, None)),
+    **dict.fromkeys(_words("norm vector_norm quantile nanquantile roll"), (2, None)),
+    **dict.fromkeys(_words("sort argsort msort"), (1, -1)),
+    **dict.fromkeys(_words("topk kthvalue diff renorm"), (2, -1)),
+    **dict.fromkeys(_words("batch_norm instance_norm"), (99, 0)),
+    "normalize": (2, 1),
+    "gumbel_softmax": (4, -1),
+}
+HARMLESS_TO_EDGES = _words("sort argsort msort unique unique_consecutive")  # only their order changes
+PRODUCTS = _words("matmul rmatmul mm bmm mv dot inner outer cdist linear baddbmm addmm")
+ARITHMETIC = _words(
+    "add sub mul div rsub rdiv radd rmul rpow truediv rtruediv floordiv rfloordiv true_divide divide floor_divide multiply "
+    "subtract pow remainder fmod mod eq ne lt le gt ge less greater clamp tensor as_tensor scalar_tensor full"
+)
+LOSSES = _words(
+    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+    "binary_cross_entropy_with_logits multilabel_soft_margin_loss"
+)
+FACTORIES = _words("zeros ones empty full rand randn new_zeros new_ones new_empty new_full")
+SPARSE = _words("sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_compressed_tensor")
+DROPOUTS = (
+    torch.nn.functional.dropout,
+    torch.nn.functional.dropout1d,
+    torch.nn.functional.alpha_dropout,
+    torch.nn.functional.feature_alpha_dropout,
+)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a tensor has along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends."""
+
+    kind: str
+    axis: int = 0
+
+
+class Count(int):
+    """The number of nodes or edges of this rank, which may be the size of a tensor, but no value to compute with."""
+
+    def __new__(cls, value: int, kind: str) -> Count:
+        """Make a number of rows of this kind."""
+        made = super().__new__(cls, value)
+        made.kind = kind  # type: ignore[attr-defined]
+        return made
+
+
+def _refusing(name: str) -> Any:
+    plain = getattr(int, name)
+
+    def method(self: Count, *others: Any) -> Any:
+        alike = bool(others) and isinstance(others[0], Count) and others[0].kind == self.kind  # type: ignore[attr-defined]
+        if name in ("__eq__", "__ne__") and others and not isinstance(others[0], int):
+            alike = True  # compared with an object of another type, as in a search
+        if not alike and called_by() == "user":
+            refuse_count(self)
+        return plain(self, *others)
+
+    return method
+
+
+for _name in _words(
+    "eq ne lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg float bool"
+):
+    setattr(Count, f"__{_name}__", _refusing(f"__{_name}__"))
+Count.__hash__ = int.__hash__  # type: ignore[method-assign]
+
+
+def refuse_count(count: Count) -> NoReturn:
+    """Raise Refused, because a program computes with a rank's number of nodes or edges."""
+    kind = count.kind  # type: ignore[attr-defined]
+    raise Refused(
+        f"a computation {place()} with the number of {kind}, of which a rank has some only, gives other values: use "
+        f"graph.meta.num_{kind} for the number in the whole graph, and -1 in a shape"
+    )
+
+
+class Refused(Exception):
+    """The reason why a model cannot be distributed: it needs more than a node's own row and the rows of its in-neighbours."""
+
+
+def name_of(function: Any) -> str:
+    """The name of a torch function, of an operator or of a tensor's attribute, without underscores around it."""
+    name = getattr(function, "__name__", str(function))
+    return (function.__self__.__name__ if name == "__get__" else name).strip("_")
+
+
+def _caller(*skipped: str) -> FrameType:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
+        frame = frame.f_back
+    return frame
+
+
+def called_by() -> str:
+    """``ours``, ``pyg`` or ``user``: whose code called the torch function that is being handled."""
+    place = _caller(_TORCH, *_HERE).f_code.co_filename
+    return "pyg" if place.startswith(_PYG) else "ours" if place.startswith(_OURS) else "user"
+
+
+def is_called_in(function: str) -> bool:
+    """Return whether a function with this name called the torch function that is being handled."""
+    return _caller(_TORCH, *_HERE).f_code.co_name == function
+
+
+def line_of_user() -> str:
+    """The innermost line of code that belongs neither to torch nor to PyG nor to this package: ``file, line number``."""
+    frame = _caller(_TORCH, _PYG, _OURS)
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+
+def place() -> str:
+    """:func:`line_of_user` in brackets, after the class of PyG's layer whose code is running, if there is one."""
+    frame: FrameType | None = _caller(_TORCH, *_HERE)
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _PYG, _OURS)):
+        layer = frame.f_locals.get("self")
+        if frame.f_code.co_filename.startswith(_PYG) and isinstance(layer, torch.nn.Module):
+            return f"in {type(layer).__name__} ({line_of_user()})"
+        frame = frame.f_back
+    return f"({line_of_user()})"
