@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from hpcgnn import caches, version
+from hpcgnn.cli import streams
 from hpcgnn.comm import job
 from hpcgnn.errors import HpcgnnError, StalledError, nearest, printable, quoted
 from hpcgnn.lazy import importing
@@ -98,8 +99,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. This function never returns."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+    streams.set_up()
     # With colorama installed, numba would write colour codes at exit, even if stdout is a file.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     # Listen before anything else, because an early SIGUSR1 would kill the rank; launchers stop ranks with SIGTERM.
@@ -117,7 +117,11 @@ def _run(stop: StopRequest) -> int:
     """Run the command and return its exit code. After an error, this function does not return."""
     try:
         caches.check()
-        return cli.main(standalone_mode=False, obj=stop)
+        code = cli.main(standalone_mode=False, obj=stop)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        sys.exit(1)
     except Exception as error:  # click makes an Abort of KeyboardInterrupt
         if stop.interrupted or isinstance(error, click.exceptions.Abort):
             _leave_interrupted(stop)
