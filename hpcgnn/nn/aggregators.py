@@ -13,7 +13,7 @@ from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.nn.node_aggregate import NodeAggregator, NodeCorrection
 from hpcgnn.nn.plans import NodeRoutes, plan_of
-from hpcgnn.nn.self_loops import with_self_loops
+from hpcgnn.nn.self_loops import check_degrees, with_self_loops
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")
@@ -48,7 +48,9 @@ def make_aggregator(
     left = right = None
     if kind == "gcn":
         plan, degree = with_self_loops(plan, graph, dtype)
-        left = right = torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)[:, None]
+        if weighted:
+            check_degrees(degree, graph.in_loaded_order(graph.original_ids), graph.world)
+        left = right = degree[:, None] ** -0.5
     elif kind == "mean":
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None]
     elif kind != "sum":

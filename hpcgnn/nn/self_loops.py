@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+from hpcgnn.comm import World
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan
@@ -41,3 +44,22 @@ def with_self_loops(
         degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)
     looped = Csr(indptr, columns, num_nodes, weight, check=False)
     return AggregationPlan(looped, plan.send, plan.receive, plan.send_to, plan.receive_from), degree
+
+
+def check_degrees(degree: torch.Tensor, original_ids: torch.Tensor, world: World) -> None:
+    """Check the sums of edge weights, (n,), by whose roots GCN divides. original_ids: (n,) of the same nodes. Collective.
+
+    Raises:
+        HpcgnnError: on every rank, unless all of them are above 0; PyG's results are not numbers there.
+    """
+    wrong = ~(degree > 0).cpu()
+    count = world.allreduce(np.array([int(wrong.sum())]), what="degrees")[0]
+    if count:
+        ids = original_ids.cpu()[wrong].numpy()
+        first = world.allreduce(ids.min(initial=np.iinfo(np.int64).max, keepdims=True), "min", "degrees")[0]
+        raise HpcgnnError(
+            f"the edge weights of {count:,} nodes, the first of which is node {first}, add up to 0 or less (with their self-"
+            "loop, if they have one), but GCN's normalisation divides by the roots of these sums: give positive weights, or a model "
+            "without this normalisation",
+            agreed=True,
+        )

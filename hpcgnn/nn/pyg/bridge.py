@@ -34,7 +34,6 @@ from hpcgnn.nn.pyg.seen import Kept, Recurrence
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 _HALO = "halo"
-_FUNCTIONAL = 1 << 20  # keys of F.dropout begin with it, those of modules are smaller
 _DROPPED = (torch.float32, torch.float64)
 
 
@@ -91,7 +90,7 @@ class Bridge:
         if ids is None or rate >= 1 or x.dtype not in _DROPPED or _is_checkpointed():
             return torch.nn.functional.dropout(x, rate)
         keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
-        drop = KeyedDropout(keys, derive_key(_FUNCTIONAL, number, draw), rate, self.backend)
+        drop = KeyedDropout(keys, derive_key(number, draw), rate, self.backend)
         return drop(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)
 
     # -- methods for layers -------------------------------------------------------------------------------------------

@@ -175,11 +175,13 @@ def _with_halo(
     """
     _check_edges(layer, edge_index)
     own.update(given)
-    for name in sorted(from_sources & given.keys()):  # in the same order on all ranks, because each is an exchange
-        if given[name] is not None:
-            given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
     try:
         with bridge.mode.inside(edge_index):
+            for name in sorted(
+                from_sources & given.keys()
+            ):  # in the same order on all ranks, because each is an exchange
+                if given[name] is not None:
+                    given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
             result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
             result = result if edge_index.shape[1] else _tied(result, given)
     finally:

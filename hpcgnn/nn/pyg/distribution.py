@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -16,9 +14,7 @@ from torch_geometric.nn import BatchNorm, MessagePassing
 from hpcgnn.comm import Messages
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import DropoutMask, keyed
 from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
-from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.pyg import convolutions, norms
 from hpcgnn.nn.pyg.bridge import Bridge
@@ -34,14 +30,12 @@ _ATTRIBUTE = "_hpcgnn"
 
 
 class Distribution:
-    """The ranks behind a distributed model. bridge: its exchanges. keys, dropouts: of its random masks."""
+    """The ranks behind a distributed model. bridge: its exchanges."""
 
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
-        self.keys = DropoutKeys(graph.original_ids.to(graph.device.torch_device), messages.current_pass.seed)
-        self.dropouts: list[Dropout] = []
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
@@ -52,7 +46,7 @@ class Distribution:
         present, bridge = self.messages.current_pass, self.bridge
         messages = Messages(self.graph.world, self.messages.config, seed=present.seed, device=self.graph.device)
         made = Distribution(self.graph, messages, bridge.strategy, bridge.backend)
-        made.begin_epoch(self.keys.epoch)
+        made.begin_epoch(present.epoch)
         if self.int8 is not None:
             made.int8 = Int8(self.int8.config, self.int8.uses, messages, bridge.backend)
             made.int8.is_checked, made.asked_compute = self.int8.is_checked, self.asked_compute
@@ -69,7 +63,6 @@ class Distribution:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin a training step: dropout and messages use random numbers of this epoch from now on."""
-        self.keys.epoch = epoch
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
@@ -78,9 +71,7 @@ class Distribution:
         """Begin a call of the model. In a training loop without a trainer, each training pass is a step."""
         self.messages.begin_pass(is_training=training)
         if training and not self.has_trainer:
-            self.begin_epoch(self.keys.epoch + 1)
-        for dropout in self.dropouts:
-            dropout.calls = 0
+            self.begin_epoch(self.messages.current_pass.epoch + 1)
         self.bridge.begin_pass()
         self.normaliser.begin_pass()
 
@@ -116,10 +107,6 @@ def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
         elif isinstance(module, BatchNorm) and getattr(module, "allow_single_element", False):
             raise HpcgnnError(
                 f"{described} (BatchNorm) cannot be distributed with allow_single_element: a rank may own one node of many"
-            )
-        elif type(module) is torch.nn.Dropout:
-            distribution.dropouts.append(
-                key_dropout(module, distribution.keys, len(distribution.dropouts), bridge.backend)
             )
         else:
             norms.adapt(module, world, described)
@@ -181,7 +168,7 @@ def _undistributed(model: M, memo: dict[int, Any]) -> M:
     """A copy of a distributed model in which nothing is adapted. memo: of ``copy.deepcopy``."""
     ours = {name: vars(model).pop(name) for name in (_ATTRIBUTE, "__deepcopy__", "__reduce_ex__")}
     for module in model.modules():
-        memo |= {id(value): value for value in vars(module).values() if isinstance(value, (OnRanks, DropoutKeys))}
+        memo |= {id(value): value for value in vars(module).values() if isinstance(value, OnRanks)}
     world = ours[_ATTRIBUTE].graph.world
     memo[id(world)] = world
     try:
@@ -191,8 +178,6 @@ def _undistributed(model: M, memo: dict[int, Any]) -> M:
     for module in plain.modules():
         restore_methods(module, memo)
         norms.restore(module)
-        if isinstance(module, Dropout):
-            module.restore()
         if isinstance(module, MessagePassing):
             convolutions.forget_caches(module)
         for number, hook in list(module._forward_hooks.items()):
@@ -217,61 +202,3 @@ def distribution_of(model: torch.nn.Module) -> Distribution:
     if found is None:
         raise HpcgnnError(f"this {type(model).__name__} is not distributed: call hpcgnn.distribute(model, graph) first")
     return found
-
-
-class Dropout(KeyedDropout, torch.nn.Dropout):
-    """:class:`torch.nn.Dropout` for the nodes of this rank. Tensors of other shapes are treated as torch does.
-
-    Calls in one pass draw different masks. An instance of torch's class is changed to this one in place, so that its rate, its
-    mode and its hooks stay.
-    """
-
-    calls: int  # of this pass
-
-    @property
-    def probability(self) -> float:  # type: ignore[override]
-        """The rate, which programs may change."""
-        return self.p
-
-    @probability.setter
-    def probability(self, rate: float) -> None:
-        self.p = rate
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """Apply dropout to (n, ...)."""
-        if x.shape[:1] != self.keys.ids.shape or not x.is_floating_point() or self.p == 1:
-            return torch.nn.functional.dropout(x, self.p, self.training, self.inplace)
-        y = super().forward(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)  # type: ignore[union-attr]
-        return x.copy_(y) if self.inplace else y
-
-    def mask(self) -> DropoutMask | None:
-        """See :meth:`KeyedDropout.mask`."""
-        mask = super().mask()
-        if mask is None:
-            return None
-        again = torch._C._current_graph_task_id() != -1  # backward repeats a call: torch.utils.checkpoint
-        if again and self.calls > 1:
-            raise HpcgnnError(
-                "a Dropout that forward calls more than once cannot be repeated by torch.utils.checkpoint in a distributed "
-                "model: give each call a torch.nn.Dropout of its own"
-            )
-        call, self.calls = (0, self.calls) if again else (self.calls, self.calls + 1)
-        return mask if call == 0 else replace(mask, key=keyed.derive_key(mask.key, call))
-
-    def restore(self) -> None:
-        """Make this a module of torch again."""
-        for name in _OF_DROPOUTS:
-            delattr(self, name)
-        self.__class__ = torch.nn.Dropout  # type: ignore[assignment]
-
-
-_OF_DROPOUTS = ("keys", "layer", "backend", "ids", "calls")
-
-
-def key_dropout(module: torch.nn.Dropout, keys: DropoutKeys, number: int, backend: str) -> Dropout:
-    """Change a dropout to one whose masks are keyed by original node id."""
-    module.__class__ = Dropout
-    for name, value in zip(_OF_DROPOUTS, (keys, number, backend, None, 0), strict=True):
-        setattr(module, name, value)
-    assert isinstance(module, Dropout)
-    return module

@@ -15,7 +15,9 @@ from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remo
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.rows import EDGES, ENDS
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
+from hpcgnn.nn.self_loops import check_degrees
 
 Edges = tuple[torch.Tensor, torch.Tensor]
 
@@ -46,18 +48,33 @@ class Normaliser:
         key = ("gcn", improved, add_self_loops, dtype)
         kept = self._kept.find(edge_index, edge_weight, key)
         if kept is not None:
-            return kept
-        owned = self.bridge.graph.num_nodes
-        edges, weight = edge_index, edge_weight
-        if add_self_loops:
+            return self._marked(kept)
+        with self.bridge.mode.inside(edge_index):
+            result = self._gcn_norm(edge_index, edge_weight, improved=improved, loops=add_self_loops, dtype=dtype)
+        is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
+        return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
+
+    def _gcn_norm(
+        self,
+        edges: torch.Tensor,
+        weight: torch.Tensor | None,
+        *,
+        improved: bool,
+        loops: bool,
+        dtype: torch.dtype | None,
+    ) -> Edges:
+        owned, is_weighted = self.bridge.graph.num_nodes, weight is not None
+        if loops:
             edges, weight = add_remaining_self_loops(edges, weight, 2.0 if improved else 1.0, owned)
         if weight is None:
             weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
         degree = scatter(weight, edges[1], 0, owned, "sum")
+        if is_weighted:
+            has_edges = torch.bincount(edges[1], minlength=owned) > 0
+            ids = self.bridge.graph.original_ids.to(degree.device)
+            check_degrees(degree.detach()[has_edges], ids[has_edges], self.bridge.graph.world)
         scale = self.bridge.exact.extended(_inverse_root(degree))
-        result = edges, scale[edges[0]] * weight * scale[edges[1]]
-        is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
-        return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
+        return edges, scale[edges[0]] * weight * scale[edges[1]]
 
     def scaled_laplacian(
         self,
@@ -78,14 +95,15 @@ class Normaliser:
         key = ("laplacian", normalization, largest, dtype)
         kept = self._kept.find(edge_index, edge_weight, key)
         if kept is not None:
-            return kept
-        edges, weight = self._laplacian(edge_index, edge_weight, normalization, dtype)
-        if largest is None:
-            mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
-            largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
-        weight = 2 * weight / largest
-        weight = torch.where(weight == float("inf"), 0, weight)
-        result = edges, weight - (edges[0] == edges[1]).to(weight.dtype)
+            return self._marked(kept)
+        with self.bridge.mode.inside(edge_index):
+            edges, weight = self._laplacian(edge_index, edge_weight, normalization, dtype)
+            if largest is None:
+                mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
+                largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
+            weight = 2 * weight / largest
+            weight = torch.where(weight == float("inf"), 0, weight)
+            result = edges, weight - (edges[0] == edges[1]).to(weight.dtype)
         return self._keep(edge_index, edge_weight, key, result, "fixed")
 
     def _laplacian(
@@ -113,11 +131,17 @@ class Normaliser:
         mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")
         return self.bridge.exact.extended(self.bridge.exact.summed(mine))
 
+    def _marked(self, result: Edges) -> Edges:
+        self.bridge.mode.mark(result[0], ENDS, 1)
+        self.bridge.mode.mark(result[1], EDGES)
+        return result
+
     # -- results of earlier passes ----------------------------------------------------------------------------------------
 
     def _keep(
         self, edge_index: torch.Tensor, weight: torch.Tensor | None, key: tuple[Any, ...], result: Edges, kind: str
     ) -> Edges:
+        self._marked(result)
         if weight is not None and weight.requires_grad:
             return result
         is_graphs = weight is None and self.bridge.is_graphs(edge_index)

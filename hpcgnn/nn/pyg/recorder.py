@@ -12,13 +12,12 @@ from torch.utils.hooks import RemovableHandle
 from torch_geometric.nn import MessagePassing
 
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.pyg import norms
 from hpcgnn.nn.pyg.distribution import distribution_of, is_distributed
 from hpcgnn.nn.pyg.rows import DROPOUTS, called_by, line_of_user, name_of
 
-_DROPOUT_MODULES = (torch.nn.modules.dropout._DropoutNd, KeyedDropout)
-_OPAQUE = (MessagePassing, *norms.GLOBAL, *_DROPOUT_MODULES)  # their inner calls are this package's responsibility
+_DROPOUT_MODULES = torch.nn.modules.dropout._DropoutNd
+_OPAQUE = (MessagePassing, *norms.GLOBAL, _DROPOUT_MODULES)  # their inner calls are this package's responsibility
 
 
 @dataclass
@@ -46,8 +45,6 @@ class Recorder(TorchFunctionMode):
         for name, module in model.named_modules():
             if isinstance(module, _OPAQUE):
                 self._listen(module, f"{name or 'the model'} ({type(module).__name__})")
-            if isinstance(module, KeyedDropout):
-                module.probability = 0.0
         if is_distributed(model):
             distribution_of(model).bridge.drops = False
 

@@ -52,6 +52,11 @@ class RowMode(TorchFunctionMode):
         found = self._roles.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
 
+    def hand_on(self, source: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        """Note that ``result`` has the rows of ``source``. Returns ``result``."""
+        role = self.role(source)
+        return result if role is None else self.mark(result, role.kind, role.axis)
+
     def forget(self) -> None:
         """Forget the tensors of the previous call."""
         self._roles.clear()
@@ -216,6 +221,7 @@ class RowMode(TorchFunctionMode):
                 elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
                     ids = edge_ids(*self._halo.original_ids[self._edges.flip(0)])
                 result = self._drop(x, given.get("p", 0.5), ids)
+                result = x.copy_(result) if given.get("inplace") else result
             return result if role is None else self.mark(result, role.kind, role.axis)
         return self._inherit(func(*args, **kwargs), [(x, role)] if role is not None else [])
 

@@ -11,7 +11,6 @@ import torch
 
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
-from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
@@ -28,9 +27,9 @@ class TrainableModule:
     def __init__(self, model: torch.nn.Module) -> None:
         self.module, self._of = model, distribution_of(model)
         self._of.has_trainer = True
-        self.graph, self.messages, self.keys = self._of.graph, self._of.messages, self._of.keys
+        self.graph, self.messages = self._of.graph, self._of.messages
         self.aggregator = self._of.bridge.halo
-        rates = [module.probability for module in model.modules() if isinstance(module, KeyedDropout)]
+        rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
         self.int8: Int8 | None = self._of.int8
         self.asked_compute = self._of.asked_compute
         self.keeps_input = False
