@@ -124,6 +124,9 @@ def become(request: dict[str, Any]) -> NoReturn:
     for number, file in enumerate(request["files"]):
         os.dup2(file, number)
         os.close(file)
+    # The streams of the process that forked remember whether its own files could seek.
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cores"])
     os.environ.clear()
