@@ -1,9 +1,7 @@
 """npz, PyG, OGB and digits: files contain the data of the source, and messages name wrong data."""
 
-import gzip
 import io
 import os
-import pickle
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -12,14 +10,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, check_same, converted, notes_of, pairs, read, save, small_graph
+from helpers import check_refused, check_same, converted, notes_of, pairs, read, save, small_graph
 from requires import require_module
 from small_graphs import flip
 
 import hpcgnn
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.data.sources.pickles import plain_pickles
 
 REAL = {"cora": (140, 500, 1000), "tolokers": (5879, 2939, 2940), "debian-tags": (18126, 6042, 6043), "cnr-2000": None}
 
@@ -76,87 +73,6 @@ def test_pyg_equals_pyg(tmp_path, shared_data, name):
     assert pairs(back.edge_index.T.numpy()) == pairs(data.edge_index.T.numpy())
     assert all(torch.equal(back[name], data[name]) for name in ("x", "y", *MASKS))
     assert torch.equal(hpcgnn.to_pyg(tmp_path / "memory.h5", sparse=True).x.to_dense(), data.x)
-
-
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("pyg:NoSuchGraph", "has no data set 'NoSuchGraph'"),
-        ("pyg:Cora?root={empty}&split=2", "cannot be loaded from|split=2 is asked for"),
-        ("ogb:ogbn-nothing?root={empty}", "cannot be loaded from .*Invalid dataset name"),
-    ],
-)
-def test_loader_failures(tmp_path, tmp_path_factory, monkeypatch, source, sentence):
-    require_module("torch_geometric")
-    require_module("ogb")
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # no server listens here, as without a network
-    check_refused(source.format(empty=tmp_path_factory.mktemp("empty")), tmp_path, sentence)
-
-
-def write_csv(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))
-
-
-def test_ogb_through_its_own_loader(tmp_path):
-    """A small graph in the folder layout of ogbn-arxiv is read twice: from the raw files, and from ogb's cache."""
-    require_module("ogb")
-    base, source = tmp_path / "ogbn_arxiv", f"ogb:ogbn-arxiv?root={tmp_path}"
-    edges = [(0, 1), (2, 3), (3, 0), (4, 1)]
-    features = np.round(np.random.default_rng(0).normal(size=(5, 3)), 3)
-    tables = {"edge": edges, "num-node-list": [[5]], "num-edge-list": [[4]], "node-feat": features}
-    tables |= {"node_year": [[2000]] * 5, "node-label": [[0], [1], [2], [1], [0]]}
-    for name, rows in tables.items():
-        write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    for name, ids in {"train": [0, 1, 2], "valid": [3], "test": [4]}.items():
-        write_csv(base / "split" / "time" / f"{name}.csv.gz", [[i] for i in ids])
-    (base / "processed").mkdir()
-    (base / "RELEASE_v1.txt").touch()
-    for _ in range(2):
-        meta, stored, x, y, masks = converted(source, tmp_path)
-        assert pairs(stored) == sorted(edges)
-        assert np.allclose(x, features)
-        assert y.tolist() == [0, 1, 2, 1, 0]
-        assert np.flatnonzero(masks["train_mask"]).tolist() == [0, 1, 2]
-        assert meta.directed
-    assert (base / "processed/data_processed").exists()
-    torch.save(RunsCode(tmp_path / "marker"), base / "processed/data_processed")
-    check_refused(source, tmp_path, r"ogb:ogbn-arxiv.* has a pickle that names _*builtins?_*\.exec, which is not data")
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_pickles_of_pyg_run_no_code(tmp_path, shared_data, protocol):
-    require_module("torch_geometric.datasets")
-    shutil.copytree(shared_data("pyg") / "Cora" / "raw", tmp_path / "Cora" / "raw")
-    content = pickle.dumps(RunsCode(tmp_path / "marker"), protocol)
-    (tmp_path / "Cora" / "raw" / "ind.cora.x").write_bytes(content)
-    check_refused(f"pyg:Cora?root={tmp_path}", tmp_path, r"has a pickle that names (builtins|__builtin__)")
-    pickle.loads(pickle.dumps(RunsCode(tmp_path / "marker")))
-    assert (tmp_path / "marker").exists()  # outside of loaders it does run
-
-
-def test_pickles_of_data_are_let_through():
-    """These are the objects with which data sets of ogb and PyG are saved: sparse matrices, tensors of any type and layout,
-    PyG's graphs.
-    """
-    data = require_module("torch_geometric.data")
-    dense = torch.eye(3)
-    values = [dense, dense.to(torch.bfloat16), dense.to(torch.uint16), dense.to_sparse(), dense.to_sparse_csr()]
-    values += [torch.float32, np.float32(1), np.dtype("i4")]
-    values.append(data.Data(x=dense.to_sparse_csr(), edge_index=torch.zeros(2, 1, dtype=torch.long)))
-    for kind in ("csr", "csc", "coo", "lil", "dia", "dok", "bsr"):
-        values += [getattr(sp, f"{kind}_{what}")(np.eye(3)) for what in ("matrix", "array")]
-    for value in values:
-        if not isinstance(value, (torch.Tensor, data.Data)):  # torch.save is for these
-            content = pickle.dumps(value)
-            with plain_pickles("a data set"):
-                pickle.loads(content)
-        content = io.BytesIO()
-        torch.save(value, content)
-        content.seek(0)
-        with plain_pickles("a data set"):
-            torch.load(content, weights_only=False)
 
 
 def test_digits(tmp_path):

@@ -1,7 +1,8 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ...), through its own loader.
 
-``root`` is the folder that ``NodePropPredDataset`` takes as its argument. The published split is kept. Two data sets are read in
-slabs from their raw files instead, without ogb: :mod:`hpcgnn.data.sources.ogb_raw`.
+``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
+download, for jobs without a terminal. The published split is kept. Two data sets are read in slabs from their raw files instead,
+without ogb: :mod:`hpcgnn.data.sources.ogb_raw`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.data.sources.base import ArraySource, Source
+from hpcgnn.data.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.data.sources.masks import mask_of
 from hpcgnn.data.sources.ogb_raw import open_mag, open_papers
-from hpcgnn.data.sources.pyg import default_root, loading, warnings_off
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError
 
@@ -36,12 +37,15 @@ def open_ogb(spec: Spec, folder: Path) -> Source:
     root = Path(root_text).expanduser() if root_text else default_root("ogb")
     if opener := _IN_SLABS.get(spec.name.lower()):
         return opener(spec.text, root)
+    download = spec.take("download", "no")
+    if download not in ("yes", "no"):
+        raise HpcgnnError(f"{spec.text}: download={download} should be yes or no")
     try:
         with warnings_off():
             from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
         raise HpcgnnError(f"{spec.text} needs the ogb package ({error}): pip install 'hpcgnn[ogb]'") from error
-    with loading(spec.text, root), _whole_pickles():
+    with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
         dataset = NodePropPredDataset(spec.name, str(root))
         graph, labels = dataset[0]
         if dataset.is_hetero:

@@ -21,7 +21,7 @@ from hpcgnn.data.arrays import as_float32
 from hpcgnn.data.edges import EdgeChunk
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
 from hpcgnn.data.sources.base import CHUNK_EDGES, Rows, SourceInfo
-from hpcgnn.data.sources.pyg import warnings_off
+from hpcgnn.data.sources.loaders import warnings_off
 from hpcgnn.data.sources.slabs import SlabArray, check_file, open_member, open_npy
 from hpcgnn.errors import HpcgnnError
 

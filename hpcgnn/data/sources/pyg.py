@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import sys
+import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.data.sources.base import ArraySource
+from hpcgnn.data.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.data.sources.masks import read_masks
-from hpcgnn.data.sources.pickles import plain_pickles
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError, quoted
 
@@ -45,7 +44,7 @@ def open_pyg(spec: Spec, folder: Path) -> ArraySource:
         raise HpcgnnError(f"{spec.text} needs PyTorch Geometric ({error}): pip install 'hpcgnn[pyg]'") from error
     family, arguments = _resolve(spec, datasets)
     root = Path(root_text).expanduser() if root_text else default_root("pyg") / ("" if arguments else family)
-    with _writable_root(root) as usable, loading(spec.text, root):
+    with _writable_root(root) as usable, loading(spec.text, root), _without_remains(root):
         loaded = getattr(datasets, family)(str(usable), *arguments)
         if len(loaded) != 1:
             raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, but hpcgnn trains on one")
@@ -143,35 +142,20 @@ def _sparse_features(x: Any) -> sp.csr_matrix:
     return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
 
 
-def default_root(kind: str) -> Path:
-    """The folder for downloads of ``kind`` (``pyg`` or ``ogb``) if the user names no root."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "hpcgnn" / kind
-
-
 @contextlib.contextmanager
-def loading(where: str, root: Path) -> Iterator[None]:
-    """Run another project's loader: its output goes to stderr, no pickle that it reads can run code, and any error becomes one
-    sentence (HpcgnnError)."""
+def _without_remains(root: Path) -> Iterator[None]:
+    """Remove the folders ``processed`` that a loader has made before it failed. The downloaded files stay."""
+
+    def processed() -> set[Path]:
+        return {path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}processed")}
+
+    before = processed()
     try:
-        with contextlib.redirect_stdout(sys.stderr), warnings_off(), plain_pickles(f"{where} in {root}"):
-            yield
-    except HpcgnnError:
-        raise
-    except (Exception, SystemExit) as error:  # loaders raise errors of network and parser libraries, of any type
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise HpcgnnError(
-            f"{where} cannot be loaded from {root}: {type(error).__name__}: {detail}; without a network, copy the "
-            "downloaded files there and name the folder with ?root=DIR"
-        ) from error
-
-
-@contextlib.contextmanager
-def warnings_off() -> Iterator[None]:
-    """Suppress warnings that other packages give about each other, which do not help users of this one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
         yield
+    except BaseException:
+        for folder in processed() - before:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -1,0 +1,187 @@
+"""The loaders of PyG and OGB: their data, their questions and errors, and pickles among their files."""
+
+import errno
+import gzip
+import io
+import pickle
+import shutil
+import sys
+import urllib.error
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from helpers import RunsCode, check_refused, converted, pairs
+from requires import require_module
+
+from hpcgnn import HpcgnnError
+from hpcgnn.data.sources.loaders import loading
+from hpcgnn.data.sources.pickles import plain_pickles
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("pyg:NoSuchGraph", "has no data set 'NoSuchGraph'"),
+        ("pyg:Cora?root={empty}&split=2", "cannot be loaded from|split=2 is asked for"),
+        ("ogb:ogbn-nothing?root={empty}", "cannot be loaded from .*Invalid dataset name"),
+    ],
+)
+def test_loader_failures(tmp_path, tmp_path_factory, monkeypatch, source, sentence):
+    require_module("torch_geometric")
+    require_module("ogb")
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # no server listens here, as without a network
+    check_refused(source.format(empty=tmp_path_factory.mktemp("empty")), tmp_path, sentence)
+
+
+def fails(error):
+    def failing(*_):
+        raise error
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    ("load", "sentence"),
+    [
+        (
+            fails(ConnectionResetError("reset")),
+            "ConnectionResetError: reset; without a network, copy the downloaded files",
+        ),
+        (
+            fails(urllib.error.URLError("no name")),
+            "URLError: .*no name.*; without a network, copy the downloaded files",
+        ),
+        (fails(OSError(errno.ENOSPC, "No space left on device")), "No space left on device$"),
+        (fails(TypeError("f() missing 1 required positional argument: 'name'")), "write CLASS/NAME, such as"),
+        (fails(SystemExit(-1)), "the loader has given up, as after the answer no to its question about a download$"),
+        (fails(ValueError("odd")), "ValueError: odd; if the data set's files there are damaged, delete them, and run"),
+        (
+            lambda root: zipfile.ZipFile(root / "a.zip"),
+            r"BadZipFile: .* was cut short: delete \S+/a.zip, and run the command",
+        ),
+        (
+            lambda root: gzip.decompress((root / "s" / "raw" / "e.gz").read_bytes()),
+            r"EOFError: .*: delete \S+/a.zip and \S+/s/raw/e.gz, and",
+        ),
+        (
+            lambda root: input("This will download 1.38GB. Will you proceed? (y/N)\n"),
+            r"loader asks 'This will .* .y/N.', and there",
+        ),
+    ],
+)
+def test_the_errors_of_loaders_have_their_own_advice(tmp_path, monkeypatch, load, sentence):
+    (tmp_path / "s" / "raw").mkdir(parents=True)
+    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more" if "zip" in sentence else b"")
+    (tmp_path / "s" / "raw" / "e.gz").write_bytes(gzip.compress(b"0,1\n" * 1000)[:-9])
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(HpcgnnError, match=sentence) as told, loading("ogb:x", tmp_path):
+        load(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_questions_of_loaders_do_not_hold_up_a_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with loading("ogb:x", tmp_path, may_download=True):
+        assert input("This will download 1.38GB. Will you proceed? (y/N)\n") == "y"
+    with loading("ogb:x", tmp_path):
+        assert input("Will you update the dataset now? (y/N)\n") == "n"
+    assert "The files that are there are read." in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "N\n"))
+    with loading("ogb:x", tmp_path):
+        assert input("Will you proceed?") == "N"
+
+
+def test_a_large_download_in_a_job_is_refused_with_what_to_add(tmp_path, monkeypatch):
+    require_module("ogb")
+    from ogb.utils import url
+
+    info = SimpleNamespace(info=lambda: {"Content-Length": str(3 << 30)})
+    monkeypatch.setattr(url.ur, "urlopen", lambda _: info)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    source = f"ogb:ogbn-products?root={tmp_path}"
+    check_refused(source, tmp_path, r"asks 'This will download 3.00GB. Will you proceed\? .*, add \?download=yes$")
+    check_refused(f"{source}&download=sure", tmp_path, "download=sure should be yes or no")
+
+
+def test_a_loader_that_fails_leaves_no_folder_of_processed_files(tmp_path, shared_data):
+    require_module("torch_geometric.datasets")
+    raw = tmp_path / "Cora" / "raw"
+    shutil.copytree(shared_data("pyg") / "Cora" / "raw", raw)
+    whole = (raw / "ind.cora.x").read_bytes()
+    (raw / "ind.cora.x").write_bytes(whole[:1000])
+    check_refused(f"pyg:Cora?root={tmp_path}", tmp_path, "if the data set's files there are damaged, delete them")
+    assert [path.name for path in (tmp_path / "Cora").iterdir()] == ["raw"]
+    (raw / "ind.cora.x").write_bytes(b"")
+    check_refused(
+        f"pyg:Cora?root={tmp_path}", tmp_path, f"was cut short: delete {raw}/ind.cora.x, and run the command again"
+    )
+
+
+def write_csv(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))
+
+
+def test_ogb_through_its_own_loader(tmp_path):
+    """A small graph in the folder layout of ogbn-arxiv is read twice: from the raw files, and from ogb's cache."""
+    require_module("ogb")
+    base, source = tmp_path / "ogbn_arxiv", f"ogb:ogbn-arxiv?root={tmp_path}"
+    edges = [(0, 1), (2, 3), (3, 0), (4, 1)]
+    features = np.round(np.random.default_rng(0).normal(size=(5, 3)), 3)
+    tables = {"edge": edges, "num-node-list": [[5]], "num-edge-list": [[4]], "node-feat": features}
+    tables |= {"node_year": [[2000]] * 5, "node-label": [[0], [1], [2], [1], [0]]}
+    for name, rows in tables.items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
+    for name, ids in {"train": [0, 1, 2], "valid": [3], "test": [4]}.items():
+        write_csv(base / "split" / "time" / f"{name}.csv.gz", [[i] for i in ids])
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+    for _ in range(2):
+        meta, stored, x, y, masks = converted(source, tmp_path)
+        assert pairs(stored) == sorted(edges)
+        assert np.allclose(x, features)
+        assert y.tolist() == [0, 1, 2, 1, 0]
+        assert np.flatnonzero(masks["train_mask"]).tolist() == [0, 1, 2]
+        assert meta.directed
+    assert (base / "processed/data_processed").exists()
+    torch.save(RunsCode(tmp_path / "marker"), base / "processed/data_processed")
+    check_refused(source, tmp_path, r"ogb:ogbn-arxiv.* has a pickle that names _*builtins?_*\.exec, which is not data")
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_pickles_of_pyg_run_no_code(tmp_path, shared_data, protocol):
+    require_module("torch_geometric.datasets")
+    shutil.copytree(shared_data("pyg") / "Cora" / "raw", tmp_path / "Cora" / "raw")
+    content = pickle.dumps(RunsCode(tmp_path / "marker"), protocol)
+    (tmp_path / "Cora" / "raw" / "ind.cora.x").write_bytes(content)
+    check_refused(f"pyg:Cora?root={tmp_path}", tmp_path, r"has a pickle that names (builtins|__builtin__)")
+    pickle.loads(pickle.dumps(RunsCode(tmp_path / "marker")))
+    assert (tmp_path / "marker").exists()  # outside of loaders it does run
+
+
+def test_pickles_of_data_are_let_through():
+    """These are the objects with which data sets of ogb and PyG are saved: sparse matrices, tensors of any type and layout,
+    PyG's graphs.
+    """
+    data = require_module("torch_geometric.data")
+    dense = torch.eye(3)
+    values = [dense, dense.to(torch.bfloat16), dense.to(torch.uint16), dense.to_sparse(), dense.to_sparse_csr()]
+    values += [torch.float32, np.float32(1), np.dtype("i4")]
+    values.append(data.Data(x=dense.to_sparse_csr(), edge_index=torch.zeros(2, 1, dtype=torch.long)))
+    for kind in ("csr", "csc", "coo", "lil", "dia", "dok", "bsr"):
+        values += [getattr(sp, f"{kind}_{what}")(np.eye(3)) for what in ("matrix", "array")]
+    for value in values:
+        if not isinstance(value, (torch.Tensor, data.Data)):  # torch.save is for these
+            content = pickle.dumps(value)
+            with plain_pickles("a data set"):
+                pickle.loads(content)
+        content = io.BytesIO()
+        torch.save(value, content)
+        content.seek(0)
+        with plain_pickles("a data set"):
+            torch.load(content, weights_only=False)
