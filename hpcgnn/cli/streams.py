@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import sys
+from typing import Any, Self
 
 from hpcgnn.errors import HpcgnnError
 
@@ -20,24 +21,23 @@ def set_up() -> None:
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            descriptor = os.open(
-                os.devnull, flags
-            )  # the lowest that is free; results cannot be written to a read-only one
+            descriptor = os.open(os.devnull, flags)  # the lowest that is free; a read-only one refuses results
             if name != "stdin":
-                setattr(sys, name, io.TextIOWrapper(open(descriptor, "wb"), "utf-8"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = _Results.of(sys.stdout)
+                setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream of another program, which may be no file
+        sys.stdout, sys.stderr = _Results.of(sys.stdout), _Messages.of(sys.stderr)
         atexit.register(_give_up)
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _Messages.of(sys.stderr)
 
 
 class _Stream(io.TextIOWrapper):
     @classmethod
-    def of(cls, stream: io.TextIOWrapper) -> _Stream:
-        """A stream in place of another one, which can no longer be used. Names of files may be any bytes."""
-        encoding, at_line_ends, at_once = stream.encoding, stream.line_buffering, stream.write_through
-        return cls(stream.detach(), encoding, "backslashreplace", line_buffering=at_line_ends, write_through=at_once)
+    def of(cls, stream: Any) -> Self:
+        """A stream for the same descriptor, in place of a text stream. Names of files may be any bytes."""
+        stream.flush()
+        at_once = bool(getattr(stream, "write_through", False))
+        buffer = open(stream.fileno(), "wb", 0 if at_once else -1, closefd=False)  # noqa: SIM115
+        at_line_ends = bool(getattr(stream, "line_buffering", False))
+        return cls(buffer, stream.encoding, "backslashreplace", line_buffering=at_line_ends, write_through=at_once)
 
     def write(self, text: str) -> int:
         """As of any text stream. click writes an empty text to see whether it can write, and ignores the error."""
