@@ -24,13 +24,12 @@ def main(parts: Path, epochs: int) -> None:
     model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=2, hidden=32), graph)
 
     train = graph.masks["train_mask"].nonzero()[:, 0]
-    count = int(graph.world.allreduce(torch.tensor([len(train)]))[0])  # training nodes of all ranks
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(epochs):
         optimiser.zero_grad()
         scores = model(graph.features)  # one row for each node that this rank owns
-        loss = F.cross_entropy(scores[train], graph.y[train], reduction="sum") / count
-        loss.backward()
+        losses = F.cross_entropy(scores[train], graph.y[train], reduction="none")
+        hpcgnn.mean_loss(losses, graph).backward()  # the mean over the training nodes of all ranks
         hpcgnn.sum_gradients(model, graph.world)
         optimiser.step()
 

@@ -17,7 +17,6 @@ from small_graph import arguments, parts_of
 from torch_geometric.nn import GCN
 
 import hpcgnn
-from hpcgnn.comm import World
 
 
 def main(parts: Path, epochs: int) -> None:
@@ -29,30 +28,25 @@ def main(parts: Path, epochs: int) -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     masks, x = data.masks, data.x
     x = x.to_dense() if x.layout == torch.sparse_csr else x  # Cora's features are stored sparse
-    total = {name: max(total_of(data.world, mask), 1) for name, mask in masks.items()}
+    total = {name: max(int(hpcgnn.sum(mask, data)), 1) for name, mask in masks.items()}
     best, test = 0.0, 0.0
     for epoch in range(1, epochs + 1):
         model.train()
         optimiser.zero_grad()
         out = model(x, data.edge_index)
         train = masks["train_mask"]
-        loss = F.cross_entropy(out[train], data.y[train], reduction="sum") / total["train_mask"]
-        loss.backward()
+        losses = F.cross_entropy(out[train], data.y[train], reduction="none")
+        hpcgnn.mean_loss(losses, data).backward()  # the mean over the training nodes of all ranks
         hpcgnn.sum_gradients(model)
         optimiser.step()
         model.eval()
         with torch.no_grad():
             right = model(x, data.edge_index).argmax(1) == data.y
-        found = {name: total_of(data.world, right[mask]) / total[name] for name, mask in masks.items()}
+        found = {name: int(hpcgnn.sum(right[mask], data)) / total[name] for name, mask in masks.items()}
         if found["val_mask"] > best:
             best, test = found["val_mask"], found["test_mask"]
         if data.world.rank == 0 and epoch % 20 == 0:
             print(f"epoch {epoch}: training accuracy {found['train_mask']:.3f}, validation {best:.3f}, test {test:.3f}")
-
-
-def total_of(world: World, flags: torch.Tensor) -> int:
-    """The number of true flags on all ranks together. Collective."""
-    return int(world.allreduce(flags.sum()[None])[0])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hpcgnn.nn.build import build_model
     from hpcgnn.nn.config import ModelConfig
     from hpcgnn.nn.pyg.distribute import distribute
+    from hpcgnn.nn.whole_graph import max, mean, mean_loss, min, softmax, sum
     from hpcgnn.policy.config import PolicyConfig
     from hpcgnn.train.config import TrainConfig
     from hpcgnn.train.gather import gather
@@ -41,7 +42,13 @@ __all__ = [
     "gather",
     "kernels",
     "load",
+    "max",
+    "mean",
+    "mean_loss",
+    "min",
+    "softmax",
     "split_links",
+    "sum",
     "sum_gradients",
     "to_dgl",
     "to_pyg",
@@ -68,7 +75,13 @@ __getattr__ = attributes(
         "gather": "hpcgnn.train.gather",
         "kernels": "hpcgnn.kernels",
         "load": "hpcgnn.graph",
+        "max": "hpcgnn.nn.whole_graph",
+        "mean": "hpcgnn.nn.whole_graph",
+        "mean_loss": "hpcgnn.nn.whole_graph",
+        "min": "hpcgnn.nn.whole_graph",
+        "softmax": "hpcgnn.nn.whole_graph",
         "split_links": "hpcgnn.train.links",
+        "sum": "hpcgnn.nn.whole_graph",
         "sum_gradients": "hpcgnn.train.gradients",
         "to_dgl": "hpcgnn.data.to_memory",
         "to_pyg": "hpcgnn.data.to_memory",

@@ -14,6 +14,7 @@ from hpcgnn.arguments import check_device, check_path, check_world
 from hpcgnn.comm import World, raise_on_all_ranks, same_everywhere, whole_job
 from hpcgnn.comm.device_names import HOST
 from hpcgnn.comm.devices import choose_device
+from hpcgnn.comm.of_ranks import OfRanks
 from hpcgnn.data import plan_store
 from hpcgnn.data.checks import in_range, sum_of_hashes
 from hpcgnn.data.graph_file import MASKS, GraphMeta
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LocalGraph:
+class LocalGraph(OfRanks):
     """One rank's part of a partitioned graph: its nodes, their features and labels, and the edges that end at them.
 
     In the shapes below, the rank owns n nodes with e in-edges and h halo nodes, F is the number of features, C the number of

@@ -10,13 +10,14 @@ import numpy as np
 
 from hpcgnn.comm.agreement import raise_on_all_ranks
 from hpcgnn.comm.buffer import Buffer, Values, beside, contiguous, empty, on_host
+from hpcgnn.comm.of_ranks import OfRanks
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.world import MOST_ROWS
 from hpcgnn.errors import HpcgnnError
 
 
-class Collectives(ABC):
+class Collectives(OfRanks, ABC):
     """The blocking half of :class:`hpcgnn.comm.world.World`, made from the nonblocking half, which subclasses provide."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:

@@ -15,11 +15,11 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
         ctx.world = world
-        return world.allreduce(values.detach(), what="batch statistics")
+        return world.allreduce(values.detach(), what="sums over nodes")
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.world.allreduce(gradients[0], what="gradients of batch statistics"), None
+        return _SumOverRanks.apply(gradients[0], ctx.world), None  # differentiable once more
 
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:

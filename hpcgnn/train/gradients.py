@@ -104,13 +104,13 @@ def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
 def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     """Replace every gradient of a model by its sum over all ranks, between ``backward`` and the optimiser's step. Collective.
 
-    For a training loop without a ``Trainer``. It is called once for each step, after the last ``backward``. If each rank sums
-    the loss over its own nodes and divides it by the number of training nodes of all ranks, the result is the gradient of the
-    mean loss over the whole graph.
+    For a training loop without a ``Trainer``. It is called once for each step, after the last ``backward``. ``backward``
+    starts from ``hpcgnn.mean_loss``; the result is the gradient of the mean loss over the whole graph.
 
     Example:
-        ``loss = F.cross_entropy(scores[train], graph.y[train], reduction="sum") / count``, then ``loss.backward()``, then
-        ``hpcgnn.sum_gradients(model, graph.world)``, then ``optimiser.step()``.
+        ``losses = F.cross_entropy(scores[train], graph.y[train], reduction="none")``, then
+        ``hpcgnn.mean_loss(losses, graph).backward()``, then ``hpcgnn.sum_gradients(model, graph.world)``, then
+        ``optimiser.step()``.
 
     Args:
         model: a module with the same parameters on all ranks. A parameter without a gradient on some rank counts as zeros

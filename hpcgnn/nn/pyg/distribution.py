@@ -24,6 +24,7 @@ from hpcgnn.nn.pyg.integers import use_integers
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method, restore_methods
 from hpcgnn.nn.pyg.normalise import Normaliser
 from hpcgnn.nn.pyg.rows import Refused
+from hpcgnn.nn.whole_graph import among
 
 M = TypeVar("M", bound=torch.nn.Module)
 _ATTRIBUTE = "_hpcgnn"
@@ -133,7 +134,12 @@ def _forward_on_ranks(
     mode = distribution.bridge.mode
     inputs, named = distribution.given.prepare(model, mode, inputs, named)
     try:
-        with draws_of_rank(distribution.graph), torch.sparse.check_sparse_tensor_invariants(), mode:
+        with (
+            among(distribution.graph.world),
+            draws_of_rank(distribution.graph),
+            torch.sparse.check_sparse_tensor_invariants(),
+            mode,
+        ):
             return forward(*inputs, **named)
     except Refused as refused:
         raise HpcgnnError(f"{type(model).__name__} cannot be distributed: {refused}") from None
@@ -169,8 +175,6 @@ def _undistributed(model: M, memo: dict[int, Any]) -> M:
     ours = {name: vars(model).pop(name) for name in (_ATTRIBUTE, "__deepcopy__", "__reduce_ex__")}
     for module in model.modules():
         memo |= {id(value): value for value in vars(module).values() if isinstance(value, OnRanks)}
-    world = ours[_ATTRIBUTE].graph.world
-    memo[id(world)] = world
     try:
         plain = copy.deepcopy(model, memo)
     finally:

@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.comm import Messages
 from hpcgnn.comm.messages import MessageConfig
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads, one_rank
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.pyg import tiny_graph
@@ -23,6 +23,7 @@ from hpcgnn.nn.pyg.distribution import on_ranks
 from hpcgnn.nn.pyg.recorder import Call, PartError, Recorder
 from hpcgnn.nn.pyg.rows import EDGES, NODES
 from hpcgnn.nn.pyg.tiny_graph import NUM_EDGES, NUM_NODES, RANKS, Arguments, TinyGraph, expected_call
+from hpcgnn.nn.whole_graph import among
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
 _PASSES = 2  # edges that come again are aggregated by a plan
@@ -71,7 +72,8 @@ class _DoesNotRun(Exception):
 
 def _rehearse(plain: torch.nn.Module, tiny: TinyGraph) -> None:
     try:
-        wanted, again = (_run(copy.deepcopy(plain), tiny.whole()) for _ in range(2))
+        with among(one_rank()):
+            wanted, again = (_run(copy.deepcopy(plain), tiny.whole()) for _ in range(2))
     except Exception as error:  # any error of the user's model, such as wrong arguments of a kernel
         if isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError)):
             raise

@@ -210,6 +210,11 @@ def _gathering() -> tuple[Callable[..., Any], dict[str, Any]]:
     return hpcgnn.gather, {"scores": _scores(), "graph": _graph()}
 
 
+def _over_nodes(name: str) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
+    """The call of a helper for values of all nodes."""
+    return lambda: (getattr(hpcgnn, name), {"values" if name == "mean_loss" else "x": _scores(), "graph": _graph()})
+
+
 def _scores() -> torch.Tensor:
     return torch.linspace(-1, 1, 3 * _GRAPH_NODES).reshape(_GRAPH_NODES, 3)
 
@@ -288,6 +293,11 @@ _FUNCTIONS = {
         _training, ("model", "graph", "config", "run", "stop", "clock", "measure_costs", "on_epoch"), copies=_PARTS
     ),
     "sum_gradients": Call(_summing, ("model", "world")),
+    "mean_loss": Call(_over_nodes("mean_loss"), ("values", "graph"), {"values": _scores}, copies=_PARTS),
+    **{
+        name: Call(_over_nodes(name), ("x", "graph"), {"x": _scores}, copies=_PARTS)
+        for name in ("mean", "sum", "max", "min", "softmax")
+    },
     "split_links": Call(_splitting, ("graph", "config"), copies=_PARTS),
     "gather": Call(_gathering, ("scores", "graph"), {"scores": _scores}, copies=_PARTS),
     "from_pyg": Call(
