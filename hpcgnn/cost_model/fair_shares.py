@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
+
+from hpcgnn.compiled import njit
 
 # A time step ends when so much of what moves has come to its end; what that leaves free is shared anew in the next one only.
 # Steps are coarser where flows are many and each matters less.
@@ -29,7 +30,7 @@ class Flows:
     counts: np.ndarray
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fair_rates(
     ways: np.ndarray, counts: np.ndarray, bandwidths: np.ndarray
 ) -> np.ndarray:  # pragma: no cover - compiled

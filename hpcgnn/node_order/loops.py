@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 
-@numba.njit(cache=True)
+
+@njit(cache=True)
 def breadth_first(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search.
 

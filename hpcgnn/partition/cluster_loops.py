@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 
-@numba.njit(cache=True, nogil=True)
+
+@njit(cache=True, nogil=True)
 def join(
     first: int,
     indptr: np.ndarray,
@@ -45,7 +46,7 @@ def join(
     return between
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def sample(
     first: int,
     indptr: np.ndarray,
@@ -76,7 +77,7 @@ def sample(
     return taken
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def add_amounts(first: int, labels: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
     """Add ``amounts`` (n, C) of the n nodes from ``first`` on to the ``sums`` (clusters, C) of their clusters."""
     for v in range(amounts.shape[0]):
@@ -84,7 +85,7 @@ def add_amounts(first: int, labels: np.ndarray, amounts: np.ndarray, sums: np.nd
             sums[labels[first + v], c] += amounts[v, c]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def both_ways(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
     """Store each edge (rows[i], columns[i]) in both directions in ``indices``. ``cursor`` has the next free place of each row.
     Both are modified."""

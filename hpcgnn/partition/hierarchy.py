@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.comm import World
+from hpcgnn.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import mtkahypar
 from hpcgnn.partition.slabs import Advance, Directory, Slab, edge_chunks, in_step
@@ -102,7 +102,7 @@ def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
     return best
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _grown_groups(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, order: np.ndarray, size: int
 ) -> np.ndarray:
@@ -127,7 +127,7 @@ def _grown_groups(
     return groups
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
     """Swap parts between ``groups`` (P,) of ``size`` members as long as that adds weight inside them; returns this weight.
 
@@ -144,7 +144,7 @@ def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, gr
     return inside.sum() / 2
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _weight_toward(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, part: int, group: int
 ) -> float:
@@ -155,7 +155,7 @@ def _weight_toward(
     return weight
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _swap(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -178,7 +178,7 @@ def _swap(
             inside[member] = _weight_toward(indptr, indices, data, groups, member, group)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _swap_parts(
     indptr: np.ndarray,
     indices: np.ndarray,

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.spool import Spool
 from hpcgnn.partition import loops
@@ -139,7 +139,7 @@ def one_weight(balance: Balance, weights: np.ndarray, num_nodes: int) -> np.ndar
     return (one.combined(weights, num_nodes) if one.names == ("train",) else weights)[:, 0]
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndarray) -> None:
     """Add each edge, except self-loops, to the ``degrees`` (N,) of both of its ends."""
     for row in range(indptr.size - 1):
@@ -169,7 +169,7 @@ def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
             spool.append(pairs[begin:end].reshape(-1))
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _sort_by_range(
     first: int, indptr: np.ndarray, sources: np.ndarray, bounds: np.ndarray, ends: np.ndarray, pairs: np.ndarray
 ) -> None:
@@ -209,7 +209,7 @@ def _join_rows(
     file.append(indices[: indptr[-1]])
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _place_sources(
     first: int, indptr: np.ndarray, sources: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray
 ) -> None:
@@ -222,7 +222,7 @@ def _place_sources(
                 cursor[first + row - base] += 1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _place_pairs(pairs: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray) -> None:
     """Store ``pairs[:, 1]`` in the rows of nodes ``pairs[:, 0]`` in ``indices``; row 0 is node ``base``."""
     for i in range(pairs.shape[0]):

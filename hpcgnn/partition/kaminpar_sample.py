@@ -6,9 +6,9 @@ leaves about :data:`NEIGHBOURS` neighbours to the one that has fewer. All edges 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 from hpcgnn.partition.kaminpar_file import SymmetricFile
 
 NEIGHBOURS = 32
@@ -35,7 +35,7 @@ def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFi
     return fewer
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _keep(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, degrees: np.ndarray, seed: np.uint64, kept: np.ndarray
 ) -> int:
@@ -54,7 +54,7 @@ def _keep(
     return count
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _draw(low: int, high: int, seed: np.uint64) -> float:
     """A random number in [0, 1) that is the same for both directions of an edge."""
     bits = np.uint64(low) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(high) * np.uint64(0xC2B2AE3D27D4EB4F)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from hpcgnn.compiled import njit
 
 _SHORT_ROW = 32
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
     """Store ``columns[i]`` at ``indices[cursor[rows[i]]]`` for all m entries, and advance that row's cursor each time. Modifies
     ``cursor`` and ``indices``."""
@@ -18,7 +19,7 @@ def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np
         cursor[row] += 1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
     """Sort each CSR row, remove its duplicates and close the gaps. Modifies both arrays; the result ends at ``indptr[-1]``."""
     written = 0
@@ -35,7 +36,7 @@ def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
         indptr[row + 1] = written
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
     """Sort each CSR row by a stable sort: ``keys`` (nnz,) is sorted in place, and ``order`` (nnz,) is permuted with it."""
     for row in range(indptr.size - 1):
@@ -53,7 +54,7 @@ def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
             keys[j], order[j] = key, item
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def sorted_rows(
     indptr: np.ndarray, sources: np.ndarray, order: np.ndarray, gathered: np.ndarray, out: np.ndarray
 ) -> None:
@@ -74,7 +75,7 @@ def sorted_rows(
             row[j] = key
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
     """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for each
     node; the bits of sources outside the range are set."""
@@ -91,7 +92,7 @@ def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) ->
     return cut, new
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _fullness(load: np.ndarray, part: int, extra: np.ndarray, capacity: np.ndarray) -> float:
     fullest = 0.0
     for c in range(extra.size):
@@ -99,7 +100,7 @@ def _fullness(load: np.ndarray, part: int, extra: np.ndarray, capacity: np.ndarr
     return fullest
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def stream_greedily(
     first: int,
     indptr: np.ndarray,

@@ -7,15 +7,16 @@ int64 are the quantities to balance.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from hpcgnn.compiled import njit
 
 # The emptiest of this many parts, taken in turn, is used: a search among all parts takes O(parts) for each node.
 _WINDOW = 64
 _STAY = 1e-6  # a node stays in its part unless the gain is larger than this, in edges
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
     """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
@@ -24,7 +25,7 @@ def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fullness(load: np.ndarray, mean: np.ndarray) -> float:
     """The largest of ``load / mean``, both (C,); 1.0 is an equal share."""
     fullest = 0.0
@@ -33,7 +34,7 @@ def fullness(load: np.ndarray, mean: np.ndarray) -> float:
     return fullest
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def cluster(
     indptr: np.ndarray,
     columns: np.ndarray,
@@ -82,7 +83,7 @@ def cluster(
             break
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def number_clusters(labels: np.ndarray) -> int:
     """Renumber ``labels`` (n,) to 0, 1, ... in the order of their first nodes, and return the number of clusters."""
     names = np.full(labels.size, -1, dtype=np.int32)
@@ -95,7 +96,7 @@ def number_clusters(labels: np.ndarray) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def contract(
     indptr: np.ndarray,
     columns: np.ndarray,
@@ -142,7 +143,7 @@ def contract(
         coarse_indptr[c + 1] = written
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _best_part(
     targets: np.ndarray,
     affinity: np.ndarray,
@@ -165,7 +166,7 @@ def _best_part(
     return best, most
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def improve(
     indptr: np.ndarray,
     columns: np.ndarray,
@@ -227,7 +228,7 @@ def improve(
             return
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def count_model(
     first: int,
     indptr: np.ndarray,
@@ -255,7 +256,7 @@ def count_model(
             degrees[v] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_model(
     first: int,
     indptr: np.ndarray,
@@ -298,7 +299,7 @@ def fill_model(
             votes[first + v, 1] = 0
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def vote(first: int, indptr: np.ndarray, sources: np.ndarray, parts: np.ndarray, votes: np.ndarray) -> None:
     """Record for each source outside this range of nodes the part to which its edge goes; the majority of parts survives (Boyer
     and Moore).

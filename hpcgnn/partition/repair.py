@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numba
 import numpy as np
+
+from hpcgnn.compiled import njit
 
 Rows = Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]]
 _ROUNDS = 24
@@ -80,14 +81,14 @@ def _excess(loads: np.ndarray, limits: np.ndarray) -> float:
     return float((np.maximum(loads - limits, 0) / np.maximum(limits, 1)).sum())
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _add_up(parts: np.ndarray, weights: np.ndarray, loads: np.ndarray) -> None:
     for node in range(parts.size):
         for c in range(weights.shape[1]):
             loads[parts[node], c] += weights[node, c]
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _relief(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
     """The decrease of a part's load above its limits if a node leaves it."""
     relief = 0.0
@@ -97,7 +98,7 @@ def _relief(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
     return relief
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _burden(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
     """The increase of a part's load above its limits if a node joins it."""
     burden = 0.0
@@ -106,7 +107,7 @@ def _burden(load: np.ndarray, weight: np.ndarray, limits: np.ndarray) -> float:
     return burden
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _next_with_room(weight: np.ndarray, loads: np.ndarray, limits: np.ndarray, start: int) -> int:
     """The first part from ``start`` on, cyclically, that has room for a node, else the part whose excess would grow least."""
     best, least = -1, np.inf
@@ -120,7 +121,7 @@ def _next_with_room(weight: np.ndarray, loads: np.ndarray, limits: np.ndarray, s
     return best
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _propose(
     first: int,
     indptr: np.ndarray,
@@ -157,7 +158,7 @@ def _propose(
             affinity[parts[other]] = 0
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _move(
     order: np.ndarray,
     targets: np.ndarray,
@@ -188,7 +189,7 @@ def _move(
         parts[node] = target
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _follow_neighbours(
     first: int,
     indptr: np.ndarray,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from hpcgnn.compiled import njit
 from hpcgnn.errors import HpcgnnError
 
 
@@ -75,7 +75,7 @@ def _simple(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
     return graph
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
     """(m,) int32 positions of each edge at its other end. Roles are visited in order and neighbours ascend, so each visit is
     the next neighbour of the other end.
@@ -105,7 +105,7 @@ def minimum_cover(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[Cover
     return Cover(begin, of_part, row), int(np.count_nonzero(partner >= 0)) * (2 // graph.roles)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _places(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``(begin, part of each place, place of each edge at this end or -1)``."""
     begin = np.zeros(graph.begin.size, np.int64)
@@ -129,7 +129,7 @@ def _places(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[np.ndarray,
     return begin, of_part[:count].copy(), place_of_edge
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _sides(begin: np.ndarray, of_part: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, int, int]:
     """``(number of each place on its side, number of places on the left, and on the right)``. A place is on the left if the
     role's part has the lower number.
@@ -147,7 +147,7 @@ def _sides(begin: np.ndarray, of_part: np.ndarray, part: np.ndarray) -> tuple[np
     return number, left, right
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _cut_graph(
     graph: Roles, part: np.ndarray, place_of_edge: np.ndarray, number: np.ndarray, left: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +170,7 @@ def _cut_graph(
     return indptr, indices
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _koenig(
     indptr: np.ndarray,
     indices: np.ndarray,

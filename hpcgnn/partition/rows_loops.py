@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 from hpcgnn.partition.rows_cover import Cover, Roles
 
 _PRICE_OF_AN_EDGE = 0.001
@@ -59,7 +59,7 @@ def work_space(graph: Roles, num_parts: int) -> Work:
     return Work(np.zeros(largest, dtype=np.int32), *(np.zeros(num_parts, dtype=np.int64) for _ in range(7)))
 
 
-@numba.njit(cache=True, inline="always")
+@njit(cache=True, inline="always")
 def _find(rows: Rows, role: int, part: int) -> int:
     """The index of the row of ``role`` for ``part``, or -1."""
     first = rows.begin[role]
@@ -69,7 +69,7 @@ def _find(rows: Rows, role: int, part: int) -> int:
     return -1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def take_cover(graph: Roles, part: np.ndarray, cover: Cover, rows: Rows) -> None:
     """Replace ``rows`` by those of the cover."""
     for i in range(graph.begin.size - 1):
@@ -89,7 +89,7 @@ def take_cover(graph: Roles, part: np.ndarray, cover: Cover, rows: Rows) -> None
                     rows.need[at] += 1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _drop(graph: Roles, part: np.ndarray, rows: Rows, role: int, at: int) -> None:
     """Remove a row that no edge needs. The rows at the other ends of its edges are then needed by one more edge each."""
     theirs, last = rows.part[at], rows.begin[role] + rows.held[role] - 1
@@ -103,7 +103,7 @@ def _drop(graph: Roles, part: np.ndarray, rows: Rows, role: int, at: int) -> Non
                 rows.need[its] += 1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _take_out(graph: Roles, part: np.ndarray, rows: Rows, role: int) -> None:
     """Remove the rows of ``role``, and those rows of its neighbours that no other edge needs."""
     mine = part[role]
@@ -117,7 +117,7 @@ def _take_out(graph: Roles, part: np.ndarray, rows: Rows, role: int) -> None:
     rows.held[role] = 0
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -> None:
     """Give ``role``, which has no rows, a row for each part in which some neighbour has no row for the part of ``role``."""
     mine, count = part[role], 0
@@ -141,7 +141,7 @@ def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -
         work.number[work.found[k]] = 0
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
     """Sort the neighbours into ``bucket`` by part, and return the number of parts ``found``. Afterwards, ``start`` of a part is
     the end of its group.
@@ -164,7 +164,7 @@ def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
     return count
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, work: Work) -> int:
     """Examine the neighbours in one part, and return the number of their rows that become redundant when the node leaves its
     part ``mine``.
@@ -188,7 +188,7 @@ def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, wo
     return lost
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: int, work: Work) -> tuple[int, int, int]:
     """``(rows saved when the role leaves its part, number of parts of its neighbours, number of candidates)``.
 
@@ -221,7 +221,7 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
     return gone, count, known
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int) -> bool:
     fits = True
     for c in range(weight.size):  # a quantity that the node does not have may be over its limit
@@ -229,7 +229,7 @@ def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int)
     return fits
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _best_target(
     graph: Roles,
     part: np.ndarray,
@@ -265,7 +265,7 @@ def _best_target(
     return best, best_gain
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def boundary(graph: Roles, part: np.ndarray) -> np.ndarray:
     """The nodes with a neighbour in another part, ascending, int32."""
     found = np.empty(graph.nodes, np.int32)
@@ -284,7 +284,7 @@ def boundary(graph: Roles, part: np.ndarray) -> np.ndarray:
     return found[:count].copy()
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _log_uniform(seed: int, node: int) -> float:
     """The logarithm of a random number in (0, 1], a function of ``seed`` and ``node`` (splitmix64)."""
     z = np.uint64(seed) + np.uint64(node + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -294,7 +294,7 @@ def _log_uniform(seed: int, node: int) -> float:
     return np.log((float(z >> np.uint64(11)) + 1.0) / 9007199254740992.0)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def move_nodes(
     graph: Roles,
     part: np.ndarray,

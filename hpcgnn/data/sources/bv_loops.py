@@ -9,7 +9,8 @@ changes in other files.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hpcgnn.compiled import njit
 
 UNARY, GAMMA, DELTA, ZETA = 0, 1, 2, 3
 FULL, SHORT, WRONG, NARROW = 0, 1, 2, 3
@@ -44,21 +45,21 @@ def _unary(data, at, end):
     return np.int64(0), end + 1
 
 
-@njit
+@njit()
 def _gamma(data, at, end):
     width, at = _unary(data, at, end)
     rest, at = _bits(data, at, end, width)
     return (np.int64(1) << width) + rest - 1 if at <= end else np.int64(0), at
 
 
-@njit
+@njit()
 def _delta(data, at, end):
     width, at = _gamma(data, at, end)
     rest, at = _bits(data, at, end, width)
     return (np.int64(1) << width) + rest - 1 if at <= end else np.int64(0), at
 
 
-@njit
+@njit()
 def _zeta(data, at, end, k):
     h, at = _unary(data, at, end)
     if at > end or h * k + k - 1 > _LONGEST - 1:
@@ -71,7 +72,7 @@ def _zeta(data, at, end, k):
     return (value << 1) + bit - 1, at
 
 
-@njit
+@njit()
 def _code(data, at, end, kind, k):
     if kind == GAMMA:
         return _gamma(data, at, end)
@@ -87,7 +88,7 @@ def _signed(natural):
     return (natural >> 1) ^ -(natural & 1)
 
 
-@njit
+@njit()
 def _copied(data, at, end, codes, k, above, out):
     """Copy blocks of the successors ``above`` of an earlier node to ``out``; returns their number, or -1, and the next bit."""
     blocks, at = _code(data, at, end, codes[3], k)
@@ -109,7 +110,7 @@ def _copied(data, at, end, codes, k, above, out):
     return count, at
 
 
-@njit
+@njit()
 def _intervals(data, at, end, node, least, out):
     """Write successors that are intervals of ids to ``out``; returns their number, or -1, and the next bit."""
     runs, at = _gamma(data, at, end)
@@ -127,7 +128,7 @@ def _intervals(data, at, end, node, least, out):
     return count, at
 
 
-@njit
+@njit()
 def _residuals(data, at, end, node, code, k, out):
     """Write the remaining successors, ``out.size`` of them, to ``out``; returns the next bit."""
     previous = np.int64(0)
@@ -140,7 +141,7 @@ def _residuals(data, at, end, node, code, k, out):
     return at
 
 
-@njit
+@njit()
 def _node(data, at, end, node, degree, codes, sizes, window, degrees, out):
     """Write the successors of one node to ``out`` (degree,), ascending; returns the next bit and the reason for the end, which is
     FULL without an error."""

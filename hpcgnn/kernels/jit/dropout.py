@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
@@ -16,7 +17,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale:
     _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _dropout(x, ids, key, threshold, scale, out):
     for row in numba.prange(x.shape[0]):
         hashed = row_hash(key, ids[row])

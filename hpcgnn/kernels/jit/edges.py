@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.tasks import row_tasks
 from hpcgnn.kernels.jit.threads import on_torch_threads
@@ -44,7 +45,7 @@ def _matrix(csr: Csr) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row_tasks(csr), csr.indptr.numpy(), csr.indices.numpy()
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _dot(tasks, indptr, indices, a, b, heads, out):
     columns = a.shape[1] // heads
     for task in numba.prange(tasks.shape[0]):
@@ -56,7 +57,7 @@ def _dot(tasks, indptr, indices, a, b, heads, out):
                     out[entry, head] = _dot_of(a[row, share], b[indices[entry], share], lanes)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _dot_of(a, b, lanes):
     lanes[:] = 0
     whole = a.size // _LANES * _LANES
@@ -73,7 +74,7 @@ def _dot_of(a, b, lanes):
     return lanes[0]
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _add(tasks, indptr, indices, a, b, both, out):
     for task in numba.prange(tasks.shape[0]):
         for row in range(tasks[task, 0], tasks[task, 1]):
@@ -83,7 +84,7 @@ def _add(tasks, indptr, indices, a, b, both, out):
                     out[entry, column] = value + b[indices[entry], column] if both else value
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _softmax(tasks, indptr, indices, scores, out):
     for task in numba.prange(tasks.shape[0]):
         for row in range(tasks[task, 0], tasks[task, 1]):
@@ -104,7 +105,7 @@ def _softmax(tasks, indptr, indices, scores, out):
                         out[entry, head] /= total
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _softmax_backward(tasks, indptr, indices, alpha, gradient, out):
     for task in numba.prange(tasks.shape[0]):
         for row in range(tasks[task, 0], tasks[task, 1]):
@@ -117,7 +118,7 @@ def _softmax_backward(tasks, indptr, indices, alpha, gradient, out):
                     out[entry, head] = alpha[entry, head] * (gradient[entry, head] - total)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _sum(tasks, indptr, indices, values, out):
     for task in numba.prange(tasks.shape[0]):
         for row in range(tasks[task, 0], tasks[task, 1]):

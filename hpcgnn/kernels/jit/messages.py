@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from hpcgnn.bit_widths import QUANTIZED_BITS
+from hpcgnn.compiled import njit
 from hpcgnn.kernels import buffers, packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16
@@ -39,7 +40,7 @@ def encode_rows(
     return _encode(x.numpy(), rows.numpy(), *rounding, top, *codes, *places, width, params_at.numpy())
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _encode(x, rows, key, to_centres, top, byte, shift, counter, is_high, buffer, payload_at, num_bytes, params_at):
     not_finite = 0
     for i in numba.prange(rows.size):
@@ -51,7 +52,7 @@ def _encode(x, rows, key, to_centres, top, byte, shift, counter, is_high, buffer
     return not_finite
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _encode_words(x, rows, is_bfloat16, buffer, payload_at):
     not_finite = 0
     for i in numba.prange(rows.size):
@@ -88,7 +89,7 @@ def decode_rows(
     return _decode(*places, width, params_at.numpy(), *codes, out.numpy(), rows.numpy(), accumulate)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _decode(buffer, payload_at, num_bytes, params_at, top, byte, shift, out, rows, accumulate):
     not_finite = 0
     for i in numba.prange(rows.size):
@@ -99,7 +100,7 @@ def _decode(buffer, payload_at, num_bytes, params_at, top, byte, shift, out, row
     return not_finite
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _decode_words(buffer, payload_at, is_bfloat16, out, rows, accumulate):
     not_finite = 0
     for i in numba.prange(rows.size):
@@ -127,22 +128,22 @@ def spmm_rows(
 
 
 # These functions go byte by byte, because a uint16 must not lie at an odd address.
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _store16(buffer, at, pattern):
     buffer[at] = pattern & 0xFF
     buffer[at + 1] = pattern >> 8
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _load16(buffer, at):
     return np.uint32(buffer[at]) | np.uint32(np.uint32(buffer[at + 1]) << np.uint32(8))
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _load_bfloat16(buffer, at):
     return np.uint32(_load16(buffer, at) << np.uint32(16)).view(np.float32)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _load_float(buffer, at):
     return np.uint32(_load16(buffer, at) | np.uint32(_load16(buffer, at + 2) << np.uint32(16))).view(np.float32)

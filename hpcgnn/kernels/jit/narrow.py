@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.jit.quantize import to_bfloat16
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
@@ -16,7 +17,7 @@ def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
     _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _pack_bf16(patterns, out):
     for i in numba.prange(patterns.size):
         out[i] = to_bfloat16(patterns[i])
@@ -28,7 +29,7 @@ def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
     _unpack_bf16(x.view(torch.uint16).numpy().reshape(-1), out.view(torch.uint32).numpy().reshape(-1))
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _unpack_bf16(patterns, out):
     for i in numba.prange(patterns.size):
         out[i] = np.uint32(patterns[i]) << np.uint32(16)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
 from hpcgnn.kernels.packing import FRACTION_BITS, HALF, LARGEST, NAN, SMALLEST_SCALE
 
@@ -15,7 +15,7 @@ _ZERO = np.float32(0)
 _NAN_32 = np.float32(np.nan)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def quantize_row(x, number, key, to_centres, top, byte, shift, counter, is_high, payload):
     """Write the codes of row ``number`` to ``payload``; return its zero-point and scale as bits of bfloat16, NAN if not finite.
 
@@ -37,7 +37,7 @@ def quantize_row(x, number, key, to_centres, top, byte, shift, counter, is_high,
     return _upper_half(zero), _upper_half(scale)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _noise(low, high, counter, is_high):
     """The noise of a value in fixed point: 16 random bits, plus a half of the last one."""
     drawn = draw32(low, high, counter)
@@ -45,12 +45,12 @@ def _noise(low, high, counter, is_high):
     return 2 * np.int64(half) + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _upper_half(value):
     return np.uint16(np.float32(value).view(np.uint32) >> np.uint32(16))
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _range(row):
     """The smallest and the largest value of a row; NaN if a value is not finite."""
     if row.size == 0:
@@ -63,7 +63,7 @@ def _range(row):
     return smallest, largest
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _parameters(smallest, largest, top, to_centres):
     """Zero-point and scale of a row, as float32 numbers that bfloat16 can hold."""
     smallest = np.float32(min(max(smallest, -LARGEST), LARGEST) + _ZERO)  # -0 becomes 0
@@ -77,7 +77,7 @@ def _parameters(smallest, largest, top, to_centres):
     return zero, _scale(zero, largest, top)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _scale(low, high, steps):
     """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high is not above
     low."""
@@ -87,7 +87,7 @@ def _scale(low, high, steps):
     return np.uint32((scale.view(np.uint32) + _ROUND_UP) & _UPPER_HALF).view(np.float32)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
     """Write zero-point + code * scale to ``out``, or add it."""
     for column in range(out.size):
@@ -95,7 +95,7 @@ def dequantize_row(payload, zero, scale, top, byte, shift, out, accumulate):
         out[column] = out[column] + value if accumulate else value
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def to_bfloat16(pattern):
     """The bits of a float32, rounded to those of the nearest bfloat16, ties to even; every NaN becomes NAN."""
     wide = np.int64(pattern)

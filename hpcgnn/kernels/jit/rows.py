@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
@@ -20,7 +21,7 @@ def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> N
     _cluster(index.numpy(), indptr.numpy(), order.numpy())
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _gather_rows(x, index, out):
     for row in numba.prange(index.size):
         if index[row] < 0:
@@ -29,7 +30,7 @@ def _gather_rows(x, index, out):
             out[row] = x[index[row]]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _cluster(index, indptr, order):
     """A counting sort on one thread: positions are placed in the order of the index, so the sort is stable."""
     indptr[:] = 0

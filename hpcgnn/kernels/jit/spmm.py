@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import torch
 
+from hpcgnn.compiled import njit
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.prefetch import prefetch
 from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
@@ -38,7 +39,7 @@ def spmm(
     )
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True, cache=True)
 def _spmm(tasks, indptr, indices, weight, x, scale, accumulate, out):
     for task in numba.prange(tasks.shape[0]):
         segment = np.empty(x.shape[1], out.dtype)
@@ -54,7 +55,7 @@ def _spmm(tasks, indptr, indices, weight, x, scale, accumulate, out):
                 _add_in_segments(begin, end, indices, weight, x, scale, not accumulate, segment, out[row])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _add_in_segments(begin, end, indices, weight, x, scale, fresh, segment, out):
     if fresh:
         out[:] = 0
@@ -64,7 +65,7 @@ def _add_in_segments(begin, end, indices, weight, x, scale, fresh, segment, out)
             out[column] += segment[column]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _add(begin, end, indices, weight, x, scale, fresh, out):
     """Add the entries [begin, end) to ``out``; if it is ``fresh``, overwrite it without reading it."""
     heads = weight.shape[1]
@@ -85,7 +86,7 @@ def _add(begin, end, indices, weight, x, scale, fresh, out):
                 out[column] += weighted * _value(x[source, column])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _sum(begin, end, indices, weight, x, fresh, out):
     """The usual case, by four entries at a time: `out` then passes through the first-level cache a quarter as often."""
     last, line, zero = indices.size - 1, 64 // x.itemsize, out.dtype.type(0)
