@@ -85,7 +85,8 @@ def _run(path: Path) -> dict[str, Any]:
         "best": {name: best.get(name) for name in figures} if best else None,
         "last_loss": run.records[-1].get("loss") if run.records else None,
         "seconds_of_an_epoch_median": run.median("seconds"),
-        "bytes_sent_in_an_epoch_median": run.median("bytes_sent"),
+        "seconds_of_an_epoch_mean": run.mean("seconds"),
+        "bytes_sent_per_epoch": run.mean("bytes_sent"),
         "settings": run.settings,
         "settings_changed": {name: value for name, value, _ in run.changed_settings()},
         "checkpoints": {each.name: each.stat().st_size for each in sorted(checkpoint.folder(path).glob("*.pt"))},
@@ -208,8 +209,9 @@ def _rows_of_run(facts: dict[str, Any]) -> Rows:
         yield "last loss", f"{facts['last_loss']:.6f}"
     if facts["seconds_of_an_epoch_median"] is not None:
         yield "seconds per epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
-    if facts["bytes_sent_in_an_epoch_median"] is not None:
-        yield "sent per epoch, all ranks (median)", console.size(int(facts["bytes_sent_in_an_epoch_median"]))
+        yield "seconds per epoch (mean)", f"{facts['seconds_of_an_epoch_mean']:.4f}"
+    if facts["bytes_sent_per_epoch"] is not None:
+        yield "sent per epoch, all ranks (mean)", console.size(int(facts["bytes_sent_per_epoch"]))
     yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())
     yield from ((f"checkpoints/{name}", console.size(count)) for name, count in facts["checkpoints"].items())
     yield from (("note", note) for note in facts["notes"])

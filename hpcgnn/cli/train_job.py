@@ -215,6 +215,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         *_result_rows(summary),
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
         ("seconds per epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
+        ("seconds per epoch, slowest rank (mean)", f"{summary['epoch_seconds_mean']:.4f}"),
         *_phase_rows(summary),
         ("arithmetic of dense products", summary["compute"]),
         *_counted("bytes sent per epoch, all ranks", summary["bytes_sent_per_epoch"]),
@@ -249,14 +250,14 @@ def _result_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _phase_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The phases of an epoch that took long enough to be seen in four decimals."""
-    means, beside = summary["breakdown_seconds_mean_median"], {"wire_seconds": "wire (overlaps the others)"}
+    """The phases of an epoch that took long enough to be seen in four decimals. Means over epochs, as only some may have one."""
+    means, beside = summary["breakdown_seconds_mean_per_epoch"], {"wire_seconds": "wire (overlaps the others)"}
     return [
         (
             f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
             f"{seconds:.4f} on the slowest rank, mean {means[phase]:.4f}",
         )
-        for phase, seconds in summary["breakdown_seconds_median"].items()
+        for phase, seconds in summary["breakdown_seconds_per_epoch"].items()
         if round(seconds, 4)
     ]
 

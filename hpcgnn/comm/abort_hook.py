@@ -46,7 +46,7 @@ def install() -> None:
             job.abort_if_parallel(1)  # the main thread may wait for this one
 
     sys.excepthook, threading.excepthook = after_exception, after_exception_in_thread
-    sys.exit = builtins.exit = builtins.quit = _exit
+    sys.exit = builtins.exit = builtins.quit = _exit  # type: ignore[assignment]
 
 
 def _end_after(error: BaseException) -> None:

@@ -61,7 +61,7 @@ def _figures(runs: Sequence[Run]) -> Section:
     base, rows = runs[0], []
     for run in runs:
         best = run.best()
-        waits = [sum(run.median(f"{name}_mean") or 0.0 for name in phases.WAITING) for run in (run, base)]
+        waits = [sum(run.mean(f"{name}_mean") or 0.0 for name in phases.WAITING) for run in (run, base)]
         memory = "peak_memory_bytes_per_rank"
         rows.append(
             (
@@ -70,7 +70,7 @@ def _figures(runs: Sequence[Run]) -> Section:
                 *(_metric(run, base, best and best.get(name), name) for name in ("val_metric", "test_metric")),
                 words.count(len(run.records)),
                 _compared(words.seconds, run.median("seconds"), base.median("seconds"), run is base),
-                _compared(words.size, run.median("bytes_sent"), base.median("bytes_sent"), run is base),
+                _compared(words.size, run.mean("bytes_sent"), base.mean("bytes_sent"), run is base),
                 _compared(words.seconds, waits[0] if run.records else None, waits[1], run is base),
                 _compared(words.size, run.number(memory), base.number(memory), run is base),
                 str(run.num_ranks or words.MISSING),
@@ -78,7 +78,7 @@ def _figures(runs: Sequence[Run]) -> Section:
         )
     notes = (
         f"Brackets contain the ratio to {base.name}; for metrics, the difference in percentage points. "
-        "Seconds and bytes: medians over epochs. "
+        "Seconds of an epoch: median over epochs. Bytes and waiting: means over epochs. "
         "Waiting: mean over ranks, for messages and in reductions.",
     )
     return Section("Figures", tables=(Table("Runs", header, tuple(rows), notes, label_columns=2),))
@@ -145,24 +145,24 @@ def _time(runs: Sequence[Run]) -> Section | None:
     timed = [run for run in runs if run.records]
     if not timed:
         return None
-    scale, unit = phases.unit(max(run.median("seconds_mean") or 0.0 for run in timed))
-    parts = phases.parts(lambda name: [run.median(f"{name}_mean") or 0.0 for run in timed], scale)
+    scale, unit = phases.unit(max(run.mean("seconds_mean") or 0.0 for run in timed))
+    parts = phases.parts(lambda name: [run.mean(f"{name}_mean") or 0.0 for run in timed], scale)
     if not parts:
         return None
     draw = partial(drawing.stacked_bars, [run.name for run in timed], parts, f"{unit} per epoch", "run")
-    alt = "; ".join(f"{run.name} {words.seconds(run.median('seconds_mean'))}" for run in timed[: drawing.MOST_LINES])
+    alt = "; ".join(f"{run.name} {words.seconds(run.mean('seconds_mean'))}" for run in timed[: drawing.MOST_LINES])
     shown = list(phases.NAMES)
     rows = tuple(
         (
             run.name,
             *(
-                _compared(words.seconds, run.median(f"{name}_mean"), timed[0].median(f"{name}_mean"), run is timed[0])
+                _compared(words.seconds, run.mean(f"{name}_mean"), timed[0].mean(f"{name}_mean"), run is timed[0])
                 for name in shown
             ),
         )
         for run in timed
     )
-    notes = ("Medians over epochs of the mean over ranks. Wire time overlaps the other phases.",)
+    notes = ("Means over ranks and over all epochs but the first. Wire time overlaps the other phases.",)
     table = Table("An epoch by phase", ("run", *(phases.NAMES[name] for name in shown)), rows, notes)
     return Section(
         "Time by phase", (), (Picture("An epoch by phase and run, mean over ranks", draw, f"{alt}."),), (table,)

@@ -95,7 +95,7 @@ def _waiting(blocks: Blocks) -> Section:
     draw = partial(drawing.stacked_bars, names, parts, f"{unit} per epoch", blocks.axis)
     busiest, idlest = int(np.argmax(works)), int(np.argmax(waits))
     what, s = ("Rank", "s") if blocks.are_ranks else ("Ranks", "")
-    text = [f"Seconds of each phase are medians over {_epochs(ranks)}."]
+    text = [f"Seconds of each phase are means over {_epochs(ranks)}."]
     if len(names) > 1:
         mean = float(works @ blocks.sizes / blocks.sizes.sum())
         text.append(

@@ -54,6 +54,15 @@ class Run:
         values = self.values(name)[1]
         return float(np.median(values)) if values else None
 
+    def mean(self, name: str) -> float | None:
+        """The mean over epochs of what an epoch takes; of times, without the first epoch. None if no epoch has the number.
+
+        ``summary.json`` has the same mean (:func:`hpcgnn.train.summary.mean_of`). A median has none of the work of few epochs.
+        """
+        values = self.values(name)[1]
+        counted = values[1:] if "seconds" in name and len(values) > 1 else values
+        return float(np.mean(counted)) if counted else None
+
     def number(self, name: str) -> float | None:
         """A figure of the summary; None if it is missing."""
         value = self.summary.get(name)

@@ -40,7 +40,7 @@ def _subtitle(run: Run) -> str:
 def _result(run: Run) -> Section:
     best, metric = run.best(), run.metric
     losses = run.values("loss")[1]
-    bytes_sent = run.median("bytes_sent")
+    bytes_sent = run.mean("bytes_sent")
     rows: list[tuple[str, str]] = [("state", run.state)]
     if best is not None:
         rows.append((f"best validation {metric}", f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"))
@@ -49,9 +49,10 @@ def _result(run: Run) -> Section:
         rows.append(("loss of the last epoch", f"{losses[-1]:.4g}"))
     rows += [
         ("seconds per epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
-        ("bytes sent per epoch, all ranks (median)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
+        ("seconds per epoch, slowest rank (mean)", words.seconds(run.mean("seconds"))),
+        ("bytes sent per epoch, all ranks (mean)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
     ]
-    between, shared = run.median("bytes_between_nodes"), run.median("bytes_shared_on_nodes")
+    between, shared = run.mean("bytes_between_nodes"), run.mean("bytes_shared_on_nodes")
     if between or shared:
         rows.append(("  between nodes", words.size(between)))
         rows.append(("bytes read in shared memory per epoch", words.size(shared)))

@@ -13,7 +13,8 @@ from hpcgnn.report.run_files import check_folder
 from hpcgnn.study.groups import RANKS, Group, Groups
 from hpcgnn.study.summary import Figure, Series, StudySummary, Table, summarise
 
-_MEANS = "breakdown_seconds_mean_median"
+# Records of older versions have the medians over epochs only.
+_MEANS = ("breakdown_seconds_mean_per_epoch", "breakdown_seconds_mean_median")
 _MOST_PICTURES, _MOST_BARS = 8, 24
 
 
@@ -91,7 +92,8 @@ def _breakdown(groups: Groups) -> list[Section]:
         names = [", ".join(group.label(axes)) or "all runs" for group in timed[:_MOST_BARS]]
         pictures.append(_stacked(groups, timed[:_MOST_BARS], names, "An epoch by phase", ", ".join(axes)))
     text = [
-        "Mean over ranks, median over epochs, median over seeds and repeats. Wire time overlaps them and is not shown."
+        "Mean over ranks and over epochs (the median over epochs for records of older versions), median over seeds and repeats. "
+        "Wire time overlaps them and is not shown."
     ]
     if len(pictures) > _MOST_PICTURES or (not varies and len(timed) > _MOST_BARS):
         text.append("Not all configurations are drawn; the tables have all of them.")
@@ -99,8 +101,11 @@ def _breakdown(groups: Groups) -> list[Section]:
 
 
 def _phase(groups: Groups, group: Group, names: Sequence[str]) -> float:
-    estimates = [groups.estimate(group, f"{_MEANS}.{name}", {}) for name in names]
-    return sum(max(each.value, 0.0) for each in estimates if each is not None)
+    for table in _MEANS:
+        estimates = [groups.estimate(group, f"{table}.{name}", {}) for name in names]
+        if found := [max(each.value, 0.0) for each in estimates if each is not None]:
+            return sum(found)
+    return 0.0
 
 
 def _stacked(groups: Groups, chosen: Sequence[Group], names: Sequence[str], title: str, x_label: str) -> Picture:

@@ -19,13 +19,20 @@ SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_b
 # Axes that lines of benches and preparations may have beside those of a configuration.
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
+# By phase: on the slowest rank, and as the mean over ranks.
+_BREAKDOWNS = (
+    "breakdown_seconds_per_epoch",
+    "breakdown_seconds_mean_per_epoch",
+    "breakdown_seconds_median",
+    "breakdown_seconds_mean_median",
+)
 _LABELS = {
     SECONDS: "seconds per epoch (median)",
     "epoch_seconds_mean": "seconds per epoch (mean)",
     "wait_seconds_mean": "communication wait per epoch on the slowest rank, seconds (mean)",
     "policy_share": "share of time for policy decisions",
     "wall_seconds": "seconds of the whole command",
-    "bytes_sent_per_epoch": "bytes sent per epoch (median)",
+    "bytes_sent_per_epoch": "bytes sent per epoch (mean)",
     "bytes_sent_mean": "bytes sent per epoch (mean)",
     "startup_seconds": "seconds to the first epoch",
     "peak_memory_bytes_per_rank": "peak memory per rank",
@@ -78,6 +85,7 @@ _IN_PERCENT = (
     SPREAD,
     *_SHARES,
 )
+_ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
 _COUNTS = ("num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -85,11 +93,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 def known() -> list[str]:
     """The names of all figures, without the endings ``_ratio`` and ``_difference``, which compare with a baseline. Names of
     phases' times contain a dot."""
-    phases = [
-        f"{table}.{phase}"
-        for table in ("breakdown_seconds_median", "breakdown_seconds_mean_median")
-        for phase in _PHASES
-    ]
+    phases = [f"{table}.{phase}" for table in _BREAKDOWNS for phase in _PHASES]
     return list(dict.fromkeys([*_LABELS, *_OF_LINES, *(f"{name}_per_epoch" for name in BYTES), *phases]))
 
 
@@ -121,7 +125,18 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
     plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
     planned = {name: plan[name] for name in _OF_PLANS if name in plan}
     more = _of_epochs(record.epochs) | planned
-    return [({}, more | record.summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+    summary = _with_mean_bytes(record.summary, more.get("bytes_sent_mean"))
+    return [({}, more | summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+
+
+def _with_mean_bytes(summary: Mapping[str, Any], mean_bytes: float | None) -> dict[str, Any]:
+    """A summary in which bytes per epoch are means. Older versions wrote medians, which are no means if a policy decides."""
+    decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
+    found = dict(summary)
+    if "epoch_seconds_mean" not in summary and decides:
+        found = {name: value for name, value in summary.items() if name not in [f"{each}_per_epoch" for each in BYTES]}
+        found |= {} if mean_bytes is None else {"bytes_sent_per_epoch": mean_bytes}
+    return found
 
 
 def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
@@ -146,7 +161,7 @@ def label(name: str) -> str:
     """The label of a figure, in words and with its unit."""
     base, ending = split(name)
     text = _LABELS.get(base) or _OF_LINES.get(base) or base.rpartition(".")[2].replace("_", " ")
-    text += " (mean of ranks)" if "mean_median" in base else ""
+    text += " (mean of ranks)" if base.startswith("breakdown_seconds_mean") else ""
     text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
     return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference from the baseline", "": ""}[ending]
 

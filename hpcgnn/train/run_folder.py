@@ -32,7 +32,7 @@ Record = msgspec.defstruct(
         ("bits", MessageBits | dict[ExchangeName, dict[_BitsName, Count]]),
         ("stale", bool),
         *((name, Count, 0) for name in BYTES),
-        ("loss", Finite, 0.0),
+        ("loss", Finite | None, None),
         ("compute", str, ""),
         ("eval_seconds", Finite, 0.0),
         ("stale_epochs", dict[ExchangeName, Count], {}),

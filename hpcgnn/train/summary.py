@@ -42,14 +42,18 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         return float(np.median([record.get(name, 0.0) for record in records])) if records else 0.0
 
     return facts | {
+        **_of_losses(records),
         "best_val_metric": best.val_metric,
         "test_metric_at_best_val": best.test_metric,
         "best_epoch": best.epoch,
         "finished": facts["stop_reason"] != "SIGUSR1",
         "epoch_seconds_median": median("seconds"),
-        **{f"{name}_per_epoch": median(name) for name in BYTES},
+        "epoch_seconds_mean": mean_of(records, "seconds"),
+        **{f"{name}_per_epoch": mean_of(records, name) for name in BYTES},
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
+        "breakdown_seconds_per_epoch": {name: mean_of(records, name) for name in phases},
+        "breakdown_seconds_mean_per_epoch": {name: mean_of(records, f"{name}_mean") for name in phases},
         "startup_seconds": startup,  # from the start of the process to its first epoch
         "peak_memory_bytes_per_rank": int(peak),
         "private_memory_bytes_per_rank": int(private),  # at the end, of what no other process maps
@@ -61,6 +65,26 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "node_orders": _node_orders(graph),
         "threads_per_rank": torch.get_num_threads(),
         "versions": versions(world),
+    }
+
+
+def mean_of(records: list[dict[str, Any]], name: str) -> float:
+    """The mean over epochs of what an epoch takes; 0 without epochs. ``records``: lines of ``metrics.jsonl``.
+
+    Unlike a median, it has the work that only some epochs do. Times leave out the first of several epochs, in which code is
+    compiled and memory made.
+    """
+    counted = records[1:] if "seconds" in name and len(records) > 1 else records
+    return float(np.mean([record.get(name, 0.0) for record in counted])) if counted else 0.0
+
+
+def _of_losses(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The number of epochs without a loss, and the share by which the lowest loss is below that of the first epoch with one."""
+    losses = [loss for record in records if (loss := record.get("loss")) is not None]
+    is_known = len(losses) > 1 and losses[0] > 0 and records[0]["epoch"] == 0
+    return {
+        "epochs_without_loss": len(records) - len(losses),
+        "loss_decrease": 1 - min(losses) / losses[0] if is_known else None,
     }
 
 

@@ -34,6 +34,10 @@ class Task(Protocol):
         """The facts that must be the same in a resumed run, as plain JSON."""
         ...
 
+    def validation_size(self) -> int:
+        """The number of this rank's nodes or links for validation."""
+        ...
+
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
         """The loss of a training step, summed over this rank's nodes or pairs, and their number. Collective."""
         ...
@@ -60,10 +64,21 @@ class NodeTask:
         assert graph.y is not None
         self.labels = graph.y
         self.label_inputs = LabelInputs(labels, graph, model.keys.seed)
+        if labels.rate and labels.redraw == "once":
+            _check_any(
+                graph,
+                self.label_inputs.training(0)[1].numel(),
+                f"training nodes to learn from, as --label-propagation {labels.rate} makes all of their labels inputs and "
+                "--label-redraw once keeps them: lower the rate",
+            )
 
     def identity(self) -> dict[str, Any]:
         """As :meth:`Task.identity`."""
         return {"task": "node", "metric": self.metric}
+
+    def validation_size(self) -> int:
+        """As :meth:`Task.validation_size`."""
+        return int(self.graph.masks["val_mask"].sum())
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
         """As :meth:`Task.loss`, on the training nodes whose labels are not inputs."""
@@ -111,6 +126,10 @@ class LinkTask:
         config = self.split.config
         split = {"link_split": list(config.link_split), "link_seed": config.link_seed}
         return {"task": "link", "metric": self.metric} | split
+
+    def validation_size(self) -> int:
+        """As :meth:`Task.validation_size`."""
+        return self.held_out[0][0].csr.num_entries
 
     def _halo(self, graph: LocalGraph) -> Aggregator:
         model = self.model

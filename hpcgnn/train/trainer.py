@@ -25,7 +25,7 @@ from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
 from hpcgnn.stop import StopRequest
-from hpcgnn.train import checkpoint
+from hpcgnn.train import checkpoint, outcome
 from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
@@ -105,6 +105,7 @@ class Trainer:
             else LinkTask(self.model, links, metric)
         )
         self.metric = self.task.metric
+        outcome.warn_at_start(self.task, graph, self.config)
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
@@ -152,8 +153,8 @@ class Trainer:
             seconds, ``bytes_sent_per_epoch`` in bytes, and more.
 
         Raises:
-            HpcgnnError: on every rank, if the loss or a gradient becomes NaN or infinite, or if the run folder holds another
-                run; on one rank, if a wait reaches its timeout or a file cannot be written.
+            HpcgnnError: on every rank, if the loss or a gradient becomes NaN or infinite, if no epoch had a loss, or if the run
+                folder holds another run; on one rank, if a wait reaches its timeout or a file cannot be written.
         """
         self._prepare_run()
         with contextlib.ExitStack() as stack:
@@ -194,7 +195,7 @@ class Trainer:
         epoch = self.next_epoch
         try:
             loss, stops, mine = self._timed_step(epoch)
-            told = [loss, float(not self._can_update), *self._policy_sums]
+            told = [loss or 0.0, float(not self._can_update), *self._policy_sums]
             breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks(mine, told)
             if overflows:
                 raise HpcgnnError(
@@ -223,7 +224,7 @@ class Trainer:
         self.on_epoch(record)
         return record
 
-    def _timed_step(self, epoch: int) -> tuple[float, float, list[float]]:
+    def _timed_step(self, epoch: int) -> tuple[float | None, float, list[float]]:
         self.timings.take()
         traffic = self.model.messages.traffic
         before = traffic.bytes()
@@ -241,11 +242,12 @@ class Trainer:
         self._rank_report.end_step([seconds, *phases, other])
         return loss, stops, [seconds, *phases, other, *moved]
 
-    def step(self, epoch: int) -> tuple[float, float]:
+    def step(self, epoch: int) -> tuple[float | None, float]:
         """Run a forward pass, a backward pass, the reduction of gradients and the optimiser's step. Collective.
 
         Returns:
-            The mean loss over all training nodes before the step, and the number of ranks that ask to stop.
+            The mean loss over all training nodes before the step, None if every label is an input of this epoch; and the number
+            of ranks that ask to stop.
         """
         self.model.train()
         self.model.begin_epoch(epoch)
@@ -272,10 +274,7 @@ class Trainer:
             )
         self._has_learned = count > 0
         if not self._has_learned:  # this happens by chance with few training nodes
-            _LOG.warning(
-                "epoch %d has no loss because every training label is a model input: lower --label-propagation", epoch
-            )
-            return 0.0, stops
+            return None, stops
         self._can_update = self.bucket.is_finite()
         if self._can_update:  # else all weights would become NaN, and the next checkpoint would hold them
             self.optimiser.step()
@@ -444,4 +443,5 @@ class Trainer:
             self.run.write_summary(summary)
             if ranks is not None:
                 self.run.write_ranks(ranks)
+        outcome.judge(summary, self.world.rank)
         return summary

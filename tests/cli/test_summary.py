@@ -19,8 +19,9 @@ SUMMARY = {
     "test_metric_at_best_val": 0.25,
     "best_epoch": 7,
     "epoch_seconds_median": 0.5,
-    "breakdown_seconds_median": dict.fromkeys(PHASES, 0.125),
-    "breakdown_seconds_mean_median": dict.fromkeys(PHASES, 0.0625),
+    "epoch_seconds_mean": 0.75,
+    "breakdown_seconds_per_epoch": dict.fromkeys(PHASES, 0.125),
+    "breakdown_seconds_mean_per_epoch": dict.fromkeys(PHASES, 0.0625),
     "compute": "float32",
     "bytes_sent_per_epoch": 4096.0,
     "bytes_between_nodes_per_epoch": 1024.0,
@@ -51,6 +52,7 @@ def test_the_result_comes_first_and_all_that_applies_is_there(capsys: pytest.Cap
         "test accuracy in that epoch 25.00 %",
         "epochs 9",
         "seconds per epoch, slowest rank (median) 0.5000",
+        "seconds per epoch, slowest rank (mean) 0.7500",
         "aggregation 0.1250 on the slowest rank, mean 0.0625",
         "wire (overlaps the others) 0.1250 on the slowest rank, mean 0.0625",
         "quantization 0.1250 on the slowest rank, mean 0.0625",
@@ -74,11 +76,12 @@ def test_zeros_and_what_nobody_asked_for_are_left_out(capsys: pytest.CaptureFixt
     seconds = dict.fromkeys(PHASES, 4e-05) | {"other_seconds": 0.25}
     none = dict.fromkeys((name for name in SUMMARY if name.startswith("bytes_")), 0.0)
     plain = {"bits_policy": "fixed", "staleness": "off", "node_orders": {"none": 1}, "ranks": 1}
-    assert shown(capsys, breakdown_seconds_median=seconds, **none, **plain) == [
+    assert shown(capsys, breakdown_seconds_per_epoch=seconds, **none, **plain) == [
         "best validation accuracy 50.00 % in epoch 7",
         "test accuracy in that epoch 25.00 %",
         "epochs 9",
         "seconds per epoch, slowest rank (median) 0.5000",
+        "seconds per epoch, slowest rank (mean) 0.7500",
         "other 0.2500 on the slowest rank, mean 0.0625",
         "arithmetic of dense products float32",
         "peak memory per rank, largest 3.0 MiB",

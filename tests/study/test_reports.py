@@ -172,6 +172,21 @@ def figures_of(**epochs: list[Any]) -> dict[str, Any]:
     return found
 
 
+def test_bytes_per_epoch_of_older_records_are_means_or_left_out() -> None:
+    """Older summaries have medians, which are 0 where most epochs send nothing."""
+
+    def shown(sent: list[int] | None, **summary: Any) -> Any:
+        epochs = {} if sent is None else {"bytes_sent": sent}
+        record = Record(key="k", configuration={}, status="finished", epochs=epochs, summary=summary)
+        return measures.lines(record)[0][1].get("bytes_sent_per_epoch")
+
+    old = {"bytes_sent_per_epoch": 0.0, "staleness": "pipeqs", "bits_policy": "fixed"}
+    assert shown([400, 0, 0, 0], **old) == 100
+    assert shown(None, **old) is None
+    assert shown(None, **old | {"bytes_sent_per_epoch": 7.0, "staleness": "off"}) == 7
+    assert shown(None, **old | {"bytes_sent_per_epoch": 7.0, "epoch_seconds_mean": 1.0}) == 7
+
+
 def test_first_epoch_is_no_part_of_mean_times_but_of_bytes_and_shares() -> None:
     found = figures_of(
         seconds=[9.0, 1.0, 3.0, 2.0],

@@ -1,0 +1,78 @@
+"""Sentences about trainings that learn nothing, and about settings without an effect: where it is certain before they start,
+else at their end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from hpcgnn.train.tasks import Task
+
+# float32 ends at 3.4e38, and norms and gradients have squares of rows.
+_LARGEST_FEATURE = 1e18
+# A run of this many epochs whose loss has fallen by less than this share has learned next to nothing.
+_ENOUGH_EPOCHS, _LEAST_DECREASE = 10, 0.02
+
+_LOG = logging.getLogger("hpcgnn")
+
+
+def warn_at_start(task: Task, graph: LocalGraph, config: TrainConfig) -> None:
+    """Log, on rank 0, a line for features that are too large and for each setting that cannot have an effect. Collective."""
+    world, schedule = graph.world, config.schedule
+    largest, for_validation = world.allreduce(np.array([_largest(graph), task.validation_size()]), "max").tolist()
+    if world.rank:
+        return
+    if largest > _LARGEST_FEATURE:
+        _LOG.warning(
+            "%s has features of up to %.0e, whose squares float32 cannot hold: the model may learn nothing from them, so scale "
+            "them down (`hpcgnn convert --row-normalise`)",
+            graph.path,
+            largest,
+        )
+    if not for_validation:
+        unused = {"--patience": config.patience > 0, "--schedule plateau": schedule.schedule == "plateau"}
+        for name in (name for name, is_set in unused.items() if is_set):
+            _LOG.warning("%s has no effect, because %s has nothing for validation", name, graph.path)
+    if schedule.warmup > config.epochs:
+        _LOG.warning(
+            "the learning rate does not reach --lr, because --warmup %d is longer than the run of %d epochs",
+            schedule.warmup,
+            config.epochs,
+        )
+
+
+def _largest(graph: LocalGraph) -> float:
+    """The largest magnitude of a feature of this rank."""
+    features = graph.features
+    values = features if isinstance(features, torch.Tensor) or features is None else features.weight
+    return 0.0 if values is None or not values.numel() else max(abs(end.item()) for end in torch.aminmax(values))
+
+
+def judge(summary: dict[str, Any], rank: int) -> None:
+    """Log, on rank 0, a line if the run has learned next to nothing. ``summary``: the content of ``summary.json``.
+
+    Raises:
+        HpcgnnError: on every rank, if no epoch had a loss.
+    """
+    epochs, without, decrease = summary["epochs"], summary["epochs_without_loss"], summary["loss_decrease"]
+    reason = "every training label was a model input: lower --label-propagation"
+    if without and without == epochs:
+        raise HpcgnnError(f"no epoch had a loss, and nothing was learned, because {reason}", agreed=True)
+    if rank:
+        return
+    if without:
+        _LOG.warning("%d of %d epochs had no loss, and changed no weight, because %s", without, epochs, reason)
+    if decrease is not None and epochs >= _ENOUGH_EPOCHS and decrease < _LEAST_DECREASE:
+        _LOG.warning(
+            "the loss has hardly moved: in %d epochs it has fallen by %.1f %% (look at the features, --lr and the labels)",
+            epochs,
+            100 * decrease,
+        )
