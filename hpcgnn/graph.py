@@ -16,12 +16,13 @@ from hpcgnn.comm.device_names import HOST
 from hpcgnn.comm.devices import choose_device
 from hpcgnn.comm.of_ranks import OfRanks
 from hpcgnn.data import plan_store
-from hpcgnn.data.checks import in_range, sum_of_hashes
+from hpcgnn.data.checks import sum_of_hashes
 from hpcgnn.data.graph_file import MASKS, GraphMeta
 from hpcgnn.data.h5 import damaged
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.devices import CPU, Device
+from hpcgnn.edges_of_rank import check_edges, halo_ids, with_weights
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
@@ -53,10 +54,11 @@ class LocalGraph(OfRanks):
         indptr: (n + 1,) int64, this rank's range of the whole graph's CSR by destination; it begins at the first of its
             edges.
         indices: (e,) int64, positions of the sources.
-        edge_weight: (e,) float32, or None.
+        edge_weight: (e,) float32 tensor of the weights of the edges of ``edge_index``, in its order; or None.
         matches_parts: whether this rank's part is one part of the file, with all its edges.
         order: the order of the owned nodes, see ``reordered``.
-        device: the device that holds features, labels, masks and ``edge_index``. Ids and arrays of edges are on the host.
+        device: the device that holds features, labels, masks, edge weights and ``edge_index``. Ids and arrays of edges are on
+            the host.
         ranks_per_node: number of ranks that the partition puts on a node.
     """
 
@@ -71,11 +73,12 @@ class LocalGraph(OfRanks):
     original_ids: torch.Tensor
     indptr: np.ndarray
     indices: np.ndarray
-    edge_weight: np.ndarray | None
+    edge_weight: torch.Tensor | None
     matches_parts: bool
     order: NodeOrder = field(default_factory=NodeOrder)
     device: Device = CPU
     ranks_per_node: int = 1
+    _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -125,9 +128,34 @@ class LocalGraph(OfRanks):
         """(2, e) int64 in-edges of the owned nodes, sources in the first row. Ids 0 to n - 1 are owned nodes in the order of
         ``x``, and larger ids are halo nodes in the order of their positions.
 
-        Edges are in the order of ``edge_weight``. The tensor is made at the first access and kept.
+        Edges are in the order of ``edge_weight`` and ``edge_ids``. The tensor is made at the first access and kept.
         """
         return self.local_edge_index().to(self.device.torch_device)
+
+    @property
+    def halo_ids(self) -> torch.Tensor:
+        """(h,) int64 original ids of the halo nodes, in the order of their positions. The first access is collective."""
+        if self._halo_ids is None:  # not a cached_property, for whose lock ranks that are threads would wait
+            self._halo_ids = halo_ids(self)
+        return self._halo_ids
+
+    @property
+    def original_edge_index(self) -> torch.Tensor:
+        """(2, e) int64: ``edge_index`` with original ids, on the host: sources in the first row, destinations in the second. The
+        first access is collective.
+        """
+        return torch.cat((self.original_ids, self.halo_ids))[self.local_edge_index()]
+
+    @property
+    def edge_ids(self) -> torch.Tensor:
+        """(e,) int64: ``source * num_nodes + destination`` of each edge of ``edge_index``, by original ids, on the host. The
+        first access is collective.
+
+        The id of an edge does not depend on the number of ranks, so data of one's own can be attached to edges by it.
+        Parallel edges share it.
+        """
+        source, destination = self.original_edge_index
+        return source * self.meta.num_nodes + destination
 
     def local_edge_index(self) -> torch.Tensor:
         """A new copy of :attr:`edge_index` in the host's memory."""
@@ -205,6 +233,7 @@ class LocalGraph(OfRanks):
             features=None if self.features is None else self.features.to(torch_device),
             y=None if self.y is None else self.y.to(torch_device),
             masks={name: mask.to(torch_device) for name, mask in self.masks.items()},
+            edge_weight=None if self.edge_weight is None else self.edge_weight.to(torch_device),
             device=device,
         )
 
@@ -220,7 +249,7 @@ class LocalGraph(OfRanks):
             meta=replace(self.meta, num_edges=total),
             indptr=first + np.concatenate(([0], np.cumsum(lengths))),
             indices=self.indices[kept],
-            edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
+            edge_weight=_taken(self.edge_weight, torch.from_numpy(kept)),
             matches_parts=False,
         )
 
@@ -244,12 +273,9 @@ class LocalGraph(OfRanks):
         """
         weighted = weighted and self.edge_weight is not None
         plan = self.stored_plan(strategy, edges=weighted) or self.built_plan(strategy)
-        if not weighted:
-            return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
-        sent = self._weights_at_receivers(plan)
-        weights = {id(plan.local): self._own_weights(plan.local), id(plan.receive): self._own_weights(plan.receive)}
-        weights[id(plan.send)] = sent
-        return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
+        if weighted:
+            return with_weights(self, plan)
+        return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
 
     def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
         """This rank's plan in the file, or None where the file has none that fits. Collective.
@@ -300,7 +326,7 @@ class LocalGraph(OfRanks):
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
         world = self.world
         with raise_on_all_ranks(world, "plan the messages"):
-            self.check_edges()
+            check_edges(self)
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)
         pairs = np.zeros((world.size, 2), dtype=np.int64)
@@ -314,31 +340,6 @@ class LocalGraph(OfRanks):
         send_to = PeerRows(peers, pairs[peers, 0], pairs[peers, 1])
         send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
         return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
-
-    def check_edges(self) -> None:
-        """Raise HpcgnnError unless the arrays, which a program may have changed, are edges between nodes of the graph."""
-        rising = self.indptr.size == self.num_nodes + 1 and bool((self.indptr[1:] >= self.indptr[:-1]).all())
-        if not rising or self.indptr[-1] - self.indptr[0] != self.indices.size:
-            raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")
-        if self.indices.size and not in_range(self.indices, 0, self.meta.num_nodes - 1):
-            raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {self.meta.num_nodes - 1}")
-
-    def _own_weights(self, matrix: SparseMatrix) -> np.ndarray:
-        """(entries,) float32 weights of a matrix whose edges end on this rank; 1 for entries that stand for no edge."""
-        assert self.edge_weight is not None
-        return _lookup(self.edge_weight, matrix.edges - self.indptr[0], matrix.edges >= 0)
-
-    def _weights_at_receivers(self, plan: AggregationPlan[SparseMatrix]) -> np.ndarray:
-        """(entries,) float32 weights of S. Its edges belong to the receivers, so this rank asks them. Collective."""
-        assert self.edge_weight is not None
-        row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(self.world.size))))
-        asked, counts = self.world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
-        with raise_on_all_ranks(self.world, f"use the plan in {self.path}"):
-            theirs = asked[(asked >= 0) & ((asked < self.indptr[0]) | (asked >= self.indptr[-1]))]
-            if theirs.size:
-                raise damaged(self.path, f"its plan asks part {self.world.rank} for edge {theirs[0]} of another part")
-        answers, _ = self.world.alltoallv(_lookup(self.edge_weight, asked - self.indptr[0], asked >= 0), counts)
-        return answers
 
 
 def load(
@@ -413,6 +414,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
     part = world.rank if matches else None  # each part has checksums of its own
     indptr, indices = parts.edges(first, last, part)
     labels = parts.labels(first, last, part)
+    weights = parts.weights(int(indptr[0]), int(indptr[-1]), part)
     masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
     return LocalGraph(
         world=world,
@@ -426,7 +428,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
         indptr=indptr,
         indices=indices,
-        edge_weight=parts.weights(int(indptr[0]), int(indptr[-1]), part),
+        edge_weight=None if weights is None else torch.from_numpy(weights),
         matches_parts=matches,
         ranks_per_node=parts.ranks_per_node,
         data=parts.data,
@@ -442,10 +444,4 @@ def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | 
 
 
 def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | None:
-    return None if values is None else values[nodes]
-
-
-def _lookup(values: np.ndarray, index: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    found = np.ones(index.size, dtype=values.dtype)
-    found[valid] = values[index[valid]]
-    return found
+    return None if values is None else values[nodes.to(values.device)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 
 from hpcgnn.comm import Messages
@@ -104,7 +103,7 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
     """All edges to owned nodes, with exactly one self-loop on each node, as in PyG's ``GATConv``. Collective."""
     nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: it may not be needed again
     edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
-    original = torch.cat((graph.original_ids, halo_ids(graph)))
+    original = torch.cat((graph.original_ids, graph.halo_ids))
     csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
     torch_device = graph.device.torch_device
     return AttentionEdges(csr.to(torch_device), original.to(torch_device))
@@ -113,12 +112,3 @@ def attention_edges(graph: LocalGraph) -> AttentionEdges:
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """(entries,) int64 hash of the original ids of the two ends of edges. From 2**32 nodes on, a few edges share a hash."""
     return (destination << 32) ^ source
-
-
-def halo_ids(graph: LocalGraph) -> torch.Tensor:
-    """(h,) int64 original ids of the halo nodes, by position. Collective."""
-    halo = graph.halo_positions
-    counts = np.diff(np.searchsorted(halo, graph.node_offsets))
-    asked, asked_counts = graph.world.alltoallv(halo, counts)
-    of_position = graph.in_loaded_order(graph.original_ids)
-    return graph.world.alltoallv(of_position[torch.from_numpy(asked - graph.first)], asked_counts)[0]

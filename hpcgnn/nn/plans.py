@@ -11,8 +11,10 @@ import torch
 from hpcgnn.comm import Messages, World, raise_on_all_ranks
 from hpcgnn.comm.node_memory import NodeMemory
 from hpcgnn.comm.placement import Placement
+from hpcgnn.edges_of_rank import check_edges
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import host_values
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.node_aggregate import NodeLinks, as_csr
 from hpcgnn.node_plan import Route, build_node_plan, rows_if_placed
@@ -56,7 +58,7 @@ def plan_of(
         return graph.plan(strategy, weighted=weighted), None
     world, node = graph.world, graph.world.on_my_node()
     with raise_on_all_ranks(world, "plan the messages"):
-        graph.check_edges()
+        check_edges(graph)
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
     memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.forward, built.backward)]
     try:
@@ -110,7 +112,8 @@ def _weights(graph: LocalGraph, edges: np.ndarray) -> torch.Tensor:
     last = graph.world.allgather(np.array([graph.indptr[-1]]))[:, 0]
     is_edge = edges >= 0
     asked = RecordExchange(graph.world, np.searchsorted(last, edges[is_edge], side="right"), edges[is_edge][:, None])
-    answers = graph.edge_weight[asked.received[:, 0] - graph.indptr[0]].view(np.int32).astype(np.int64)
+    mine = host_values(graph.edge_weight)[asked.received[:, 0] - graph.indptr[0]]
+    answers = mine.view(np.int32).astype(np.int64)
     found = np.ones(edges.size, np.float32)
     found[is_edge] = asked.answered(answers[:, None])[:, 0].astype(np.int32).view(np.float32)
     return torch.from_numpy(found)

@@ -18,7 +18,7 @@ from hpcgnn.comm import Messages, raise_on_all_ranks
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, keyed
-from hpcgnn.nn.halo import edge_ids, edge_matrix, halo_ids
+from hpcgnn.nn.halo import edge_ids, edge_matrix
 from hpcgnn.train.task_config import LinkConfig
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
@@ -84,7 +84,7 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
 
 def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
     """(e,) int64 original ids of the edges' sources and targets. Collective."""
-    original = torch.cat((graph.original_ids, halo_ids(graph)))
+    original = torch.cat((graph.original_ids, graph.halo_ids))
     source, target = original[graph.local_edge_index()]  # which nobody else may need: 16 bytes an edge
     return source, target
 

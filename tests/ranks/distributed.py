@@ -65,7 +65,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, plain: torch.nn.Modu
     whole_weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
     whole = (torch.from_numpy(arrays.x).double(), torch.from_numpy(arrays.edge_index), whole_weight)
     labels = torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"])
-    weight = None if graph.edge_weight is None else torch.from_numpy(graph.edge_weight).double()
+    weight = None if graph.edge_weight is None else graph.edge_weight.double()
     part = (graph.x.double(), graph.edge_index, weight, graph.y, graph.masks["train_mask"])
 
     wanted = steps(plain, lambda: step(plain, *whole, *labels), lambda: None, lambda value: value)

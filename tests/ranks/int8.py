@@ -17,7 +17,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import int8_autograd
 from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.halo import attention_edges, halo_ids, make_halo
+from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
@@ -125,7 +125,7 @@ def rows_of_the_halo(world: World, path: Path) -> None:
     own = quantizer.find(x)
     assert own is not None
     assert 0 < float((own.float() - x.detach()).abs().max()) < 0.1
-    ids = torch.cat((graph.original_ids, halo_ids(graph)))
+    ids = torch.cat((graph.original_ids, graph.halo_ids))
     came = everyones(graph, own.float(), graph.original_ids)[ids[owned:]]
     assert torch.equal(extended[owned:], came)
     assert bool(((extended[:owned] - x).abs() <= own.scale[:, None]).all())

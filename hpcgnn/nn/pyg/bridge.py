@@ -18,7 +18,7 @@ import torch
 
 from hpcgnn.comm import Messages
 from hpcgnn.graph import LocalGraph
-from hpcgnn.host import host_values, index_array
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
@@ -171,7 +171,7 @@ class Bridge:
         source, destination = index_array(positions[edge_index[0]]), index_array(nodes[edge_index[1]])
         order = np.lexsort((source, destination))
         indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))
-        values = None if weight is None else host_values(weight)[order]
+        values = None if weight is None else weight.detach().cpu()[torch.from_numpy(order)]
         return replace(graph, indptr=indptr, indices=source[order], edge_weight=values, matches_parts=False)
 
     # -- aggregation over the halo ------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.halo import halo_ids
 
 
 class HaloRows:
@@ -44,7 +43,7 @@ class HaloRows:
     def original_ids(self) -> torch.Tensor:
         """(n + h,) int64 original ids of the owned nodes and of the halo nodes. The first access is collective."""
         if self._ids is None:
-            ids = torch.cat((self._graph.original_ids, halo_ids(self._graph)))
+            ids = torch.cat((self._graph.original_ids, self._graph.halo_ids))
             self._ids = ids.to(self._graph.device.torch_device)
         return self._ids
 

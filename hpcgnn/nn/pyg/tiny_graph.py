@@ -200,7 +200,7 @@ class TinyGraph:
             original_ids=nodes,
             indptr=begin + np.concatenate(([0], np.cumsum(lengths))),
             indices=ends[0][mine],
-            edge_weight=self.weight[numbers].float().numpy(),
+            edge_weight=self.weight[numbers].float(),
             matches_parts=False,
         )
         return graph, self._arguments(graph, graph.original_ids, numbers)

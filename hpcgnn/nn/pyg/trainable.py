@@ -38,7 +38,7 @@ class TrainableModule:
         takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
         dtype = next(model.parameters()).dtype
         self._others = (
-            {"edge_weight": torch.from_numpy(weight).to(self.graph.device.torch_device, dtype)}
+            {"edge_weight": weight.to(self.graph.device.torch_device, dtype)}
             if takes_weight and weight is not None
             else {}
         )
