@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,13 @@ import small_graphs
 from small_graphs import Arrays
 
 from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.data import digest_sums, plan_store, whole_check
+from hpcgnn.data import digest_sums, plan_store, sealing, whole_check
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.digests import ATTRIBUTES, differences
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile, reader_of
 from hpcgnn.data.sealing import seal
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 
@@ -136,6 +138,17 @@ def test_a_plan_of_other_edges_is_not_used(tmp_path: Path) -> None:
     plan_store.store_plans(path, ["hybrid"])
     with PartsFile(path) as parts:
         assert plan_store.stored_strategies(parts) == ["hybrid"]
+
+
+@pytest.mark.parametrize("name", ["graph-version-4.h5", "parts-version-4.h5"])
+def test_digests_of_other_data_are_found(tmp_path: Path, name: str) -> None:
+    path = shutil.copy(HERE / name, tmp_path)
+    with reader_of(path)(path, "r+") as file:
+        file.attributes["labels_digest"] ^= 1
+        file.file.attrs["labels_digest"] = np.uint64(file.attributes["labels_digest"])
+        sealing.store(file, file.checksums)
+    with reader_of(path)(path) as file, pytest.raises(HpcgnnError, match="its digests are not those of its data"):
+        whole_check.verify(file)
 
 
 def test_files_without_digests_tell_their_nodes_alone(tmp_path: Path) -> None:
