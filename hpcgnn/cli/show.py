@@ -209,7 +209,7 @@ def _rows_of_run(facts: dict[str, Any]) -> Rows:
         yield "last loss", f"{facts['last_loss']:.6f}"
     if facts["seconds_of_an_epoch_median"] is not None:
         yield "seconds per epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
-        yield "seconds per epoch (mean)", f"{facts['seconds_of_an_epoch_mean']:.4f}"
+        yield "seconds per epoch without the first (mean)", f"{facts['seconds_of_an_epoch_mean']:.4f}"
     if facts["bytes_sent_per_epoch"] is not None:
         yield "sent per epoch, all ranks (mean)", console.size(int(facts["bytes_sent_per_epoch"]))
     yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())

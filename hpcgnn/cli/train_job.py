@@ -215,7 +215,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         *_result_rows(summary),
         ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
         ("seconds per epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
-        ("seconds per epoch, slowest rank (mean)", f"{summary['epoch_seconds_mean']:.4f}"),
+        ("seconds per epoch without the first, slowest rank (mean)", f"{summary['epoch_seconds_mean']:.4f}"),
         *_phase_rows(summary),
         ("arithmetic of dense products", summary["compute"]),
         *_counted("bytes sent per epoch, all ranks", summary["bytes_sent_per_epoch"]),

@@ -49,7 +49,7 @@ def _result(run: Run) -> Section:
         rows.append(("loss of the last epoch", f"{losses[-1]:.4g}"))
     rows += [
         ("seconds per epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
-        ("seconds per epoch, slowest rank (mean)", words.seconds(run.mean("seconds"))),
+        ("seconds per epoch without the first, slowest rank (mean)", words.seconds(run.mean("seconds"))),
         ("bytes sent per epoch, all ranks (mean)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
     ]
     between, shared = run.mean("bytes_between_nodes"), run.mean("bytes_shared_on_nodes")

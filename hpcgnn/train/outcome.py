@@ -4,6 +4,7 @@ else at their end."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,16 +38,26 @@ def warn_at_start(task: Task, graph: LocalGraph, config: TrainConfig) -> None:
             graph.path,
             largest,
         )
-    if not for_validation:
-        unused = {"--patience": config.patience > 0, "--schedule plateau": schedule.schedule == "plateau"}
-        for name in (name for name, is_set in unused.items() if is_set):
-            _LOG.warning("%s has no effect, because %s has nothing for validation", name, graph.path)
+    for name, reason in _without_effect(config, graph if not for_validation else None):
+        _LOG.warning("%s has no effect, because %s", name, reason)
     if schedule.warmup > config.epochs:
         _LOG.warning(
             "the learning rate does not reach --lr, because --warmup %d is longer than the run of %d epochs",
             schedule.warmup,
             config.epochs,
         )
+
+
+def _without_effect(config: TrainConfig, not_validated: LocalGraph | None) -> Iterator[tuple[str, str]]:
+    """Settings that cannot have an effect, and the reasons. not_validated: the graph, if it has nothing for validation."""
+    schedule, run = config.schedule, f"the run has {config.epochs} epochs"
+    reason = f"{not_validated.path} has nothing for validation" if not_validated else ""
+    if config.patience and (reason or config.eval_every >= config.epochs):
+        yield "--patience", reason or f"{run} and --eval-every {config.eval_every} evaluates the last one only"
+    if schedule.schedule == "plateau" and reason:
+        yield "--schedule plateau", reason
+    elif schedule.schedule in ("step", "plateau") and schedule.decay_every >= config.epochs:
+        yield f"--schedule {schedule.schedule}", f"{run} and --decay-every is {schedule.decay_every}"
 
 
 def _largest(graph: LocalGraph) -> float:

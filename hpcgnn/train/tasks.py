@@ -65,12 +65,11 @@ class NodeTask:
         self.labels = graph.y
         self.label_inputs = LabelInputs(labels, graph, model.keys.seed)
         if labels.rate and labels.redraw == "once":
-            _check_any(
-                graph,
-                self.label_inputs.training(0)[1].numel(),
-                f"training nodes to learn from, as --label-propagation {labels.rate} makes all of their labels inputs and "
-                "--label-redraw once keeps them: lower the rate",
-            )
+            given, learned = self.label_inputs.training(0)
+            why = f"as --label-propagation {labels.rate} makes {{}} of their labels inputs and --label-redraw once keeps them"
+            _check_any(graph, learned.numel(), f"training nodes to learn from, {why.format('all')}: lower the rate")
+            drawn = 0 if given is None else given.num_entries
+            _check_any(graph, drawn, f"training nodes whose labels are inputs, {why.format('none')}: raise the rate")
 
     def identity(self) -> dict[str, Any]:
         """As :meth:`Task.identity`."""

@@ -125,6 +125,32 @@ def test_settings_without_an_effect_are_told_at_the_start(tmp_path, said):
     ]
 
 
+def test_few_labels_that_are_never_inputs_are_refused(tmp_path, said):
+    """An evaluation would use what was never trained: the embedding of labels."""
+    path = written(tmp_path, one_training_node, parts=1)
+    (found,) = ThreadPool(1).run(fitted, path, {"label_propagation": 1e-9, "label_redraw": "once", "epochs": 2})
+    assert "has no training nodes whose labels are inputs, as --label-propagation 1e-09 makes none" in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        (
+            {"patience": 2, "eval_every": 5},
+            ["--patience has no effect, because the run has 5 epochs and --eval-every 5 evaluates the last one only"],
+        ),
+        (
+            {"schedule": "step", "decay_every": 5},
+            ["--schedule step has no effect, because the run has 5 epochs and --decay-every is 5"],
+        ),
+        ({"schedule": "step", "decay_every": 4, "patience": 2, "eval_every": 4, "warmup": 5}, []),
+    ],
+)
+def test_intervals_that_are_longer_than_the_run_are_told(graph, said, settings, lines):
+    trainer_of(graph, SMALL | {"epochs": 5} | settings)
+    assert said() == lines
+
+
 def test_what_few_epochs_spend_is_in_the_means(graph):
     """A run that sends in one of four epochs sends a quarter of it per epoch, and no median tells this."""
     trainer = trainer_of(graph, SMALL | {"epochs": 1})
