@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn import typed, whole_file
+from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.signatures import HDF5, begins_with
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.file_lock import lock
 from hpcgnn.partition.options import check_num_parts
@@ -110,9 +113,11 @@ def make_graph(run: Run, folder: Path, how: Commands) -> Path:
 
 
 def make_parts(parts: Parts, how: Commands) -> None:
-    """Partition a graph and make the plans, unless that was done before. Raises HpcgnnError if it fails."""
+    """Partition a graph and make the plans, unless that was done before. Raises HpcgnnError if it fails, or if there are parts
+    of another graph."""
     with _made_once(parts.path) as pieces:
         if pieces is None:
+            _check_graph(parts)
             return
         made = pieces / "parts.h5"
         words = ["partition", str(parts.graph), str(made), *parts.options, "--plan", "none", "--json"]
@@ -128,6 +133,19 @@ def make_parts(parts: Parts, how: Commands) -> None:
         with whole_file.replacing(parts.facts_path) as temporary:
             temporary.write_text(json.dumps(found, indent=1) + "\n")
         whole_file.put(made, parts.path)
+
+
+def _check_graph(parts: Parts) -> None:
+    """Raise HpcgnnError if the graph file has other data than when its parts were made. It may be gone: nothing needs it."""
+    if not parts.graph.is_file() or not (begins_with(parts.graph, HDF5) and begins_with(parts.path, HDF5)):
+        return
+    with GraphFile(parts.graph, sealed=False) as graph, PartsFile(parts.path, sealed=False) as made:
+        differing = differences(graph.data, made.data)
+    if differing:
+        raise HpcgnnError(
+            f"{parts.path} was made of another graph than {parts.graph} now holds, which differs in {differing}: choose another "
+            "--out for a study of the new graph"
+        )
 
 
 def preparation(parts: Parts) -> dict[str, Any]:

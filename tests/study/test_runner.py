@@ -13,6 +13,7 @@ from pathlib import Path
 
 import made_up
 import pytest
+import small_graphs
 from made_up import specified
 from virtual_clusters import wait_until
 
@@ -135,6 +136,23 @@ def test_an_interrupted_command_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         commands.run([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "output")
     assert started[0].returncode == -signal.SIGTERM
+
+
+def test_parts_of_a_graph_that_has_changed_are_not_used(tmp_path: Path) -> None:
+    """A study of a user's graph.h5, to which the user writes another graph of the same sizes."""
+    graph, other = small_graphs.even_graph(60, 200), small_graphs.even_graph(60, 200)
+    other.y[0] += 1
+    parts = prepare.Parts(tmp_path / "parts.h5", tmp_path / "graph.h5", (), 1, ())
+    small_graphs.write_graph(parts.graph, graph)
+    small_graphs.in_parts(parts.path, graph, 2)
+    prepare.make_parts(parts, Commands(STANDIN))
+    small_graphs.write_graph(parts.graph, other)
+    with pytest.raises(
+        HpcgnnError, match=r"made of another graph than .* which differs in labels: choose another --out"
+    ):
+        prepare.make_parts(parts, Commands(STANDIN))
+    parts.graph.unlink()
+    prepare.make_parts(parts, Commands(STANDIN))
 
 
 def test_what_cannot_be_prepared_fails_once(study: specification.Specification, folder: Path, tmp_path: Path) -> None:
