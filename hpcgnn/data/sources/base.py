@@ -205,11 +205,12 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         yield
     except HpcgnnError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error, *_lzma_errors()) as error:
+    except _errors_of_damage() as error:
         detail = " ".join(str(error).split()) or type(error).__name__
         raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error
 
 
-def _lzma_errors() -> tuple[type[Exception], ...]:
+def _errors_of_damage() -> tuple[type[Exception], ...]:
     lzma = sys.modules.get("lzma")  # not imported here, because a Python may be built without it
-    return (lzma.LZMAError,) if lzma else ()
+    known = (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error)
+    return (*known, lzma.LZMAError) if lzma else known

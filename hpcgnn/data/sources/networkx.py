@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import ParseError, iterparse
+from xml.etree.ElementTree import Element, ParseError, iterparse
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def open_graphml(spec: Spec, folder: Path) -> ArraySource:
 
 def _check_graphml(path: Path) -> None:
     """Refuse what networkx would leave out without a word: further graphs, and defaults of keys for both nodes and edges."""
-    graphs, parents = 0, []
+    graphs, parents = 0, list[Element]()
     for event, element in iterparse(path, ("start", "end")):  # noqa: S314 - networkx parses the file in the same way
         tag = element.tag.rpartition("}")[2]
         if event == "start":
