@@ -28,8 +28,17 @@ def check_tensors(**named: Any) -> None:
         if value is not None and not (isinstance(value, torch.Tensor) and value.layout == torch.strided):
             what = "a sparse tensor" if isinstance(value, torch.Tensor) else _kind(value)
             raise WrongTypeError(f"{name} must be a dense torch.Tensor, not {what}")
+        if value is not None and not is_plain(value):
+            raise WrongTypeError(f"{name} must be a torch.Tensor itself, not the subclass {type(value).__name__}")
         if value is not None and (value.is_neg() or value.is_conj()):  # values differ from those in its memory
             raise WrongValueError(f"{name} must not be a view that torch negates where it is read: give .resolve_neg()")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is torch's own: subclasses such as ``torch_geometric.EdgeIndex`` may have no memory themselves."""
+    import torch
+
+    return type(tensor) is torch.Tensor or isinstance(tensor, torch.nn.Parameter)
 
 
 def check_given(**named: Any) -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hpcgnn.arguments import is_plain
+from hpcgnn.errors import WrongTypeError
+
 if TYPE_CHECKING:
     import torch
     from typing_extensions import TypeIs
@@ -44,6 +47,10 @@ class Buffer:
         """
         shape = tuple(values.shape) or (1,)
         if is_tensor(values):
+            if not is_plain(values):
+                raise WrongTypeError(
+                    f"only a torch.Tensor itself is exchanged, not the subclass {type(values).__name__}"
+                )
             is_contiguous, address, device = values.is_contiguous(), values.data_ptr(), str(values.device)
             item_bytes, dtype = values.element_size(), str(values.dtype).removeprefix("torch.")
         else:

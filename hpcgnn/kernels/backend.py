@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpcgnn.arguments import check_tensors, check_type
+from hpcgnn.arguments import check_tensors, check_type, is_plain
 from hpcgnn.errors import WrongValueError, quoted
 
 K = TypeVar("K")
@@ -161,8 +161,10 @@ def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
     """The device of the first tensor. The result is the object ``_CPU`` itself if all are on the CPU, or there are none: the
     caller then need not compare devices."""
     first = None
-    for tensor in tensors.values():
+    for name, tensor in tensors.items():
         if tensor is not None:
+            if not is_plain(tensor):
+                check_tensors(**{name: tensor})
             first = tensor if first is None else first
             if not tensor.is_cpu:
                 return first.device

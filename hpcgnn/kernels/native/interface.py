@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+from hpcgnn.arguments import is_plain
+from hpcgnn.errors import WrongTypeError
+
 _NUMBERS: dict[str, Any] = {
     "int": ctypes.c_int,
     "int32_t": ctypes.c_int32,
@@ -62,6 +65,8 @@ class Values:
         """The address of the tensor's first value; None for null. Raises TypeError for another type or device."""
         if tensor is None:
             return None
+        if not is_plain(tensor):
+            raise WrongTypeError(f"kernels take a torch.Tensor itself, not the subclass {type(tensor).__name__}")
         if tensor.dtype is not self.dtype or not tensor.is_cpu:
             raise TypeError(f"native kernels take {self.dtype} on the CPU here, not {tensor.dtype} on {tensor.device}")
         return tensor.data_ptr()

@@ -72,7 +72,8 @@ class Bridge:
         return self._halo
 
     def begin_pass(self) -> None:
-        """Begin a call of the model: tensors of the previous call may come again."""
+        """Begin a call of the model: tensors of the previous call may come again. The first one is collective."""
+        self.exact.know_ids()  # here, because layers leave out their dropout on ranks without edges
         self._recurrence.begin_pass()
         self.mode.forget()
         self.mode.mark(self.graph.edge_index, ENDS, 1)

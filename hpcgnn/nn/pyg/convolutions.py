@@ -32,11 +32,12 @@ from torch_geometric.nn import (
     TAGConv,
 )
 
+from hpcgnn.arguments import is_plain
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.pyg.bridge import Bridge
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method
 from hpcgnn.nn.pyg.normalise import Normaliser
-from hpcgnn.nn.pyg.rows import EDGES, NODES
+from hpcgnn.nn.pyg.rows import EDGES, NODES, plain
 
 # Layers whose message is x_j, or x_j times a weight of the edge, and the names of these two in their ``propagate``.
 LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
@@ -124,7 +125,7 @@ def _propagate(
     **given: Any,
 ) -> torch.Tensor:
     """Replaces ``propagate`` of a linear layer."""
-    _check_edges(layer, edge_index)
+    edge_index = _plain_edges(layer, edge_index)
     name, weight_name = names
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
@@ -173,7 +174,7 @@ def _with_halo(
 
     own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
     """
-    _check_edges(layer, edge_index)
+    edge_index = _plain_edges(layer, edge_index)
     own.update(given)
     try:
         with bridge.mode.inside(edge_index):
@@ -226,12 +227,14 @@ def _sources_extended(value: Any, number: int, bridge: Bridge, node_dim: int) ->
     return source, target
 
 
-def _check_edges(layer: MessagePassing, edge_index: Any) -> None:
+def _plain_edges(layer: MessagePassing, edge_index: Any) -> torch.Tensor:
     if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
+        kind = edge_index.layout if isinstance(edge_index, torch.Tensor) else type(edge_index).__name__
         raise HpcgnnError(
-            f"{type(layer).__name__} was given edges as {type(edge_index).__name__}: a distributed model takes "
-            "graph.edge_index, or a (2, e) tensor made of it"
+            f"{type(layer).__name__} was given edges as a sparse matrix ({kind}): a distributed model takes graph.edge_index, "
+            "or a (2, e) tensor made of it"
         )
+    return edge_index if is_plain(edge_index) else plain(edge_index)
 
 
 # -- functions that a layer's code calls -------------------------------------------------------------------------------

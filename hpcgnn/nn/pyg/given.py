@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from hpcgnn.arguments import is_plain
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.pyg.row_mode import RowMode
-from hpcgnn.nn.pyg.rows import ENDS
+from hpcgnn.nn.pyg.rows import ENDS, plain
 from hpcgnn.nn.pyg.tiny_graph import Call, Rows, real_call
 
 _KEPT = 8
@@ -55,13 +56,13 @@ class Given:
         """A tensor of torch's own class: subclasses do not reach kernels. The same object is made for the same tensor."""
         if type(leaf).__name__ == "SparseTensor":
             raise self._sparse(model, name)
-        if not isinstance(leaf, torch.Tensor) or (type(leaf) is torch.Tensor and leaf.layout == torch.strided):
+        if not isinstance(leaf, torch.Tensor) or (is_plain(leaf) and leaf.layout == torch.strided):
             return leaf
         for given, made in self._made:
             if given is leaf:
                 return made
         if leaf.layout == torch.strided:
-            made = leaf.as_subclass(torch.Tensor)
+            made = plain(leaf)
         elif leaf.layout == torch.sparse_csr and dense:
             made = leaf.to_dense()
         else:

@@ -39,12 +39,16 @@ class HaloRows:
             ids = torch.argsort(graph.order.nodes)[ids]
         return ids, asked_counts, counts
 
-    @property
-    def original_ids(self) -> torch.Tensor:
-        """(n + h,) int64 original ids of the owned nodes and of the halo nodes. The first access is collective."""
+    def know_ids(self) -> None:
+        """Learn :attr:`original_ids`. The first call is collective."""
         if self._ids is None:
             ids = torch.cat((self._graph.original_ids, self._graph.halo_ids))
             self._ids = ids.to(self._graph.device.torch_device)
+
+    @property
+    def original_ids(self) -> torch.Tensor:
+        """(n + h,) int64 original ids of the owned nodes and of the halo nodes, after :meth:`know_ids`. Not collective."""
+        assert self._ids is not None
         return self._ids
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:

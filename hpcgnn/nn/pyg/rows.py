@@ -8,6 +8,7 @@ or by the number of its rows, so all ranks decide alike.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,7 @@ IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
 _TORCH, _PYG, _OURS = (
     str(Path(file).parent) + "/" for file in (torch.__file__, torch_geometric.__file__, hpcgnn.__file__)
 )
+_STANDARD = Path(sysconfig.get_paths()["stdlib"])
 _HERE = tuple(str(Path(__file__).with_name(name)) for name in ("rows.py", "row_mode.py", "recorder.py"))
 
 
@@ -120,6 +122,11 @@ class Refused(Exception):
     """The reason why a model cannot be distributed: it needs more than a node's own row and the rows of its in-neighbours."""
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor of torch's own class with the values of one of a subclass."""
+    return tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor.as_subclass(torch.Tensor)
+
+
 def name_of(function: Any) -> str:
     """The name of a torch function, of an operator or of a tensor's attribute, without underscores around it."""
     name = getattr(function, "__name__", str(function))
@@ -145,9 +152,17 @@ def is_called_in(function: str) -> bool:
 
 
 def line_of_user() -> str:
-    """The innermost line of code that belongs neither to torch nor to PyG nor to this package: ``file, line number``."""
+    """The innermost line of code that belongs neither to torch nor to PyG nor to this package: ``file, line number``.
+
+    Empty if there is none, as for a model of PyG that is rehearsed.
+    """
     frame = _caller(_TORCH, _PYG, _OURS)
-    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+    place = Path(frame.f_code.co_filename)
+    return (
+        ""
+        if _STANDARD in place.parents and "site-packages" not in place.parts
+        else f"{place.name}, line {frame.f_lineno}"
+    )
 
 
 def place() -> str:
@@ -156,6 +171,11 @@ def place() -> str:
     while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _PYG, _OURS)):
         layer = frame.f_locals.get("self")
         if frame.f_code.co_filename.startswith(_PYG) and isinstance(layer, torch.nn.Module):
-            return f"in {type(layer).__name__} ({line_of_user()})"
+            return f"in {type(layer).__name__}{_in_brackets()}"
         frame = frame.f_back
-    return f"({line_of_user()})"
+    return _in_brackets().strip()
+
+
+def _in_brackets() -> str:
+    line = line_of_user()
+    return f" ({line})" if line else ""

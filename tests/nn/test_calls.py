@@ -1,0 +1,343 @@
+"""Calls of a distributed model: the rehearsal of the first one, what is refused in each of them, random draws, and arguments that
+are no plain tensors. The ranks are threads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from ranks.draws import draws
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_geometric import EdgeIndex
+from torch_geometric.utils import add_self_loops, degree
+
+import hpcgnn
+from hpcgnn.comm import MessageConfig
+from hpcgnn.comm.thread_world import ThreadWorld, on_threads
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels.rows import cluster
+from hpcgnn.nn.pyg.distribution import distribution_of
+
+RANKS, WIDTH = 3, 9
+ARRAYS = small_graphs.random_multigraph(seed=5, weighted=True)
+EDGES = torch.from_numpy(ARRAYS.edge_index)
+X, WEIGHT = torch.from_numpy(ARRAYS.x), torch.from_numpy(ARRAYS.weight)
+
+
+def on_each_rank(path: Path, use: Callable[[LocalGraph], Any], arrays: Any = ARRAYS, ranks: int = RANKS) -> list[Any]:
+    """``use(graph)`` of each rank. The last rank of three owns no node."""
+
+    def program(world: ThreadWorld) -> Any:
+        return use(small_graphs.on_ranks(world, arrays, path / "parts.h5"))
+
+    return on_threads(ranks, program)
+
+
+def of_all(graph: LocalGraph, mine: torch.Tensor) -> torch.Tensor:
+    """(N, ...) rows of all nodes, on all ranks."""
+    rows = torch.zeros(graph.meta.num_nodes, *mine.shape[1:], dtype=mine.dtype)
+    rows[graph.original_ids] = mine.detach()
+    return graph.world.allreduce(rows)
+
+
+def distributed(path: Path, plain: nn.Module, *more: Callable[[LocalGraph], torch.Tensor], **how: Any) -> torch.Tensor:
+    """The scores of all nodes. more: arguments after ``edge_index``."""
+
+    def use(graph: LocalGraph) -> torch.Tensor:
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph, **how)
+        return of_all(graph, model(graph.x, graph.edge_index, *(each(graph) for each in more)))
+
+    return on_each_rank(path, use)[0]
+
+
+class Net(nn.Module):
+    """A layer after ``change(model, x, edge_index)``."""
+
+    def __init__(self, change: Callable[..., torch.Tensor], width: int = WIDTH) -> None:
+        super().__init__()
+        self.change, self.flag, self.epoch = change, False, 0
+        self.layer, self.conv = pyg.SAGEConv(width, 4), pyg.SimpleConv()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.change(self, x, edge_index), edge_index)
+
+
+def refusal(path: Path, use: Callable[[LocalGraph], Any], ranks: int = RANKS) -> str:
+    """The sentence with which all ranks refuse."""
+
+    def told(graph: LocalGraph) -> str:
+        try:
+            use(graph)
+        except HpcgnnError as error:
+            return str(error)
+        return "nothing was refused"
+
+    (sentence,) = set(on_each_rank(path, told, ranks=ranks))
+    return sentence
+
+
+# -- the rehearsal of the first call -----------------------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = pyg.GATConv(WIDTH, 4, edge_dim=2)
+
+    def forward(self, nodes, adjacency, features=None, kind="plain"):
+        features = features - features.quantile(0.5, 0) if kind == "centred" else features
+        return self.layer(nodes, adjacency, features)
+
+
+@pytest.mark.parametrize("ranks", [1, RANKS])
+def test_a_model_is_rehearsed_with_all_arguments_of_its_first_call(tmp_path: Path, ranks: int) -> None:
+    def use(kind: str) -> Callable[[LocalGraph], torch.Tensor]:
+        def call(graph: LocalGraph) -> torch.Tensor:
+            features = torch.rand(graph.edge_index.shape[1], 2)
+            return hpcgnn.distribute(Centred(), graph)(graph.x, graph.edge_index, features=features, kind=kind)
+
+        return call
+
+    assert refusal(tmp_path, use("plain"), ranks) == "nothing was refused"
+    assert "quantile (test_calls.py, line 9" in refusal(tmp_path, use("centred"), ranks)
+
+
+def test_a_flag_that_is_set_later_is_rehearsed(tmp_path: Path) -> None:
+    def flagged(model: Net, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(x.size(0))[:, None] if model.flag else x
+
+    def use(graph: LocalGraph) -> None:
+        model = hpcgnn.distribute(Net(flagged), graph)
+        model.flag = True
+        model(graph.x, graph.edge_index)
+
+    assert "gives other values on a part of a graph" in refusal(tmp_path, use)
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, edges: x - x.mean(0),
+    lambda x, edges: x * 2 if x.size(0) > 50 else x,
+    lambda x, edges: x / x.shape[0],
+    lambda x, edges: x * edges.double().mean(),
+    lambda x, edges: x + float((x.relu() + 1).max()),
+])  # fmt: skip
+def test_a_branch_of_a_later_epoch_is_refused(tmp_path: Path, change: Callable[..., torch.Tensor]) -> None:
+    def later(model: Net, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return change(x, edge_index) if model.epoch > 1 else x
+
+    def use(graph: LocalGraph) -> None:
+        model = hpcgnn.distribute(Net(later), graph)
+        for model.epoch in range(3):
+            model(graph.x, graph.edge_index)
+
+    sentence = refusal(tmp_path, use)
+    assert sentence.startswith("Net cannot be distributed: ")
+    assert "(test_calls.py, line " in sentence
+
+
+def test_a_mean_of_all_nodes_is_refused_with_the_function_to_use(tmp_path: Path) -> None:
+    plain = Net(lambda model, x, edges: x - x.mean(0))
+    assert "use hpcgnn.mean(x, graph)" in refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph))
+
+
+# -- what is right on ranks, too ---------------------------------------------------------------------------------------
+
+
+class Tutorial(pyg.MessagePassing):
+    """The GCN of PyG's tutorial, with an ``update`` that takes the node's own row."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(WIDTH, 4)
+
+    def forward(self, x, edge_index):
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        x = self.lin(x)
+        row, col = edge_index
+        root = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        return self.propagate(edge_index, x=x, norm=root[row] * root[col])
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j
+
+    def update(self, out, x):
+        return out - 0.5 * x
+
+
+class Inherited(pyg.GCNConv):
+    def forward(self, x, edge_index, edge_weight=None):
+        return super().forward(x, edge_index, edge_weight).relu()
+
+
+MODELS = {
+    "tutorial": Tutorial,
+    "subclass of GCNConv": lambda: Inherited(WIDTH, 4),
+    "mean of weighted rows": lambda: pyg.GCNConv(WIDTH, 4, aggr="mean"),
+    "rows of sources": lambda: Net(lambda _, x, edges: x + x.new_zeros(x.shape).index_add_(0, edges[1], x[edges[0]])),
+    "out-degrees": lambda: Net(lambda _, x, edges: x / degree(edges[0], x.size(0)).add(1)[:, None]),
+    "edge index": lambda: Net(lambda net, x, edges: net.conv(x, EdgeIndex(edges.contiguous()))),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_gradients_are_those_of_one_process(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(0)
+    plain = MODELS[name]()
+    wanted = plain(X, EDGES)
+    wanted.sin().sum().backward()
+
+    def use(graph: LocalGraph) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
+        model.zero_grad()
+        scores = model(graph.x, graph.edge_index)
+        scores.sin().sum().backward()
+        hpcgnn.sum_gradients(model)
+        return of_all(graph, scores), [parameter.grad for parameter in model.parameters()]
+
+    for scores, gradients in on_each_rank(tmp_path, use):
+        assert torch.allclose(scores, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+        for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
+            assert torch.allclose(gradient, parameter.grad, rtol=1e-3, atol=1e-4 * float(parameter.grad.abs().max()))
+
+
+def test_degrees_are_exact_however_few_bits_messages_have(tmp_path: Path) -> None:
+    plain = pyg.GCNConv(WIDTH, 4)
+
+    def use(graph: LocalGraph) -> float:
+        norms = []
+        for bits in (2, 32):
+            model = hpcgnn.distribute(copy.deepcopy(plain), graph, messages=MessageConfig(bits=bits))
+            weight = torch.rand(graph.edge_index.shape[1], generator=torch.Generator().manual_seed(1)) + 0.5
+            normaliser = distribution_of(model).normaliser
+            norms.append(normaliser.gcn_norm(graph.edge_index, weight, dtype=torch.float32)[1])
+        return float((norms[0] - norms[1]).abs().max()) if norms[0].numel() else 0.0
+
+    assert max(on_each_rank(tmp_path, use)) == 0
+
+
+# -- random draws ------------------------------------------------------------------------------------------------------
+
+
+def test_functional_dropout_is_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
+    """Also of the attention weights of a layer, which belong to edges."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = pyg.GATConv(WIDTH, 4, dropout=0.3)
+
+        def forward(self, x, edge_index):
+            return F.dropout(self.layer(F.dropout(x, 0.5, self.training), edge_index), 0.2, training=True)
+
+    plain = Dropping()
+
+    def use(graph: LocalGraph) -> list[torch.Tensor]:
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
+        return [of_all(graph, model(graph.x, graph.edge_index)) for _ in range(2)]
+
+    simple = copy.deepcopy(ARRAYS)  # parallel edges share a mask
+    simple.edge_index = np.unique(simple.edge_index, axis=1)
+    simple.weight = simple.weight[: simple.edge_index.shape[1]]
+    three, one = on_each_rank(tmp_path, use, simple)[0], on_each_rank(tmp_path, use, simple, ranks=1)[0]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(three, one, strict=True))
+    assert not torch.equal(*one)
+
+
+@pytest.mark.mpi
+def test_ranks_with_the_same_seed_draw_different_numbers(mpi_ranks: Callable, tmp_path: Path) -> None:
+    """Also from torch's generator itself, which then goes on alike on all ranks."""
+    path = small_graphs.in_parts(tmp_path / "parts.h5", ARRAYS, 2)
+    (first, after), (second, again) = mpi_ranks(2).run(draws, str(path))
+    size = min(len(first), len(second))
+    assert size > 10
+    assert not np.allclose(first[:size], second[:size])
+    assert after == again
+
+
+def test_a_checkpoint_repeats_its_dropout(tmp_path: Path) -> None:
+    """So that gradients are those of the function that was computed: it is linear in x, so they give its values."""
+    plain = Net(lambda model, x, edges: checkpoint(lambda y: F.dropout(y, 0.5), x, use_reentrant=False))
+    plain.layer = pyg.SimpleConv(aggr="sum")
+
+    def use(graph: LocalGraph) -> tuple[float, float]:
+        x = graph.x.clone().requires_grad_()
+        scores = hpcgnn.distribute(copy.deepcopy(plain), graph, check=False)(x, graph.edge_index)
+        scores.sum().backward()
+        return float(scores.sum()), float((x.grad * x).sum())
+
+    values, gradients = np.array(on_each_rank(tmp_path, use, ranks=1)).T
+    assert values.sum() == pytest.approx(gradients.sum(), rel=1e-4)
+
+
+# -- arguments that are refused, or converted --------------------------------------------------------------------------
+
+
+def test_an_edge_index_of_pyg_is_taken_as_a_plain_tensor(tmp_path: Path) -> None:
+    plain = pyg.SAGEConv(WIDTH, 4)
+
+    def use(graph: LocalGraph) -> float:
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
+        edges = EdgeIndex(graph.edge_index.contiguous())
+        return float((model(graph.x, edges) - model(graph.x, graph.edge_index)).abs().sum())
+
+    assert on_each_rank(tmp_path, use) == [0.0] * RANKS
+
+
+def test_tensors_without_memory_of_their_own_do_not_reach_kernels() -> None:
+    with pytest.raises(TypeError, match="not the subclass"):
+        cluster(EdgeIndex(torch.tensor([[0, 1], [1, 0]]))[1], 2)
+
+
+def test_a_sparse_matrix_of_edges_is_refused(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> None:
+        size = graph.num_nodes, graph.num_nodes
+        adj_t = torch.sparse_csr_tensor(
+            torch.zeros(size[0] + 1, dtype=torch.int64), torch.zeros(0).long(), torch.zeros(0), size
+        )
+        hpcgnn.distribute(pyg.GCNConv(WIDTH, 4), graph)(graph.x, adj_t)
+
+    sentence = "GCNConv cannot be called with a sparse matrix as edge_index: a distributed model takes graph.edge_index"
+    assert refusal(tmp_path, use).startswith(sentence)
+
+
+def test_pooling_of_nodes_is_refused(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(pyg.GraphUNet(WIDTH, 4, 4, depth=2), graph))
+    assert sentence.startswith("GraphUNet cannot be distributed: ")
+    assert " in GraphUNet" in sentence
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "PyG's"])
+def test_weights_without_a_positive_sum_are_refused_for_gcn(tmp_path: Path, native: bool) -> None:
+    """PyG's results are not numbers there."""
+    arrays = copy.deepcopy(ARRAYS)
+    arrays.weight[arrays.edge_index[1] == 7] = -1
+    arrays.weight[arrays.edge_index[1] == 11] = -1
+    assert {7, 11} <= {*arrays.edge_index[1].tolist()}
+    plain = pyg.GCNConv(WIDTH, 4)
+    assert plain(X, torch.from_numpy(arrays.edge_index), torch.from_numpy(arrays.weight))[[7, 11]].isnan().all()
+
+    def use(graph: LocalGraph) -> None:
+        if native:
+            hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=4), graph)
+        else:
+            weight = torch.as_tensor(graph.edge_weight)
+            hpcgnn.distribute(plain, graph)(graph.x, graph.edge_index, weight)
+
+    def program(world: ThreadWorld) -> str:
+        with pytest.raises(HpcgnnError) as refused:
+            use(small_graphs.on_ranks(world, arrays, tmp_path / "parts.h5"))
+        return str(refused.value)
+
+    (sentence,) = set(on_threads(RANKS, program))
+    assert "the edge weights of 2 nodes, the first of which is node 7, add up to 0 or less" in sentence
