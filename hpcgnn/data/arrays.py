@@ -107,6 +107,15 @@ def rows_unknown(y: Any) -> np.ndarray | None:
     return np.isnan(y).all(axis=1) if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f" else None
 
 
+def one_hot_note(y: np.ndarray | None) -> list[str]:
+    """A note if each row of (N, C) labels has a single 1: these may be classes, which are trained in another way."""
+    if y is None or y.ndim == 1 or y.shape[1] < 2 or not (y.sum(axis=1) == 1).all():
+        return []
+    return [
+        "each row of y has a single 1, and is taken as independent labels: give y.argmax(1) if it is one class a node"
+    ]
+
+
 def _check_unknown(y: np.ndarray, where: str) -> None:
     """Refuse rows of which only a part is NaN."""
     unknown = np.isnan(y)

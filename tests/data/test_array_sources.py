@@ -330,6 +330,12 @@ def test_arrays_that_are_not_read_are_named(tmp_path):
     assert notes_of(source, tmp_path) == [f"{tmp_path / 'g.npz'}: arrays that are not read: edge_attr, labels"]
 
 
+def test_labels_with_a_single_1_in_each_row_may_be_classes(tmp_path):
+    source = save(tmp_path / "g.npz", y=np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]])
+    assert converted(source, tmp_path)[0].task == "multi-label"
+    assert "each row of y has a single 1, and is taken as independent labels" in notes_of(source, tmp_path)[0]
+
+
 def test_a_class_of_several_without_an_example(tmp_path):
     y = np.array([[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]], np.uint8)
     source = save(tmp_path / "g.npz", y=y)

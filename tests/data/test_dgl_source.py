@@ -9,7 +9,7 @@ import dgl_standin
 import numpy as np
 import pytest
 import torch
-from helpers import check_refused, check_same, converted, read, weighted
+from helpers import check_refused, check_same, converted, notes_of, read, weighted
 
 import hpcgnn
 from hpcgnn import HpcgnnError
@@ -39,6 +39,12 @@ def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     assert y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
     assert [np.flatnonzero(masks[mask]).tolist() for mask in MASKS] == [list(nodes) for nodes in SPLITS[split]]
     assert (meta.num_nodes, meta.weighted) == (10, True)
+
+
+def test_what_dgl_saved_and_is_not_read_is_told(tmp_path):
+    split, unread = notes_of(f"dgl:{file('coo')}", tmp_path)
+    assert "train_mask holds 2 splits, of which split 0 is taken: choose another with ?split=K" in split
+    assert unread == f"{file('coo')}: values that are not read: ends (of edges)"
 
 
 def test_one_of_several_graphs_and_types_that_numpy_has_not(tmp_path):

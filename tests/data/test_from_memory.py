@@ -340,6 +340,11 @@ def test_groups_of_yed_are_read(tmp_path):
     assert converted(f"graphml:{tmp_path / 'g.graphml'}", tmp_path)[0].num_nodes == 4
 
 
+def test_edge_features_that_are_not_read_are_told(tmp_path):
+    notes = hpcgnn.from_pyg(directed(edge_attr=torch.ones(5, 2)), tmp_path / "g.h5").notes
+    assert notes[0] == "the PyG graph: edge_attr is not read; edge_weight would be"
+
+
 def test_weights_that_are_missing_or_not_read_are_told(tmp_path):
     graph = small_networkx()
     told = "the networkx graph: 1 of 3 edges have no attribute 'weight', and get weight 1"

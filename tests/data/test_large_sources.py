@@ -186,6 +186,13 @@ def test_memory_does_not_grow_with_binary_pairs(tmp_path):
         tracemalloc.stop()
 
 
+def test_pairs_of_another_type_are_told_with_the_type(tmp_path):
+    np.array([[0, 1], [1, 2]], np.int32).tofile(tmp_path / "edges")
+    source = f"binedges:{tmp_path / 'edges'}"
+    check_refused(source, tmp_path, r"read as int64, has node id 8,589,934,593: name another type with .dtype=int32")
+    assert pairs(converted(f"{source}?dtype=int32", tmp_path)[1]) == [(0, 1), (1, 2)]
+
+
 # -- Parquet -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.arrays import feature_array, label_array, mask_array, rows_unknown
+from hpcgnn.data.arrays import feature_array, label_array, mask_array, one_hot_note, rows_unknown
 from hpcgnn.data.edges import MAX_NODES, EdgeChunk
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.data.sources.spec import is_file
@@ -140,7 +140,7 @@ class ArraySource:
             has_masks=self._masks is not None,
             default_split=default_split,
             seed=seed,
-            notes=tuple(f"{where}: {note}" for note in notes),
+            notes=tuple(f"{where}: {note}" for note in (*notes, *one_hot_note(self._y))),
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.data.edges import EdgeChunk
+from hpcgnn.data.edges import MAX_NODES, EdgeChunk
 from hpcgnn.data.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file
 from hpcgnn.data.sources.slabs import FileBytes, SlabArray
 from hpcgnn.data.sources.spec import Spec
@@ -34,7 +34,14 @@ class BinaryEdges(StructureSource):
         self._pairs = SlabArray(str(path), (num_edges, 2), dtype, [FileBytes(path)])
         if not num_nodes and not num_edges:
             raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
-        self.info = SourceInfo(num_nodes or agreed_nodes(str(path), self._largest() + 1, num_edges, 0), num_edges)
+        self.info = SourceInfo(num_nodes or self._count(path), num_edges)
+
+    def _count(self, path: Path) -> int:
+        """The number of nodes, from the largest id. Errors name the type, because numbers of another type look like huge ids."""
+        where, nodes = f"{path}, read as {self._pairs.dtype.name},", self._largest() + 1
+        if nodes > MAX_NODES:
+            raise HpcgnnError(f"{where} has node id {nodes - 1:,}: name another type with ?dtype={'|'.join(_TYPES)}")
+        return agreed_nodes(where, nodes, self._pairs.shape[0], 0)
 
     def _largest(self) -> int:
         return max(int(max(src.max(), dst.max())) for src, dst, _ in self._chunks(CHUNK_EDGES // 4))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.data.schema import MASKS
 from hpcgnn.data.sources.base import ArraySource, agreed_nodes, existing_file, reading
 from hpcgnn.data.sources.dgl_file import DglGraph, KindsError, reading_dgl
 from hpcgnn.data.sources.masks import read_masks
@@ -30,12 +31,17 @@ def open_dgl(spec: Spec, folder: Path) -> ArraySource:
     graph = _read(path, number)
     nodes, edges = graph.node_values, graph.edge_values
     x, y = _chosen(nodes, names["x"], _X, where), _chosen(nodes, names["y"], _Y, where)
+    weight = _chosen(edges, names["weight"], _WEIGHT, where)
     masks, notes = read_masks(nodes.get, graph.num_nodes, split, where)
+    others = {**nodes, **{f"{name} (of edges)": values for name, values in edges.items()}}
+    unread = [name for name, each in others.items() if each is not x and each is not y and each is not weight]
+    if unread := sorted(set(unread) - set(MASKS)):
+        notes.append(f"values that are not read: {', '.join(unread)}")
     source = ArraySource(
         where,
         graph.num_nodes,
         graph.edge_index,
-        weight=_chosen(edges, names["weight"], _WEIGHT, where),
+        weight=weight,
         x=x[:, None] if x is not None and x.ndim == 1 else x,
         y=y,
         masks=masks,

@@ -58,7 +58,8 @@ def open_ogb(spec: Spec, folder: Path) -> Source:
 def _from_ogb(graph: dict[str, Any], labels: np.ndarray, split: dict[str, Any], where: str) -> ArraySource:
     num_nodes = int(graph["num_nodes"])
     masks = {mask: mask_of(np.asarray(split[name]), name, num_nodes, where) for mask, name in _SPLIT_NAMES.items()}
-    return ArraySource(where, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks)
+    notes = [] if graph.get("edge_feat") is None else ["edge features are not read"]
+    return ArraySource(where, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks, notes=notes)
 
 
 @contextlib.contextmanager

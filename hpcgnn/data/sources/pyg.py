@@ -84,6 +84,8 @@ def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
     edge_index, x = get("edge_index"), getattr(data, "x", None)
     num_nodes = _num_nodes(data, edge_index, where)
     masks, notes = read_masks(get, num_nodes, split, where)
+    if getattr(data, "edge_attr", None) is not None:
+        notes.append("edge_attr is not read; edge_weight would be")
     return ArraySource(
         where,
         num_nodes,
