@@ -26,7 +26,7 @@ from hpcgnn.comm.files import MpiFile
 from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.placement import Placement, block_on_host
 from hpcgnn.comm.progress import PROGRESS
-from hpcgnn.comm.roll_call import ROLL_CALL
+from hpcgnn.comm.roll_call import ROLL_CALL, receive_all_at_exit
 from hpcgnn.comm.segments import Neighbours, Segments
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.startup import check_alike, check_not_alone
@@ -87,6 +87,7 @@ class MpiWorld(Collectives):
         if not timeout_seconds > 0:
             raise HpcgnnError(f"timeout must be a number of seconds above 0, not {timeout_seconds}", agreed=True)
         self._mpi = _mpi()
+        receive_all_at_exit()
         self._communicator = self._mpi.COMM_WORLD if comm is None else comm
         if comm is None:
             check_not_alone(self._communicator.size, self.library)
@@ -187,7 +188,7 @@ class MpiWorld(Collectives):
                 ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
             if waited > self.timeout_seconds:
                 raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
-        ROLL_CALL.over(self._mpi, time.perf_counter() - started)
+        ROLL_CALL.over(time.perf_counter() - started)
         self.watch_on()
 
     # -- nonblocking collectives --------------------------------------------------------------------------------------
