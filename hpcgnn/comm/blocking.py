@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from hpcgnn.comm.job import flush_output
 from hpcgnn.errors import StalledError, printable
 
 # A wait is told after 30 s, or later in a job that may wait for long, as partitioning does: 30 s are this share of training's
@@ -67,8 +68,8 @@ def _limit(
 
 def _leave(error: StalledError, rank: int, is_over: threading.Event) -> None:
     """Print ``error``, and end the process unless the body ends within the grace time."""
-    sys.stderr.write(f"hpcgnn: error on rank {rank}: {printable(str(error))}\n")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # it must end also where nobody can be told
+        sys.stderr.write(f"hpcgnn: error on rank {rank}: {printable(str(error))}\n")
+    flush_output()
     if not is_over.wait(error.grace_seconds):
         os._exit(1)

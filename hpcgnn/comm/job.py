@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -35,11 +36,17 @@ def mpi_problem(error: BaseException) -> str:
     return error.Get_error_string() if mpi is not None and isinstance(error, mpi.Exception) else ""
 
 
+def flush_output() -> None:
+    """Write what was printed, if it can be written: a job must end also where its output is closed or its disk is full."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def abort_if_parallel(exit_code: int) -> None:
     """End all ranks of the job at once if MPI runs with more than one rank; return otherwise."""
     if is_parallel():
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         time.sleep(_PRINTED_BEFORE_ABORT_SECONDS)
         PROGRESS.take_over()
         sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(exit_code)

@@ -70,3 +70,19 @@ def test_notes_that_nobody_can_read_do_not_end_the_work(tmp_path: Path) -> None:
 def test_an_error_that_nobody_can_read_has_its_exit_code(shell: str) -> None:
     assert ended("show there-is-no-such-file", shell) == (1, "", [])
     assert ended("show --no-such-option", shell) == (2, "", [])
+
+
+ENDLESS = """
+import threading
+from hpcgnn.comm import blocking
+with blocking.limited(0.1, blocking.StalledError("it hangs", grace_seconds=0.1), 0, "nothing"):
+    threading.Event().wait(60)
+"""
+
+
+@pytest.mark.parametrize("shell", [">&- 2>&-", f">{FULL} 2>{FULL}", ""])
+def test_a_rank_that_waits_in_vain_ends_also_where_it_cannot_say_so(shell: str) -> None:
+    """A program of a user, whose streams are Python's."""
+    line = f"exec {sys.executable} -c '{ENDLESS}' {shell}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, "" if shell else "hpcgnn: error on rank 0: it hangs\n")
