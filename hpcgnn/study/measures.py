@@ -19,13 +19,13 @@ SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_b
 # Axes that lines of benches and preparations may have beside those of a configuration.
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
-# By phase: on the slowest rank, and as the mean over ranks.
-_BREAKDOWNS = (
-    "breakdown_seconds_per_epoch",
-    "breakdown_seconds_mean_per_epoch",
-    "breakdown_seconds_median",
-    "breakdown_seconds_mean_median",
-)
+# The tables of phases in a summary, and what their numbers are.
+_BREAKDOWNS = {
+    "breakdown_seconds_per_epoch": "slowest rank, mean over epochs",
+    "breakdown_seconds_mean_per_epoch": "mean over ranks and epochs",
+    "breakdown_seconds_median": "slowest rank, median over epochs",
+    "breakdown_seconds_mean_median": "mean over ranks, median over epochs",
+}
 _LABELS = {
     SECONDS: "seconds per epoch (median)",
     "epoch_seconds_mean": "seconds per epoch (mean)",
@@ -160,8 +160,9 @@ def value(figures: Mapping[str, Any], name: str) -> float | None:
 def label(name: str) -> str:
     """The label of a figure, in words and with its unit."""
     base, ending = split(name)
-    text = _LABELS.get(base) or _OF_LINES.get(base) or base.rpartition(".")[2].replace("_", " ")
-    text += " (mean of ranks)" if base.startswith("breakdown_seconds_mean") else ""
+    table, _, phase = base.rpartition(".")
+    text = _LABELS.get(base) or _OF_LINES.get(base) or phase.replace("_", " ")
+    text += f" ({_BREAKDOWNS[table]})" if table in _BREAKDOWNS else ""
     text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
     return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference from the baseline", "": ""}[ending]
 

@@ -187,6 +187,17 @@ def test_bytes_per_epoch_of_older_records_are_means_or_left_out() -> None:
     assert shown(None, **old | {"bytes_sent_per_epoch": 7.0, "epoch_seconds_mean": 1.0}) == 7
 
 
+def test_labels_of_phases_say_over_what_they_are_means_or_medians() -> None:
+    assert (
+        measures.label("breakdown_seconds_median.policy_seconds") == "policy seconds (slowest rank, median over epochs)"
+    )
+    assert (
+        measures.label("breakdown_seconds_mean_per_epoch.policy_seconds")
+        == "policy seconds (mean over ranks and epochs)"
+    )
+    assert all(measures.is_known(f"{table}.policy_seconds") for table in measures._BREAKDOWNS)
+
+
 def test_first_epoch_is_no_part_of_mean_times_but_of_bytes_and_shares() -> None:
     found = figures_of(
         seconds=[9.0, 1.0, 3.0, 2.0],

@@ -142,6 +142,7 @@ def test_scalars_of_a_record():
     assert found["bits/all_rows"] == 5.75
     assert found["stale_epochs/layer_1_gradients"] == 2
     assert mean_bits({}) == {}
+    assert "loss" not in scalars(made_up.record(3, loss=None))
 
 
 def test_a_resumed_run_goes_on_where_it_was_left(tmp_path):
