@@ -1,7 +1,7 @@
 """The kernels with gradients: the functions that :mod:`hpcgnn.kernels` exports.
 
 Each function calls the plain kernel directly if no gradient is needed. Backward passes use the same kernels on the transposed
-matrix. torch refuses gradients of gradients.
+matrix. ``spmm`` has gradients of gradients; torch refuses those of the others.
 """
 
 from __future__ import annotations

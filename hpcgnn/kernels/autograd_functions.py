@@ -63,12 +63,13 @@ class Spmm(torch.autograd.Function):
         return plain_spmm(csr, x, weight, reduce, backend=backend)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         csr, dz = ctx.csr, dz.contiguous()
         if ctx.reduce == "mean":
             dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
+        if torch.is_grad_enabled():  # create_graph=True
+            return *_differentiable_gradients(csr, x, weight, dz, ctx.needs_input_grad), None, None, None
         dx = dweight = None
         if ctx.needs_input_grad[0]:
             transpose, transposed = transposed_with(csr, weight, ctx.backend)
@@ -77,6 +78,25 @@ class Spmm(torch.autograd.Function):
             heads = None if weight.dim() == 1 else weight.shape[1]
             dweight = plain_edges.sddmm(csr, dz, x, "dot", heads, ctx.backend)
         return dx, dweight, None, None, None
+
+
+def _differentiable_gradients(
+    csr: Csr, x: torch.Tensor | None, weight: torch.Tensor | None, dz: torch.Tensor, wanted: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of a sum by torch's own functions, which can be differentiated again; with a row for each entry."""
+    dx = dweight = None
+    dz, columns = dz[csr.entry_rows()], csr.indices.long()
+    values = csr.weight if weight is None else weight
+    heads = 1 if values is None or values.dim() == 1 else values.shape[1]
+    in_heads = len(dz), heads, dz.shape[1] // heads
+    if wanted[0]:
+        rows = dz if values is None else (dz.view(in_heads) * values.view(len(dz), heads, 1)).view(dz.shape)
+        dx = dz.new_zeros(csr.num_cols, dz.shape[1]).index_add(0, columns, rows)
+    if wanted[1]:
+        assert x is not None
+        assert weight is not None
+        dweight = (dz * x[columns]).view(in_heads).sum(2).view(weight.shape)
+    return dx, dweight
 
 
 class ScatterRows(torch.autograd.Function):

@@ -242,10 +242,14 @@ class Aggregator:
 
 
 class PendingAggregation:
-    """One aggregation under way, first forward and then backward; see :meth:`Aggregator.begin`."""
+    """One aggregation under way, first forward and then backward; see :meth:`Aggregator.begin`.
 
-    def __init__(self, aggregator: Aggregator, x: torch.Tensor) -> None:
-        self.aggregator = aggregator
+    back: the aggregator of the backward pass, if it is another one than ``aggregator.reverse``.
+    """
+
+    def __init__(self, aggregator: Aggregator, x: torch.Tensor, back: Aggregator | None = None) -> None:
+        self.aggregator, self._back = aggregator, back
+        self._gradient: PendingAggregation | None = None
         self.under_way: tuple[torch.Tensor | Int8Rows, Message] | None = None
         self._begun: torch.Tensor | None = _Begin.apply(x, self)
 
@@ -254,6 +258,23 @@ class PendingAggregation:
         # autograd's nodes refer to this object: a reference cycle would keep their memory
         begun, self._begun = self._begun, None
         return _Finish.apply(begun, self)
+
+    @property
+    def back(self) -> Aggregator:
+        """The aggregator of the backward pass."""
+        return self._back or self.aggregator.reverse
+
+    def begin_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Begin the backward pass as an aggregation that is differentiable itself (``create_graph=True``)."""
+        self._gradient = PendingAggregation(self.back, gradient, self.aggregator)
+        assert self._gradient._begun is not None
+        return self._gradient._begun
+
+    def finish_gradient(self) -> torch.Tensor:
+        """Finish what :meth:`begin_gradient` began."""
+        assert self._gradient is not None
+        pending, self._gradient = self._gradient, None
+        return pending.finish()
 
     def run_first_half(self, aggregator: Aggregator, x: torch.Tensor) -> None:
         """Run the first half of the aggregation in one direction."""
@@ -282,7 +303,9 @@ class _Begin(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.pending.run_second_half(ctx.pending.aggregator.reverse), None
+        if torch.is_grad_enabled():  # of a backward pass that will be differentiated
+            return ctx.pending.finish_gradient(), None
+        return ctx.pending.run_second_half(ctx.pending.back), None
 
 
 class _Finish(torch.autograd.Function):
@@ -295,7 +318,9 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.pending.run_first_half(ctx.pending.aggregator.reverse, gradients[0])
+        if torch.is_grad_enabled():
+            return ctx.pending.begin_gradient(gradients[0]), None
+        ctx.pending.run_first_half(ctx.pending.back, gradients[0])
         return gradients[0].new_empty(0), None
 
 

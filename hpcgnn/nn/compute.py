@@ -21,6 +21,7 @@ import logging
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_choice
 from hpcgnn.comm import World, raise_on_all_ranks
@@ -114,6 +115,7 @@ class _Product(torch.autograd.Function):
         return multiply(rounded, rounded_weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
         rounded, rounded_weight = ctx.saved_tensors
         dy = pack_bf16(gradients[0])

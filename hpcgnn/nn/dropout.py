@@ -71,12 +71,12 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
-        ctx.arguments = (mask.ids, mask.key, mask.probability, backend)
-        return dropout(x, *ctx.arguments)
+        ctx.mask, ctx.backend = mask, backend
+        return dropout(x.detach(), mask.ids, mask.key, mask.probability, backend)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return dropout(gradients[0], *ctx.arguments), None, None
+        return _Dropout.apply(gradients[0], ctx.mask, ctx.backend), None, None  # differentiable once more
 
 
 def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.kernels import Csr, dense, dense_product, spmm
 from hpcgnn.nn.compute import Rounded, sum_of
@@ -105,6 +106,7 @@ class _Made(torch.autograd.Function):
         return weight.new_empty(0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.late.gradient(), None
 
@@ -124,6 +126,7 @@ class _Used(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         # Frees the memory after this gradient, and not only with the whole graph.
         rounded, ctx.rounded = ctx.rounded, None

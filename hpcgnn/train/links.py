@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_type
 from hpcgnn.comm import Messages, raise_on_all_ranks
@@ -209,6 +210,7 @@ class _PoolRows(torch.autograd.Function):
             return messages.world.allreduce(rows, what="a pool of nodes")
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         with ctx.messages.timings.measure("synchronisation_seconds"):
             summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")

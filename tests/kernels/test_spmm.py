@@ -241,11 +241,14 @@ def test_nothing_is_recorded_where_no_gradient_is_needed(backend):
         assert not spmm(csr, x, out=torch.zeros(7, 6), backend=backend).requires_grad
 
 
-def test_gradients_of_gradients_are_refused():
-    x = torch.ones(6, 6, requires_grad=True)
-    (gradient,) = torch.autograd.grad((spmm(Case().build()[0], x) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("heads", [None, 1, 3])
+def test_gradients_of_gradients(heads, reduce):
+    csr = Case().build()[0]
+    x = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(csr.num_entries, *([heads] if heads else []), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, weight: spmm(csr, x, weight, reduce), (x, weight))
+    assert torch.autograd.gradgradcheck(lambda x: spmm(csr, x**2, None, reduce), (x,))
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

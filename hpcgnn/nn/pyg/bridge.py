@@ -34,7 +34,7 @@ from hpcgnn.nn.pyg.seen import Kept, Recurrence
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 _HALO = "halo"
-_DROPPED = (torch.float32, torch.float64)
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 class Bridge:
@@ -88,11 +88,11 @@ class Bridge:
         epoch, number, draw = self._draws
         self._draws = epoch, number, draw + 1
         # A checkpoint repeats this in the backward pass, with the states of torch's generators that there were.
-        if ids is None or rate >= 1 or x.dtype not in _DROPPED or _is_checkpointed():
+        if ids is None or rate >= 1 or _is_checkpointed():
             return torch.nn.functional.dropout(x, rate)
         keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
         drop = KeyedDropout(keys, derive_key(number, draw), rate, self.backend)
-        return drop(x.reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape)
+        return drop(widened(x).reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape).to(x.dtype)
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 
@@ -100,7 +100,10 @@ class Bridge:
         """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
-        wide = self._of_layer(layer, _HALO, self.halo)(flat) if x.is_floating_point() else self.exact.extended(flat)
+        if x.is_floating_point():
+            wide = self._of_layer(layer, _HALO, self.halo)(widened(flat)).to(x.dtype)
+        else:
+            wide = self.exact.extended(flat)
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
 
     def operator(
@@ -118,11 +121,11 @@ class Bridge:
         Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.nn.pyg.normalise` made from them, and
         any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
         """
-        planned = self._aggregators.find(edge_index, weight, mean)
+        planned = self._aggregators.find(edge_index, weight, (mean, dtype))
         if planned is None and self._stays(layer, edge_index, weight):
             self._num_plans += 1
             planned = f"plan {self._num_plans}", self._planned(edge_index, weight, dtype, mean=mean)
-            self._aggregators.keep(edge_index, weight, planned, mean)
+            self._aggregators.keep(edge_index, weight, planned, (mean, dtype))
         if planned is None:
             return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)
         return self._of_layer(layer, *planned)
@@ -202,6 +205,11 @@ class Bridge:
         if name != _HALO:  # computations with halo rows are done by the layer's own code
             self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
         return self.exchanges[key]
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in a type in which rows travel and are added: ``torch.autocast`` gives layers rows of 16 bits."""
+    return x.float() if x.dtype in _NARROW else x
 
 
 def _is_checkpointed() -> bool:

@@ -34,7 +34,7 @@ from torch_geometric.nn import (
 
 from hpcgnn.arguments import is_plain
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn.pyg.bridge import Bridge
+from hpcgnn.nn.pyg.bridge import Bridge, widened
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method
 from hpcgnn.nn.pyg.normalise import Normaliser
 from hpcgnn.nn.pyg.rows import EDGES, NODES, plain
@@ -130,6 +130,7 @@ def _propagate(
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
     with bridge.mode.inside(edge_index):
+        x, weight = widened(x), None if weight is None else widened(weight)
         flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
         operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
         z = operator(flat)

@@ -112,6 +112,12 @@ def _flags(model: torch.nn.Module) -> int:
 
 def _check_model(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule":  # model.compile() is left behind by copies
+            described = f"{name} ({type(module).__name__})" if name else f"this {type(module).__name__}"
+            raise HpcgnnError(
+                f"{described} is compiled, and a distributed model is not: give hpcgnn.distribute the model before torch.compile"
+            )
+    for name, module in model.named_modules():
         if is_distributed(module):
             described = f"{name} ({type(module).__name__})" if name else f"this {type(model).__name__}"
             raise HpcgnnError(f"{described} is distributed already")

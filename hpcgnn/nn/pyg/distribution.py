@@ -126,6 +126,7 @@ def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distributi
     return method
 
 
+@torch.compiler.disable  # exchanges and roles of rows cannot be traced; PyG has imported the compiler, which takes a second
 def _forward_on_ranks(
     model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution, *inputs: Any, **named: Any
 ) -> Any:

@@ -6,6 +6,8 @@ backward passes are collective.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch_geometric.nn.norm as pyg
 from hpcgnn.comm import World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.norm import mean_over_ranks, moments_over_ranks
+from hpcgnn.nn.pyg.bridge import widened
 
 
 class _OverRanks:
@@ -26,9 +29,21 @@ class _OverRanks:
         return mean_over_ranks(x, self.world)[0].to(x.dtype)
 
 
+def _in_float32(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``forward`` of a norm, computed in float32 where ``torch.autocast`` gives it rows of 16 bits."""
+
+    @functools.wraps(forward)
+    def wide(norm: torch.nn.Module, x: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return forward(norm, widened(x), *others, **named).to(x.dtype)
+
+    return wide
+
+
 class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
     """:class:`torch.nn.BatchNorm1d`, which PyG's ``BatchNorm`` contains."""
 
+    @_in_float32
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise (n, F)."""
         if not self.training and self.running_mean is not None and self.running_var is not None:
@@ -55,6 +70,7 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
 class LayerNorm(_OverRanks, pyg.LayerNorm):
     """PyG's ``LayerNorm``: over each node, or (``mode="graph"``) with one mean and deviation over the values of all nodes."""
 
+    @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
         """Normalise (n, F)."""
         if self.mode == "node":
@@ -70,6 +86,7 @@ class LayerNorm(_OverRanks, pyg.LayerNorm):
 class GraphNorm(_OverRanks, pyg.GraphNorm):
     """PyG's ``GraphNorm``."""
 
+    @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
         """Normalise (n, F)."""
         _check_one_graph(self, batch)
@@ -82,6 +99,7 @@ class GraphNorm(_OverRanks, pyg.GraphNorm):
 class PairNorm(_OverRanks, pyg.PairNorm):
     """PyG's ``PairNorm``."""
 
+    @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
         """Normalise (n, F)."""
         _check_one_graph(self, batch)

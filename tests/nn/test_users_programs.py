@@ -1,0 +1,153 @@
+"""Distributed models in programs of users: autocast, compilation and gradients of gradients give what one process gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_graphs
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import nn
+
+import hpcgnn
+from hpcgnn.comm.thread_world import on_threads, one_rank
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+
+RANKS, WIDTH, CLASSES = 3, 9, 4
+ARRAYS = small_graphs.random_multigraph(seed=3, weighted=True)
+X, EDGES, WEIGHT, Y = (torch.from_numpy(each) for each in (ARRAYS.x, ARRAYS.edge_index, ARRAYS.weight, ARRAYS.y))
+MODELS = {
+    "GCN and batch norm": lambda: (pyg.GCNConv(WIDTH, 8), nn.BatchNorm1d(8), pyg.GCNConv(8, CLASSES)),
+    "weights": lambda: (pyg.GraphConv(WIDTH, 8), pyg.GraphNorm(8), pyg.GraphConv(8, CLASSES, aggr="mean")),
+    "attention": lambda: (pyg.GATConv(WIDTH, 8), pyg.PairNorm(), pyg.GATv2Conv(8, CLASSES)),
+    "GIN and transformer": lambda: (
+        pyg.GINConv(nn.Linear(WIDTH, 8)),
+        pyg.LayerNorm(8),
+        pyg.TransformerConv(8, CLASSES),
+    ),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, first: nn.Module, norm: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm, self.second, self.drop = first, norm, second, nn.Dropout(0.0)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
+        weights = (edge_weight,) if isinstance(self.first, pyg.GraphConv) else ()
+        x = self.drop(self.norm(self.first(x, edge_index, *weights)).tanh())
+        return self.second(x, edge_index, *weights)
+
+
+Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Mean = Callable[[torch.Tensor], torch.Tensor]
+
+
+def on_parts(tmp_path: Path, plain: nn.Module, use: Callable[[Any, Given, LocalGraph], Any]) -> list[Any]:
+    """``use(model, (x, edge_index, edge_weight, y), graph)`` of each rank, of which the last has no node."""
+
+    def program(world: Any) -> Any:
+        graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5")
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph, check=False)
+        return use(model, (graph.x, graph.edge_index, graph.edge_weight, graph.y), graph)
+
+    return on_threads(RANKS, program)
+
+
+def gradients_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+# -- torch.autocast ----------------------------------------------------------------------------------------------------
+
+
+def in_bfloat16(model: nn.Module, given: Given, mean: Mean) -> torch.Tensor:
+    """The scores of the second of two steps, which leaves its gradients."""
+    for _ in range(2):  # in the second one, edges have a plan
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = model(*given[:3])
+            loss = mean(F.cross_entropy(scores, given[3], reduction="none"))
+        loss.backward()
+    return scores.detach()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast(tmp_path: Path, name: str) -> None:
+    plain = Net(*MODELS[name]())
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> Any:
+        scores = in_bfloat16(model, given, lambda losses: hpcgnn.mean_loss(losses, graph))
+        hpcgnn.sum_gradients(model)
+        return graph.original_ids, scores, gradients_of(model)
+
+    found = on_parts(tmp_path, plain, use)
+    exact = copy.deepcopy(plain)(X, EDGES, WEIGHT).detach()
+    scores = in_bfloat16(plain, (X, EDGES, WEIGHT, Y), lambda losses: losses.mean())
+    for ids, mine, gradients in found:
+        assert (mine.dtype, {each.dtype for each in gradients.values()}) == (scores.dtype, {torch.float32})
+        torch.testing.assert_close(mine.float(), exact[ids], rtol=0.05, atol=0.05)
+        for key, wanted in gradients_of(plain).items():
+            torch.testing.assert_close(gradients[key], wanted, rtol=0.1, atol=0.02)
+
+
+# -- torch.compile -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_distributed_model_runs_as_it_is(tmp_path: Path, in_place: bool) -> None:
+    graph, plain = small_graphs.on_ranks(one_rank(), ARRAYS, tmp_path / "parts.h5"), Net(*MODELS["attention"]())
+    model = hpcgnn.distribute(plain, graph)
+    wanted = model(graph.x, graph.edge_index, graph.edge_weight)
+    if in_place:
+        model.compile(backend="eager")
+    compiled = model if in_place else torch.compile(model, backend="eager")
+    found = compiled(graph.x, graph.edge_index, graph.edge_weight)
+    torch.testing.assert_close(found, wanted)
+    found.sum().backward()
+    hpcgnn.sum_gradients(compiled)
+
+
+def test_a_model_that_is_compiled_already_is_not_distributed(tmp_path: Path) -> None:
+    graph, plain = small_graphs.on_ranks(one_rank(), ARRAYS, tmp_path / "parts.h5"), nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(HpcgnnError, match=r"this OptimizedModule is compiled.*before torch\.compile"):
+        hpcgnn.distribute(torch.compile(plain), graph)
+    plain.append(torch.compile(nn.Linear(2, 2)))
+    with pytest.raises(HpcgnnError, match=r"1 \(OptimizedModule\) is compiled"):
+        hpcgnn.distribute(plain, graph)
+
+
+# -- gradients of gradients --------------------------------------------------------------------------------------------
+
+
+def penalised(model: nn.Module, given: Given, mean: Mean) -> None:
+    """Steps whose loss has a gradient of the scores; the last one leaves its gradients."""
+    x, edge_index, weight, y = given
+    for _ in range(2):
+        model.zero_grad()
+        x = x.detach().double().requires_grad_()
+        scores = model(x, edge_index, weight.double())
+        (slope,) = torch.autograd.grad((scores**2).sum(), x, create_graph=True)
+        mean(F.cross_entropy(scores, y, reduction="none") + (slope**2).sum(1)).backward()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gradient_penalty(tmp_path: Path, name: str) -> None:
+    plain = Net(*MODELS[name]()).double()
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> Any:
+        penalised(model, given, lambda losses: hpcgnn.mean_loss(losses, graph))
+        hpcgnn.sum_gradients(model)
+        return gradients_of(model)
+
+    found = on_parts(tmp_path, plain, use)
+    penalised(plain, (X, EDGES, WEIGHT, Y), lambda losses: losses.mean())
+    for gradients in found:
+        torch.testing.assert_close(gradients, gradients_of(plain))
