@@ -59,7 +59,7 @@ def check_degrees(degree: torch.Tensor, original_ids: torch.Tensor, world: World
         first = world.allreduce(ids.min(initial=np.iinfo(np.int64).max, keepdims=True), "min", "degrees")[0]
         raise HpcgnnError(
             f"the edge weights of {count:,} nodes, the first of which is node {first}, add up to 0 or less (with their self-"
-            "loop, if they have one), but GCN's normalisation divides by the roots of these sums: give positive weights, or a model "
-            "without this normalisation",
+            "loop, if they have one), but GCN's normalisation divides by the roots of these sums: give positive weights, or "
+            "a model without this normalisation",
             agreed=True,
         )

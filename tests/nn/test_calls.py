@@ -19,7 +19,7 @@ from ranks.draws import draws
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
-from torch_geometric.utils import add_self_loops, degree
+from torch_geometric.utils import add_self_loops, coalesce, degree, to_undirected
 
 import hpcgnn
 from hpcgnn.comm import MessageConfig
@@ -186,6 +186,7 @@ MODELS = {
     "mean of weighted rows": lambda: pyg.GCNConv(WIDTH, 4, aggr="mean"),
     "rows of sources": lambda: Net(lambda _, x, edges: x + x.new_zeros(x.shape).index_add_(0, edges[1], x[edges[0]])),
     "out-degrees": lambda: Net(lambda _, x, edges: x / degree(edges[0], x.size(0)).add(1)[:, None]),
+    "merged edges": lambda: Net(lambda net, x, edges: net.conv(x, coalesce(edges, num_nodes=x.size(0)))),
     "edge index": lambda: Net(lambda net, x, edges: net.conv(x, EdgeIndex(edges.contiguous()))),
 }
 
@@ -209,6 +210,34 @@ def test_outputs_and_gradients_are_those_of_one_process(tmp_path: Path, name: st
         assert torch.allclose(scores, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
         for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
             assert torch.allclose(gradient, parameter.grad, rtol=1e-3, atol=1e-4 * float(parameter.grad.abs().max()))
+
+
+class Symmetric(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = pyg.SAGEConv(WIDTH, 4)
+
+    def forward(self, x, edge_index):
+        return self.layer(x, to_undirected(edge_index, num_nodes=x.size(0)))
+
+
+def test_an_undirected_graph_may_be_made_undirected_again(tmp_path: Path) -> None:
+    arrays = copy.deepcopy(ARRAYS)
+    arrays.edge_index, arrays.weight = np.concatenate((ARRAYS.edge_index, ARRAYS.edge_index[::-1]), axis=1), None
+    plain = Symmetric()
+
+    def use(graph: LocalGraph) -> torch.Tensor:
+        return of_all(graph, hpcgnn.distribute(copy.deepcopy(plain), graph)(graph.x, graph.edge_index))
+
+    assert torch.allclose(
+        on_each_rank(tmp_path, use, arrays)[0], plain(X, torch.from_numpy(arrays.edge_index)), atol=1e-5
+    )
+
+
+def test_a_directed_graph_is_not_made_undirected(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(Symmetric(), graph))
+    assert "makes reversed edges" in sentence
+    assert "hpcgnn convert --undirected" in sentence
 
 
 def test_degrees_are_exact_however_few_bits_messages_have(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Bridge:
         self.exact.know_ids()  # here, because layers leave out their dropout on ranks without edges
         self._recurrence.begin_pass()
         self.mode.forget()
-        self.mode.mark(self.graph.edge_index, ENDS, 1)
+        self.mode.mark(self.graph.edge_index, ENDS, 1, of_graph=True)
         epoch = self.messages.current_pass.epoch
         epoch_before, number, _ = self._draws
         self._draws = epoch, number + 1 if epoch == epoch_before else 0, 0

@@ -23,7 +23,7 @@ from hpcgnn.nn.pyg.given import Given
 from hpcgnn.nn.pyg.integers import use_integers
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method, restore_methods
 from hpcgnn.nn.pyg.normalise import Normaliser
-from hpcgnn.nn.pyg.rows import Refused
+from hpcgnn.nn.pyg.rows import DirectedError, Refused, Reversed
 from hpcgnn.nn.whole_graph import among
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -143,7 +143,8 @@ def _forward_on_ranks(
         ):
             return forward(*inputs, **named)
     except Refused as refused:
-        raise HpcgnnError(f"{type(model).__name__} cannot be distributed: {refused}") from None
+        kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
+        raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

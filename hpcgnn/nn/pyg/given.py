@@ -48,7 +48,7 @@ class Given:
             self._kinds = [leaf.kind if isinstance(leaf, Rows) else None for leaf in kinds]
             self._tree = tree
         for leaf, kind in zip(leaves, self._kinds, strict=True):
-            if kind is not None:
+            if kind is not None and leaf is not self.graph.edge_index:
                 mode.mark(leaf, kind, int(kind == ENDS))
         return bound.args, bound.kwargs
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.graph import LocalGraph
+from hpcgnn.kernels.keyed import splitmix64
 
 
 class HaloRows:
@@ -21,6 +22,7 @@ class HaloRows:
     def __init__(self, graph: LocalGraph) -> None:
         self._graph = graph
         self._ids: torch.Tensor | None = None
+        self._both_ways: bool | None = None
         self._rows: tuple[torch.Tensor, np.ndarray, np.ndarray] | None = None
 
     def _asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -50,6 +52,24 @@ class HaloRows:
         """(n + h,) int64 original ids of the owned nodes and of the halo nodes, after :meth:`know_ids`. Not collective."""
         assert self._ids is not None
         return self._ids
+
+    def is_undirected(self) -> bool:
+        """Return whether the graph has each of its edges in both directions. The first call is collective.
+
+        64-bit hashes of all edges, parallel ones once, add up to those of the reversed edges. Other edges pass this test with a
+        probability of 2**-64.
+        """
+        if self._both_ways is None:
+            source, destination = np.unique(self.original_ids[self._graph.edge_index].cpu().numpy(), axis=1).astype(
+                np.uint64
+            )
+            sums = [
+                (splitmix64(one ^ splitmix64(other))).sum(dtype=np.uint64)
+                for one, other in ((source, destination), (destination, source))
+            ]
+            total = self._graph.world.allreduce(np.array(sums, np.uint64).view(np.int64), what="hashes of edges")
+            self._both_ways = bool(total[0] == total[1])
+        return self._both_ways
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """(n, ...) rows of any type to (n + h, ...), differentiable. Collective."""

@@ -20,9 +20,10 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.pyg import tiny_graph
 from hpcgnn.nn.pyg.distribution import on_ranks
+from hpcgnn.nn.pyg.halo_rows import HaloRows
 from hpcgnn.nn.pyg.recorder import Call, PartError, Recorder
-from hpcgnn.nn.pyg.rows import EDGES, NODES
-from hpcgnn.nn.pyg.tiny_graph import NUM_EDGES, NUM_NODES, RANKS, Arguments, TinyGraph, expected_call
+from hpcgnn.nn.pyg.rows import EDGES, NODES, DirectedError
+from hpcgnn.nn.pyg.tiny_graph import RANKS, Arguments, TinyGraph, expected_call
 from hpcgnn.nn.whole_graph import among
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
@@ -42,8 +43,10 @@ class Outcome:
 
 
 def rehearse(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call | None = None) -> int | None:
-    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one. Not collective, but the same on
-    all ranks.
+    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one.
+
+    All ranks do the same. Collective where the model needs a graph with both directions of each edge: the tiny graph has them
+    if ``graph`` does.
 
     call: the arguments of a real call. None stands for those that are expected, see :func:`expected_call`; a model that takes
     others is rehearsed in its first real call. A model that does not run in float64 is rehearsed in float32; if it does not run
@@ -57,13 +60,25 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call | 
     for dtype in _TOLERANCES:
         try:
             with torch.random.fork_rng(devices=[]):
-                for training in (True, False):
-                    _rehearse(copy.deepcopy(model).cpu().to(dtype).train(training), TinyGraph(call, dtype))
+                _rehearse_both_modes(model, graph, call, dtype)
             break
         except _DoesNotRun as error:
             if dtype is torch.float32 and graph.world.rank == 0:
                 _LOG.warning(_NOT_REHEARSED, name, error)
     return call.shape()
+
+
+def _rehearse_both_modes(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call, dtype: torch.dtype) -> None:
+    for training in (True, False):
+        plain = copy.deepcopy(model).cpu().to(dtype).train(training)
+        try:
+            _rehearse(plain, TinyGraph(call, dtype))
+        except DirectedError:
+            halo = HaloRows(graph)
+            halo.know_ids()
+            if not halo.is_undirected():
+                raise
+            _rehearse(plain, TinyGraph(call, dtype, both_ways=True))
 
 
 class _DoesNotRun(Exception):
@@ -167,7 +182,7 @@ def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, torch.Tensor]
 def _agree(whole: torch.Tensor, parts: list[torch.Tensor], rows: dict[str, torch.Tensor]) -> bool:
     """Return whether the parts together have the whole's rows, or, for a result of the whole graph, whether each equals it."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
-        kind = {NUM_NODES: NODES, NUM_EDGES: EDGES}.get(whole.shape[0])
+        kind = {rows[kind].numel(): kind for kind in rows}.get(whole.shape[0])
         return kind is None or _same(whole[rows[kind]], torch.cat(parts))
     if all(part.shape == whole.shape for part in parts):
         return all(_same(whole, part) for part in parts)

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from hpcgnn.nn.halo import edge_ids
 from hpcgnn.nn.pyg import rows
 from hpcgnn.nn.pyg.halo_rows import HaloRows
-from hpcgnn.nn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Count, Refused, Role
+from hpcgnn.nn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Count, Refused, Reversed, Role
 
 Found = list[tuple[torch.Tensor, Role]]
 
@@ -40,11 +40,11 @@ class RowMode(TorchFunctionMode):
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def mark(self, value: Any, kind: str, axis: int = 0) -> Any:
+    def mark(self, value: Any, kind: str, axis: int = 0, *, of_graph: bool = False) -> Any:
         """Note that ``value``, or each tensor in it, has rows of this kind along ``axis``. Returns ``value``."""
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, torch.Tensor):
-                self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis)
+                self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis, of_graph)
         return value
 
     def role(self, tensor: Any) -> Role | None:
@@ -90,7 +90,7 @@ class RowMode(TorchFunctionMode):
             return func(*args, **kwargs)
         name, found = rows.name_of(func), self._found(args, kwargs)
         if name in rows.ARITHMETIC:
-            self._check_counts(name, args, kwargs)
+            args = self._counted(name, args, kwargs)
         if name in rows.FACTORIES:
             return self._made(name, func(*args, **kwargs), args, kwargs)
         if not found:
@@ -105,12 +105,19 @@ class RowMode(TorchFunctionMode):
                 raise
         return self._inherit(func(*args, **kwargs), found)
 
-    @staticmethod
-    def _check_counts(name: str, args: Any, kwargs: Any) -> None:
+    def _counted(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Check that no number of nodes is a value of the model. PyG's functions make one number of two ids by it: for these,
+        the ids of halo nodes count, too.
+        """
         values = (kwargs.get("fill_value", args[-1]),) if name == "full" else (*args, *kwargs.values())
         count = next((value for value in values if isinstance(value, Count)), None)
-        if count is not None and rows.called_by() == "user":
+        by = None if count is None else rows.called_by()
+        if count is not None and by == "user":
             rows.refuse_count(count)
+        if by == "pyg" and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.int64:
+            most = self._halo.original_ids.numel()
+            return tuple(most if isinstance(value, Count) else value for value in args)
+        return args
 
     def _made(self, name: str, result: Any, args: Any, kwargs: Any) -> Any:
         size = kwargs.get("size", args[name.startswith("new_")] if args else ())
@@ -303,7 +310,14 @@ class RowMode(TorchFunctionMode):
         kinds, (tensor, role) = {one.kind for _, one in found}, found[0]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % tensor.dim()
         if {SOURCES, DESTINATIONS} <= kinds:
+            if rows.is_called_in("to_undirected") and all(one.of_graph for _, one in found):
+                with torch._C.DisableTorchFunction():
+                    is_undirected = self._halo.is_undirected()
+                if is_undirected:
+                    return tensor  # the reversed edges are among the edges
             self._refuse_reversed()
+        if kinds == {EDGES} and rows.is_called_in("to_undirected"):
+            raise Refused(f"to_undirected {rows.place()} combines attributes of edges with those of reversed edges")
         if dim == role.axis and role.kind == NODES:
             raise Refused(f"{self._where('cat')} appends rows to those of the nodes, of which a rank has its own only")
         return self.mark(func(*args, **kwargs), role.kind, role.axis)
@@ -312,7 +326,7 @@ class RowMode(TorchFunctionMode):
 
     @staticmethod
     def _refuse_reversed() -> None:
-        raise Refused(
+        raise Reversed(
             f"a line {rows.place()} makes reversed edges, but a rank has the edges that end at its nodes only: store both "
             "directions in the graph with `hpcgnn convert --undirected`"
         )
@@ -330,7 +344,7 @@ class RowMode(TorchFunctionMode):
         keys = key if isinstance(key, tuple) else (key,)
         before, at, axis = _split(keys, role.axis, tensor.dim())
         if role.kind == ENDS and before is not None:
-            return self._ends(func, args, before)
+            return self._ends(func, args, before, role)
         if isinstance(at, slice):
             if at != slice(None):
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
@@ -341,10 +355,12 @@ class RowMode(TorchFunctionMode):
             raise Refused(f"a line {rows.place()} takes row {at} of the {role.kind}, but a rank has its own only")
         return func(*args)
 
-    def _ends(self, func: Any, args: Any, before: Any) -> Any:
+    def _ends(self, func: Any, args: Any, before: Any, role: Role) -> Any:
         """Part of an ``edge_index``: one row, both rows of some edges, or reversed edges."""
         if isinstance(before, int):
-            return self.mark(func(*args), SOURCES if before in (0, -2) else DESTINATIONS)
+            key = args[1]
+            whole = role.of_graph and (key if isinstance(key, tuple) else (key,)) == (before,)
+            return self.mark(func(*args), SOURCES if before in (0, -2) else DESTINATIONS, of_graph=whole)
         if not isinstance(before, slice) or before != slice(None):
             self._refuse_reversed()
         return self.mark(func(*args), ENDS, 1)

@@ -18,6 +18,7 @@ import torch
 import torch_geometric
 
 import hpcgnn
+from hpcgnn.errors import HpcgnnError
 
 NODES, EDGES, ENDS, SOURCES, DESTINATIONS = "nodes", "edges", "ends", "sources", "destinations"
 IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
@@ -72,10 +73,14 @@ DROPOUTS = (
 
 @dataclass(frozen=True)
 class Role:
-    """What a tensor has along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends."""
+    """What a tensor has along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends.
+
+    of_graph: whether these are the ends of all edges of the graph.
+    """
 
     kind: str
     axis: int = 0
+    of_graph: bool = False
 
 
 class Count(int):
@@ -120,6 +125,14 @@ def refuse_count(count: Count) -> NoReturn:
 
 class Refused(Exception):
     """The reason why a model cannot be distributed: it needs more than a node's own row and the rows of its in-neighbours."""
+
+
+class Reversed(Refused):
+    """The reason that a model needs the reversed edges of a graph that may be directed."""
+
+
+class DirectedError(HpcgnnError):
+    """A model cannot be distributed for a directed graph."""
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

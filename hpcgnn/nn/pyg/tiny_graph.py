@@ -41,9 +41,9 @@ class Rows:
     high: float = 1.0
     has_gradient: bool = False
 
-    def draw(self, generator: np.random.Generator, dtype: torch.dtype) -> torch.Tensor:
+    def draw(self, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> torch.Tensor:
         """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types."""
-        shape = (NUM_NODES if self.kind == NODES else NUM_EDGES, *self.tail)
+        shape = (NUM_NODES if self.kind == NODES else num_edges, *self.tail)
         high = self.high if self.high > self.low else self.low + 1
         if self.dtype.is_floating_point:
             return torch.from_numpy(generator.uniform(self.low, high, shape)).to(dtype)
@@ -147,13 +147,15 @@ def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
 
 class TinyGraph:
     """The graph, and random arguments for a call, with floating-point ones in ``dtype``. offsets: (RANKS + 1,) first position of
-    each part.
+    each part. both_ways: whether it is undirected, without parallel edges.
     """
 
-    def __init__(self, call: Call, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, call: Call, dtype: torch.dtype = torch.float64, *, both_ways: bool = False) -> None:
         generator = np.random.default_rng(7)
         edges = generator.integers(0, NUM_NODES - 1, (2, NUM_EDGES - 7))
         edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
+        if both_ways:
+            edges = generator.permutation(np.unique(np.concatenate((edges, edges[::-1]), axis=1), axis=1), axis=1)
         self.edges = edges[:, np.argsort(edges[1], kind="stable")]  # some aggregations ask for edges by destination
         self.offsets = np.array([0, 11, 22, NUM_NODES])
         self.nodes = generator.permutation(NUM_NODES)  # the node at each position
@@ -164,19 +166,19 @@ class TinyGraph:
         self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
         leaves, self._tree = pytree.tree_flatten(call.arguments)
         self._leaves = [
-            (leaf, leaf.draw(generator, dtype) if leaf.kind in (NODES, EDGES) else None)
+            (leaf, leaf.draw(generator, dtype, self.edges.shape[1]) if leaf.kind in (NODES, EDGES) else None)
             if isinstance(leaf, Rows)
             else (None, leaf)
             for leaf in leaves
         ]
         self.x = next((value for rows, value in self._leaves if rows is not None and rows.kind == NODES), None)
-        self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, NUM_EDGES))
+        self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, self.edges.shape[1]))
 
     def whole(self) -> Arguments:
         """The arguments for one machine, and the numbers of the nodes and edges in the order of their rows."""
         edge_index = torch.from_numpy(self.edges)
         data = Data(x=self.x, edge_index=edge_index, edge_weight=self.weight.to(self.dtype), num_nodes=NUM_NODES)
-        return self._arguments(data, torch.arange(NUM_NODES), torch.arange(NUM_EDGES))
+        return self._arguments(data, torch.arange(NUM_NODES), torch.arange(self.edges.shape[1]))
 
     def part(self, world: World) -> tuple[LocalGraph, Arguments]:
         """The graph and the arguments of one rank."""
@@ -191,7 +193,9 @@ class TinyGraph:
             path=Path("the rehearsal's graph"),
             uuid="",
             meta=GraphMeta(
-                num_nodes=NUM_NODES, num_edges=NUM_EDGES, num_features=0 if self.x is None else self.x[0].numel()
+                num_nodes=NUM_NODES,
+                num_edges=self.edges.shape[1],
+                num_features=0 if self.x is None else self.x[0].numel(),
             ),
             node_offsets=self.offsets,
             features=None if self.x is None else self.x[nodes],
