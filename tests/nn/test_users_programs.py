@@ -151,3 +151,58 @@ def test_a_gradient_penalty(tmp_path: Path, name: str) -> None:
     penalised(plain, (X, EDGES, WEIGHT, Y), lambda losses: losses.mean())
     for gradients in found:
         torch.testing.assert_close(gradients, gradients_of(plain))
+
+
+# -- 16 bits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_16_bits(tmp_path: Path, name: str) -> None:
+    plain = Net(*MODELS[name]())
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> Any:
+        x, edge_index, weight, _ = given
+        return graph.original_ids, model.bfloat16()(x.bfloat16(), edge_index, weight.bfloat16())
+
+    exact = copy.deepcopy(plain)(X, EDGES, WEIGHT).detach()
+    for ids, mine in on_parts(tmp_path, plain, use):
+        assert mine.dtype == torch.bfloat16
+        torch.testing.assert_close(mine.detach().float(), exact[ids], rtol=0.1, atol=0.1)
+
+
+# -- weights that differ between ranks ----------------------------------------------------------------------------------
+
+
+def steps(model: nn.Module, given: Given, graph: LocalGraph, optimiser: torch.optim.Optimizer, summed: bool) -> None:
+    for _ in range(5):
+        optimiser.zero_grad()
+        hpcgnn.mean_loss(F.cross_entropy(model(*given[:3]), given[3], reduction="none"), graph).backward()
+        if summed:
+            hpcgnn.sum_gradients(model)
+        optimiser.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("summed", [True, False])
+def test_a_loop_without_sums_of_gradients_is_refused(tmp_path: Path, kind: Any, summed: bool) -> None:
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> None:
+        if summed:
+            steps(model, given, graph, kind(model.parameters(), lr=1e-4), summed)
+            return
+        with pytest.raises(HpcgnnError, match=r"weights of Net differ between ranks .*call hpcgnn\.sum_gradients"):
+            steps(model, given, graph, kind(model.parameters(), lr=1e-4), summed)
+
+    on_parts(tmp_path, Net(*MODELS["GCN and batch norm"]()), use)
+
+
+def test_weights_that_one_rank_loads_are_refused(tmp_path: Path) -> None:
+    plain = Net(*MODELS["attention"]())
+    others = Net(*MODELS["attention"]()).state_dict()
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> None:
+        if graph.world.rank == 0:
+            model.load_state_dict(others)
+        with pytest.raises(HpcgnnError, match="load or change weights on all ranks alike"):
+            model(*given[:3])
+
+    on_parts(tmp_path, plain, use)

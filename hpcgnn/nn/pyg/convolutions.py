@@ -129,6 +129,7 @@ def _propagate(
     name, weight_name = names
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
+    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
     with bridge.mode.inside(edge_index):
         x, weight = widened(x), None if weight is None else widened(weight)
         flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
@@ -136,7 +137,7 @@ def _propagate(
         z = operator(flat)
         if isinstance(layer, LEConv):  # messages a_j - b_i
             z = z - given["b"] * operator_of_own(bridge, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-    return bridge.mode.mark(z.view(x.shape), NODES)
+    return bridge.mode.mark(z.view(x.shape).to(dtype), NODES)
 
 
 def operator_of_own(

@@ -24,6 +24,7 @@ from hpcgnn.nn.pyg.integers import use_integers
 from hpcgnn.nn.pyg.methods import OnRanks, replace_method, restore_methods
 from hpcgnn.nn.pyg.normalise import Normaliser
 from hpcgnn.nn.pyg.rows import DirectedError, Refused, Reversed
+from hpcgnn.nn.pyg.same_weights import SameWeights
 from hpcgnn.nn.whole_graph import among
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -37,6 +38,7 @@ class Distribution:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
         self.normaliser = Normaliser(self.bridge)
+        self.same_weights = SameWeights(graph.world)
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
@@ -132,6 +134,8 @@ def _forward_on_ranks(
 ) -> Any:
     """Replaces ``forward`` of the model."""
     distribution.begin_pass(training=model.training)
+    if not distribution.has_trainer:
+        distribution.same_weights.check(model)
     mode = distribution.bridge.mode
     inputs, named = distribution.given.prepare(model, mode, inputs, named)
     try:

@@ -63,8 +63,8 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
         assert self.running_var is not None
         self.num_batches_tracked += 1
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance, share)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
 
 class LayerNorm(_OverRanks, pyg.LayerNorm):
