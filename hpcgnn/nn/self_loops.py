@@ -8,6 +8,7 @@ import torch
 from hpcgnn.comm import World
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan
 
@@ -55,7 +56,7 @@ def check_degrees(degree: torch.Tensor, original_ids: torch.Tensor, world: World
     wrong = ~(degree > 0).cpu()
     count = world.allreduce(np.array([int(wrong.sum())]), what="degrees")[0]
     if count:
-        ids = original_ids.cpu()[wrong].numpy()
+        ids = index_array(original_ids.cpu()[wrong])
         first = world.allreduce(ids.min(initial=np.iinfo(np.int64).max, keepdims=True), "min", "degrees")[0]
         raise HpcgnnError(
             f"the edge weights of {count:,} nodes, the first of which is node {first}, add up to 0 or less (with their self-"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.graph import LocalGraph
+from hpcgnn.host import index_array
 from hpcgnn.kernels.keyed import splitmix64
 
 
@@ -60,7 +61,7 @@ class HaloRows:
         probability of 2**-64.
         """
         if self._both_ways is None:
-            source, destination = np.unique(self.original_ids[self._graph.edge_index].cpu().numpy(), axis=1).astype(
+            source, destination = np.unique(index_array(self.original_ids[self._graph.edge_index]), axis=1).astype(
                 np.uint64
             )
             sums = [

@@ -18,9 +18,8 @@ from torch.overrides import TorchFunctionMode
 from hpcgnn.nn.halo import edge_ids
 from hpcgnn.nn.pyg import rows
 from hpcgnn.nn.pyg.halo_rows import HaloRows
+from hpcgnn.nn.pyg.row_checks import Found, check, where
 from hpcgnn.nn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Count, Refused, Reversed, Role
-
-Found = list[tuple[torch.Tensor, Role]]
 
 
 class RowMode(TorchFunctionMode):
@@ -99,7 +98,7 @@ class RowMode(TorchFunctionMode):
         try:
             if special is not None:
                 return special(func, args, kwargs, found)
-            self._check(name, args, kwargs, found)
+            check(name, args, kwargs, found, self.role)
         except Refused:
             if rows.called_by() != "ours":
                 raise
@@ -141,79 +140,6 @@ class RowMode(TorchFunctionMode):
                     self.mark(one, EDGES if moved else kind, axis)
                     break
         return result
-
-    def _check(self, name: str, args: Any, kwargs: Any, found: Found) -> None:
-        tensor, role = found[0]
-        if name in rows.ALONG and tensor is (args[0] if args else kwargs.get("input")):
-            self._check_along(name, args, kwargs, tensor, role)
-        elif name in rows.PRODUCTS:
-            self._check_product(name, args, kwargs)
-        elif name == "einsum":
-            self._check_einsum(args)
-        elif name in rows.LOSSES and kwargs.get("reduction") != "none" and rows.called_by() == "user":
-            raise Refused(
-                f"{self._where(name)} averages over the rows of all nodes, of which a rank has its own only: compute the loss of "
-                'the model\'s result, outside of it, or give reduction="none"'
-            )
-        elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
-            if role.axis == (tensor.dim() - 2 if name.startswith("scaled") else 0):
-                raise Refused(f"{self._where(name)} combines each node with all others, but a rank has its own only")
-        elif name in rows.SPARSE:
-            raise Refused(
-                f"{self._where(name)} makes a sparse matrix of edges, but a rank has the edges of its nodes only"
-            )
-
-    @staticmethod
-    def _where(name: str) -> str:
-        return f"{name} {rows.place()}"
-
-    def _check_along(self, name: str, args: Any, kwargs: Any, tensor: torch.Tensor, role: Role) -> None:
-        place, default = rows.ALONG[name]
-        dim = kwargs.get("dim", kwargs.get("dims", kwargs.get("axis", args[place] if len(args) > place else default)))
-        if name in ("max", "min") and isinstance(dim, torch.Tensor):
-            return  # of two tensors, element by element
-        if dim is None and name in ("softmax", "log_softmax", "softmin"):
-            dim = 0 if tensor.dim() in (0, 1, 3) else 1
-        dims = range(tensor.dim()) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-        along = {one % tensor.dim() for one in dims} if tensor.dim() else set()
-        reverses = name == "flip" and role.kind == ENDS and 0 in along
-        if role.axis not in along and not reverses:
-            return
-        if role.kind == NODES:
-            helper = name.removeprefix("a") if name in ("mean", "sum", "max", "min", "amax", "amin") else None
-            advice = f": use hpcgnn.{helper}(x, graph)" if helper else ""
-            raise Refused(
-                f"{self._where(name)} combines the rows of all nodes, of which a rank has its own only{advice}"
-            )
-        if name not in rows.HARMLESS_TO_EDGES and rows.called_by() == "user":
-            raise Refused(
-                f"{self._where(name)} combines all edges, of which a rank has those that end at its nodes only"
-            )
-
-    def _check_product(self, name: str, args: Any, kwargs: Any) -> None:
-        left, right = (args[1], args[2]) if name in ("addmm", "baddbmm") else (*args, *kwargs.values())[:2]
-        if name == "rmatmul":
-            left, right = right, left
-        first, second = self.role(left), self.role(right)
-        contracted = first is not None and name not in ("outer", "cdist") and first.axis == left.dim() - 1
-        if second is not None and not contracted and name != "linear":
-            contracted = second.axis == max(right.dim() - 2, 0)
-            pairs = second.axis == right.dim() - 1 and right.dim() > 1
-            if pairs or name in ("outer", "cdist"):
-                raise Refused(f"{self._where(name)} combines each node with all others, but a rank has its own only")
-        if contracted and not (name == "bmm" and first is not None and first.axis == 0):
-            raise Refused(f"{self._where(name)} sums over the rows of all nodes, of which a rank has its own only")
-
-    def _check_einsum(self, args: Any) -> None:
-        given, _, result = args[0].replace(" ", "").partition("->")
-        operands = args[1:] if not isinstance(args[1], (tuple, list)) else args[1]
-        labels = set()
-        for term, operand in zip(given.split(","), operands, strict=False):
-            role = self.role(operand)
-            if role is not None:
-                labels.add(term[role.axis] if "." not in term else "?")
-        if len(labels) != 1 or not labels <= set(result):
-            raise Refused(f"{self._where('einsum')} combines the rows of all nodes, of which a rank has its own only")
 
     # -- dropout ------------------------------------------------------------------------------------------------------
 
@@ -319,7 +245,7 @@ class RowMode(TorchFunctionMode):
         if kinds == {EDGES} and rows.is_called_in("to_undirected"):
             raise Refused(f"to_undirected {rows.place()} combines attributes of edges with those of reversed edges")
         if dim == role.axis and role.kind == NODES:
-            raise Refused(f"{self._where('cat')} appends rows to those of the nodes, of which a rank has its own only")
+            raise Refused(f"{where('cat')} appends rows to those of the nodes, of which a rank has its own only")
         return self.mark(func(*args, **kwargs), role.kind, role.axis)
 
     _on_concat = _on_concatenate = _on_cat
@@ -399,7 +325,7 @@ class RowMode(TorchFunctionMode):
             return self.mark(func(*args, **kwargs), NODES, dim % out.dim())
         name = rows.name_of(func)
         if "add" not in name or dim % out.dim():
-            raise Refused(f"{self._where(name)} combines values at the sources of edges, which other ranks own")
+            raise Refused(f"{where(name)} combines values at the sources of edges, which other ranks own")
         with torch._C.DisableTorchFunction():
             wide = out.new_zeros(self._halo.original_ids.numel(), *out.shape[1:])
             total = out + self._halo.summed(getattr(wide, f"{name}_")(dim, index, src))
@@ -416,7 +342,7 @@ class RowMode(TorchFunctionMode):
             raise Refused(
                 f"a function of PyG {rows.place()} finds the number of nodes in the edges: give it num_nodes=x.size(0)"
             )
-        self._check("max", args, kwargs, found)
+        check("max", args, kwargs, found, self.role)
         return self._inherit(func(*args, **kwargs), found)
 
     def _on_convert_indices_from_coo_to_csr(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
@@ -433,7 +359,7 @@ class RowMode(TorchFunctionMode):
 
     def _on_bincount(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         if found[0][1].kind != DESTINATIONS:
-            raise Refused(f"{self._where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
+            raise Refused(f"{where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
         return self.mark(func(*args, **kwargs), NODES)
 
 

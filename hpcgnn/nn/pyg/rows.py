@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 import torch
 import torch_geometric
 
-import hpcgnn
 from hpcgnn.errors import HpcgnnError
 
 NODES, EDGES, ENDS, SOURCES, DESTINATIONS = "nodes", "edges", "ends", "sources", "destinations"
 IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
-_TORCH, _PYG, _OURS = (
-    str(Path(file).parent) + "/" for file in (torch.__file__, torch_geometric.__file__, hpcgnn.__file__)
-)
+_TORCH, _PYG = (str(Path(package.__file__).parent) + "/" for package in (torch, torch_geometric))
+_OURS = str(Path(__file__).parents[2]) + "/"
 _STANDARD = Path(sysconfig.get_paths()["stdlib"])
-_HERE = tuple(str(Path(__file__).with_name(name)) for name in ("rows.py", "row_mode.py", "recorder.py"))
+_HERE = tuple(
+    str(Path(__file__).with_name(name)) for name in ("rows.py", "row_checks.py", "row_mode.py", "recorder.py")
+)
 
 
 def _words(text: str) -> frozenset[str]:
