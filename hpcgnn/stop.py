@@ -4,6 +4,7 @@ SIGTERM interrupt at once."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -26,6 +27,12 @@ def answer_interruptions(handler: Callable[..., object] | signal.Handlers) -> No
     for number in _INTERRUPTIONS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@functools.cache
+def _forget_arrivals_in_forks() -> None:
+    """See to it that a signal to a fork, which has the same open files, is no signal to this process."""
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 class StopRequest:
@@ -67,6 +74,7 @@ class StopRequest:
         reader, self._arrivals = os.pipe()
         os.set_blocking(self._arrivals, False)
         signal.set_wakeup_fd(self._arrivals, warn_on_full_buffer=False)
+        _forget_arrivals_in_forks()
         threading.Thread(target=self._watch, args=(reader, leave), name="signals", daemon=True).start()
         return self
 

@@ -45,6 +45,13 @@ ENDS = ROOT / "tests" / "ranks" / "ends.py"
 SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
 
 
+def ended(place: str, rank: int) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
+    environment |= {"SLURM_PROCID": str(rank)}
+    command = [sys.executable, ENDS, place]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "rank", "said"),
@@ -60,12 +67,15 @@ SENTENCE = "hpcgnn: stopped by a signal: go on with --resume\n"
     ],
 )
 def test_an_interruption_ends_in_a_sentence_wherever_it_arrives(place: str, rank: int, said: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_"))}
-    environment |= {"SLURM_PROCID": str(rank)}
-    command = [sys.executable, ENDS, place]
-    job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    job = ended(place, rank)
     assert (job.returncode, job.stderr) == (130, said)
     assert job.stdout == ("cleaned up\n" if place == "while_cleaning_up" else "")
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_fork_is_not_one_to_its_parent() -> None:
+    job = ended("in_a_fork", 0)
+    assert (job.returncode, job.stdout, job.stderr) == (0, "went on\n", "")
 
 
 @pytest.mark.mpi

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import click
 import numpy as np
 
+from hpcgnn import stop
 from hpcgnn.cli import main as command_line
 from hpcgnn.comm.mpi_world import MpiWorld
 
@@ -59,6 +60,19 @@ def in_a_long_call() -> None:
     threading.Timer(0.2, interrupt).start()
     lock(mutex)
     lock(mutex)
+
+
+def in_a_fork() -> None:
+    """The fork ends by the signal, and this process goes on."""
+    fork = os.fork()
+    if fork == 0:
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupt()
+            time.sleep(60)
+        os._exit(0)
+    os.waitpid(fork, 0)
+    time.sleep(2 * stop._ANSWER_SECONDS)
+    print("went on")
 
 
 def in_finaliser() -> None:
