@@ -14,7 +14,6 @@ import numpy as np
 
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.checks import sum_of_hashes
-from hpcgnn.data.digest_sums import Digests
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.schema import Rule
@@ -36,6 +35,9 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
     Raises:
         HpcgnnError: where a value or a checksum is wrong; the sentence names the file, the array and its part or block.
     """
+    # It imports numba, and a wrong option of `hpcgnn check` is told before that.
+    from hpcgnn.data.digest_sums import Digests
+
     ids, digests = 0, Digests(reader) if reader.digests else None
     for slab in range(reader.num_slabs):
         reader.verify([slab])
