@@ -87,14 +87,17 @@ def test_ranks_that_refuse_together_end_through_mpis_end(mpirun, tmp_path):
 
 
 INSTALLED = """
-import sys, threading
+import os, sys, threading
 from hpcgnn.comm import abort_hook, job
 from hpcgnn.errors import HpcgnnError
-job.abort_at_exit, job.abort_if_parallel = lambda code, grace=0: print(code), lambda code: None
+job.abort_at_exit, job.abort_if_parallel = lambda code, grace=0: print(code), print
 abort_hook.install()
 
 def fail():
     1 / 0
+
+def refuse():
+    raise HpcgnnError('on all ranks', agreed=True)
 
 def in_thread(target, takes_part=False):
     thread = threading.Thread(target=target, args=(3,) * (target is sys.exit))
@@ -118,9 +121,11 @@ def in_thread(target, takes_part=False):
         ("try: sys.exit(3)\nexcept SystemExit: pass", None),
         ("raise HpcgnnError('on all ranks', agreed=True)", None),
         ("raise HpcgnnError('here')", 1),
+        ("os.fork() or sys.exit(3)", None),
         ("in_thread(fail)", None),
         ("in_thread(fail, takes_part=True)", 1),
         ("in_thread(sys.exit, takes_part=True)", None),
+        ("in_thread(refuse, takes_part=True)", None),
     ],
 )
 def test_which_ends_of_a_program_are_the_jobs(ending: str, code: int | None) -> None:
