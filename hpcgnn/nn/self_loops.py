@@ -40,6 +40,7 @@ def with_self_loops(
         )
         loops[looped_rows[is_last]] = local.weight[is_loop][is_last]
         weight = torch.cat((local.weight[~is_loop], loops))[order]
+        assert graph.edge_weight is not None
         degree = loops.index_add(0, all_rows[remaining], graph.edge_weight.cpu()[remaining].to(dtype))
     else:
         degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)

@@ -140,8 +140,9 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
         parameters, total[: flat.numel()].split([p.numel() for p in parameters]), have_gradient, strict=True
     ):
         if ranks:
-            parameter.grad = piece.view_as(parameter).to(parameter.dtype, copy=True)
-            parameter.grad.version_of_sum = parameter.grad._version  # type: ignore[attr-defined]
+            gradient = piece.view_as(parameter).to(parameter.dtype, copy=True)
+            gradient.version_of_sum = gradient._version  # type: ignore[attr-defined]
+            parameter.grad = gradient
 
 
 def _is_sum(gradient: torch.Tensor | None) -> bool:
