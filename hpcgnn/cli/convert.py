@@ -17,7 +17,7 @@ _HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 SOURCE is one of the following; parts in brackets are optional
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
-  ogb:NAME[?root=DIR]                 Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
+  ogb:NAME[?root=DIR&download=yes]    Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
   dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file written by dgl.save_graphs
   graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
   edgelist:FILE[?nodes=N]             text lines: src dst [weight], or csv with names of columns; also arclist:FILE

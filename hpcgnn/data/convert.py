@@ -124,11 +124,12 @@ def write_graph(
             parse(text)
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
+        own = graph.info
         if options.labels is not None:
             graph = RandomLabels(graph, parse_labels(options.labels), source)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
             checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
-            notes = [*graph.info.notes, *_first_id_note(graph.info, edges), *checker.finish(meta.has_masks)]
+            notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
         sealing.seal(temporary)
     return ConvertSummary(
         path=str(output),

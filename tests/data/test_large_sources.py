@@ -255,6 +255,7 @@ def test_ids_that_count_from_1_are_told(tmp_path, kind):
             np.savetxt(path, ids, "%d") if kind == "edgelist" else ids.tofile(path)
             source = f"{kind}:{path}"
         assert [note.partition(":")[0] for note in notes_of(source, tmp_path) if "smallest" in note] == told, first
+        assert any("smallest" in note for note in notes_of(source, tmp_path, labels="random:2")) == bool(told)
         ids -= 1
     path.write_text(
         "%%MatrixMarket matrix coordinate real general\n3 3 1\n3 2 1\n"
