@@ -118,8 +118,9 @@ def write_graph(
     rules: list[tuple[str | None, Callable[[str], Any]]] = [
         (options.split, parse_split),
         (options.features, parse_features),
+        (options.labels, parse_labels),
     ]
-    for text, parse in [*rules, (options.labels, parse_labels)]:
+    for text, parse in rules:
         if text is not None:
             parse(text)
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
