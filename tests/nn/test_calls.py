@@ -90,13 +90,13 @@ def refusal(path: Path, use: Callable[[LocalGraph], Any], ranks: int = RANKS) ->
 # -- the rehearsal of the first call -----------------------------------------------------------------------------------
 
 
-class Centred(nn.Module):
+class Attributed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = pyg.GATConv(WIDTH, 4, edge_dim=2)
 
     def forward(self, nodes, adjacency, features=None, kind="plain"):
-        features = features - features.quantile(0.5, 0) if kind == "centred" else features
+        features = features.sort(0)[0] if kind == "sorted" else features
         return self.layer(nodes, adjacency, features)
 
 
@@ -105,12 +105,12 @@ def test_a_model_is_rehearsed_with_all_arguments_of_its_first_call(tmp_path: Pat
     def use(kind: str) -> Callable[[LocalGraph], torch.Tensor]:
         def call(graph: LocalGraph) -> torch.Tensor:
             features = torch.rand(graph.edge_index.shape[1], 2)
-            return hpcgnn.distribute(Centred(), graph)(graph.x, graph.edge_index, features=features, kind=kind)
+            return hpcgnn.distribute(Attributed(), graph)(graph.x, graph.edge_index, features=features, kind=kind)
 
         return call
 
     assert refusal(tmp_path, use("plain"), ranks) == "nothing was refused"
-    assert "quantile (test_calls.py, line 9" in refusal(tmp_path, use("centred"), ranks)
+    assert "sort (test_calls.py, line 9" in refusal(tmp_path, use("sorted"), ranks)
 
 
 def test_a_flag_that_is_set_later_is_rehearsed(tmp_path: Path) -> None:

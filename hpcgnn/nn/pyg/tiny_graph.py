@@ -63,7 +63,9 @@ class Call:
     def shape(self) -> int:
         """A number that is the same for calls with arguments of the same kinds and types."""
         said = [
-            (leaf.kind, leaf.tail, leaf.dtype.is_floating_point) if isinstance(leaf, Rows) else repr(type(leaf))
+            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point)
+            if isinstance(leaf, Rows)
+            else repr(type(leaf))
             for leaf in pytree.tree_leaves(self.arguments)
         ]
         return zlib.crc32(repr((sorted(self.arguments), said)).encode())
@@ -142,7 +144,7 @@ def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
     low, high = (-float(agreed[3]), float(agreed[4])) if np.isfinite(agreed[3:]).all() else (0.0, 1.0)
     kind = ENDS if not not_ends else EDGES if not_nodes or ("edge" in path and not not_edges) else NODES
     has_gradient = leaf.is_floating_point() and (kind == NODES or leaf.requires_grad)
-    return Rows(kind, tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient)
+    return Rows(kind, () if kind == ENDS else tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient)
 
 
 class TinyGraph:
