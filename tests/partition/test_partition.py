@@ -185,9 +185,7 @@ def test_traps(tmp_path, capfd, method, trap):
 
 def test_more_parts_than_nodes_are_refused_at_once(cora, tmp_path, monkeypatch):
     monkeypatch.setattr(GraphFile, "verify", lambda *_: pytest.fail("the graph was read"))
-    with pytest.raises(
-        HpcgnnError, match=r"has 2,708 nodes, too few for 1,000,000 parts: ask for at most 2,708$"
-    ):
+    with pytest.raises(HpcgnnError, match=r"has 2,708 nodes, too few for 1,000,000 parts: ask for at most 2,708$"):
         made(cora[1], tmp_path, 1_000_000)
     assert list(tmp_path.iterdir()) == []
 
