@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 
+from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm, activation
 from hpcgnn.nn.aggregate import Aggregator
@@ -111,6 +112,18 @@ class GraphModel(torch.nn.Module, ABC):
     @classmethod
     def check_settings(cls, config: ModelConfig) -> None:
         """Raise HpcgnnError for settings of this class that cannot be combined."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise self._refusal("copied")
+
+    def __reduce__(self) -> NoReturn:
+        raise self._refusal("saved")
+
+    def _refusal(self, done: str) -> HpcgnnError:
+        return HpcgnnError(
+            f"a {type(self).__name__} of hpcgnn.build_model belongs to the ranks of its graph and cannot be {done}: take its "
+            "model.state_dict(), and build another model to load it"
+        )
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import hpcgnn
 from hpcgnn.comm.thread_world import on_threads, one_rank
@@ -151,6 +152,64 @@ def test_a_gradient_penalty(tmp_path: Path, name: str) -> None:
     penalised(plain, (X, EDGES, WEIGHT, Y), lambda losses: losses.mean())
     for gradients in found:
         torch.testing.assert_close(gradients, gradients_of(plain))
+
+
+# -- evaluation, checkpoints of activations, and native models -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_goes_on_after_an_evaluation_in_inference_mode(tmp_path: Path, name: str) -> None:
+    plain = Net(*MODELS[name]())
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> Any:
+        x, edge_index, weight, y = given
+        with torch.inference_mode():
+            evaluated = model.eval()(x, edge_index, weight), model(x, edge_index, weight)
+        assert not evaluated[0].requires_grad
+        torch.testing.assert_close(*evaluated)
+        hpcgnn.mean_loss(F.cross_entropy(model.train()(x, edge_index, weight), y, reduction="none"), graph).backward()
+        hpcgnn.sum_gradients(model)
+        return gradients_of(model)
+
+    found = on_parts(tmp_path, plain, use)
+    F.cross_entropy(plain(X, EDGES, WEIGHT), Y).backward()
+    for gradients in found:
+        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-3, atol=1e-5)
+
+
+class Checkpointed(Net):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, x, edge_index, edge_weight, use_reentrant=False)
+
+
+@pytest.mark.parametrize("name", ["weights", "attention"])
+def test_checkpoints_of_activations(tmp_path: Path, name: str) -> None:
+    plain = Checkpointed(*MODELS[name]())
+
+    def use(model: nn.Module, given: Given, graph: LocalGraph) -> Any:
+        for _ in range(2):
+            model.zero_grad()
+            scores = model(*given[:3])
+            hpcgnn.mean_loss(F.cross_entropy(scores, given[3], reduction="none"), graph).backward()
+        hpcgnn.sum_gradients(model)
+        return gradients_of(model)
+
+    found = on_parts(tmp_path, plain, use)
+    F.cross_entropy(plain(X, EDGES, WEIGHT), Y).backward()
+    for gradients in found:
+        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-3, atol=1e-5)
+
+
+def test_a_native_model_is_neither_copied_nor_saved(tmp_path: Path) -> None:
+    graph = small_graphs.on_ranks(one_rank(), ARRAYS, tmp_path / "parts.h5")
+    model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=2, hidden=8), graph)
+    with pytest.raises(HpcgnnError, match=r"cannot be copied: take its model\.state_dict\(\)"):
+        copy.deepcopy(model)
+    with pytest.raises(HpcgnnError, match="cannot be saved"):
+        torch.save(model, tmp_path / "model.pt")
+    with torch.inference_mode():
+        model(graph.features)
+    model(graph.features).sum().backward()
 
 
 # -- 16 bits ------------------------------------------------------------------------------------------------------------

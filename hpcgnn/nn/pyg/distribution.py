@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -128,7 +129,16 @@ def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distributi
     return method
 
 
+@contextmanager
+def _outside_inference_mode() -> Iterator[None]:
+    """``torch.no_grad`` in place of ``torch.inference_mode``, because training uses tensors that an evaluation has kept."""
+    is_recorded = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
+        yield
+
+
 @torch.compiler.disable  # exchanges and roles of rows cannot be traced; PyG has imported the compiler, which takes a second
+@_outside_inference_mode()
 def _forward_on_ranks(
     model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution, *inputs: Any, **named: Any
 ) -> Any:

@@ -65,4 +65,8 @@ class Recurrence:
 
 
 def _versions(edge_index: torch.Tensor, weight: torch.Tensor | None) -> tuple[int, int]:
-    return edge_index._version, -1 if weight is None else weight._version
+    return _version(edge_index), -1 if weight is None else _version(weight)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # torch counts no changes of inference tensors
