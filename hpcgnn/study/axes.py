@@ -249,3 +249,11 @@ def as_flags(given: Mapping[str, Any]) -> list[str]:
         else:
             found += [as_flag(name), *map(str, shown if isinstance(shown, list) else [shown])]
     return found
+
+
+def matches(configuration: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether a configuration has the wanted values of axes; a list stands for any of its values."""
+    return all(
+        str(configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
+        for axis, value in wanted.items()
+    )

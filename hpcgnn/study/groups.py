@@ -8,6 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from hpcgnn.study import curves, measures, statistics
+from hpcgnn.study.axes import matches
 from hpcgnn.study.records import Record
 from hpcgnn.study.specification import STRONG, WEAK, Specification
 from hpcgnn.study.statistics import Estimate
@@ -33,10 +34,7 @@ class Group:
 
     def matches(self, wanted: Mapping[str, Any]) -> bool:
         """Return whether the group has the wanted values of axes; a list stands for any of its values."""
-        return all(
-            str(self.configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
-            for axis, value in wanted.items()
-        )
+        return matches(self.configuration, wanted)
 
     def label(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The group's values of these axes; a dash for an axis that it does not have, such as a strategy without exchanges."""

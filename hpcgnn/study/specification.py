@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.errors import HpcgnnError, quoted
 from hpcgnn.study import axes
 from hpcgnn.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK
 from hpcgnn.study.catalogue import one_line
@@ -120,10 +120,22 @@ def read(path: str | Path) -> Specification:
         layout = read_layout(values.get("report", {}), values["kind"], _recorded_names(runs), varied)
     except axes.CombinationError as error:
         file.refuse(("report", *error.axes), str(error))
+    _check_chosen(file, runs)
     about = one_line(values.get("about", ""))
     listed = {name for table in values.get("configurations", []) for name in table}
     product = tuple(name for name in varied if name not in listed)
     return Specification(values["name"], values["kind"], about, runs, varied, product, layout, text, path)
+
+
+def _check_chosen(file: _File, runs: tuple[Run, ...]) -> None:
+    """Refuse a table or a picture that would stay empty because no run has the values that it asks for."""
+    for kind, plans in file.values.get("report", {}).items():
+        for number, plan in enumerate(plans):
+            for name in ("where", "baseline"):
+                wanted = {axis: value for axis, value in plan.get(name, {}).items() if axis not in LINE_AXES}
+                if not any(axes.matches(run.configuration, wanted) for run in runs):
+                    said = ", ".join(f"{axis} {quoted(value)}" for axis, value in wanted.items())
+                    file.refuse(("report", kind, number, name), f"{name} chooses no run of this study: none has {said}")
 
 
 def _recorded_names(runs: tuple[Run, ...]) -> list[str]:
