@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -215,3 +218,17 @@ def test_the_best_instruction_set_runs_and_another_one_if_it_is_asked_for(monkey
     assert library.isa.__wrapped__() == asked
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == str(["", asked])
+
+
+@pytest.mark.skipif(library.load() is None, reason="there is no native library")
+def test_threads_that_begin_together_load_one_library(monkeypatch):
+    class Slow(library.Library):
+        def __init__(self, path: Path) -> None:
+            time.sleep(0.05)
+            super().__init__(path)
+
+    monkeypatch.setattr(library, "Library", Slow)
+    monkeypatch.setattr(library, "_find", functools.cache(library._find.__wrapped__))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: library.load(), range(4)))
+    assert len({id(each) for each in found}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.native.interface import Interface
 
 _HERE = Path(__file__).resolve()
+_FINDING = (
+    threading.Lock()
+)  # ctypes gives each load of a library types of its own, which do not fit those of another load
 _SUFFIX = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -69,10 +73,10 @@ class Library:
         return self.function(name)(**arguments)
 
 
-@functools.cache
 def load() -> Library | None:
-    """The native library, or None if there is none that this version can use."""
-    return _find()[0]
+    """The native library, or None if there is none that this version can use. Threads get the same one."""
+    with _FINDING:
+        return _find()[0]
 
 
 def missing() -> str | None:
