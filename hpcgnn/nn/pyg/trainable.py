@@ -11,6 +11,7 @@ import torch
 
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
+from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.pyg.distribution import distribution_of
 from hpcgnn.policy.channel import Channel
@@ -28,6 +29,7 @@ class TrainableModule:
         self.module, self._of = model, distribution_of(model)
         self._of.has_trainer = True
         self.graph, self.messages = self._of.graph, self._of.messages
+        self.keys = DropoutKeys(self.graph.original_ids, self.messages.current_pass.seed)
         self.aggregator = self._of.bridge.halo
         rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
         self.int8: Int8 | None = self._of.int8
