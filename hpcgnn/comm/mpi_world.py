@@ -383,5 +383,6 @@ def whole_job() -> MpiWorld:
     """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
     in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.comm.abort_hook`). Collective."""
     world = check_alike(MpiWorld())
-    abort_hook.install()
+    if world.size > 1:
+        abort_hook.install()
     return world
