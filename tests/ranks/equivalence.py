@@ -50,7 +50,7 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS, **how: Any) 
         loss, _ = trainer.step(epoch)
         losses.append(loss)
         if epoch == 0:
-            found = {name: p.grad.clone() for name, p in model.named_parameters()}
+            found = {name: _gradient(p) for name, p in model.named_parameters()}
             gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
     model.eval()
     with torch.no_grad():
@@ -58,6 +58,11 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS, **how: Any) 
     scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
     scores[graph.original_ids.numpy()] = mine
     return Trained(losses, gradients, graph.world.allreduce(scores))
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The gradient; zeros for a parameter that the loss does not depend on, as a bias in front of a batch norm."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
 
 
 def relative(found: np.ndarray | list[float], wanted: np.ndarray | list[float]) -> float:
