@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from hpcgnn.comm import raise_on_all_ranks
+from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.checks import in_range
 from hpcgnn.data.h5 import damaged
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.host import host_values
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 
-if TYPE_CHECKING:
-    from hpcgnn.graph import LocalGraph
 
-
-def check_edges(graph: LocalGraph) -> None:
-    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges between nodes of the graph."""
-    indptr, indices, nodes = graph.indptr, graph.indices, graph.meta.num_nodes
-    rising = indptr.size == graph.num_nodes + 1 and bool((indptr[1:] >= indptr[:-1]).all())
+def check_edges(indptr: np.ndarray, indices: np.ndarray, owned: int, num_nodes: int) -> None:
+    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges from ``num_nodes`` nodes to ``owned``."""
+    rising = indptr.size == owned + 1 and bool((indptr[1:] >= indptr[:-1]).all())
     if not rising or indptr[-1] - indptr[0] != indices.size:
         raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")
-    if indices.size and not in_range(indices, 0, nodes - 1):
-        raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {nodes - 1}")
+    if indices.size and not in_range(indices, 0, num_nodes - 1):
+        raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {num_nodes - 1}")
 
 
-def halo_ids(graph: LocalGraph) -> torch.Tensor:
-    """(h,) int64 original ids of the halo nodes, by position. Collective."""
-    halo = graph.halo_positions
-    counts = np.diff(np.searchsorted(halo, graph.node_offsets))
-    asked, asked_counts = graph.world.alltoallv(halo, counts)
-    of_position = graph.in_loaded_order(graph.original_ids)
-    return graph.world.alltoallv(of_position[torch.from_numpy(asked - graph.first)], asked_counts)[0]
+def halo_ids(world: World, positions: np.ndarray, node_offsets: np.ndarray, original_ids: torch.Tensor) -> torch.Tensor:
+    """(h,) int64 original ids of the halo nodes at these (h,) positions. original_ids: (n,) of the file's order. Collective."""
+    asked, asked_counts = world.alltoallv(positions, np.diff(np.searchsorted(positions, node_offsets)))
+    return world.alltoallv(original_ids[torch.from_numpy(asked - node_offsets[world.rank])], asked_counts)[0]
 
 
-def with_weights(graph: LocalGraph, plan: AggregationPlan[SparseMatrix]) -> AggregationPlan[Csr]:
-    """The plan with the graph's edge weights; entries that stand for no edge have weight 1. Collective."""
-    assert graph.edge_weight is not None
-    values = host_values(graph.edge_weight)
-    weights = {
-        id(matrix): _lookup(values, matrix.edges - graph.indptr[0], matrix.edges >= 0)
-        for matrix in (plan.local, plan.receive)
+def with_weights(
+    world: World, path: Path, plan: AggregationPlan[SparseMatrix], weights: np.ndarray, first: int
+) -> AggregationPlan[Csr]:
+    """The plan with edge weights; entries that stand for no edge have weight 1. Collective.
+
+    weights: (e,) of the edges that end on this rank, which are numbered from ``first``. path: of the file, for errors.
+    """
+    send = _weights_at_receivers(world, path, plan, weights, first)
+    found = {id(plan.send): send} | {
+        id(matrix): _lookup(weights, matrix.edges - first, matrix.edges >= 0) for matrix in (plan.local, plan.receive)
     }
-    weights[id(plan.send)] = _weights_at_receivers(graph, plan, values)
-    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
+    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, found[id(m)], check=False))
 
 
-def _weights_at_receivers(graph: LocalGraph, plan: AggregationPlan[SparseMatrix], values: np.ndarray) -> np.ndarray:
+def _weights_at_receivers(
+    world: World, path: Path, plan: AggregationPlan[SparseMatrix], weights: np.ndarray, first: int
+) -> np.ndarray:
     """(entries,) float32 weights of S. Its edges belong to the receivers, so this rank asks them. Collective."""
-    world = graph.world
     row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
     asked, counts = world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
-    with raise_on_all_ranks(world, f"use the plan in {graph.path}"):
-        theirs = asked[(asked >= 0) & ((asked < graph.indptr[0]) | (asked >= graph.indptr[-1]))]
+    with raise_on_all_ranks(world, f"use the plan in {path}"):
+        theirs = asked[(asked >= 0) & ((asked < first) | (asked >= first + weights.size))]
         if theirs.size:
-            raise damaged(graph.path, f"its plan asks part {world.rank} for edge {theirs[0]} of another part")
-    answers, _ = world.alltoallv(_lookup(values, asked - graph.indptr[0], asked >= 0), counts)
+            raise damaged(path, f"its plan asks part {world.rank} for edge {theirs[0]} of another part")
+    answers, _ = world.alltoallv(_lookup(weights, asked - first, asked >= 0), counts)
     return answers
 
 

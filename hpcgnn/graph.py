@@ -24,7 +24,7 @@ from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.devices import CPU, Device
 from hpcgnn.edges_of_rank import check_edges, halo_ids, with_weights
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.host import index_array
+from hpcgnn.host import host_values, index_array
 from hpcgnn.kernels import Csr
 from hpcgnn.node_order import NodeOrder, node_order
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
@@ -136,7 +136,8 @@ class LocalGraph(OfRanks):
     def halo_ids(self) -> torch.Tensor:
         """(h,) int64 original ids of the halo nodes, in the order of their positions. The first access is collective."""
         if self._halo_ids is None:  # not a cached_property, for whose lock ranks that are threads would wait
-            self._halo_ids = halo_ids(self)
+            ids = self.in_loaded_order(self.original_ids)
+            self._halo_ids = halo_ids(self.world, self.halo_positions, self.node_offsets, ids)
         return self._halo_ids
 
     @property
@@ -271,10 +272,10 @@ class LocalGraph(OfRanks):
         Raises:
             HpcgnnError: on every rank, if the stored plan is damaged, or ranks have read different plans.
         """
-        weighted = weighted and self.edge_weight is not None
-        plan = self.stored_plan(strategy, edges=weighted) or self.built_plan(strategy)
-        if weighted:
-            return with_weights(self, plan)
+        weight = self.edge_weight if weighted else None
+        plan = self.stored_plan(strategy, edges=weight is not None) or self.built_plan(strategy)
+        if weight is not None:
+            return with_weights(self.world, self.path, plan, host_values(weight), int(self.indptr[0]))
         return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
 
     def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
@@ -326,7 +327,7 @@ class LocalGraph(OfRanks):
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
         world = self.world
         with raise_on_all_ranks(world, "plan the messages"):
-            check_edges(self)
+            check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
         row_counts = mine.receive_from.counts(world.size)
         pairs = np.zeros((world.size, 2), dtype=np.int64)

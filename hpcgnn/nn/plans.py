@@ -58,7 +58,7 @@ def plan_of(
         return graph.plan(strategy, weighted=weighted), None
     world, node = graph.world, graph.world.on_my_node()
     with raise_on_all_ranks(world, "plan the messages"):
-        check_edges(graph)
+        check_edges(graph.indptr, graph.indices, graph.num_nodes, graph.meta.num_nodes)
     built = build_node_plan(world, node, messages.placement, graph.node_offsets, graph.indptr, graph.indices, strategy)
     memories = [NodeMemory(world, node, route.written, route.arrived) for route in (built.forward, built.backward)]
     try:

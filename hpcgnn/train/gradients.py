@@ -141,7 +141,7 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     ):
         if ranks:
             gradient = piece.view_as(parameter).to(parameter.dtype, copy=True)
-            gradient.version_of_sum = gradient._version  # type: ignore[attr-defined]
+            gradient.version_of_sum = gradient._version
             parameter.grad = gradient
 
 
