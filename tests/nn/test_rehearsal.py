@@ -156,6 +156,10 @@ def unchanged(model, x, edge_index):
 
 
 USES_OF_OWN_NODES = {
+    "all rows": lambda self, x, edges: x[: x.size(0)],
+    "weights of another type": lambda self, x, edges: pyg.LGConv(normalize=False)(
+        x, edges, utils.degree(edges[1], x.size(0))[edges[1]]
+    ),
     "degrees of sources": lambda self, x, edges: x * utils.degree(edges[0], x.size(0))[:, None],
     "rows of sources": lambda self, x, edges: x + utils.scatter(x[edges[0]], edges[1], 0, x.size(0)),
     "degrees of both ends": lambda self, x, edges: self.second.lin_l(x).new_zeros(()) + weighted(x, edges),

@@ -131,7 +131,7 @@ def _propagate(
     weight = None if weight_name is None else given[weight_name]
     dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
     with bridge.mode.inside(edge_index):
-        x, weight = widened(x), None if weight is None else widened(weight)
+        x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
         flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
         operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
         z = operator(flat)
@@ -184,7 +184,7 @@ def _with_halo(
                 from_sources & given.keys()
             ):  # in the same order on all ranks, because each is an exchange
                 if given[name] is not None:
-                    given[name] = _sources_extended(given[name], number, bridge, layer.node_dim)
+                    given[name] = _sources_extended(given[name], number, bridge, layer, name)
             result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
             result = result if edge_index.shape[1] else _tied(result, given)
     finally:
@@ -222,10 +222,16 @@ def _padded_alike(
     return original(x, index, *others, **(named | {"max_num_elements": most}))
 
 
-def _sources_extended(value: Any, number: int, bridge: Bridge, node_dim: int) -> tuple[Any, Any]:
+def _sources_extended(value: Any, number: int, bridge: Bridge, layer: MessagePassing, name: str) -> tuple[Any, Any]:
     source, target = value if isinstance(value, (tuple, list)) else (value, value)
     if isinstance(source, torch.Tensor):
-        source = bridge.extended(number, source, node_dim)
+        count, owned = source.shape[layer.node_dim], bridge.graph.num_nodes
+        if count != owned:
+            raise HpcgnnError(
+                f"{type(layer).__name__} cannot be distributed: its {name} has {count} rows, but this rank has {owned} nodes; "
+                "a parameter with a row for each node of the whole graph cannot be divided among ranks"
+            )
+        source = bridge.extended(number, source, layer.node_dim)
     return source, target
 
 

@@ -80,6 +80,7 @@ class Recorder(TorchFunctionMode):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
-        if isinstance(error, Exception) and not isinstance(error, (HpcgnnError, threading.BrokenBarrierError)):
+        refused = isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError))
+        if isinstance(error, Exception) and not refused and not isinstance(error, threading.BrokenBarrierError):
             where = self._inside[0] if self._inside else self._last
             raise PartError(f"{where} raised {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hpcgnn.nn.pyg import rows
-from hpcgnn.nn.pyg.rows import ENDS, NODES, Refused, Role
+from hpcgnn.nn.pyg.rows import NODES, Refused, Role
 
 Found = list[tuple[torch.Tensor, Role]]
 
@@ -48,8 +48,7 @@ def _check_along(name: str, args: Any, kwargs: Any, tensor: torch.Tensor, role: 
         dim = 0 if tensor.dim() in (0, 1, 3) else 1
     dims = range(tensor.dim()) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     along = {one % tensor.dim() for one in dims} if tensor.dim() else set()
-    reverses = name == "flip" and role.kind == ENDS and 0 in along
-    if role.axis not in along and not reverses:
+    if role.axis not in along:
         return
     if role.kind == NODES:
         helper = name.removeprefix("a") if name in ("mean", "sum", "max", "min", "amax", "amin") else None

@@ -250,6 +250,14 @@ class RowMode(TorchFunctionMode):
 
     _on_concat = _on_concatenate = _on_cat
 
+    def _on_flip(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        dims = kwargs.get("dims", args[1:])
+        dims = dims[0] if dims and isinstance(dims[0], (tuple, list)) else dims
+        if found[0][1].kind == ENDS and {0, -2} & {*dims}:
+            raise Refused(f"{where('flip')} makes reversed edges, but a rank has the edges that end at its nodes only")
+        check("flip", args, kwargs, found, self.role)
+        return self._inherit(func(*args, **kwargs), found)
+
     @staticmethod
     def _refuse_reversed() -> None:
         raise Reversed(
@@ -272,7 +280,7 @@ class RowMode(TorchFunctionMode):
         if role.kind == ENDS and before is not None:
             return self._ends(func, args, before, role)
         if isinstance(at, slice):
-            if at != slice(None):
+            if not _is_all(at, role.kind):
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
             return self.mark(func(*args), role.kind, axis)
         if isinstance(at, torch.Tensor):
@@ -321,6 +329,8 @@ class RowMode(TorchFunctionMode):
         out, dim, index = given["input"], given["dim"], given["index"]
         src = given.get("src", given.get("source"))
         of = self.role(index)
+        if of is not None and of.kind in (NODES, EDGES):  # a row of the result is that of a group, such as a type
+            return func(*args, **kwargs)
         if of is None or of.kind != SOURCES:
             return self.mark(func(*args, **kwargs), NODES, dim % out.dim())
         name = rows.name_of(func)
@@ -361,6 +371,13 @@ class RowMode(TorchFunctionMode):
         if found[0][1].kind != DESTINATIONS:
             raise Refused(f"{where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
         return self.mark(func(*args, **kwargs), NODES)
+
+
+def _is_all(at: slice, kind: str) -> bool:
+    """Return whether a slice of rows of this kind is ``[:]``, or ``[:n]`` with their number n."""
+    of_stop = getattr(at.stop, "kind", None)  # of a Count
+    is_whole = at.stop is None or of_stop == (NODES if kind == NODES else EDGES)
+    return is_whole and at.start in (None, 0) and at.step in (None, 1)
 
 
 def _of_edges(kind: str) -> str:

@@ -102,6 +102,8 @@ def _refusing(name: str) -> Any:
             alike = True  # compared with an object of another type, as in a search
         if not alike and called_by() == "user":
             refuse_count(self)
+        if not alike and is_called_in("edge_index_to_vector"):  # of PyG's negative sampling, which draws by numpy
+            raise Refused(f"negative_sampling {place()} draws from all nodes, of which a rank has its own only")
         return plain(self, *others)
 
     return method
