@@ -6,9 +6,12 @@ import math
 import numbers
 import os
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcgnn.errors import WrongTypeError, WrongValueError, quoted
+
+if TYPE_CHECKING:
+    import torch
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # the limits of Linux, in bytes
 

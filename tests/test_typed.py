@@ -93,7 +93,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
     path.write_text('{"epoch": 1}', encoding="utf-8-sig")
     assert read_json(path, Line).epoch == 1
     path.write_text('{"epoch": 1}', encoding="utf-16")
-    with pytest.raises(HpcgnnError, match="cannot read .*file: it is in UTF-16, not in UTF-8: save it as UTF-8"):
+    with pytest.raises(HpcgnnError, match=r"cannot read .*file: it is in UTF-16, not in UTF-8: save it as UTF-8"):
         read_json(path, Line)
 
 

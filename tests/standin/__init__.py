@@ -37,6 +37,7 @@ class _Module(ModuleType):
     current_device = staticmethod(lambda: 0)
     _is_in_bad_fork = staticmethod(lambda: False)
     manual_seed_all = staticmethod(lambda seed: None)
+    get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])  # torch.utils.checkpoint asks for it
 
 
 if torch.cuda.is_available():  # with another type of devices, autograd would not see the GPU any more

@@ -57,7 +57,8 @@ class Bridge:
         self._halo: Aggregator | None = None
         self._num_plans = 0
         self.drops = True  # whether F.dropout does something
-        self._draws = (-1, 0, 0)  # epoch, number of the pass in it, number of masks drawn in the pass
+        self._pass = -1, 0  # epoch, and number of the pass in it
+        self._draws = {True: 0, False: 0}  # masks drawn in the pass, in layers and outside of them
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
@@ -78,20 +79,24 @@ class Bridge:
         self.mode.forget()
         self.mode.mark(self.graph.edge_index, ENDS, 1, of_graph=True)
         epoch = self.messages.current_pass.epoch
-        epoch_before, number, _ = self._draws
-        self._draws = epoch, number + 1 if epoch == epoch_before else 0, 0
+        epoch_before, number = self._pass
+        self._pass = epoch, number + 1 if epoch == epoch_before else 0
+        self._draws = {True: 0, False: 0}
 
-    def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None) -> torch.Tensor:
-        """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None."""
+    def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None, *, in_layer: bool) -> torch.Tensor:
+        """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None. in_layer: whether a layer
+        computes messages.
+        """
         if not self.drops:
             return x
-        epoch, number, draw = self._draws
-        self._draws = epoch, number, draw + 1
+        epoch, number = self._pass
+        draw = self._draws[in_layer]  # counted apart: layers leave out their dropout on ranks without edges
+        self._draws[in_layer] += 1
         # A checkpoint repeats this in the backward pass, with the states of torch's generators that there were.
         if ids is None or rate >= 1 or _is_checkpointed():
             return torch.nn.functional.dropout(x, rate)
         keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
-        drop = KeyedDropout(keys, derive_key(number, draw), rate, self.backend)
+        drop = KeyedDropout(keys, derive_key(number, in_layer, draw), rate, self.backend)
         return drop(widened(x).reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape).to(x.dtype)
 
     # -- methods for layers -------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ def _in_float32(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
     @functools.wraps(forward)
     def wide(norm: torch.nn.Module, x: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return forward(norm, x, *others, **named)
         with torch.autocast(x.device.type, enabled=False):
             return forward(norm, widened(x), *others, **named).to(x.dtype)
 

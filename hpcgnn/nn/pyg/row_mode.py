@@ -25,13 +25,11 @@ from hpcgnn.nn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, C
 class RowMode(TorchFunctionMode):
     """The roles of the tensors of one call. It is entered anew for each call.
 
-    owned: number of owned nodes, n. halo: the exchange of rows of halo nodes. drop: replaces ``F.dropout(x, p)``, given the
-    original ids of its rows, or None where they are unknown.
+    owned: number of owned nodes, n. halo: the exchange of rows of halo nodes. drop: replaces ``F.dropout(x, p)``, given
+    the original ids of its rows, or None, and whether a layer computes messages.
     """
 
-    def __init__(
-        self, owned: int, halo: HaloRows, drop: Callable[[torch.Tensor, float, torch.Tensor | None], torch.Tensor]
-    ) -> None:
+    def __init__(self, owned: int, halo: HaloRows, drop: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self._owned, self._halo, self._drop = owned, halo, drop
         self._roles: dict[int, tuple[weakref.ref[torch.Tensor], Role]] = {}
@@ -153,7 +151,7 @@ class RowMode(TorchFunctionMode):
                     ids = self._halo.original_ids[: self._owned]
                 elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
                     ids = edge_ids(*self._halo.original_ids[self._edges.flip(0)])
-                result = self._drop(x, given.get("p", 0.5), ids)
+                result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
                 result = x.copy_(result) if given.get("inplace") else result
             return result if role is None else self.mark(result, role.kind, role.axis)
         return self._inherit(func(*args, **kwargs), [(x, role)] if role is not None else [])

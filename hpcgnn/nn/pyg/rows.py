@@ -21,7 +21,7 @@ from hpcgnn.errors import HpcgnnError
 
 NODES, EDGES, ENDS, SOURCES, DESTINATIONS = "nodes", "edges", "ends", "sources", "destinations"
 IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
-_TORCH, _PYG = (str(Path(package.__file__).parent) + "/" for package in (torch, torch_geometric))
+_TORCH, _PYG = (str(Path(package.__path__[0])) + "/" for package in (torch, torch_geometric))
 _OURS = str(Path(__file__).parents[2]) + "/"
 _STANDARD = Path(sysconfig.get_paths()["stdlib"])
 _HERE = tuple(

@@ -167,7 +167,7 @@ class TinyGraph:
         self.dtype = dtype
         self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
         leaves, self._tree = pytree.tree_flatten(call.arguments)
-        self._leaves = [
+        self._leaves: list[tuple[Rows | None, Any]] = [
             (leaf, leaf.draw(generator, dtype, self.edges.shape[1]) if leaf.kind in (NODES, EDGES) else None)
             if isinstance(leaf, Rows)
             else (None, leaf)
