@@ -13,8 +13,8 @@ import torch_geometric
 
 from pyg_zoo import graph
 from pyg_zoo.page import PAGE, Row, page
-from pyg_zoo.run import alone, compare
-from pyg_zoo.specimens import specimens
+from pyg_zoo.run import Outcome, alone, outcomes
+from pyg_zoo.specimens import Specimen, specimens
 
 
 @click.command(
@@ -41,18 +41,19 @@ def zoo(only: tuple[str, ...], *, no_check: bool, parallel: bool) -> None:
     graph.make_files(parallel=parallel)
     rows: list[Row] = []
     for specimen in specimens():
-        if only and not any(word in specimen.code for word in only):
-            continue
-        outcomes = [
-            alone(partial(compare, specimen, ranks, check=not no_check, parallel=parallel)) for ranks in graph.RANKS
-        ]
-        rows.append((specimen, outcomes))
-        if only or not all(outcome.is_right for outcome in outcomes):
-            for ranks, outcome in zip(graph.RANKS, outcomes, strict=True):
-                error = f" {outcome.error:.0e}" if outcome.error else ""
-                click.echo(f"{specimen}, {ranks} ranks: {outcome.kind}{error} {outcome.text}")
-    wrong = [specimen for specimen, outcomes in rows if not all(outcome.is_right for outcome in outcomes)]
+        if not only or any(word in specimen.code for word in only):
+            found = alone(partial(outcomes, specimen, check=not no_check, parallel=parallel))
+            rows.append((specimen, found))
+            if only or not all(outcome.is_right for outcome in found):
+                _tell(specimen, found)
+    wrong = [specimen for specimen, found in rows if not all(outcome.is_right for outcome in found)]
     click.echo(f"{len(rows)} models, {len(wrong)} of them neither equal nor refused")
     if not (only or no_check or parallel or wrong):
         PAGE.write_text(page(rows, torch_geometric.__version__))
     sys.exit(bool(wrong))
+
+
+def _tell(specimen: Specimen, found: list[Outcome]) -> None:
+    for ranks, outcome in zip(graph.RANKS, found, strict=True):
+        error = f" {outcome.error:.0e}" if outcome.error else ""
+        click.echo(f"{specimen}, number of ranks {ranks}: {outcome.kind}{error} {outcome.text}")

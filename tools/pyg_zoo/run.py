@@ -58,6 +58,15 @@ class Pass:
     buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
+def outcomes(specimen: Specimen, *, check: bool = True, parallel: bool = False) -> list[Outcome]:
+    """The outcomes on one rank and on three ranks. Their rehearsals are the same, so a model that one rank has passed has none
+    on three.
+    """
+    first, many = zoo.RANKS
+    on_one = compare(specimen, first, check=check, parallel=parallel)
+    return [on_one, compare(specimen, many, check=check and on_one.kind != EQUAL, parallel=parallel)]
+
+
 def compare(specimen: Specimen, ranks: int, *, check: bool = True, parallel: bool = False) -> Outcome:
     """Run the model on one machine and on ``ranks`` ranks that are threads. check: with the rehearsal."""
     path = zoo.parts_file(ranks, parallel=parallel, weighted="edge_weight" in specimen.takes)
@@ -210,8 +219,8 @@ def _kind(value: Any) -> str:
 # -- a process for each, so that nothing that it does ends the program -----------------------------------------------------
 
 
-def alone(program: Callable[[], Outcome], seconds: float = _ALL_SECONDS) -> Outcome:
-    """The outcome of ``program`` in a process of its own, which is ended after ``seconds``."""
+def alone(program: Callable[[], list[Outcome]], seconds: float = _ALL_SECONDS) -> list[Outcome]:
+    """The outcomes of ``program`` in a process of its own, which is ended after ``seconds``."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -233,7 +242,7 @@ def alone(program: Callable[[], Outcome], seconds: float = _ALL_SECONDS) -> Outc
         said = pipe.read()
     _, status = os.waitpid(child, 0)
     if not ready:
-        return Outcome(HANG, f"nothing after {seconds:.0f} s")
+        return [Outcome(HANG, f"nothing after {seconds:.0f} s")] * len(zoo.RANKS)
     if not said:
-        return Outcome(CRASH, f"the process ended with status {status} (signal {status & 127})")
-    return pickle.loads(said)  # noqa: S301  (what the child has made)
+        return [Outcome(CRASH, f"the process ended by signal {status & 127}")] * len(zoo.RANKS)
+    return pickle.loads(said)  # noqa: S301  (the child has made it)
