@@ -130,7 +130,7 @@ def _propagate(
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
     dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    with bridge.mode.inside(edge_index):
+    with torch._C.DisableTorchFunction():  # nothing in here is the model's
         x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
         flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
         operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
@@ -179,12 +179,11 @@ def _with_halo(
     edge_index = _plain_edges(layer, edge_index)
     own.update(given)
     try:
-        with bridge.mode.inside(edge_index):
-            for name in sorted(
-                from_sources & given.keys()
-            ):  # in the same order on all ranks, because each is an exchange
+        with torch._C.DisableTorchFunction():
+            for name in sorted(from_sources & given.keys()):  # the same order on all ranks: each is an exchange
                 if given[name] is not None:
                     given[name] = _sources_extended(given[name], number, bridge, layer, name)
+        with bridge.mode.inside(edge_index):
             result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
             result = result if edge_index.shape[1] else _tied(result, given)
     finally:

@@ -49,7 +49,7 @@ class Normaliser:
         kept = self._kept.find(edge_index, edge_weight, key)
         if kept is not None:
             return self._marked(kept)
-        with self.bridge.mode.inside(edge_index):
+        with torch._C.DisableTorchFunction():
             result = self._gcn_norm(edge_index, edge_weight, improved=improved, loops=add_self_loops, dtype=dtype)
         is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
         return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
@@ -96,7 +96,7 @@ class Normaliser:
         kept = self._kept.find(edge_index, edge_weight, key)
         if kept is not None:
             return self._marked(kept)
-        with self.bridge.mode.inside(edge_index):
+        with torch._C.DisableTorchFunction():
             edges, weight = self._laplacian(edge_index, edge_weight, normalization, dtype)
             if largest is None:
                 mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])

@@ -34,10 +34,13 @@ def _in_float32(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
     @functools.wraps(forward)
     def wide(norm: torch.nn.Module, x: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
-        if not torch.is_autocast_enabled(x.device.type):
-            return forward(norm, x, *others, **named)
-        with torch.autocast(x.device.type, enabled=False):
-            return forward(norm, widened(x), *others, **named).to(x.dtype)
+        with torch._C.DisableTorchFunction():  # nothing in here is the model's
+            if torch.is_autocast_enabled(x.device.type):
+                with torch.autocast(x.device.type, enabled=False):
+                    y = forward(norm, widened(x), *others, **named).to(x.dtype)
+            else:
+                y = forward(norm, x, *others, **named)
+        return y.view_as(x)  # so that its rows are known
 
     return wide
 

@@ -85,7 +85,10 @@ class RowMode(TorchFunctionMode):
             return self._dropped(func, args, kwargs)
         if self._edges is not None:
             return func(*args, **kwargs)
-        name, found = rows.name_of(func), self._found(args, kwargs)
+        name = rows.name_of(func)
+        if name in rows.PASSIVE:
+            return func(*args, **kwargs)
+        found = self._found(args, kwargs)
         if name in rows.ARITHMETIC:
             args = self._counted(name, args, kwargs)
         if name in rows.FACTORIES:

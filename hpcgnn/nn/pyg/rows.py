@@ -7,6 +7,7 @@ or by the number of its rows, so all ranks decide alike.
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# Attributes that say nothing of rows.
+PASSIVE = _words(
+    "dtype device layout requires_grad is_cpu is_cuda is_leaf grad_fn dim ndim is_floating_point data_ptr version"
+)
 # Functions that combine values along a dimension: the place of the dimension among the arguments, and its default. None
 # stands for all dimensions.
 ALONG: dict[str, tuple[int, int | None]] = {
@@ -142,6 +147,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor.as_subclass(torch.Tensor)
 
 
+@functools.lru_cache(4096)
 def name_of(function: Any) -> str:
     """The name of a torch function, of an operator or of a tensor's attribute, without underscores around it."""
     name = getattr(function, "__name__", str(function))
