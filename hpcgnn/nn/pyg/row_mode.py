@@ -206,6 +206,23 @@ class RowMode(TorchFunctionMode):
     _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _transposed
     _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
 
+    def _on_view(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        role, result = found[0][1], func(*args, **kwargs)
+        sizes = kwargs.get("shape", kwargs.get("size", args[1:]))
+        sizes = sizes[0] if sizes and isinstance(sizes[0], (tuple, list)) else sizes
+        if role.axis == 0 and sizes and (isinstance(sizes[0], Count) or sizes[0] == -1):
+            return self.mark(result, role.kind)  # also where a node has several rows of the result
+        return self._inherit(result, found)
+
+    _on_reshape = _on_view
+
+    def _on_flatten(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+        role, result = found[0][1], func(*args, **kwargs)
+        first = kwargs.get("start_dim", args[1] if len(args) > 1 else 0)
+        return self.mark(result, role.kind, role.axis if first > role.axis else 0)
+
+    _on_ravel = _on_flatten
+
     def _on_unsqueeze(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         tensor, role = found[0]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % (tensor.dim() + 1)
@@ -281,12 +298,12 @@ class RowMode(TorchFunctionMode):
         if role.kind == ENDS and before is not None:
             return self._ends(func, args, before, role)
         if isinstance(at, slice):
-            if not _is_all(at, role.kind):
+            if not _is_all(at, role.kind) and rows.called_by() == "user":
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
             return self.mark(func(*args), role.kind, axis)
         if isinstance(at, torch.Tensor):
             return self._picked(lambda wide: func(wide, key), tensor, role, at, axis)
-        if isinstance(at, int):
+        if isinstance(at, int) and rows.called_by() == "user":
             raise Refused(f"a line {rows.place()} takes row {at} of the {role.kind}, but a rank has its own only")
         return func(*args)
 

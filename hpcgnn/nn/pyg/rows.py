@@ -48,11 +48,14 @@ ALONG: dict[str, tuple[int, int | None]] = {
         ),
         (1, None),
     ),
-    **dict.fromkeys(_words("unique unique_consecutive histc bincount trace item tolist numpy"), (9, None)),
-    **dict.fromkeys(_words("norm vector_norm quantile nanquantile roll"), (2, None)),
-    **dict.fromkeys(_words("sort argsort msort"), (1, -1)),
+    **dict.fromkeys(
+        _words("unique unique_consecutive histc bincount trace item tolist numpy array cov corrcoef linalg_qr"),
+        (9, None),
+    ),
+    **dict.fromkeys(_words("norm linalg_norm linalg_vector_norm quantile nanquantile roll"), (2, None)),
+    **dict.fromkeys(_words("sort argsort"), (1, -1)),
     **dict.fromkeys(_words("topk kthvalue diff renorm"), (2, -1)),
-    **dict.fromkeys(_words("batch_norm instance_norm"), (99, 0)),
+    **dict.fromkeys(_words("batch_norm instance_norm msort"), (99, 0)),
     "normalize": (2, 1),
     "gumbel_softmax": (4, -1),
 }
