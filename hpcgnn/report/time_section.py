@@ -36,7 +36,9 @@ def time_section(run: Run) -> Section:
         )
     )
     header = ("phase", "slowest rank", "mean over ranks", "share of the mean epoch", "slowest / mean")
-    notes = ("Means over all epochs but the first. The slowest rank may differ between phases, so the column does not add up.",)
+    notes = (
+        "Means over all epochs but the first. The slowest rank may differ between phases, so the column does not add up.",
+    )
     table = Table("An epoch by phase", header, tuple(rows), notes)
     shown = [name for name, values in means.items() if any(values)]
     if not shown:

@@ -13,7 +13,10 @@ from hpcgnn.study.axes import CombinationError
 from hpcgnn.study.formulas import filled, names_in
 from hpcgnn.study.records import short_hash
 
-_TEXTS, _FLAGS = ("source", "split", "features", "labels"), ("undirected", "self_loops", "row_normalise", "drop_duplicates")
+_TEXTS, _FLAGS = (
+    ("source", "split", "features", "labels"),
+    ("undirected", "self_loops", "row_normalise", "drop_duplicates"),
+)
 DATA = "$DATA"  # stands in a source for the folder of `--data`, so that no result depends on the place of the files
 _SOURCE = re.compile(r"[a-z]+:.+|digits")
 

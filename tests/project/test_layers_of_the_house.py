@@ -17,7 +17,19 @@ from hpcgnn.host import index_array
 PACKAGE = ROOT / "hpcgnn"
 MODULES = modules("hpcgnn")
 FLOORS = [
-    {"bit_widths", "byte_sink", "compiled", "errors", "footprint", "host", "lazy", "memory", "processor", "stop", "version"},
+    {
+        "bit_widths",
+        "byte_sink",
+        "compiled",
+        "errors",
+        "footprint",
+        "host",
+        "lazy",
+        "memory",
+        "processor",
+        "stop",
+        "version",
+    },
     {"arguments", "devices", "registry", "typed", "whole_file"},
     {"settings"},
     {"kernels", "plan"},
