@@ -1,4 +1,4 @@
-"""Reading of lines of text files, compressed or not, in blocks of bounded size."""
+"""Reading of files that may be compressed, and of lines of text files in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from hpcgnn.data.signatures import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
 from hpcgnn.errors import HpcgnnError
@@ -16,11 +16,11 @@ _FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
 _MODULES = {GZIP: "gzip", BZIP2: "bz2", XZ: "lzma"}  # imported on use: a Python may be built without the last two
 
 
-def open_text(path: Path) -> TextIO:
-    """Open ``path`` for reading as text in UTF-8, with or without a byte order mark, plain or compressed by gzip, bzip2 or xz.
+def open_unpacked(path: Path) -> Any:
+    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz, whatever its name is.
 
     Raises:
-        HpcgnnError: for text in UTF-16, and for files that another program has compressed.
+        HpcgnnError: for files that another program has compressed.
     """
     for signature, (name, command) in OTHER_COMPRESSED.items():
         if begins_with(path, signature):
@@ -28,7 +28,16 @@ def open_text(path: Path) -> TextIO:
                 f"{path} is compressed by {name}: unpack it first (`{command} FILE`), or compress it by gzip"
             )
     module = next((name for signature, name in _MODULES.items() if begins_with(path, signature)), "io")
-    stream = import_module(module).open(path, "rb")
+    return import_module(module).open(path, "rb")
+
+
+def open_text(path: Path) -> TextIO:
+    """Open ``path`` for reading as text in UTF-8, with or without a byte order mark, compressed or not.
+
+    Raises:
+        HpcgnnError: for text in UTF-16, and for files that another program has compressed.
+    """
+    stream = open_unpacked(path)
     try:
         first = stream.peek(len(UTF8_MARK))
         if first.startswith(UTF16_MARKS):

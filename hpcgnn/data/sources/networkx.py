@@ -1,6 +1,7 @@
 """Graphs of networkx: in memory, and from GraphML files.
 
-graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  is read by networkx; x may be several keys, each of which is a column
+graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  is read by networkx, also compressed; x may be several keys, each of which is a
+                                           column
 
 Nodes are numbered in networkx's order. Its other formats are not read: they are pickles, which can run code, or have only edges,
 for which there is edgelist:FILE.
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 import numpy as np
 
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.data.sources.base import ArraySource, existing_file, reading
+from hpcgnn.data.sources.lines import open_unpacked
 from hpcgnn.data.sources.spec import Spec
 from hpcgnn.errors import HpcgnnError, quoted
 
@@ -34,17 +36,19 @@ def open_graphml(spec: Spec, folder: Path) -> ArraySource:
     y, weight = spec.take("y") or Y, spec.take("weight") or WEIGHT
     with reading(path, "GraphML"):
         try:
-            _check_graphml(path)
-            graph = nx.read_graphml(path)
+            with open_unpacked(path) as file:
+                _check_graphml(file, path)
+            with open_unpacked(path) as file:
+                graph = nx.read_graphml(file)
         except (ParseError, nx.NetworkXError, SyntaxError, TypeError, AttributeError) as error:
             raise ValueError(str(error)) from error
     return graph_source(graph, str(path), x=x if len(x) > 1 else x[0], y=y, weight=weight)
 
 
-def _check_graphml(path: Path) -> None:
+def _check_graphml(file: IO[bytes], path: Path) -> None:
     """Refuse what networkx would leave out without a word: further graphs, and defaults of keys for both nodes and edges."""
     graphs, parents = 0, list[Element]()
-    for event, element in iterparse(path, ("start", "end")):  # noqa: S314 - networkx parses the file in the same way
+    for event, element in iterparse(file, ("start", "end")):  # noqa: S314 - networkx parses the file in the same way
         tag = element.tag.rpartition("}")[2]
         if event == "start":
             # networkx reads the nodes of the groups that the yEd editor writes, but no other nested graphs
@@ -54,7 +58,7 @@ def _check_graphml(path: Path) -> None:
             continue
         parents.pop()
         has_default = any(child.tag.rpartition("}")[2] == "default" for child in element)
-        if tag == "key" and has_default and element.get("for") not in ("node", "edge", "graph"):
+        if tag == "key" and has_default and element.get("for") in (None, "all"):
             raise HpcgnnError(
                 f"{path}: key {quoted(element.get('attr.name'))} has a default for both nodes and edges: write two keys, one "
                 'with for="node" and one with for="edge"'
