@@ -12,6 +12,9 @@ T = TypeVar("T")
 class OfRanks:
     """An object of one rank, which copies of the objects that hold it share, and which cannot be saved."""
 
+    def __copy__(self: T) -> T:
+        return self
+
     def __deepcopy__(self: T, memo: dict[int, Any]) -> T:
         return self
 

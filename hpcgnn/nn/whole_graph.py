@@ -150,7 +150,8 @@ def mean_loss(values: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
         graph: this rank's part, as ``hpcgnn.load`` returns it.
 
     Returns:
-        A tensor () with the mean over the values of all ranks, the same on all ranks.
+        A tensor () with the mean over the values of all ranks, of their type or, for integers and bool, torch's default type.
+        The same on all ranks.
 
     Raises:
         HpcgnnError: if ``values`` is a single number, which is a mean or a sum already; on every rank, if no rank has a value.
@@ -173,7 +174,7 @@ class _MeanLoss(torch.autograd.Function):
         total, count = world.allreduce(mine, what="the mean of losses").unbind()
         _check_any("mean_loss", float(count))
         ctx.shape, ctx.count = values.shape, float(count)
-        return (total / count).to(values.dtype)
+        return (total / count).to(values.dtype if values.is_floating_point() else torch.get_default_dtype())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:

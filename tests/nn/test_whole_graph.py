@@ -78,11 +78,13 @@ def test_rows_may_be_of_some_nodes_and_of_other_types(tmp_path: Path) -> None:
             hpcgnn.min(graph.original_ids.to(torch.uint8), graph),
             hpcgnn.max(poisoned, graph).isnan(),
             hpcgnn.mean(mask, graph),
+            hpcgnn.mean_loss(mask, graph),
+            hpcgnn.mean_loss(mask.long(), graph),
         ]
 
     wanted = [torch.from_numpy(ARRAYS.x)[TRAIN].mean(0), TRAIN.sum(), LABELS.max(), torch.tensor(0, dtype=torch.uint8)]
     for found in on_parts(tmp_path, use):
-        torch.testing.assert_close(found, [*wanted, torch.tensor(True), TRAIN.float().mean()])
+        torch.testing.assert_close(found, [*wanted, torch.tensor(True), *[TRAIN.float().mean()] * 3])
 
 
 class Virtual(nn.Module):
@@ -174,5 +176,10 @@ def test_a_graph_is_shared_by_copies_and_is_not_saved(tmp_path: Path) -> None:
     graph = small_graphs.on_ranks(one_rank(), ARRAYS, tmp_path / "parts.h5")
     model = Virtual(graph)
     assert copy.deepcopy(model).graph is graph
+    other = copy.copy(graph)
+    other.y = None
+    assert graph.y is not None
+    assert other.features is graph.features
+    assert copy.copy(other.world) is graph.world
     with pytest.raises(HpcgnnError, match="keep it outside of the model"):
         torch.save(model, tmp_path / "model.pt")
