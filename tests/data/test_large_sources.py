@@ -231,6 +231,32 @@ def test_parquet_with_other_names(tmp_path, arcs):
     assert re.search(columns, notes_of(source, tmp_path)[0])
 
 
+def test_the_names_of_parquet_columns_are_compared_exactly_first(tmp_path, arcs):
+    ones = np.ones(5000)
+    columns = {
+        "Source": arcs[:, 1],
+        "source": arcs[:, 0],
+        "u": arcs[:, 1],
+        "Target": arcs[:, 1],
+        "W": 2 * ones,
+        "w": ones,
+    }
+    meta, edges, *_ = converted(write_parquet(tmp_path / "edges.parquet", columns), tmp_path)
+    assert weighted(edges) == weighted(np.column_stack([arcs, ones]))
+    columns = {"source": arcs[:, 0], "target": arcs[:, 1], "w": ["word"] * 5000}
+    source = write_parquet(tmp_path / "edges.parquet", columns)
+    meta, edges, *_ = converted(source, tmp_path)
+    assert not meta.weighted
+    assert pairs(edges) == pairs(arcs)
+    assert notes_of(source, tmp_path)[0].endswith("not read: column 'w'")
+    check_refused(
+        f"{source}?weight=w", tmp_path, "column w is of string, but it should be of whole numbers or of float32"
+    )
+    check_refused(
+        f"{source}?source=source&target=source", tmp_path, "one column cannot be two of source, target and weight"
+    )
+
+
 def test_parquet_that_is_wrong(tmp_path, arcs):
     path = tmp_path / "edges.parquet"
     source = write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1].astype(float)})

@@ -315,6 +315,11 @@ REFUSED = {
     "edgelist?source=a": [("0 1\n", "has no line that names its columns, so leave source= out")],
     "edgelist?weight=a": [("src dst\n0 1\n", "has no column 'a'; it has src, dst")],
     "edgelist?weight=src": [("src dst\n0 1\n", "one column cannot be two of source, target and weight")],
+    "edgelist?source=src&target=src": [
+        ("src dst\n0 1\n", "one column cannot be two of source, target and weight"),
+        ("# src dst\n0 1\n", "one column cannot be two of source, target and weight"),
+        ("# of src\n# edges from src to dst\n0 1\n", "has no line that names its columns"),
+    ],
     "edgelist?nodes=3": [("0 1\n1 4\n", "edge 1 is 1 -> 4, but node ids run from 0 to 2")],
 }
 

@@ -66,7 +66,7 @@ def find_columns(line: str, comment: str, asked: Mapping[str, str | None], path:
     delimiter = "," if "," in line else None
     fields = split_fields(line, delimiter)
     has_header = not any(map(is_number, fields))
-    names = fields if has_header else _names_in_comment(comment, len(fields), delimiter, asked)
+    names = fields if has_header else _names_in_comment(comment, len(fields), delimiter, asked, path)
     if not names:
         if wanted := [role for role, name in asked.items() if name is not None]:
             raise HpcgnnError(f"{path} has no line that names its columns, so leave {wanted[0]}= out")
@@ -79,28 +79,39 @@ def find_columns(line: str, comment: str, asked: Mapping[str, str | None], path:
     return EdgeColumns(_roles(names, asked, path), delimiter, tuple(names), has_header)
 
 
-def _names_in_comment(comment: str, count: int, delimiter: str | None, asked: Mapping[str, str | None]) -> list[str]:
+def _names_in_comment(
+    comment: str, count: int, delimiter: str | None, asked: Mapping[str, str | None], path: Path
+) -> list[str]:
     """The names in a comment that has ``count`` words, of which two are known to be source and target; else an empty list."""
     names = split_fields(comment.lstrip("#%"), delimiter)
-    found = columns_by_name(names, asked)
-    return names if len(names) == count and SOURCE in found and TARGET in found else []
+    if len(names) != count:
+        return []
+    found = columns_by_name(names, asked, path)
+    return names if SOURCE in found and TARGET in found else []
 
 
-def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None]) -> dict[str, int]:
-    """The place of each role whose column has the name that the user asks for, or one of the usual names."""
-    plain = [re.sub("[^a-z0-9]", "", name.lower()) for name in names]
+def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path: Path) -> dict[str, int]:
+    """The place of each role whose column has the name that the user asks for, or one of the usual names: written as it is, or
+    else with other letters. Raises HpcgnnError where a column would have two roles."""
+    exact, plain = list(names), [re.sub("[^a-z0-9]", "", name.lower()) for name in names]
     found: dict[str, int] = {}
     for role in ROLES:
         own = asked.get(role)
-        wanted, among = (USUAL_NAMES[role], plain) if own is None else ((own,), list(names))
-        name = next((each for each in wanted if each in among), None)
-        if name is not None:
-            found[role] = among.index(name)
+        tried = (
+            ((own, exact),)
+            if own is not None
+            else ((name, among) for name in USUAL_NAMES[role] for among in (exact, plain))
+        )
+        place = next((among.index(name) for name, among in tried if name in among), None)
+        if place is not None:
+            found[role] = place
+    if len(set(found.values())) < len(found):
+        raise HpcgnnError(f"{path}: one column cannot be two of source, target and weight")
     return found
 
 
 def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tuple[str, ...]:
-    found = columns_by_name(names, asked)
+    found = columns_by_name(names, asked, path)
     told = ", ".join(name or "(no name)" for name in names)
     for role, name in asked.items():
         if name is not None and role not in found:
@@ -115,8 +126,6 @@ def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tup
             f"{path} has the columns {told}, and none of them is known to be the {missing[0]} of edges: name it with "
             f"?{missing[0]}=COLUMN"
         )
-    if len(set(found.values())) < len(found):
-        raise HpcgnnError(f"{path}: one column cannot be two of source, target and weight")
     return roles_in_order(found, len(names))
 
 

@@ -93,7 +93,9 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tupl
     HpcgnnError for columns of wrong types."""
     from pyarrow import types
 
-    found = columns_by_name(schema.names, asked)
+    found = columns_by_name(schema.names, asked, path)
+    if WEIGHT in found and asked.get(WEIGHT) is None and _is_text(schema.field(found[WEIGHT]).type):
+        del found[WEIGHT]  # words that a usual name was given to; the note lists them among what is not read
     for role, name in asked.items():
         if role not in found and (role != WEIGHT or name is not None):
             wanted = (
@@ -112,6 +114,12 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tupl
     roles = roles_in_order(found, len(schema.names))
     names = tuple(schema.names[found[role]] for role in ROLES if role in found)
     return names, EdgeColumns(roles, ",", tuple(schema.names)).note()
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind))
 
 
 def _largest_told(metadata: Any, columns: tuple[str, ...]) -> int | None:
