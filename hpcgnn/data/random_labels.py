@@ -10,7 +10,7 @@ import numpy as np
 from hpcgnn.data.edges import EdgeChunk
 from hpcgnn.data.random_kernels import draws, key_for
 from hpcgnn.data.schema import SINGLE_LABEL
-from hpcgnn.data.sources.base import CHUNK_EDGES, Rows, Source
+from hpcgnn.data.sources.base import CHUNK_EDGES, ArraySource, Rows, Source
 from hpcgnn.errors import HpcgnnError
 
 _LABELS = 41  # number of this use of a seed
@@ -45,7 +45,8 @@ class RandomLabels:
             raise HpcgnnError(
                 f"--labels random:{rule.classes} asks for more classes than {where} has nodes, {graph.info.num_nodes:,}"
             )
-        self._graph, self._classes, self._key = graph, rule.classes, key_for(rule.seed, _LABELS)
+        self._graph = graph.without_labels() if isinstance(graph, ArraySource) else graph
+        self._classes, self._key = rule.classes, key_for(rule.seed, _LABELS)
         self.info = replace(
             graph.info,
             task=SINGLE_LABEL,

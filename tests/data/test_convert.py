@@ -104,6 +104,15 @@ def test_random_labels_make_a_graph_trainable(tmp_path, monkeypatch):
     assert not np.array_equal(converted(source, tmp_path, labels="random:4,8")[-2], y)
 
 
+def test_random_labels_are_for_nodes_whose_own_labels_are_unknown_too(tmp_path):
+    y = np.where(np.arange(6)[:, None] == 1, np.nan, np.eye(2)[np.arange(6) % 2])
+    source = save(tmp_path / "g.npz", y=y)
+    check_refused(source, tmp_path, "node 1 is in train_mask but has no label")
+    *_, y, masks = converted(source, tmp_path, labels="random:3")
+    assert y.min() >= 0
+    assert masks["train_mask"].tolist() == [True, True, True, False, False, False]
+
+
 def test_random_labels_replace_others_and_keep_masks(tmp_path):
     _, _, x, y, masks = converted(save(tmp_path / "g.npz", y=None), tmp_path, labels="random:6")
     assert np.unique(y).size < 6, "a class without a node is no mistake here"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -168,6 +169,13 @@ class ArraySource:
                 node = first + int(np.argmax(mask & self._unknown[first:last]))
                 raise HpcgnnError(f"{self._where}: node {node} is in {name} but has no label: its row of y is NaN")
         return found
+
+    def without_labels(self) -> ArraySource:
+        """This source for labels from elsewhere: nodes whose own label is unknown may be in its masks."""
+        other = copy.copy(self)
+        other._y = other._unknown = None
+        other.info = replace(self.info, task=NO_TASK, num_classes=0)
+        return other
 
 
 def existing_file(name: str, kind: str) -> Path:
