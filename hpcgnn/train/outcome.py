@@ -82,8 +82,7 @@ def judge(summary: dict[str, Any], rank: int) -> None:
     if without:
         _LOG.warning("%d of %d epochs had no loss, and changed no weight, because %s", without, epochs, reason)
     if decrease is not None and epochs >= _ENOUGH_EPOCHS and decrease < _LEAST_DECREASE:
+        least = f"has fallen by {100 * decrease:.1f} %" if decrease > 0 else "was never below that of the first one"
         _LOG.warning(
-            "the loss has hardly moved: in %d epochs it has fallen by %.1f %% (look at the features, --lr and the labels)",
-            epochs,
-            100 * decrease,
+            "the loss has hardly fallen: in %d epochs it %s (look at the features, --lr and the labels)", epochs, least
         )

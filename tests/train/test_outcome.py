@@ -97,7 +97,10 @@ def test_a_loss_that_hardly_moves_is_told_and_features_that_no_norm_can_square(t
     assert found[0]["loss_decrease"] < 0.001
     first, last = said()
     assert first.startswith(f"{tmp_path}/parts.h5 has features of up to")
-    assert last.startswith("the loss has hardly moved: in 10 epochs it has fallen by 0.0 %")
+    assert last.startswith("the loss has hardly fallen: in 10 epochs it has fallen by 0.0 %")
+    judge(found[0] | {"loss_decrease": 0.0}, 0)
+    (rose,) = said()
+    assert rose.startswith("the loss has hardly fallen: in 10 epochs it was never below that of the first one (look")
     judge(found[0] | {"epochs": 9}, 0)
     judge(found[0] | {"loss_decrease": 0.03}, 0)
     judge(found[0] | {"loss_decrease": None}, 0)
