@@ -296,6 +296,11 @@ MASKS_IN_OTHER_FORMS = {
         ALL,
     ),
     "numbers of all nodes": ({"train_idx": np.arange(5), "val_idx": np.array([], int)}, "", ([0, 1, 2, 3, 4], [], [])),
+    "values by the name of numbers": (
+        {"train_idx": np.arange(6) < 3, "val_idx": np.arange(6) == 3, "test_idx": np.arange(6) == 4},
+        "",
+        ALL,
+    ),
     "nodes first": ({name: masks.T for name, masks in SPLITS.items()}, "", ALL),
     "nodes first, second split": ({name: masks.T for name, masks in SPLITS.items()}, "?split=1", OTHERS),
     "nodes first, with s": ({f"{name}s": masks.T for name, masks in SPLITS.items()}, "?split=1", OTHERS),

@@ -132,7 +132,10 @@ def test_what_pyg_data_may_not_be(tmp_path, changes, sentence):
 
 
 def test_a_split_that_there_is_not(tmp_path):
-    for column, sentence in ((1, "split=1 was given, but there are 1"), (-1, "mask_column must be a whole number")):
+    for column, sentence in (
+        (1, "split=1 was given, but there is one split, which is split 0"),
+        (-1, "mask_column must be a whole number"),
+    ):
         with pytest.raises(HpcgnnError, match=sentence):
             hpcgnn.from_pyg(directed(), tmp_path / "g.h5", mask_column=column)
 
@@ -331,6 +334,22 @@ def test_what_networkx_would_leave_out_of_graphml_is_refused(tmp_path, old, new,
     require_module("networkx")
     (tmp_path / "g.graphml").write_text(GRAPHML.replace(old, new))
     check_refused(f"graphml:{tmp_path / 'g.graphml'}", tmp_path, sentence)
+
+
+@pytest.mark.parametrize("module", ["gzip", "bz2", "lzma"])
+def test_graphml_may_be_compressed_under_any_name(tmp_path, module):
+    require_module("networkx")
+    for path in (tmp_path / "g.graphml", tmp_path / "g.graphml.gz"):
+        path.write_bytes(pytest.importorskip(module).compress(GRAPHML.encode()))
+        assert converted(f"graphml:{path}", tmp_path)[0].num_nodes == 3
+
+
+@pytest.mark.parametrize("kind", ["port", "endpoint", "hyperedge"])
+def test_defaults_of_what_is_not_read_are_no_mistake(tmp_path, kind):
+    require_module("networkx")
+    key = f'<key id="p" for="{kind}" attr.name="side" attr.type="string"><default>left</default></key><graph '
+    (tmp_path / "g.graphml").write_text(GRAPHML.replace("<graph ", key, 1))
+    assert weighted(converted(f"graphml:{tmp_path / 'g.graphml'}", tmp_path)[1])[0] == (0, 1, 7.0)
 
 
 def test_groups_of_yed_are_read(tmp_path):

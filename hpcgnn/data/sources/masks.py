@@ -2,7 +2,7 @@
 
 train_mask   (N,) bool or 0 and 1;  (N, splits) as in PyG, or (splits, N);  (k,) node numbers
 train_masks  (splits, N) or (N, splits)
-train_idx    (k,) node numbers;  also train_index, and valid_... or val_... for validation
+train_idx    (k,) node numbers, or (N,) bool;  also train_index, and valid_... or val_... for validation
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_masks(
                 is_single = array.ndim == 1 and name != f"{mask}s"
                 (single if is_single else several).setdefault(mask, (name, array))
     if split and not several:
-        raise HpcgnnError(f"{where}: split={split} was given, but there are 1, counted from 0")
+        raise _no_such(split, 1, where)
     masks, notes = {}, []
     for mask in MASKS:
         if mask in several and (split is not None or mask not in single):
@@ -61,17 +61,22 @@ def _column(name: str, array: np.ndarray, num_nodes: int, split: int, where: str
     for axis in (0, 1) if rows_first else (1, 0):
         if array.ndim == 2 and array.shape[1 - axis] == num_nodes:
             if split >= array.shape[axis]:
-                raise HpcgnnError(
-                    f"{where}: split={split} was given, but there are {array.shape[axis]}, counted from 0"
-                )
+                raise _no_such(split, array.shape[axis], where)
             return array.take(split, axis), array.shape[axis]
     wanted = "(splits, nodes) or (nodes, splits)" if rows_first else "(nodes,) or (nodes, splits)"
     raise HpcgnnError(f"{where}: {name} has shape {array.shape}, but it should be {wanted} for {num_nodes} nodes")
 
 
+def _no_such(split: int, count: int, where: str) -> HpcgnnError:
+    found = "there is one split, which is split 0" if count == 1 else f"there are {count} splits, counted from 0"
+    return HpcgnnError(f"{where}: split={split} was given, but {found}")
+
+
 def _single(name: str, array: np.ndarray, num_nodes: int, where: str) -> tuple[np.ndarray, list[str]]:
     """A mask (N,), and a note if it was made from node numbers under the name of a mask."""
-    is_mask = array.size == num_nodes and (array.dtype == np.bool_ or bool(np.isin(array, (0, 1)).all()))
+    if array.dtype == np.bool_ and array.size == num_nodes:
+        return array, []
+    is_mask = array.size == num_nodes and bool(np.isin(array, (0, 1)).all())
     if name in MASKS and (is_mask or array.dtype.kind not in "iu"):
         return array, []  # its shape and type are checked with those of other sources
     mask = mask_of(array, name, num_nodes, where)
