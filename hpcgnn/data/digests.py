@@ -3,12 +3,14 @@
 ``graph.h5`` and ``parts.h5`` have them as attributes (uint64), since version 4:
 
     edges_digest       of (source, destination, weight) of all edges
-    features_digest    of the features of all nodes; the same for sparse and dense, half and full floats of the same values
+    features_digest    of the features of all nodes; the same for sparse and dense, half and full floats of the same bits
     labels_digest      of the labels of all nodes
     splits_digest      of the masks of all nodes
 
 Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of edges, nor
-on the size of the pieces in which the graph is read. Two graphs that differ have the same digest with a probability of 2**-64.
+on the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a probability of about
+2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns of zeros at the end,
+and edges whose weights are all 0 and edges without weights. Floats count by their bits, so -0.0 is not 0.0, though it is equal.
 :mod:`hpcgnn.data.digest_sums` computes them, which takes numba, and this module, which is quick to import, compares them.
 """
 
