@@ -145,6 +145,8 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
     graph = load(parts, world)
+    log = None if str(config.replay) == "none" else config.replay
+    clock = Clock(None if log is None else read_log(world, log, graph.data))
     run = RunFolder(out)
     with raise_on_all_ranks(world, f"prepare the run folder {out}"):
         if graph.features is None:
@@ -168,8 +170,6 @@ def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopReque
         int8=config.int8,
         keep_input_aggregation=config.cache_input_aggregation,
     )
-    log = None if str(config.replay) == "none" else config.replay
-    clock = Clock(None if log is None else read_log(world, log, graph.data))
     trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
     if resume:
         trainer.resume()

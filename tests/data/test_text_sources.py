@@ -315,6 +315,7 @@ REFUSED = {
     "edgelist?source=a": [("0 1\n", "has no line that names its columns, so leave source= out")],
     "edgelist?weight=a": [("src dst\n0 1\n", "has no column 'a'; it has src, dst")],
     "edgelist?weight=src": [("src dst\n0 1\n", "one column cannot be two of source, target and weight")],
+    "edgelist?source=v&target=w": [("v,w\n0,1\n0,x\n", "line 3: '0,x': node id 'x' is not a whole number")],
     "edgelist?source=src&target=src": [
         ("src dst\n0 1\n", "one column cannot be two of source, target and weight"),
         ("# src dst\n0 1\n", "one column cannot be two of source, target and weight"),

@@ -200,6 +200,7 @@ REFUSED = [
 def test_settings_that_cannot_be_end_all_ranks_with_one_sentence(train, tmp_path, flags, sentence):
     assert sentence in refusal(train("run", *flags, check=False))
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert "--replay" not in flags or not (tmp_path / "run").exists()
 
 
 def test_a_wrong_file_of_settings_ends_all_ranks_with_one_sentence(train, tmp_path):

@@ -105,6 +105,8 @@ def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path:
         place = next((among.index(name) for name, among in tried if name in among), None)
         if place is not None:
             found[role] = place
+    if asked.get(WEIGHT) is None and found.get(WEIGHT) in (found.get(SOURCE), found.get(TARGET)):
+        found.pop(WEIGHT, None)  # the user names a column w as an end of edges
     if len(set(found.values())) < len(found):
         raise HpcgnnError(f"{path}: one column cannot be two of source, target and weight")
     return found
