@@ -81,12 +81,6 @@ class LocalGraph(OfRanks):
     _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
 
-    def __copy__(self) -> LocalGraph:
-        """A graph of the same ranks and arrays, whose attributes may be set without a change of this one."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
     @property
     def num_nodes(self) -> int:
         """Number of nodes that this rank owns, n."""

@@ -13,7 +13,10 @@ class OfRanks:
     """An object of one rank, which copies of the objects that hold it share, and which cannot be saved."""
 
     def __copy__(self: T) -> T:
-        return self
+        """An object of the same rank, whose attributes may be set without a change of this one."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __deepcopy__(self: T, memo: dict[int, Any]) -> T:
         return self
