@@ -29,7 +29,7 @@ from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels.rows import cluster
 from hpcgnn.nn.pyg.distribution import distribution_of
 
-RANKS, WIDTH = 3, 9
+RANKS, WIDTH, ALLOWED = 3, 9, "nothing was refused"
 ARRAYS = small_graphs.random_multigraph(seed=5, weighted=True)
 EDGES = torch.from_numpy(ARRAYS.edge_index)
 X, WEIGHT = torch.from_numpy(ARRAYS.x), torch.from_numpy(ARRAYS.weight)
@@ -81,7 +81,7 @@ def refusal(path: Path, use: Callable[[LocalGraph], Any], ranks: int = RANKS) ->
             use(graph)
         except HpcgnnError as error:
             return str(error)
-        return "nothing was refused"
+        return ALLOWED
 
     (sentence,) = set(on_each_rank(path, told, ranks=ranks))
     return sentence
@@ -109,7 +109,7 @@ def test_a_model_is_rehearsed_with_all_arguments_of_its_first_call(tmp_path: Pat
 
         return call
 
-    assert refusal(tmp_path, use("plain"), ranks) == "nothing was refused"
+    assert refusal(tmp_path, use("plain"), ranks) == ALLOWED
     assert "sort (test_calls.py, line 9" in refusal(tmp_path, use("sorted"), ranks)
 
 
@@ -149,6 +149,82 @@ def test_a_branch_of_a_later_epoch_is_refused(tmp_path: Path, change: Callable[.
 def test_a_mean_of_all_nodes_is_refused_with_the_function_to_use(tmp_path: Path) -> None:
     plain = Net(lambda model, x, edges: x - x.mean(0))
     assert "use hpcgnn.mean(x, graph)" in refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph))
+
+
+class OfData(nn.Module):
+    """A model of PyG's that takes the whole data. change: of rows, given (x, data)."""
+
+    def __init__(self, change: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.change, self.layer = change, pyg.SAGEConv(WIDTH, 4)
+
+    def forward(self, data):
+        return self.layer(self.change(data.x, data), data.edge_index)
+
+
+def test_a_model_of_the_graph_itself_is_watched_and_rehearsed(tmp_path: Path) -> None:
+    def use(change: Callable[..., torch.Tensor]) -> str:
+        return refusal(tmp_path, lambda graph: hpcgnn.distribute(OfData(change), graph)(graph))
+
+    assert (
+        use(lambda x, data: x + x.new_zeros(x.shape).index_add_(0, data.edge_index[1], x[data.edge_index[0]]))
+        == ALLOWED
+    )
+    assert "mean (test_calls.py" in use(lambda x, data: x - x.mean(0))
+    assert "gives other values" in use(lambda x, data: x / data.num_nodes)
+
+
+class Optional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = pyg.SAGEConv(WIDTH, 4)
+
+    def forward(self, x, edge_index, places=None):
+        return self.layer(x if places is None else x * (places - places.mean(0)), edge_index)
+
+
+def test_an_argument_that_is_given_later_is_rehearsed_and_watched(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> None:
+        model = hpcgnn.distribute(Optional(), graph)
+        model(graph.x, graph.edge_index)
+        model(graph.x, graph.edge_index, torch.rand(graph.num_nodes, 1))
+
+    assert "mean (test_calls.py" in refusal(tmp_path, use)
+
+
+class TwoSets(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = pyg.GraphConv(WIDTH, 4), pyg.GraphConv(4, 4)
+
+    def forward(self, x, edge_index, others, weights):
+        return self.b(self.a(x, edge_index), others, weights / weights.mean())
+
+
+def test_weights_of_a_second_set_of_edges_are_watched(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> None:
+        others = graph.edge_index[:, ::2].contiguous()
+        hpcgnn.distribute(TwoSets(), graph)(graph.x, graph.edge_index, others, torch.rand(others.shape[1]))
+
+    assert "mean (test_calls.py" in refusal(tmp_path, use)
+
+
+def test_other_methods_than_forward_are_refused(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> None:
+        hpcgnn.distribute(pyg.GAE(pyg.GCNConv(WIDTH, 4)), graph).encode(graph.x, graph.edge_index)
+
+    assert "GCNConv of a distributed model was called outside of a call of the model" in refusal(tmp_path, use)
+
+
+def test_rows_by_number_are_refused(tmp_path: Path) -> None:
+    plain = Net(lambda model, x, edges: x + x[torch.randperm(x.size(0))])
+    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph)(graph.x, graph.edge_index))
+    assert "takes rows by numbers" in sentence
+
+
+def test_a_rank_without_nodes_takes_shapes_with_an_unknown_size(tmp_path: Path) -> None:
+    plain = Net(lambda model, x, edges: x.view(x.size(0), 3, 3).relu().view(x.size(0), -1))
+    assert refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph)(graph.x, graph.edge_index)) == ALLOWED
 
 
 # -- what is right on ranks, too ---------------------------------------------------------------------------------------
@@ -285,13 +361,14 @@ def test_functional_dropout_is_the_same_for_any_number_of_ranks(tmp_path: Path) 
 
 @pytest.mark.mpi
 def test_ranks_with_the_same_seed_draw_different_numbers(mpi_ranks: Callable, tmp_path: Path) -> None:
-    """Also from torch's generator itself, which then goes on alike on all ranks."""
+    """But the same ones where they belong to no row; and torch's generator goes on alike on all ranks."""
     path = small_graphs.in_parts(tmp_path / "parts.h5", ARRAYS, 2)
     (first, after), (second, again) = mpi_ranks(2).run(draws, str(path))
     size = min(len(first), len(second))
     assert size > 10
     assert not np.allclose(first[:size], second[:size])
     assert after == again
+    assert len(set(after)) == 3
 
 
 def test_a_checkpoint_repeats_its_dropout(tmp_path: Path) -> None:

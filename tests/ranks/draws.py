@@ -10,16 +10,21 @@ from hpcgnn.comm import World
 
 
 class Noise(torch.nn.Module):
-    """Random numbers for each node, whatever the arguments."""
+    """Random numbers for each node, whatever the arguments. common: one that belongs to no row."""
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         """Draw (n, 1)."""
+        self.common = float(torch.rand(1)) + float(torch.nn.functional.dropout(torch.ones(64), 0.5).sum())
         return torch.rand(x.size(0), 1)
 
 
-def draws(world: World, path: str) -> tuple[np.ndarray, float]:
-    """The numbers of this rank's nodes after the same seed on all ranks, and the number that the generator gives afterwards."""
+def draws(world: World, path: str) -> tuple[np.ndarray, list[float]]:
+    """The numbers of this rank's nodes after the same seed on all ranks, and those that belong to no node: in two calls, and what
+    the generator gives afterwards.
+    """
     graph = hpcgnn.load(path, world)
     model = hpcgnn.distribute(Noise(), graph, check=False)
     torch.manual_seed(1)
-    return model(graph.x, graph.edge_index)[:, 0].numpy(), float(torch.rand(()))
+    drawn, common = model(graph.x, graph.edge_index)[:, 0].numpy(), model.common
+    model(graph.x, graph.edge_index)
+    return drawn, [common, model.common, float(torch.rand(()))]

@@ -7,10 +7,9 @@ Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,10 @@ from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.pyg.draws import seeded
 from hpcgnn.nn.pyg.halo_rows import HaloRows
 from hpcgnn.nn.pyg.row_mode import RowMode
-from hpcgnn.nn.pyg.rows import ENDS
+from hpcgnn.nn.pyg.rows import ENDS, is_checkpointed
 from hpcgnn.nn.pyg.seen import Kept, Recurrence
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
@@ -51,13 +51,15 @@ class Bridge:
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.exact = HaloRows(graph)
-        self.mode = RowMode(graph.num_nodes, self.exact, self._drop)
+        self.mode = RowMode(graph.num_nodes, self.exact, self._drop, self._common_draws)
         self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._halo: Aggregator | None = None
         self._num_plans = 0
         self.drops = True  # whether F.dropout does something
         self._pass = -1, 0  # epoch, and number of the pass in it
+        self.in_pass = False  # whether a call of the model is under way
+        self._num_common = 0  # uses of common draws in the pass
         self._draws = {True: 0, False: 0}  # masks drawn in the pass, in layers and outside of them
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
         self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
@@ -81,7 +83,7 @@ class Bridge:
         epoch = self.messages.current_pass.epoch
         epoch_before, number = self._pass
         self._pass = epoch, number + 1 if epoch == epoch_before else 0
-        self._draws = {True: 0, False: 0}
+        self._draws, self._num_common = {True: 0, False: 0}, 0
 
     def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None, *, in_layer: bool) -> torch.Tensor:
         """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None. in_layer: whether a layer
@@ -93,11 +95,16 @@ class Bridge:
         draw = self._draws[in_layer]  # counted apart: layers leave out their dropout on ranks without edges
         self._draws[in_layer] += 1
         # A checkpoint repeats this in the backward pass, with the states of torch's generators that there were.
-        if ids is None or rate >= 1 or _is_checkpointed():
+        if ids is None or rate >= 1 or is_checkpointed():
             return torch.nn.functional.dropout(x, rate)
         keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
         drop = KeyedDropout(keys, derive_key(number, in_layer, draw), rate, self.backend)
         return drop(widened(x).reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape).to(x.dtype)
+
+    def _common_draws(self) -> AbstractContextManager[None]:
+        """A context in which all ranks draw the same random numbers, others in each pass and at each use."""
+        self._num_common += 1
+        return seeded(self.graph, derive_key(self.messages.current_pass.seed, *self._pass, self._num_common))
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 
@@ -215,11 +222,3 @@ class Bridge:
 def widened(x: torch.Tensor) -> torch.Tensor:
     """``x`` in a type in which rows travel and are added: ``torch.autocast`` gives layers rows of 16 bits."""
     return x.float() if x.dtype in _NARROW else x
-
-
-def _is_checkpointed() -> bool:
-    """Return whether torch.utils.checkpoint is among the callers."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
-        frame = frame.f_back
-    return frame is not None

@@ -125,7 +125,7 @@ def _propagate(
     **given: Any,
 ) -> torch.Tensor:
     """Replaces ``propagate`` of a linear layer."""
-    edge_index = _plain_edges(layer, edge_index)
+    edge_index = _plain_edges(layer, bridge, edge_index)
     name, weight_name = names
     x = given[name][0] if isinstance(given[name], tuple) else given[name]
     weight = None if weight_name is None else given[weight_name]
@@ -176,7 +176,7 @@ def _with_halo(
 
     own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
     """
-    edge_index = _plain_edges(layer, edge_index)
+    edge_index = _plain_edges(layer, bridge, edge_index)
     own.update(given)
     try:
         with torch._C.DisableTorchFunction():
@@ -234,7 +234,14 @@ def _sources_extended(value: Any, number: int, bridge: Bridge, layer: MessagePas
     return source, target
 
 
-def _plain_edges(layer: MessagePassing, edge_index: Any) -> torch.Tensor:
+def _plain_edges(layer: MessagePassing, bridge: Bridge, edge_index: Any) -> torch.Tensor:
+    if (
+        not bridge.in_pass and torch._C._current_graph_task_id() == -1
+    ):  # a checkpoint repeats calls in the backward pass
+        raise HpcgnnError(
+            f"{type(layer).__name__} of a distributed model was called outside of a call of the model, where nothing is checked: "
+            "call the model itself, and let its forward do what encode and other methods do"
+        )
     if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
         kind = edge_index.layout if isinstance(edge_index, torch.Tensor) else type(edge_index).__name__
         raise HpcgnnError(

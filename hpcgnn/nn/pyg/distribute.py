@@ -84,12 +84,12 @@ def distribute(
     twin = on_ranks(model, graph, given, strategy=strategy, backend=backend, compute=compute, int8=int8)
     if check:
         before = rehearsed, _flags(twin)
-        distribution_of(twin).given.before_first = partial(_rehearse_again, twin, graph, before)
+        distribution_of(twin).given.before_new = partial(_rehearse_again, twin, graph, before)
     return twin
 
 
 def _rehearse_again(twin: torch.nn.Module, graph: LocalGraph, before: tuple[int | None, int], call: Call) -> None:
-    """Rehearse the first real call, unless the model was rehearsed with arguments of the same kinds, and has not changed since.
+    """Rehearse a real call of a new kind, unless the model was rehearsed with arguments of these kinds and is unchanged.
     Collective.
     """
     mine = np.array([before != (call.shape(), _flags(twin))], dtype=np.int64)

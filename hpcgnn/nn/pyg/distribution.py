@@ -148,6 +148,7 @@ def _forward_on_ranks(
         distribution.same_weights.check(model)
     mode = distribution.bridge.mode
     inputs, named = distribution.given.prepare(model, mode, inputs, named)
+    distribution.bridge.in_pass = True
     try:
         with (
             among(distribution.graph.world),
@@ -159,6 +160,8 @@ def _forward_on_ranks(
     except Refused as refused:
         kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
         raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
+    finally:
+        distribution.bridge.in_pass = False
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Random draws of a model's own code: ranks draw different numbers, also after ``torch.manual_seed`` with the same seed."""
+"""Random draws of a model's own code: ranks draw different numbers for their rows, also after ``torch.manual_seed`` with the same
+seed, and the same ones for anything else, such as a vector of the whole graph or a choice between branches.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,20 @@ def draws_of_rank(graph: LocalGraph) -> Iterator[None]:
     if graph.world.size == 1:
         yield
         return
+    number = int(torch.randint(2**62, (), dtype=torch.int64))
+    with seeded(graph, derive_key(number, graph.world.rank)):
+        yield
+
+
+@contextmanager
+def seeded(graph: LocalGraph, key: int) -> Iterator[None]:
+    """In this context, torch's global generators begin from ``key``, a 64-bit number."""
     generators = [torch.default_generator]
     if graph.device.torch_device.type == "cuda":
         generators.append(torch.cuda.default_generators[graph.device.torch_device.index or 0])
-    number = int(torch.randint(2**62, (), dtype=torch.int64))
     states = [generator.get_state() for generator in generators]
     for generator in generators:
-        generator.manual_seed(derive_key(number, graph.world.rank) >> 1)
+        generator.manual_seed(key >> 1)
     try:
         yield
     finally:

@@ -13,26 +13,26 @@ from hpcgnn.arguments import is_plain
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.nn.pyg.row_mode import RowMode
-from hpcgnn.nn.pyg.rows import ENDS, plain
-from hpcgnn.nn.pyg.tiny_graph import Call, Rows, real_call
+from hpcgnn.nn.pyg.rows import EDGES, ENDS, NODES, plain
+from hpcgnn.nn.pyg.tiny_graph import GRAPH, Call, Rows, real_call
 
 _KEPT = 8
 
 
 class Given:
-    """Arguments of calls, made what layers take. before_first: called with the first call's :class:`Call`, a rehearsal."""
+    """Arguments of calls, made what layers take. before_new: called with each :class:`Call` of a new kind, a
+    rehearsal."""
 
     def __init__(self, graph: LocalGraph) -> None:
         self.graph = graph
-        self.before_first: Callable[[Call], None] | None = None
-        self._kinds: list[str | None] = []
-        self._tree: Any = None
+        self.before_new: Callable[[Call], None] | None = None
+        self._kinds: dict[Any, list[str | None]] = {}  # by what is the same in calls on all ranks
         self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def prepare(
         self, model: torch.nn.Module, mode: RowMode, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as plain, dense tensors whose rows ``mode`` knows. Collective in the first call."""
+        """The arguments as plain, dense tensors whose rows ``mode`` knows. Collective in the first call of each kind."""
         bound = inspect.signature(model.forward).bind(*inputs, **named)
         first = next(iter(bound.arguments), None)
         bound.arguments = {
@@ -40,15 +40,18 @@ class Given:
             for name, value in bound.arguments.items()
         }
         leaves, tree = pytree.tree_flatten(dict(bound.arguments))
-        if tree != self._tree:
+        described = str(tree), *(type(leaf).__name__ for leaf in leaves)
+        if described not in self._kinds:
             call = real_call(dict(bound.arguments), self.graph)
-            if self._tree is None and self.before_first is not None:
-                self.before_first(call)
-            kinds = pytree.tree_leaves(call.arguments, is_leaf=lambda leaf: leaf is None)
-            self._kinds = [leaf.kind if isinstance(leaf, Rows) else None for leaf in kinds]
-            self._tree = tree
-        for leaf, kind in zip(leaves, self._kinds, strict=True):
-            if kind is not None and leaf is not self.graph.edge_index:
+            if self.before_new is not None:
+                self.before_new(call)
+            kinds = pytree.tree_leaves(call.arguments)
+            self._kinds[described] = [leaf.kind if isinstance(leaf, Rows) else None for leaf in kinds]
+        for leaf, kind in zip(leaves, self._kinds[described], strict=True):
+            if kind == GRAPH:
+                mode.mark([leaf.x, leaf.y, leaf.original_ids, *leaf.masks.values()], NODES)
+                mode.mark(leaf.edge_weight, EDGES)
+            elif kind is not None and leaf is not self.graph.edge_index:
                 mode.mark(leaf, kind, int(kind == ENDS))
         return bound.args, bound.kwargs
 

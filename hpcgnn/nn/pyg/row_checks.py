@@ -18,6 +18,8 @@ def check(name: str, args: Any, kwargs: Any, found: Found, role_of: Callable[[An
     tensor, role = found[0]
     if name in rows.ALONG and tensor is (args[0] if args else kwargs.get("input")):
         _check_along(name, args, kwargs, tensor, role)
+    elif name in rows.SPATIAL and role.axis:
+        raise Refused(f"{where(name)} combines the rows of all nodes, of which a rank has its own only")
     elif name in rows.PRODUCTS:
         _check_product(name, args, kwargs, role_of)
     elif name == "einsum":
@@ -68,7 +70,7 @@ def _check_product(name: str, args: Any, kwargs: Any, role_of: Callable[[Any], R
     contracted = first is not None and name not in ("outer", "cdist") and first.axis == left.dim() - 1
     if second is not None and not contracted and name != "linear":
         contracted = second.axis == max(right.dim() - 2, 0)
-        pairs = second.axis == right.dim() - 1 and right.dim() > 1
+        pairs = first is not None and second.axis == right.dim() - 1 and right.dim() > 1
         if pairs or name in ("outer", "cdist"):
             raise Refused(f"{where(name)} combines each node with all others, but a rank has its own only")
     if contracted and not (name == "bmm" and first is not None and first.axis == 0):
@@ -76,12 +78,14 @@ def _check_product(name: str, args: Any, kwargs: Any, role_of: Callable[[Any], R
 
 
 def _check_einsum(args: Any, role_of: Callable[[Any], Role | None]) -> None:
+    if "." in args[0] or "->" not in args[0]:
+        return  # the rehearsal decides
     given, _, result = args[0].replace(" ", "").partition("->")
     operands = args[1:] if not isinstance(args[1], (tuple, list)) else args[1]
     labels = set()
     for term, operand in zip(given.split(","), operands, strict=False):
         role = role_of(operand)
         if role is not None:
-            labels.add(term[role.axis] if "." not in term else "?")
+            labels.add(term[role.axis])
     if len(labels) != 1 or not labels <= set(result):
         raise Refused(f"{where('einsum')} combines the rows of all nodes, of which a rank has its own only")

@@ -7,9 +7,10 @@ that is taken later is seen, too.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -26,12 +27,19 @@ class RowMode(TorchFunctionMode):
     """The roles of the tensors of one call. It is entered anew for each call.
 
     owned: number of owned nodes, n. halo: the exchange of rows of halo nodes. drop: replaces ``F.dropout(x, p)``, given
-    the original ids of its rows, or None, and whether a layer computes messages.
+    the original ids of its rows, or None, and whether a layer computes messages. common_draws: a context in which all ranks draw
+    the same random numbers.
     """
 
-    def __init__(self, owned: int, halo: HaloRows, drop: Callable[..., torch.Tensor]) -> None:
+    def __init__(
+        self,
+        owned: int,
+        halo: HaloRows,
+        drop: Callable[..., torch.Tensor],
+        common_draws: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         super().__init__()
-        self._owned, self._halo, self._drop = owned, halo, drop
+        self._owned, self._halo, self._drop, self._common_draws = owned, halo, drop, common_draws
         self._roles: dict[int, tuple[weakref.ref[torch.Tensor], Role]] = {}
         self._edges: torch.Tensor | None = None  # those of the layer whose messages are being computed
 
@@ -91,10 +99,12 @@ class RowMode(TorchFunctionMode):
         found = self._found(args, kwargs)
         if name in rows.ARITHMETIC:
             args = self._counted(name, args, kwargs)
+        if name in rows.FACTORIES and not rows.has_count((args, kwargs)):
+            return self._of_all(func, name, args, kwargs)
         if name in rows.FACTORIES:
             return self._made(name, func(*args, **kwargs), args, kwargs)
         if not found:
-            return func(*args, **kwargs)
+            return self._of_all(func, name, args, kwargs)
         special = getattr(self, f"_on_{name}", None)
         try:
             if special is not None:
@@ -105,11 +115,20 @@ class RowMode(TorchFunctionMode):
                 raise
         return self._inherit(func(*args, **kwargs), found)
 
+    def _of_all(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a function of values that belong to no row, and are the same on all ranks: so are its random numbers."""
+        if name not in rows.RANDOM or rows.has_count((args, kwargs)) or rows.is_checkpointed():
+            return func(*args, **kwargs)
+        with self._common_draws():
+            return func(*args, **kwargs)
+
     def _counted(self, name: str, args: Any, kwargs: Any) -> Any:
         """Check that no number of nodes is a value of the model. PyG's functions make one number of two ids by it: for these,
         the ids of halo nodes count, too.
         """
-        values = (kwargs.get("fill_value", args[-1]),) if name == "full" else (*args, *kwargs.values())
+        values: Any = (kwargs.get("fill_value", args[-1]),) if name == "full" else (*args, *kwargs.values())
+        if name in ("tensor", "as_tensor") and isinstance(args[0], (tuple, list)):
+            values = args[0]
         count = next((value for value in values if isinstance(value, Count)), None)
         by = None if count is None else rows.called_by()
         if count is not None and by == "user":
@@ -137,7 +156,7 @@ class RowMode(TorchFunctionMode):
                 continue
             for axis in (role.axis, one.dim() + place):
                 if 0 <= axis < one.dim() and one.shape[axis] == size:
-                    moved = kind in IDS and not _is_ids(one)
+                    moved = kind in IDS and not rows.is_ids(one)
                     self.mark(one, EDGES if moved else kind, axis)
                     break
         return result
@@ -154,10 +173,14 @@ class RowMode(TorchFunctionMode):
                     ids = self._halo.original_ids[: self._owned]
                 elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
                     ids = edge_ids(*self._halo.original_ids[self._edges.flip(0)])
-                result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
+                of_all = role is None and self._edges is None and not rows.is_checkpointed()
+                with self._common_draws() if of_all else nullcontext():
+                    result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
                 result = x.copy_(result) if given.get("inplace") else result
             return result if role is None else self.mark(result, role.kind, role.axis)
-        return self._inherit(func(*args, **kwargs), [(x, role)] if role is not None else [])
+        if role is None:
+            return self._of_all(func, "dropout", args, kwargs)
+        return self._inherit(func(*args, **kwargs), [(x, role)])
 
     # -- functions that move rows -------------------------------------------------------------------------------------
 
@@ -207,9 +230,14 @@ class RowMode(TorchFunctionMode):
     _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
 
     def _on_view(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        role, result = found[0][1], func(*args, **kwargs)
+        tensor, role = found[0]
         sizes = kwargs.get("shape", kwargs.get("size", args[1:]))
         sizes = sizes[0] if sizes and isinstance(sizes[0], (tuple, list)) else sizes
+        if tensor.numel() == 0 and len(sizes) > 1 and isinstance(sizes[0], Count) and -1 in sizes[1:]:
+            # torch cannot find the size of rows that are not there
+            width = math.prod(tensor.shape[1:]) // math.prod(size for size in sizes[1:] if size != -1)
+            args, kwargs = (tensor, [0, *(width if size == -1 else size for size in sizes[1:])]), {}
+        result = func(*args, **kwargs)
         if role.axis == 0 and sizes and (isinstance(sizes[0], Count) or sizes[0] == -1):
             return self.mark(result, role.kind)  # also where a node has several rows of the result
         return self._inherit(result, found)
@@ -291,14 +319,14 @@ class RowMode(TorchFunctionMode):
         if role is None:  # a table of other rows, indexed by a column of nodes or edges
             result = func(*args)
             if isinstance(key, torch.Tensor) and key.dtype != torch.bool:
-                return self.mark(result, _of_edges(found[0][1].kind))
+                return self.mark(result, rows.of_edges(found[0][1].kind))
             return result
         keys = key if isinstance(key, tuple) else (key,)
-        before, at, axis = _split(keys, role.axis, tensor.dim())
+        before, at, axis = rows.split_key(keys, role.axis, tensor.dim())
         if role.kind == ENDS and before is not None:
             return self._ends(func, args, before, role)
         if isinstance(at, slice):
-            if not _is_all(at, role.kind) and rows.called_by() == "user":
+            if not rows.is_all(at, role.kind) and rows.called_by() == "user":
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
             return self.mark(func(*args), role.kind, axis)
         if isinstance(at, torch.Tensor):
@@ -322,7 +350,7 @@ class RowMode(TorchFunctionMode):
         tensor, dim, index = given["input"], given["dim"], given["index"]
         role, dim = self.role(tensor), dim % tensor.dim()
         if role is None:
-            return self.mark(func(*args, **kwargs), _of_edges(found[0][1].kind), dim)
+            return self.mark(func(*args, **kwargs), rows.of_edges(found[0][1].kind), dim)
         if dim != role.axis:
             if role.kind == ENDS:
                 self._refuse_reversed()
@@ -334,6 +362,12 @@ class RowMode(TorchFunctionMode):
     ) -> Any:
         """Rows that ``index`` names: those of sources may belong to halo nodes."""
         of = self.role(index)
+        if role.kind == NODES and of is None and index.dtype != torch.bool and rows.called_by() == "user":
+            raise Refused(f"a line {rows.place()} takes rows by numbers, but the nodes of a rank have other numbers")
+        if role.kind == NODES and of is not None and of.kind in (SOURCES, ENDS) and rows.is_checkpointed():
+            raise Refused(
+                f"a line {rows.place()} takes rows of sources in torch.utils.checkpoint: take them outside of it"
+            )
         if role.kind != NODES or of is None or of.kind not in (SOURCES, ENDS):
             kind = EDGES if role.kind == NODES and of is not None and of.kind == DESTINATIONS else role.kind
             return self.mark(pick(tensor), kind, axis)
@@ -389,36 +423,3 @@ class RowMode(TorchFunctionMode):
         if found[0][1].kind != DESTINATIONS:
             raise Refused(f"{where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
         return self.mark(func(*args, **kwargs), NODES)
-
-
-def _is_all(at: slice, kind: str) -> bool:
-    """Return whether a slice of rows of this kind is ``[:]``, or ``[:n]`` with their number n."""
-    of_stop = getattr(at.stop, "kind", None)  # of a Count
-    is_whole = at.stop is None or of_stop == (NODES if kind == NODES else EDGES)
-    return is_whole and at.start in (None, 0) and at.step in (None, 1)
-
-
-def _of_edges(kind: str) -> str:
-    return EDGES if kind in IDS else kind
-
-
-def _is_ids(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and tensor.dtype != torch.bool
-
-
-def _split(keys: tuple[Any, ...], axis: int, dim: int) -> tuple[Any, Any, int]:
-    """Of the keys of an index: the key at the dimension before ``axis``, the one at ``axis``, and the result's axis."""
-    if Ellipsis in [key for key in keys if not isinstance(key, torch.Tensor)]:
-        place = next(number for number, key in enumerate(keys) if key is Ellipsis)
-        used = sum(key is not None for key in keys) - 1
-        keys = (*keys[:place], *[slice(None)] * (dim - used), *keys[place + 1 :])
-    at, moved, before = 0, 0, None
-    for key in keys:
-        if key is None:
-            moved += 1
-        elif at == axis:
-            return before, key, moved
-        else:
-            at, before = at + 1, key
-            moved += not isinstance(key, int)
-    return before, slice(None), moved + axis - at

@@ -49,13 +49,19 @@ ALONG: dict[str, tuple[int, int | None]] = {
         (1, None),
     ),
     **dict.fromkeys(
-        _words("unique unique_consecutive histc bincount trace item tolist numpy array cov corrcoef linalg_qr"),
+        _words(
+            "unique unique_consecutive histc bincount trace item tolist numpy array cov corrcoef dist tensordot linalg_qr "
+            "linalg_svd linalg_svdvals"
+        ),
         (9, None),
     ),
     **dict.fromkeys(_words("norm linalg_norm linalg_vector_norm quantile nanquantile roll"), (2, None)),
+    **dict.fromkeys(_words("narrow select"), (1, 0)),
+    **dict.fromkeys(_words("chunk split tensor_split"), (2, 0)),
+    **dict.fromkeys(_words("cosine_similarity trapezoid"), (2, -1)),
     **dict.fromkeys(_words("sort argsort"), (1, -1)),
     **dict.fromkeys(_words("topk kthvalue diff renorm"), (2, -1)),
-    **dict.fromkeys(_words("batch_norm instance_norm msort"), (99, 0)),
+    **dict.fromkeys(_words("batch_norm msort"), (99, 0)),
     "normalize": (2, 1),
     "gumbel_softmax": (4, -1),
 }
@@ -69,7 +75,14 @@ LOSSES = _words(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
     "binary_cross_entropy_with_logits multilabel_soft_margin_loss"
 )
+RANDOM = _words(
+    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like randint_like uniform exponential "
+    "random cauchy log_normal geometric dropout alpha_dropout feature_alpha_dropout dropout1d rrelu gumbel_softmax"
+)
 FACTORIES = _words("zeros ones empty full rand randn new_zeros new_ones new_empty new_full")
+SPATIAL = _words(  # they combine values along the last dimensions
+    "conv1d conv2d avg_pool1d max_pool1d adaptive_avg_pool1d adaptive_max_pool1d group_norm instance_norm interpolate"
+)
 SPARSE = _words("sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_compressed_tensor")
 DROPOUTS = (
     torch.nn.functional.dropout,
@@ -203,3 +216,53 @@ def place() -> str:
 def _in_brackets() -> str:
     line = line_of_user()
     return f" ({line})" if line else ""
+
+
+def is_checkpointed() -> bool:
+    """Return whether torch.utils.checkpoint is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None
+
+
+def has_count(values: Any) -> bool:
+    """Return whether a size among arguments is a rank's number of nodes or edges."""
+    if isinstance(values, (tuple, list)):
+        return any(has_count(value) for value in values)
+    return isinstance(values, Count) or (isinstance(values, dict) and has_count(list(values.values())))
+
+
+def is_all(at: slice, kind: str) -> bool:
+    """Return whether a slice of rows of this kind is ``[:]``, or ``[:n]`` with their number n."""
+    of_stop = getattr(at.stop, "kind", None)  # of a Count
+    is_whole = at.stop is None or of_stop == (NODES if kind == NODES else EDGES)
+    return is_whole and at.start in (None, 0) and at.step in (None, 1)
+
+
+def of_edges(kind: str) -> str:
+    """The kind of rows that are picked from a table by ids or rows of this kind."""
+    return EDGES if kind in IDS else kind
+
+
+def is_ids(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of integers may still hold ids."""
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
+
+
+def split_key(keys: tuple[Any, ...], axis: int, dim: int) -> tuple[Any, Any, int]:
+    """Of the keys of an index: the key at the dimension before ``axis``, the one at ``axis``, and the result's axis."""
+    if Ellipsis in [key for key in keys if not isinstance(key, torch.Tensor)]:
+        place = next(number for number, key in enumerate(keys) if key is Ellipsis)
+        used = sum(key is not None for key in keys) - 1
+        keys = (*keys[:place], *[slice(None)] * (dim - used), *keys[place + 1 :])
+    at, moved, before = 0, 0, None
+    for key in keys:
+        if key is None:
+            moved += 1
+        elif at == axis:
+            return before, key, moved
+        else:
+            at, before = at + 1, key
+            moved += not isinstance(key, int)
+    return before, slice(None), moved + axis - at

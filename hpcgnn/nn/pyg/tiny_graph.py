@@ -43,7 +43,7 @@ class Rows:
 
     def draw(self, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> torch.Tensor:
         """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types."""
-        shape = (NUM_NODES if self.kind == NODES else num_edges, *self.tail)
+        shape = (num_edges if self.kind == EDGES else NUM_NODES, *self.tail)
         high = self.high if self.high > self.low else self.low + 1
         if self.dtype.is_floating_point:
             return torch.from_numpy(generator.uniform(self.low, high, shape)).to(dtype)
@@ -94,8 +94,7 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     decides where both are true.
     """
     paths, tree = pytree.tree_flatten_with_path(arguments)
-    ends = [leaf for _, leaf in paths if _is_ends(leaf)]
-    num_edges = ends[0].shape[1] if ends else graph.indices.size
+    num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
     said = [(str(path), _type_of(leaf)) for path, leaf in paths]
     same_everywhere(
         graph.world,
@@ -124,7 +123,7 @@ def _is_ends(leaf: Any) -> bool:
     return _has_rows(leaf) and leaf.dim() == 2 and leaf.shape[0] == 2 and leaf.dtype in (torch.int64, torch.int32)
 
 
-def _described(leaf: Any, graph: LocalGraph, num_edges: int) -> tuple[float, ...]:
+def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float, ...]:
     """Whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges; and the ends of the range of its values."""
     if not _has_rows(leaf):
         return 1, 1, 1, -np.inf, -np.inf
@@ -132,13 +131,13 @@ def _described(leaf: Any, graph: LocalGraph, num_edges: int) -> tuple[float, ...
     finite = values[values.isfinite()].double() if values.numel() else values.double()
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (np.inf, -np.inf)
     rows = leaf.shape[0]
-    return not _is_ends(leaf), rows != graph.num_nodes, rows != num_edges, -low, high
+    return not _is_ends(leaf), rows != graph.num_nodes, rows not in num_edges, -low, high
 
 
 def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
     not_ends, not_nodes, not_edges = agreed[:3].astype(bool)
     if isinstance(leaf, LocalGraph):
-        return Rows(GRAPH)
+        return Rows(GRAPH, (leaf.meta.num_features,))
     if not_ends and not_nodes and not_edges:
         return leaf
     low, high = (-float(agreed[3]), float(agreed[4])) if np.isfinite(agreed[3:]).all() else (0.0, 1.0)
@@ -168,12 +167,12 @@ class TinyGraph:
         self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
         leaves, self._tree = pytree.tree_flatten(call.arguments)
         self._leaves: list[tuple[Rows | None, Any]] = [
-            (leaf, leaf.draw(generator, dtype, self.edges.shape[1]) if leaf.kind in (NODES, EDGES) else None)
+            (leaf, leaf.draw(generator, dtype, self.edges.shape[1]) if leaf.kind != ENDS else None)
             if isinstance(leaf, Rows)
             else (None, leaf)
             for leaf in leaves
         ]
-        self.x = next((value for rows, value in self._leaves if rows is not None and rows.kind == NODES), None)
+        self.x = next((value for rows, value in self._leaves if rows is not None and rows.kind in (NODES, GRAPH)), None)
         self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, self.edges.shape[1]))
 
     def whole(self) -> Arguments:
