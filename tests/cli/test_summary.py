@@ -38,6 +38,12 @@ SUMMARY = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def lines_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of pytest-xdist have a width of their own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def shown(capsys: pytest.CaptureFixture[str], **changes: Any) -> list[str]:
     """The lines of the table, with single spaces."""
     train_job._show(SUMMARY | changes, Path("run"))

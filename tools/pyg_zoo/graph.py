@@ -95,6 +95,8 @@ def parts_file(ranks: int, *, parallel: bool = False, weighted: bool = False) ->
     if weighted:
         made.edge_weight = data["edge_weight"]
     folder = Path(_folder().name) / f"{ranks}-{parallel}-{weighted}"
+    if (folder / "parts.h5").exists():
+        return folder / "parts.h5"
     folder.mkdir()
     hpcgnn.from_pyg(made, folder / "graph.h5", split=None)
     options = PartitionOptions(num_parts=ranks, method="random", jobs=1)

@@ -186,6 +186,8 @@ def _agree(whole: torch.Tensor, parts: list[torch.Tensor], rows: dict[str, torch
     """Return whether the parts together have the whole's rows, or, for a result of the whole graph, whether each equals it."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
         kind = {rows[kind].numel(): kind for kind in rows}.get(whole.shape[0])
+        if any(part.shape[1:] != whole.shape[1:] for part in parts):
+            return False  # it has a column for each node, too
         if kind == EDGES and not whole.is_floating_point():
             return True  # ids, which differ between a graph and its parts
         return kind is None or _same(whole[rows[kind]], torch.cat(parts))
