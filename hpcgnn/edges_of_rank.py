@@ -1,4 +1,4 @@
-"""What one rank asks of others about the edges that end at its nodes: ids of their sources, and weights in a plan."""
+"""Questions of a rank to others about the edges that end at its nodes: ids of their sources, and weights in a plan."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class _Stream(io.TextIOWrapper):
             self.fail(error)
 
     def fail(self, error: OSError) -> None:
-        """What to do where the system refuses to write."""
+        """End or go on where the system refuses to write."""
         raise NotImplementedError
 
 

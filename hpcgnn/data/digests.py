@@ -26,7 +26,7 @@ FIRST_VERSION = 4  # of graph files and parts files with digests
 
 
 def in_text(num_nodes: int, digests: Mapping[str, int]) -> dict[str, str]:
-    """What identifies the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs.
+    """The identity of the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs.
 
     digests: by the names of their attributes; files of older versions, and parts that were made of them, have none.
     """

@@ -162,7 +162,7 @@ class SlabReader(ABC):
 
     @property
     def data(self) -> dict[str, str]:
-        """What identifies the graph's data: the result of :func:`hpcgnn.data.digests.in_text`."""
+        """The identity of the graph's data: the result of :func:`hpcgnn.data.digests.in_text`."""
         return digests.in_text(self.meta.num_nodes, self.digests)
 
     # -- slabs --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the columns of an edge list hold: source, target and weight of an edge, by their names or by their places.
+"""The contents of the columns of an edge list: source, target and weight of an edge, by their names or by their places.
 
 A first line without any number names the columns, and so does a comment above the data with as many words, if it names both the
 source and the target. Columns of other names are left out. Without names, an edge list has 2 or 3 columns, in this order.
@@ -37,7 +37,7 @@ class EdgeColumns:
 
     @property
     def weighted(self) -> bool:
-        """Whether a column holds weights."""
+        """Return whether a column holds weights."""
         return WEIGHT in self.roles
 
     def note(self) -> str:

@@ -79,7 +79,7 @@ def loading(where: str, root: Path, *, may_download: bool = False) -> Iterator[N
 
 
 def _advice(error: BaseException, root: Path) -> str:
-    """What to do after an error of a loader; begins with a separator."""
+    """The advice after an error of a loader; begins with a separator."""
     if isinstance(error, SystemExit):
         return ", as after the answer no to its question about a download"
     if isinstance(error, TypeError) and "required positional argument" in str(error):

@@ -1,4 +1,4 @@
-"""Which tensors of a model's call have rows of nodes or of edges, and what functions of torch do to these rows.
+"""Rows of nodes and of edges in the tensors of a model's call, and functions of torch that combine them.
 
 The arguments of a distributed model are a part of the graph's, so a mean over rows, or their number, is not what it would be on
 one machine. A tensor's *role* says what its rows are; it is decided by the functions that made the tensor, never by its values
@@ -94,7 +94,7 @@ DROPOUTS = (
 
 @dataclass(frozen=True)
 class Role:
-    """What a tensor has along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends.
+    """The rows of a tensor along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends.
 
     of_graph: whether these are the ends of all edges of the graph.
     """

@@ -124,7 +124,7 @@ def _is_ends(leaf: Any) -> bool:
 
 
 def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float, ...]:
-    """Whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges; and the ends of the range of its values."""
+    """Return whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges; and its least and largest value."""
     if not _has_rows(leaf):
         return 1, 1, 1, -np.inf, -np.inf
     values = leaf.detach()
