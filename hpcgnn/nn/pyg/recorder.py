@@ -74,7 +74,8 @@ class Recorder(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if is_models:
             for tensor in result if isinstance(result, tuple) else (result,):
-                if isinstance(tensor, torch.Tensor):
+                # inside torch.vmap, a tensor is a column of others, and may not be looked at afterwards
+                if isinstance(tensor, torch.Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                     self.calls.append(Call(name, line_of_user(), tensor.detach()))
         return result
 
