@@ -78,9 +78,11 @@ def test_a_refusal_names_a_layer_or_line_and_a_reason(rows):
 
 @pytest.mark.slow
 def test_the_page_has_these_results(rows):
-    known = set(page.without_numbers(page.PAGE.read_text()).splitlines())
-    lines = [page.without_numbers(page.line(*row)) for row in rows]
-    assert [line for line in lines if line not in known] == [], AGAIN
+    known = page.without_numbers(page.PAGE.read_text()).splitlines()
+    found = [page.without_numbers(page.line(*row)) for row in rows]
+    # without the sentences: that of a model with random numbers depends on them
+    outcomes, lines = ([line.split(" | ")[:4] for line in each] for each in (known, found))
+    assert [line for line in lines if line not in outcomes] == [], AGAIN
     assert len([line for line in known if line.startswith("| `")]) >= 0.9 * len(MODELS), AGAIN
 
 
