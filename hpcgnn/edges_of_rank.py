@@ -24,10 +24,23 @@ def check_edges(indptr: np.ndarray, indices: np.ndarray, owned: int, num_nodes: 
         raise HpcgnnError(f"indices of the graph in memory are not all from 0 to {num_nodes - 1}")
 
 
+def asked_rows(
+    world: World, positions: np.ndarray, node_offsets: np.ndarray
+) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """The owned nodes that are in other ranks' halos, by their place in the file's order. Collective.
+
+    positions: (h,) ascending positions of this rank's halo nodes. Returns the (a,) int64 places, their number by rank, and the
+    number of this rank's halo nodes by rank.
+    """
+    counts = np.diff(np.searchsorted(positions, node_offsets))
+    asked, asked_counts = world.alltoallv(positions, counts)
+    return torch.from_numpy(asked - node_offsets[world.rank]), asked_counts, counts
+
+
 def halo_ids(world: World, positions: np.ndarray, node_offsets: np.ndarray, original_ids: torch.Tensor) -> torch.Tensor:
     """(h,) int64 original ids of the halo nodes at these (h,) positions. original_ids: (n,) of the file's order. Collective."""
-    asked, asked_counts = world.alltoallv(positions, np.diff(np.searchsorted(positions, node_offsets)))
-    return world.alltoallv(original_ids[torch.from_numpy(asked - node_offsets[world.rank])], asked_counts)[0]
+    places, asked_counts, _ = asked_rows(world, positions, node_offsets)
+    return world.alltoallv(original_ids[places], asked_counts)[0]
 
 
 def with_weights(

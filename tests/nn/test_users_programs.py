@@ -157,6 +157,14 @@ def test_a_gradient_penalty(tmp_path: Path, name: str) -> None:
 # -- evaluation, checkpoints of activations, and native models -----------------------------------------------------------
 
 
+def check_trained(tmp_path: Path, plain: Net, use: Callable[..., Any]) -> None:
+    """The gradients that ``use`` returns on each rank are those of one process."""
+    found = on_parts(tmp_path, plain, use)
+    F.cross_entropy(plain(X, EDGES, WEIGHT), Y).backward()
+    for gradients in found:
+        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_training_goes_on_after_an_evaluation_in_inference_mode(tmp_path: Path, name: str) -> None:
     plain = Net(*MODELS[name]())
@@ -171,10 +179,7 @@ def test_training_goes_on_after_an_evaluation_in_inference_mode(tmp_path: Path, 
         hpcgnn.sum_gradients(model)
         return gradients_of(model)
 
-    found = on_parts(tmp_path, plain, use)
-    F.cross_entropy(plain(X, EDGES, WEIGHT), Y).backward()
-    for gradients in found:
-        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-3, atol=1e-5)
+    check_trained(tmp_path, plain, use)
 
 
 class Checkpointed(Net):
@@ -194,10 +199,7 @@ def test_checkpoints_of_activations(tmp_path: Path, name: str) -> None:
         hpcgnn.sum_gradients(model)
         return gradients_of(model)
 
-    found = on_parts(tmp_path, plain, use)
-    F.cross_entropy(plain(X, EDGES, WEIGHT), Y).backward()
-    for gradients in found:
-        torch.testing.assert_close(gradients, gradients_of(plain), rtol=1e-3, atol=1e-5)
+    check_trained(tmp_path, plain, use)
 
 
 def test_a_native_model_is_neither_copied_nor_saved(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Given:
     def __init__(self, graph: LocalGraph) -> None:
         self.graph = graph
         self.before_new: Callable[[Call], None] | None = None
+        self._signature: inspect.Signature | None = None  # of the model's forward
         self._kinds: dict[Any, list[str | None]] = {}  # by what is the same in calls on all ranks
         self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -33,7 +34,8 @@ class Given:
         self, model: torch.nn.Module, mode: RowMode, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as plain, dense tensors whose rows ``mode`` knows. Collective in the first call of each kind."""
-        bound = inspect.signature(model.forward).bind(*inputs, **named)
+        self._signature = self._signature or inspect.signature(model.forward)
+        bound = self._signature.bind(*inputs, **named)
         first = next(iter(bound.arguments), None)
         bound.arguments = {
             name: pytree.tree_map(lambda leaf, name=name: self._plain(model, name, leaf, dense=name == first), value)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcgnn.edges_of_rank import asked_rows
 from hpcgnn.graph import LocalGraph
 from hpcgnn.host import index_array
 from hpcgnn.kernels.keyed import splitmix64
@@ -34,10 +35,7 @@ class HaloRows:
 
     def _ask(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         graph = self._graph
-        halo = graph.halo_positions
-        counts = np.diff(np.searchsorted(halo, graph.node_offsets))
-        asked, asked_counts = graph.world.alltoallv(halo, counts)
-        ids = torch.from_numpy(asked - graph.first)
+        ids, asked_counts, counts = asked_rows(graph.world, graph.halo_positions, graph.node_offsets)
         if graph.order.nodes is not None:
             ids = torch.argsort(graph.order.nodes)[ids]
         return ids, asked_counts, counts

@@ -99,11 +99,10 @@ class RowMode(TorchFunctionMode):
         found = self._found(args, kwargs)
         if name in rows.ARITHMETIC:
             args = self._counted(name, args, kwargs)
-        if name in rows.FACTORIES and not rows.has_count((args, kwargs)):
-            return self._of_all(func, name, args, kwargs)
-        if name in rows.FACTORIES:
+        is_factory = name in rows.FACTORIES
+        if is_factory and rows.has_count((args, kwargs)):
             return self._made(name, func(*args, **kwargs), args, kwargs)
-        if not found:
+        if is_factory or not found:
             return self._of_all(func, name, args, kwargs)
         special = getattr(self, f"_on_{name}", None)
         try:
@@ -253,12 +252,12 @@ class RowMode(TorchFunctionMode):
 
     def _on_unsqueeze(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         tensor, role = found[0]
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % (tensor.dim() + 1)
+        dim = rows.dim_of(args, kwargs, tensor.dim() + 1)
         return self.mark(func(*args, **kwargs), role.kind, role.axis + (dim <= role.axis))
 
     def _on_unbind(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         tensor, role = found[0]
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % tensor.dim()
+        dim = rows.dim_of(args, kwargs, tensor.dim())
         if dim == role.axis:
             raise Refused(f"a line {rows.place()} takes rows one by one, but a rank has its own only")
         parts = func(*args, **kwargs)
@@ -270,7 +269,7 @@ class RowMode(TorchFunctionMode):
 
     def _on_stack(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         kinds, result = [role.kind for _, role in found], func(*args, **kwargs)
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % result.dim()
+        dim = rows.dim_of(args, kwargs, result.dim())
         if kinds == [SOURCES, DESTINATIONS] and dim == 0:
             return self.mark(result, ENDS, 1)
         if SOURCES in kinds or DESTINATIONS in kinds:
@@ -280,7 +279,7 @@ class RowMode(TorchFunctionMode):
 
     def _on_cat(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
         kinds, (tensor, role) = {one.kind for _, one in found}, found[0]
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % tensor.dim()
+        dim = rows.dim_of(args, kwargs, tensor.dim())
         if {SOURCES, DESTINATIONS} <= kinds:
             if rows.is_called_in("to_undirected") and all(one.of_graph for _, one in found):
                 with torch._C.DisableTorchFunction():
