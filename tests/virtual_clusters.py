@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,14 @@ def require_rights() -> None:
     require(shutil.which("ip") and shutil.which("tc"), "iproute2 (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI")
     require(is_open_mpi(), "Open MPI")
+
+
+@contextlib.contextmanager
+def default_name() -> Iterator[None]:
+    """No other test has virtual hosts of the default name in this context."""
+    with open(Path(tempfile.gettempdir(), "hpcgnn-tests-of-virtual-hosts"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:

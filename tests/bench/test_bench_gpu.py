@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench.as_gpu import environment
 from requires import EVERYTHING, require_module
-from virtual_clusters import require_rights
+from virtual_clusters import default_name, require_rights
 
 from hpcgnn.bench.line_up import DEVICE
 from hpcgnn.study import catalogue, records, runner, specification, targets
@@ -112,7 +112,8 @@ def test_policies_over_links_of_a_given_speed(ran, tmp_path):
     study = smaller("gpu-training", tmp_path)
     runs = [run for run in study.runs if run.configuration["rate"] == "1gbit"]
     assert {run.configuration["bits"] for run in runs} == {"32", "adaqp", "sylvie", "pipeqs"}
-    done = ran(study, *(run for run in runs if EVERYTHING or run.configuration["bits"] in ("32", "adaqp")))
+    with default_name():
+        done = ran(study, *(run for run in runs if EVERYTHING or run.configuration["bits"] in ("32", "adaqp")))
     sent = {record.configuration["bits"]: record.summary["bytes_sent_per_epoch"] for record in done}
     assert sent.keys() > {"32"}
     assert max(count for bits, count in sent.items() if bits != "32") < sent["32"]

@@ -259,6 +259,29 @@ def test_layers_that_cannot_be_distributed_are_refused_by_name(model, reason):
         rehearse(model, GRAPH)
 
 
+def test_a_branch_that_is_drawn_by_chance_is_right():
+    for seed in range(10):
+        torch.manual_seed(seed)
+        rehearse(Net(lambda self, x, edges: 2 * x if torch.rand(()) < 0.5 else x), GRAPH)
+
+
+class MakesSparse(pyg.MessagePassing):
+    """A layer that makes a sparse matrix with more rows than it says."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_j):
+        torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (2, 2))
+        return x_j
+
+
+def test_sparse_matrices_are_checked_in_distributed_models_only():
+    with pytest.raises(HpcgnnError, match="crow_indices"):
+        rehearse(One(MakesSparse()), GRAPH)
+    assert not torch.sparse.check_sparse_tensor_invariants.is_enabled()
+
+
 def test_arguments_may_have_other_names(caplog):
     class Renamed(One):
         def forward(self, features, adj):

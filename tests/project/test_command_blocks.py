@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from checkout import place
 from page_blocks import blocks, needs, pages, script_of
 from rank_pool import ROOT
-from virtual_clusters import require_rights
+from virtual_clusters import default_name, require_rights
 
 _SECONDS = 300
 _MARKS = {"": "launches", "virtual hosts": "virtual_cluster", "slurm": "slurm"}
@@ -40,11 +41,13 @@ def run(script: str, folder: Path, first: Path | None = None, **environment: str
     "page", [pytest.param(page, id=place(page), marks=getattr(pytest.mark, _MARKS[needs(page)])) for page in RUN]
 )
 def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if needs(page) == "virtual hosts":
+    on_hosts = needs(page) == "virtual hosts"
+    if on_hosts:
         require_rights()
     environment = request.getfixturevalue("slurm") if needs(page) == "slurm" else {}
-    first = None if needs(page) == "virtual hosts" or page == COLD else request.getfixturevalue("warm")
-    done = run(script_of(page), tmp_path, first, **environment)
+    first = None if on_hosts or page == COLD else request.getfixturevalue("warm")
+    with default_name() if on_hosts else contextlib.nullcontext():
+        done = run(script_of(page), tmp_path, first, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -32,7 +32,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return functools.cache(lambda ranks: small_graphs.in_parts(folder / f"parts-{ranks}.h5", graph, ranks))
 
 
-FLAGS = ("--hidden", 32, "--quiet")
+FLAGS = ("--hidden", 32, "--compute", "float32", "--quiet")  # "auto" measures, so two runs could multiply differently
 
 
 def process_of(job: subprocess.Popen, rank: int) -> int:

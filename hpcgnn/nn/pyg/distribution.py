@@ -153,7 +153,6 @@ def _forward_on_ranks(
         with (
             among(distribution.graph.world),
             draws_of_rank(distribution.graph),
-            torch.sparse.check_sparse_tensor_invariants(),
             mode,
         ):
             return forward(*inputs, **named)

@@ -10,6 +10,8 @@ import torch
 from hpcgnn.nn.pyg import rows
 from hpcgnn.nn.pyg.rows import NODES, Refused, Role
 
+_SPARSE = {function.__name__ for function in rows.SPARSE}
+
 Found = list[tuple[torch.Tensor, Role]]
 
 
@@ -32,7 +34,7 @@ def check(name: str, args: Any, kwargs: Any, found: Found, role_of: Callable[[An
     elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
         if role.axis == (tensor.dim() - 2 if name.startswith("scaled") else 0):
             raise Refused(f"{where(name)} combines each node with all others, but a rank has its own only")
-    elif name in rows.SPARSE:
+    elif name in _SPARSE:
         raise Refused(f"{where(name)} makes a sparse matrix of edges, but a rank has the edges of its nodes only")
 
 

@@ -91,6 +91,8 @@ class RowMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in rows.DROPOUTS:
             return self._dropped(func, args, kwargs)
+        if func in rows.SPARSE:  # indices of other ranks' nodes would make later products read foreign memory
+            kwargs = {"check_invariants": True} | kwargs
         if self._edges is not None:
             return func(*args, **kwargs)
         name = rows.name_of(func)

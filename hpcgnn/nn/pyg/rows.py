@@ -83,7 +83,14 @@ FACTORIES = _words("zeros ones empty full rand randn new_zeros new_ones new_empt
 SPATIAL = _words(  # they combine values along the last dimensions
     "conv1d conv2d avg_pool1d max_pool1d adaptive_avg_pool1d adaptive_max_pool1d group_norm instance_norm interpolate"
 )
-SPARSE = _words("sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_compressed_tensor")
+SPARSE = (
+    torch.sparse_coo_tensor,
+    torch.sparse_csr_tensor,
+    torch.sparse_csc_tensor,
+    torch.sparse_bsr_tensor,
+    torch.sparse_bsc_tensor,
+    torch.sparse_compressed_tensor,
+)
 DROPOUTS = (
     torch.nn.functional.dropout,
     torch.nn.functional.dropout1d,
