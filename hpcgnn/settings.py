@@ -325,10 +325,12 @@ class Composed(Checked, ABC):
     def __getattr__(self, name: str) -> Any:
         """A setting in ``own``, or its default if the current choices do not use it: generic code may ask for either."""
         if not name.startswith("__"):
-            own = self.__dict__.get("own", ())
-            for section in (*own, *(kind() for kind in self.all_sections())):
+            for section in self.__dict__.get("own", ()):
                 if hasattr(section, name):
                     return getattr(section, name)
+            for kind in self.all_sections():
+                if hasattr(kind, name):
+                    return getattr(kind(), name)
         raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
 
 

@@ -1,6 +1,7 @@
 """Adam with torch's own arithmetic, but without torch's optimiser class.
 
-torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing.
+torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing. Its function
+for a step costs as much for small parameters as the arithmetic, because it examines each of its arguments anew.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.adam import adam
 
 from hpcgnn.nn.trainable import Trainable
 
@@ -27,6 +27,7 @@ _OPTIONS = {
     "fused": None,
     "decoupled_weight_decay": False,
 }
+_ONE = torch.tensor(1.0)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -39,7 +40,7 @@ class Adam:
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
         self.param_groups: list[dict[str, Any]] = [_OPTIONS | {"lr": lr} | group for group in groups]
-        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        self.state: dict[int, dict[str, torch.Tensor]] = {}  # by the number of the parameter
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         for group in self.param_groups:
@@ -53,40 +54,24 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Update the parameters that have a gradient."""
+        first = 0
         for group in self.param_groups:
-            moved: list[torch.Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
-            states = [self._state(parameter) for parameter in moved]
-            beta1, beta2 = group["betas"]
-            adam(
-                moved,
-                [parameter.grad for parameter in moved if parameter.grad is not None],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                [state["step"] for state in states],
-                foreach=True,
-                amsgrad=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                maximize=False,
-            )
-
-    def _state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        if parameter not in self.state:
-            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            self.state[parameter] = {"step": torch.tensor(0.0)} | moments
-        return self.state[parameter]
+            moved = [(first + k, p) for k, p in enumerate(group["params"]) if p.grad is not None]
+            first += len(group["params"])
+            for number, parameter in moved:
+                if number not in self.state:
+                    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                    self.state[number] = {"step": torch.tensor(0.0)} | moments
+            if moved:
+                _update(group, [parameter for _, parameter in moved], [self.state[number] for number, _ in moved])
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The state in torch's format, in which parameters are numbered."""
-        number = {parameter: index for index, parameter in enumerate(self._parameters())}
-        groups = [group | {"params": [number[p] for p in group["params"]]} for group in self.param_groups]
-        return {"state": {number[p]: dict(state) for p, state in self.state.items()}, "param_groups": groups}
+        numbers = iter(range(sum(len(group["params"]) for group in self.param_groups)))
+        groups = [group | {"params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
+        return {"state": {number: dict(state) for number, state in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a :meth:`state_dict` of an optimiser of as many parameters, in the same order."""
@@ -96,12 +81,30 @@ class Adam:
             for mine, theirs in zip(self.param_groups, state["param_groups"], strict=True)
         ]
         self.state = {
-            parameters[number]: {
+            number: {
                 name: values[name].clone() if name == "step" else values[name].to(parameters[number].device, copy=True)
                 for name in _MOMENTS
             }
             for number, values in state["state"].items()
         }
+
+
+def _update(group: dict[str, Any], parameters: list[torch.Tensor], states: list[dict[str, torch.Tensor]]) -> None:
+    """One step of the parameters of a group, by the operations of torch's ``foreach`` in their order."""
+    gradients: tuple[torch.Tensor, ...] = tuple(p.grad for p in parameters if p.grad is not None)
+    means, squares, steps = ([state[name] for state in states] for name in _MOMENTS)
+    beta1, beta2 = group["betas"]
+    torch._foreach_add_(steps, _ONE, alpha=1.0)
+    if group["weight_decay"] != 0:
+        gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+    torch._foreach_lerp_(means, gradients, 1 - beta1)
+    torch._foreach_mul_(squares, beta2)
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+    counts = [step.item() for step in steps]
+    roots = torch._foreach_sqrt(squares)
+    torch._foreach_div_(roots, [(1 - beta2**count) ** 0.5 for count in counts])
+    torch._foreach_add_(roots, group["eps"])
+    torch._foreach_addcdiv_(parameters, means, roots, [(group["lr"] / (1 - beta1**count)) * -1 for count in counts])
 
 
 def parameter_groups(model: Trainable, weight_decay: float, dense_weight_decay: float | None) -> list[dict[str, Any]]:
