@@ -144,10 +144,10 @@ class _Calls:
         return self._since_start()
 
     def _start(self) -> Message:
-        rows = self._exchange.rows_to_send(self._x.shape[1], self._x.dtype)
-        spmm(self._plan.send, self._x, out=rows, accumulate=False)
+        step = self._exchange.step(self._x.shape[1], self._x.dtype)
+        spmm(self._plan.send, self._x, out=step.rows_to_send(), accumulate=False)
         self._together()
-        message = self._exchange.start(rows)
+        message = step.start()
         assert message.pending is not None
         self._started_at = message.pending.started_at
         return message

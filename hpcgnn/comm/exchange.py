@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -12,10 +14,10 @@ from hpcgnn.comm.links import RankGraphs
 from hpcgnn.comm.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.comm.messages import Messages
 from hpcgnn.comm.passes import ExchangeId, Slot
+from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.comm.traffic import Sent
-from hpcgnn.comm.transport import Route
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 
@@ -32,7 +34,7 @@ class Exchange:
         links: graph of the ranks that exchange rows; None: all ranks take part.
 
     Attributes:
-        id: layer and direction.
+        id: layer and direction. name: the same in messages to users.
         boundary_nodes: number of owned nodes to which received rows are added.
         freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.comm.mailbox`), the same on all ranks. A policy
             sets it before each pass.
@@ -53,14 +55,14 @@ class Exchange:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.id = ExchangeId(layer, is_backward)
+        self.name = self.id.name
         self.freshness, self.boundary_nodes = FRESH, 0
-        self._tools = messages.tools(backend)
+        self.tools = messages.tools(backend)
         self.ranges: RowRanges | None = None
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
-        self._routes: dict[Codec, Route] = {}
-        self._sent: dict[Codec, Sent] = {}
+        self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
 
     @property
     def layer(self) -> int:
@@ -71,11 +73,6 @@ class Exchange:
     def is_backward(self) -> bool:
         """Return whether gradients travel."""
         return self.id.is_backward
-
-    @property
-    def name(self) -> str:
-        """Name of the exchange in messages to users."""
-        return self.id.name
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
@@ -106,8 +103,8 @@ class Exchange:
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
-        self._routes = {codec: self._routes[codec] for codec in self._codecs.values()}
-        self._sent = {codec: self._sent[codec] for codec in self._codecs.values()}
+        codecs = set(self._codecs.values())
+        self._steps = {key: step for key, step in self._steps.items() if step.codec in codecs}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
@@ -172,60 +169,18 @@ class Exchange:
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
-    def reused(self, width: int) -> Message | None:
-        """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
-        box = self._mailbox(self._slot(width))
-        if self.freshness not in (REUSED, SKIPPED) or box is None or box.arrived is None:
-            return None
-        if self.freshness == REUSED:
-            self._settle(box)
-        self.messages.traffic.count_call(self.id)
-        return box.arrived
-
-    def rows_to_send(self, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """(send rows, width) memory to aggregate into, to be given to :meth:`start`; the next exchange may use it again."""
-        slot = self._slot(width)
-        box, place = self._mailbox(slot), Place(Use.ROWS_TO_SEND)
-        if box is not None and self._codec(width, dtype).sends_rows_as_they_are:
-            self._settle(box)  # the last message is sent from this very memory, and must have left
-            place = Place(Use.ROWS_TO_SEND, slot)
-        return self.messages.scratch.rows(place, int(self.send_counts.sum()), width, dtype)
-
-    def row_forms(self, width: int) -> tuple[bool, bool]:
-        """Two answers for the present pass: whether some rows travel as 8-bit integers, so that rows which are such integers
-        already can be sent unchanged, and whether some rows travel in another form.
-
-        Collective under the same conditions as :meth:`start`.
+    def step(self, width: int, dtype: torch.dtype) -> Step:
+        """The exchange of rows of ``width`` columns in the present pass. It is made once, and again only where a policy or the
+        memory has changed; making it is collective.
         """
-        codec = self._codec(width, torch.float32)
-        return codec.sends_int8_rows, codec.sends_other_rows
-
-    def start(self, rows: torch.Tensor, given: Codes | None = None) -> Message:
-        """Encode ``rows``, from :meth:`rows_to_send`, and start moving them. Collective.
-
-        given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the
-        message of an earlier epoch.
-        """
-        messages, slot = self.messages, self._slot(rows.shape[1])
-        box = self._mailbox(slot)
-        if box is None:
-            messages.claim_memory(self.name)
-        else:
-            self._settle(box)
-        message = self._new_message(rows, slot, box)
-        call = messages.traffic.count_call(self.id)
-        key = messages.current_pass.noise_key(self.id, call, messages.world.rank)
-        nonfinite = message.codec.encode(rows, message.sent, key, message.differences, given)
-        if self.ranges is not None and messages.current_pass.is_training:
-            message.codec.add_ranges(message.sent, self.ranges)
-        messages.traffic.started(self.id, self._sent[message.codec], nonfinite)
-        neighbours = None if self.links is None else self.links.forward
-        route = self._routes[message.codec]
-        message.pending = messages.transport.start(message.sent, message.received, route, self.name, neighbours)
-        messages.make_progress(message.pending)
-        if box is not None and box.arrived is not None and self.freshness == STALE:
-            box.in_flight, message = message, box.arrived
-        return message
+        messages = self.messages
+        is_training = messages.current_pass.is_training
+        call = messages.traffic.calls.get(self.id, 0) if is_training and messages.keeps_rows else 0
+        key = width, dtype, call, is_training, self._bits
+        step = self._steps.get(key)
+        if step is None or step.memory_state != messages.scratch.allocations + messages.kept.changes:
+            step = self._steps[key] = Step(self, Slot(self.id, call, width), dtype, self._codec(width, dtype))
+        return step
 
     def wait(self, message: Message) -> None:
         """Wait until the rows of ``message`` have arrived."""
@@ -253,17 +208,9 @@ class Exchange:
         """``z`` (n, F) += ``matrix`` (n, received rows) times the received rows of ``message``."""
         message.codec.add_received(message.received, message.differences, matrix, z)
 
-    # -- parts of a message -------------------------------------------------------------------------------------------
+    # -- parts of a step ----------------------------------------------------------------------------------------------
 
-    def _slot(self, width: int) -> Slot:
-        return Slot(self.id, self.messages.traffic.next_call(self.id), width)
-
-    def _mailbox(self, slot: Slot) -> Mailbox | None:
-        """The mailbox that keeps rows of ``slot``; None in evaluations, and where rows are used in their own epoch."""
-        messages = self.messages
-        return messages.kept.mailbox(slot, self._tools) if messages.current_pass.is_training else None
-
-    def _settle(self, box: Mailbox) -> None:
+    def settle(self, box: Mailbox) -> None:
         """Wait for the message in flight, if there is one, and use its rows from now on."""
         message, box.in_flight = box.in_flight, None
         if message is None:
@@ -272,35 +219,16 @@ class Exchange:
             self.messages.wait(message)
         box.accept(message, self.messages.current_pass.epoch)
 
-    def _new_message(self, rows: torch.Tensor, slot: Slot, box: Mailbox | None) -> Message:
-        """A message with its memory: the slot has its own where messages outlive their step; else all exchanges share it."""
-        messages, scratch = self.messages, self.messages.scratch
-        codec = self._codec(slot.width, rows.dtype)
-        own, turn = (None, 0) if box is None else (slot, box.next_turn())
-        arrives_in = Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES
-        received = scratch.bytes(Place(arrives_in, own, turn), int(codec.receive_counts.sum()), codec.item_bytes)
-        if codec.sends_rows_as_they_are:
-            sent = rows.view(torch.uint8)
-        else:
-            sent = scratch.bytes(Place(Use.SENT_BYTES, own), int(codec.send_counts.sum()), codec.item_bytes)
-        differences = messages.kept.differences_of(slot, codec)
-        return Message(codec, sent, received, messages.current_pass.epoch, differences, box)
-
     def _codec(self, width: int, dtype: torch.dtype) -> Codec:
         """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""
         messages, bits = self.messages, self._present_bits()
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
             counts = self.send_counts, self.receive_counts
-            self._codecs[key] = codec = make_codec(
-                messages.world, self.name, counts, bits, width, dtype, self._tools,
+            self._codecs[key] = make_codec(
+                messages.world, self.name, counts, bits, width, dtype, self.tools,
                 is_delta=messages.is_delta,
             )  # fmt: skip
-            self._routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
-            nodes = messages.placement.node_of
-            away = nodes != nodes[messages.world.rank]
-            to_ranks = codec.send_counts * codec.item_bytes
-            self._sent[codec] = Sent(to_ranks, int(to_ranks.sum()), int(to_ranks[away].sum()))
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:
@@ -310,3 +238,86 @@ class Exchange:
         if self.bits is not None:
             return self.bits
         return None if self.messages.config.bits == 32 else self.uniform_bits(self.messages.config.bits)
+
+
+class Step:
+    """One exchange of rows of one width and type, in passes of one kind: what is the same in each epoch is decided here.
+
+    codec: the encoding of the rows. rows: (s, F) memory to aggregate into before :meth:`start`; other exchanges may use it, too.
+    memory_state: number of changes of the memory that it refers to.
+    """
+
+    def __init__(self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec) -> None:
+        messages, scratch = exchange.messages, exchange.messages.scratch
+        self.codec, self._exchange, self._slot = codec, exchange, slot
+        # The mailbox that keeps rows of the slot; None in evaluations, and where rows are used in their own epoch.
+        self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
+        self._differences = messages.kept.differences_of(slot, codec)
+        self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
+        is_wire, rows, size = codec.sends_rows_as_they_are, int(exchange.send_counts.sum()), codec.item_bytes
+        self.rows = scratch.rows(Place(Use.ROWS_TO_SEND, self._own if is_wire else None), rows, slot.width, dtype)
+        items = int(codec.send_counts.sum())
+        self._sent = (
+            self.rows.view(torch.uint8) if is_wire else scratch.bytes(Place(Use.SENT_BYTES, self._own), items, size)
+        )
+        self._route = messages.transport.route(codec.send_counts, codec.receive_counts, size)
+        nodes, to_ranks = messages.placement.node_of, codec.send_counts * size
+        away = to_ranks[nodes != nodes[messages.world.rank]]
+        self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
+        self._wires: dict[int, tuple[torch.Tensor, Callable[[], Pending]]] = {}
+        for turn in (0,) if self._box is None else (0, 1):
+            self._wires[turn] = self._wire(turn)
+        self.memory_state = scratch.allocations + messages.kept.changes
+
+    def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
+        """The memory of the rows that come, and the function that starts to move rows."""
+        exchange, codec = self._exchange, self.codec
+        place = Place(Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES, self._own, turn)
+        received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
+        neighbours = None if exchange.links is None else exchange.links.forward
+        transport = exchange.messages.transport
+        return received, transport.bind(self._sent, received, self._route, exchange.name, neighbours)
+
+    def reused(self) -> Message | None:
+        """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
+        exchange, box = self._exchange, self._box
+        if box is None or box.arrived is None or exchange.freshness not in (REUSED, SKIPPED):
+            return None
+        if exchange.freshness == REUSED:
+            exchange.settle(box)
+        calls = exchange.messages.traffic.calls
+        calls[exchange.id] = calls.get(exchange.id, 0) + 1
+        return box.arrived
+
+    def rows_to_send(self) -> torch.Tensor:
+        """:attr:`rows`, which no message under way needs any more."""
+        if self._box is not None and self.codec.sends_rows_as_they_are:
+            self._exchange.settle(self._box)  # the last message is sent from this very memory, and must have left
+        return self.rows
+
+    def start(self, given: Codes | None = None) -> Message:
+        """Encode :attr:`rows`, and start moving them. Collective.
+
+        given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the
+        message of an earlier epoch.
+        """
+        exchange, messages, box = self._exchange, self._exchange.messages, self._box
+        if box is None:
+            messages.claim_memory(exchange.name)
+        else:
+            exchange.settle(box)
+        present, traffic = messages.current_pass, messages.traffic
+        received, start = self._wires[0 if box is None else box.next_turn()]
+        message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
+        call = traffic.calls.get(exchange.id, 0)
+        traffic.calls[exchange.id] = call + 1
+        key = present.noise_key(exchange.id, call, messages.world.rank)
+        nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
+        if exchange.ranges is not None and present.is_training:
+            self.codec.add_ranges(self._sent, exchange.ranges)
+        traffic.started(exchange.id, self._counted, nonfinite)
+        message.pending = start()
+        messages.make_progress(message.pending)
+        if box is not None and box.arrived is not None and exchange.freshness == STALE:
+            box.in_flight, message = message, box.arrived
+        return message

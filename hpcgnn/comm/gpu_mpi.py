@@ -89,7 +89,7 @@ def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bo
     there[(world.rank + 1) % world.size] = back[(world.rank - 1) % world.size] = _PROOF_ROWS
     sent = _pattern(world.rank).to(device.torch_device)
     received = torch.zeros_like(sent)
-    pending = transport.start(sent, received, transport.route(there, back, _PROOF_BYTES), "a trial of --gpu-mpi", None)
+    pending = transport.bind(sent, received, transport.route(there, back, _PROOF_BYTES), "a trial of --gpu-mpi", None)()
     world.watch(pending)
     time.sleep(_PROOF_SECONDS)  # meanwhile the progress thread calls MPI, as in training
     world.wait(pending)

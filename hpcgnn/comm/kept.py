@@ -19,17 +19,20 @@ class Kept:
     """The kept rows of one model's exchanges, by :class:`Slot`.
 
     keeping: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
-    mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps.
+    mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps. changes: number of times
+    that :meth:`begin` and :meth:`load` have replaced mailboxes or differences.
     """
 
     def __init__(self) -> None:
         self.keeping: Keeping | None = None
+        self.changes = 0
         self.mailboxes: dict[Slot, Mailbox] = {}
         self.differences: dict[Slot, Differences] = {}
 
     def begin(self, keeping: Keeping | None) -> None:
         """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
         self.keeping, self.mailboxes, self.differences = keeping, {}, {}
+        self.changes += 1
 
     def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
         """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
@@ -70,6 +73,7 @@ class Kept:
 
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
         """Restore the rows of :meth:`state` that the present settings keep as well."""
+        self.changes += 1
         found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
         torch_device = tools.scratch.torch_device
         self.differences = {

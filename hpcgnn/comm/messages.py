@@ -43,7 +43,7 @@ class Messages:
         transport: a transport of the same world and device to share with other messages; None: it is made when needed.
 
     Attributes:
-        present: the pass under way.
+        current_pass: the pass under way.
         scratch: the memory that exchanges use by turns.
         kept: the rows that are kept between epochs.
         traffic: the counts of bytes.
@@ -141,6 +141,11 @@ class Messages:
         them.
         """
         return self.current_pass.is_training and self.config.message_coding == "delta"
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Return whether training keeps rows between epochs, which belong to one call of an exchange in a pass."""
+        return self.kept.keeping is not None or self.config.message_coding == "delta"
 
     # -- messages under way -------------------------------------------------------------------------------------------
 

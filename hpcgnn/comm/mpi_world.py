@@ -233,24 +233,30 @@ class MpiWorld(Collectives):
     ) -> Pending:
         if send.buffer.device != "cpu" and self.library.startswith("Open MPI"):
             return self._moved_by_pairs(comm, send, received, what)
-        start, row_type = comm.Ialltoallv, self._row_type(send.buffer.row_bytes)
-        there, back = ((each.counts, each.begins()) for each in (send, received))
-        if neighbours is not None:
-            start = neighbours.handle.Ineighbor_alltoallv
-            there = tuple(each[neighbours.destinations] for each in there)
-            back = tuple(each[neighbours.sources] for each in back)
-        with self._starting(what):
-            request = start(
-                [self._memory(send.buffer), there, row_type], [self._memory(received.buffer), back, row_type]
-            )
+        start = comm.Ialltoallv if neighbours is None else neighbours.handle.Ineighbor_alltoallv
+        if send.for_mpi is None or send.among is not neighbours:
+            send.for_mpi = self._for_mpi(send, None if neighbours is None else neighbours.destinations)
+            received.for_mpi = self._for_mpi(received, None if neighbours is None else neighbours.sources)
+            send.among = neighbours
+        try:
+            request = start(send.for_mpi, received.for_mpi)
+        except self._mpi.Exception as error:
+            raise self._failed(what, error) from error
         return Pending.started(request, what, send, received)
+
+    def _for_mpi(self, segments: Segments, ranks: np.ndarray | None) -> list[Any]:
+        """The segments, or those of ``ranks``, as mpi4py takes them."""
+        where = segments.counts, segments.begins
+        if ranks is not None:
+            where = segments.counts[ranks], segments.begins[ranks]
+        return [self._memory(segments.buffer), where, self._row_type(segments.buffer.row_bytes)]
 
     def _moved_by_pairs(self, comm: Any, send: Segments, received: Segments, what: str) -> Pending:
         """``Isend`` and ``Irecv``: Open MPI does not promise to take a device's memory in nonblocking collectives."""
         row_type, requests = self._row_type(send.buffer.row_bytes), []
         with self._starting(what):
             for segments, start in ((received, comm.Irecv), (send, comm.Isend)):
-                memory, begins = segments.buffer, segments.begins()
+                memory, begins = segments.buffer, segments.begins
                 for peer in np.flatnonzero(segments.counts).tolist():
                     count, address = int(segments.counts[peer]), memory.address + int(begins[peer]) * memory.row_bytes
                     rows = self._mpi.buffer.fromaddress(address, count * memory.row_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,7 @@ _EVALUATION = 1 << 32  # added to the epoch, so that an evaluation draws other n
 ExchangeName = Annotated[str, msgspec.Meta(pattern=r"^layer [1-9][0-9]*'s (boundary rows|gradients)$")]
 
 
-@dataclass(frozen=True)
-class ExchangeId:
+class ExchangeId(NamedTuple):
     """One exchange of a model. layer: its number within a pass. is_backward: gradients travel."""
 
     layer: int
@@ -47,8 +46,7 @@ class Pass:
         return keyed.derive_key(self.seed, epoch, exchange.layer, call, int(exchange.is_backward), rank)
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Identifies rows of one exchange across passes, so that a later pass finds the rows that an earlier one kept.
 
     call: number of times the exchange was started before in the same step; above 0 only if a pass uses the layer more than once.

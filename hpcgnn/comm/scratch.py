@@ -30,16 +30,20 @@ class Place(NamedTuple):
 
 
 class Scratch:
-    """Uninitialised memory of one device, by place; a piece grows when a larger one is requested."""
+    """Uninitialised memory of one device, by place; a piece grows when a larger one is requested.
+
+    allocations: number of pieces that were allocated so far; while it stays, memory that was handed out is that of its place.
+    """
 
     def __init__(self, torch_device: torch.device) -> None:
-        self.torch_device = torch_device
+        self.torch_device, self.allocations = torch_device, 0
         self._pieces: dict[Place, torch.Tensor] = {}
 
     def bytes(self, place: Place, items: int, item_bytes: int) -> torch.Tensor:
         """The memory of ``place`` as (items, item_bytes) uint8."""
         num_bytes = items * item_bytes
         if place not in self._pieces or self._pieces[place].numel() < num_bytes:
+            self.allocations += 1
             self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.torch_device).view(-1)
         return self._pieces[place][:num_bytes].view(items, item_bytes)
 

@@ -129,12 +129,12 @@ class ThreadWorld(Collectives):
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
         """Copy the rows for this rank from each rank."""
-        rows, begins = send.buffer.on_host(), send.begins()
+        rows, begins = send.buffer.on_host(), send.begins
         pieces = [rows[begin : begin + count] for begin, count in zip(begins, send.counts, strict=True)]
         theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
         if [len(piece) for piece in theirs] != list(received.counts):
             raise ValueError(f"{what}: rank {self.rank} expects {list(received.counts)} rows of the ranks")
-        for begin, piece in zip(received.begins(), theirs, strict=True):
+        for begin, piece in zip(received.begins, theirs, strict=True):
             received.buffer.on_host()[begin : begin + len(piece)] = piece
         return Pending.done(what)
 

@@ -32,7 +32,8 @@ class Traffic:
     bytes_sent: bytes that this rank has sent in messages, by exchange; quantization parameters are included. bytes_between_nodes:
     the part of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank has read from memory which it
     shares with other ranks of its node. bytes_to: (P,) int64 ``bytes_sent`` of all exchanges, by receiving rank. ages: number of
-    epochs since the rows that each exchange last used in this step were sent.
+    epochs since the rows that each exchange last used in this step were sent. calls: number of times that each exchange was
+    started in this step, if it was; above 1 only if a pass uses its layer more than once.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -41,7 +42,7 @@ class Traffic:
         self.bytes_shared_on_nodes: Counter[ExchangeId] = Counter()
         self.bytes_between_nodes: Counter[ExchangeId] = Counter()
         self.ages: dict[ExchangeId, int] = {}
-        self._calls: Counter[ExchangeId] = Counter()
+        self.calls: dict[ExchangeId, int] = {}
         self._started: list[ExchangeId] = []
         self._nonfinite: list[DeviceCount] = []
 
@@ -60,19 +61,10 @@ class Traffic:
     def begin_step(self) -> None:
         """Begin a training step."""
         self._started, self._nonfinite = [], []
-        self._calls.clear()
+        self.calls.clear()
         self.ages.clear()
 
     # -- calls --------------------------------------------------------------------------------------------------------
-
-    def next_call(self, exchange: ExchangeId) -> int:
-        """Number of times ``exchange`` was started before in this step; above 0 only if a pass uses its layer more than once."""
-        return self._calls[exchange]
-
-    def count_call(self, exchange: ExchangeId) -> int:
-        """:meth:`next_call`, and count the start of ``exchange``."""
-        self._calls[exchange] += 1
-        return self._calls[exchange] - 1
 
     @property
     def exchanges_started(self) -> set[ExchangeId]:

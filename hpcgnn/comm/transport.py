@@ -12,7 +12,9 @@ Ranks may take different ways, but agree on the number of collectives. The bytes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -70,12 +72,13 @@ class Transport(Protocol):
         """The route of exchanges with (P,) int64 rows of ``item_bytes`` bytes to and from each rank. Collective."""
         ...
 
-    def start(
+    def bind(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
-    ) -> Pending:
-        """Start to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes) uint8. Collective.
+    ) -> Callable[[], Pending]:
+        """A function that starts to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes)
+        uint8. Only the function is collective. It may be called again after its result was waited for.
 
-        Both tensors must live, and ``sent`` must not change, until the result was waited for.
+        Both tensors must live, and ``sent`` must not change, until then.
         """
         ...
 
@@ -95,13 +98,13 @@ class HostTransport:
         """A route of one piece."""
         return Route(Shares(send_counts[None], None), Shares(receive_counts[None], None))
 
-    def start(
+    def bind(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
-    ) -> Pending:
-        """Start the collective at once, on the memory of both tensors."""
+    ) -> Callable[[], Pending]:
+        """The function starts the collective at once, on the memory of both tensors."""
         there = Segments(Buffer.of(sent), route.sent.counts[0])
         back = Segments(Buffer.of(received), route.received.counts[0])
-        return self._world.start_alltoallv(there, back, what, neighbours)
+        return partial(self._world.start_alltoallv, there, back, what, neighbours)
 
     def arrive(self, pending: Pending) -> None:
         """Do nothing: MPI has written the rows to their place."""
@@ -130,14 +133,19 @@ class DeviceTransport:
             pieces = max(1, -(-int(self._world.allreduce(most, "max")[0]) // self._piece_bytes))
         return Route(Shares.cut(send_counts, pieces, self._device), Shares.cut(receive_counts, pieces, self._device))
 
-    def start(
+    def bind(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
+    ) -> Callable[[], Pending]:
+        """The function queues the exchange, which reads the rows once the device has made them."""
+        return partial(self._put, (sent, received), route, what, neighbours)
+
+    def _put(
+        self, wires: tuple[torch.Tensor, torch.Tensor], route: Route, what: str, neighbours: Neighbours | None
     ) -> Pending:
-        """Queue the exchange, which reads the rows once the device has made them."""
         if self._world.size == 1:
             return Pending.done(what)
         transfer: Staged | Direct
-        about = (sent, received), route, what, neighbours
+        about = wires, route, what, neighbours
         if self.stages:
             transfer = Staged(self._device, self._queue, self._memory, *about)
         else:

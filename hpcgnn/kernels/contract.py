@@ -31,7 +31,11 @@ DeviceCount = int | torch.Tensor
 
 
 class SpmmKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.spmm`."""
+    """See :mod:`hpcgnn.kernels.spmm`.
+
+    A module may also have ``bind(csr, dtype, width)``, which returns a faster form of its ``spmm`` with the same arguments, for
+    this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it.
+    """
 
     def spmm(
         self,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,12 +76,17 @@ class Csr:
         self._blocks: dict[int, list[tuple[int, int]]] = {}
         self._heavy: dict[int, torch.Tensor] = {}
         self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
+        # kernels.spmm.multiply: its kernels, by type and width of x and the backend that was asked for
+        self.products: dict[tuple[torch.dtype, int, str], Callable[..., None]] = {}
         self._shared: Csr | None = None  # the matrix that has the same structure and other values
         self._origin: weakref.ref[Csr] | None = (
             None  # the matrix whose transpose this is; weak, so that the pair can be freed
         )
         self.each_column_once = False  # if set, no column is hot, and uses need not be counted
         self._rows_before: torch.Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"products": {}}  # those have addresses of this matrix
 
     def _check(self) -> None:
         resolve(

@@ -5,6 +5,9 @@ These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from hpcgnn.arguments import check_choice
@@ -66,6 +69,37 @@ def spmm(
         out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype], x.device)
     kernels.spmm(csr, weight, x.contiguous(), scale, accumulate, out)
     return out
+
+
+def multiply(
+    csr: Csr,
+    x: torch.Tensor,
+    out: torch.Tensor | None = None,
+    backend: str = "auto",
+    *,
+    scale: torch.Tensor | None = None,
+    accumulate: bool = True,
+) -> torch.Tensor:
+    """:func:`spmm` for callers of this package, in each epoch: the kernels are chosen once for each matrix, type and width.
+
+    Only what protects memory is checked: the number of rows of ``x``, and that it is torch's own. ``out`` must be as spmm needs
+    it, and ``x`` and ``scale`` on the device of ``csr``.
+    """
+    if x.shape[0] != csr.num_cols or type(x) is not torch.Tensor or (x.dtype is torch.int8) != (scale is not None):
+        return spmm(csr, x, out=out, backend=backend, scale=scale, accumulate=accumulate)
+    run = csr.products.get((x.dtype, x.shape[1], backend)) or _bind(csr, x, backend, scale)
+    if out is None:
+        out, accumulate = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype], x.device), False
+    run(csr, csr.weight, x.contiguous(), scale, accumulate, out)
+    return out
+
+
+def _bind(csr: Csr, x: torch.Tensor, backend: str, scale: torch.Tensor | None) -> Callable[..., None]:
+    _check_spmm(csr, x, csr.weight, "sum", None, scale)
+    kernels: Any = choose(SPMM, backend, x=x, weight=csr.weight, scale=scale, csr=csr.indices)
+    run = kernels.bind(csr, x.dtype, x.shape[1]) if hasattr(kernels, "bind") else kernels.spmm
+    csr.products[x.dtype, x.shape[1], backend] = run
+    return run
 
 
 def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bool) -> torch.Tensor:

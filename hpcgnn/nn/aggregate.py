@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import Codes, Exchange
+from hpcgnn.comm.codecs import Codec
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.host import host_values, index_array
-from hpcgnn.kernels import Csr, buffers, spmm
+from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.plan import AggregationPlan
@@ -52,6 +54,7 @@ class Aggregator:
         # With None, the nodes follow from the plan.
         self.stands_for: tuple[np.ndarray, np.ndarray] | None = None
         exchange.boundary_nodes = self.correction.nodes.numel()
+        self._aggregating = exchange.messages.timings.measure("aggregation_seconds")
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -96,30 +99,30 @@ class Aggregator:
         Returns:
             The scaled features and the message, which are the arguments of :meth:`finish_step`.
         """
-        exchange, measure = self.exchange, self.exchange.messages.timings.measure
-        with measure("aggregation_seconds"):
+        with self._aggregating:
             own = self._scaled(x)
-        reused = exchange.reused(x.shape[1])
+        step = self.exchange.step(x.shape[1], x.dtype)
+        reused = step.reused()
         if reused is not None:
             return own, reused
-        rows = exchange.rows_to_send(x.shape[1], x.dtype)
-        given, is_enough = self._codes_to_send(own)
-        with measure("aggregation_seconds"):
-            if not is_enough:
+        rows = step.rows_to_send()
+        given, is_enough = (None, False) if self.int8 is None else self._codes_to_send(own, step.codec)
+        if not is_enough:
+            with self._aggregating:
                 self._multiply(self.plan.send, own, rows)  # pre-aggregate
-        return own, exchange.start(rows, given)  # encode, start
+        return own, step.start(given)  # encode, start
 
     def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
         """Run the second half of an aggregation, and return the (n, F) result. Collective."""
-        exchange, measure = self.exchange, self.exchange.messages.timings.measure
-        with measure("aggregation_seconds"):
+        exchange = self.exchange
+        with self._aggregating:
             z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
             sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         then = None if sums is None else exchange.keep_sums(message, sums)
         if sums is not None and then is not None:
-            with measure("aggregation_seconds"):
+            with self._aggregating:
                 self.correction.apply(z, sums, then)
         elif self.int8 is not None and self.is_halo:
             self.int8.record_extended(x, message, z)
@@ -146,19 +149,18 @@ class Aggregator:
         sources = send.indices[first].long() if send.num_entries else torch.zeros_like(first)
         return torch.where(is_copy, sources, -1), not bool(is_copy.all())
 
-    def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
+    def _codes_to_send(self, own: torch.Tensor | Int8Rows, codec: Codec) -> tuple[Codes | None, bool]:
         """The rows that can be sent as the 8-bit integers that they already are, if messages have 8 bits; and whether all rows
         can.
         """
         if self.int8 is None or not self.int8.is_training_pass:
             return None, False
-        sends_int8_rows, sends_other_rows = self.exchange.row_forms(own.shape[1])
-        if sends_int8_rows and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs_in_int8(own):
+        if codec.sends_int8_rows and self.is_halo and isinstance(own, torch.Tensor) and self.int8.weighs_in_int8(own):
             own = self.int8.quantizer.rows(own)  # the same integers are used later, when attention weighs the rows
-        if not (sends_int8_rows and isinstance(own, Int8Rows)):
+        if not (codec.sends_int8_rows and isinstance(own, Int8Rows)):
             return None, False
         sources, has_sums = self.single_sources
-        return Codes(own, sources), not (sends_other_rows or has_sums)
+        return Codes(own, sources), not (codec.sends_other_rows or has_sums)
 
     @cached_property
     def _factor(self) -> torch.Tensor | None:
@@ -172,10 +174,9 @@ class Aggregator:
         return (x if self.right is None else _scaled(x, self.right)).contiguous()
 
     def _multiply(self, matrix: Csr, x: torch.Tensor | Int8Rows, out: torch.Tensor | None = None) -> torch.Tensor:
-        how: dict[str, Any] = {"out": out, "backend": self.backend, "accumulate": False}
-        if isinstance(x, Int8Rows):
-            return spmm(matrix, x.codes, scale=x.scale, **how)
-        return spmm(matrix, x, **how)
+        if isinstance(x, torch.Tensor):
+            return multiply(matrix, x, out, self.backend, accumulate=False)
+        return multiply(matrix, x.codes, out, self.backend, scale=x.scale, accumulate=False)
 
     # -- information for policies ---------------------------------------------------------------------------------------
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.comm import Codes, Exchange, World
+from hpcgnn.comm import Exchange, World
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.node_memory import NodeMemory
 from hpcgnn.host import index_array
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregate import Aggregator, destinations, first_sources, padded
 from hpcgnn.nn.correction import Copies, Correction, signless
 from hpcgnn.nn.shared_wires import SharedWires
@@ -98,28 +99,28 @@ class NodeAggregator(Aggregator):
         under way.
         """
         exchange, links, width = self.exchange, self.links, x.shape[1]
-        timings, memory = exchange.messages.timings, self.links.memory
+        memory = self.links.memory
         memory.prepare(width * x.element_size())
-        with timings.measure("aggregation_seconds"):
+        with self._aggregating:
             own = self._scaled(x)
             self._multiply(self.plan.send, own, memory.written.own(width, x.dtype))  # pre-aggregate
         self._meet()
         exchange.messages.traffic.shared(exchange.id, links.rows_between_ranks * width * x.element_size())
-        reused = exchange.reused(width)
+        step = exchange.step(width, x.dtype)
+        reused = step.reused()
         if reused is not None:
             return own, reused
-        rows = exchange.rows_to_send(width, x.dtype)
-        with timings.measure("aggregation_seconds"):
+        rows = step.rows_to_send()
+        with self._aggregating:
             self._multiply(links.carry, memory.written.all(width, x.dtype), rows)
-        return own, exchange.start(rows)  # encode, start
+        return own, step.start()  # encode, start
 
     def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
         """See :meth:`Aggregator.finish_step`."""
         exchange, links, memory = self.exchange, self.links, self.links.memory
-        measure = exchange.messages.timings.measure
-        with measure("aggregation_seconds"):
+        with self._aggregating:
             z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
-            spmm(links.near, memory.written.all(z.shape[1], z.dtype), out=z, backend=self.backend)
+            multiply(links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
             sums = self.correction.sums(x, z) if message.is_corrected else None
         exchange.wait(message)
         places = self.wires.places(message.codec, z.shape[1], z.dtype)
@@ -129,14 +130,14 @@ class NodeAggregator(Aggregator):
         else:
             self.wires.put(message.received, places)
         self._meet()
-        with measure("aggregation_seconds"):  # post-aggregate
+        with self._aggregating:  # post-aggregate
             if places is None:
-                spmm(links.far, memory.arrived.all(z.shape[1], z.dtype), out=z, backend=self.backend)
+                multiply(links.far, memory.arrived.all(z.shape[1], z.dtype), z, self.backend)
             else:
                 self.wires.add(places, z)
         then = None if sums is None else exchange.keep_sums(message, sums)
         if sums is not None and then is not None:
-            with measure("aggregation_seconds"):
+            with self._aggregating:
                 self.correction.apply(z, sums, then)
         return z if self.left is None else z.mul_(self.left)
 
@@ -149,10 +150,6 @@ class NodeAggregator(Aggregator):
         """
         with self.exchange.messages.timings.measure("communication_wait_seconds"):
             self.links.memory.meet()
-
-    def _codes_to_send(self, own: torch.Tensor | Int8Rows) -> tuple[Codes | None, bool]:
-        """None, because messages carry sums over ranks, or rows of other ranks."""
-        return None, False
 
     # -- information for policies -------------------------------------------------------------------------------------
 

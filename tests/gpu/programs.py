@@ -91,9 +91,9 @@ def received_bytes(world: World, folder: Path, kind: str, bits: int) -> str:
         device.torch_device
     )
     messages.begin_epoch(0)
-    rows = exchange.rows_to_send(WIDTH, x.dtype)
-    spmm(plan.send, x, out=rows, accumulate=False)
-    message = exchange.start(rows)
+    step = exchange.step(WIDTH, x.dtype)
+    spmm(plan.send, x, out=step.rows_to_send(), accumulate=False)
+    message = step.start()
     exchange.wait(message)
     return hashlib.sha256(message.received.cpu().numpy().tobytes()).hexdigest()
 

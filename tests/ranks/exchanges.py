@@ -13,7 +13,8 @@ import torch
 
 import hpcgnn
 from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
-from hpcgnn.comm.codecs import packed
+from hpcgnn.comm.codecs import Codes, packed
+from hpcgnn.comm.exchange import Step
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
@@ -49,9 +50,9 @@ def make(world: World, backend: str = "auto", seed: int = 0, **settings: object)
 
 
 def started(exchange: Exchange, rows: torch.Tensor) -> Message:
-    send = exchange.rows_to_send(rows.shape[1], rows.dtype)
-    send.copy_(rows)
-    return exchange.start(send)
+    step = exchange.step(rows.shape[1], rows.dtype)
+    step.rows_to_send().copy_(rows)
+    return step.start()
 
 
 def moved(exchange: Exchange, rows: torch.Tensor) -> torch.Tensor:
@@ -222,7 +223,7 @@ def too_many(world: World, most: int) -> list[str]:
         exchange = Exchange(Messages(world, MessageConfig(bits=bits)), send, receive, layer=2)
         width = 1024 if bits == 16 else 4  # rows of 2 KiB, or of any size
         try:
-            exchange.start(torch.zeros(0, width))
+            exchange.step(width, torch.float32)
         except HpcgnnError as error:
             found.append(str(error) if error.agreed else "not agreed")
     everyone = world.allreduce(np.array([len(found)]), "min")
@@ -308,7 +309,7 @@ def over_neighbours(world: World) -> None:
 
 # -- in a training -----------------------------------------------------------------------------------------------------
 
-_start, _wait = Exchange.start, Exchange.wait
+_start, _wait = Step.start, Exchange.wait
 EPOCHS = 4
 
 
@@ -320,9 +321,9 @@ def trained(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None
         if pauses:
             time.sleep(pauses.uniform(0, 0.01))
 
-    def start(self: Exchange, rows: torch.Tensor, *level: torch.Tensor | None) -> Message:
+    def start(self: Step, given: Codes | None = None) -> Message:
         pause()
-        message = _start(self, rows, *level)
+        message = _start(self, given)
         sent.update(message.sent.numpy())
         return message
 
@@ -335,7 +336,7 @@ def trained(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None
     model = hpcgnn.build_model(config, graph, messages=Messages(graph.world, MessageConfig(2)), seed=3)
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=EPOCHS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchange, "start", start)
+        patch.setattr(Step, "start", start)
         patch.setattr(Exchange, "wait", wait)
         losses = [trainer.step(epoch)[0] for epoch in range(EPOCHS)]
     weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())

@@ -22,15 +22,20 @@ def bytes_of_training(world: World, parts: Path, out: Path, bits: int, policy: d
     graph = hpcgnn.load(parts, world)
     messages = Messages(world, MessageConfig(bits=bits, node_aware="off"))
     model = hpcgnn.build_model(hpcgnn.ModelConfig("sage", hidden=16, layers=2), graph, messages=messages)
-    moved, start = [0, 0], messages.transport.start
+    moved, bind = [0, 0], messages.transport.bind
 
     def watched(sent, received, *others, **named):
-        if messages.current_pass.is_training:
-            moved[0] += sent.numel()
-            moved[1] += received.numel()
-        return start(sent, received, *others, **named)
+        start = bind(sent, received, *others, **named)
 
-    messages.transport.start = watched
+        def counted():
+            if messages.current_pass.is_training:
+                moved[0] += sent.numel()
+                moved[1] += received.numel()
+            return start()
+
+        return counted
+
+    messages.transport.bind = watched
     config = hpcgnn.TrainConfig(epochs=EPOCHS, eval_every=2, policy=PolicyConfig(**policy))
     hpcgnn.Trainer(model, graph, config, run=RunFolder(out), stop=StopRequest()).fit()
     return moved[0], moved[1]

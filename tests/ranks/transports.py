@@ -37,7 +37,7 @@ class Exchanged:
         self.sent = torch.cat(there).to(device.torch_device)
         self.received = torch.zeros(self.expected.shape, dtype=torch.uint8, device=device.torch_device)
         self.way, self.route = way, way.route(rows, rows, WIDTH)
-        self.pending: Pending = way.start(self.sent, self.received, self.route, "a test", None)
+        self.pending: Pending = way.bind(self.sent, self.received, self.route, "a test", None)()
 
     def arrive(self, world: World) -> None:
         """Wait, and check that the right rows have arrived."""

@@ -9,9 +9,10 @@ import torch
 from hpcgnn.comm.codecs.base import Codes, Differences
 from hpcgnn.comm.codecs.packed import PackedCodec
 from hpcgnn.comm.row_bits import RowRanges
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr
 from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.spmm import multiply
 
 
 class DeltaCodec:
@@ -63,7 +64,7 @@ class DeltaCodec:
         with measure("quantization_seconds"):
             packed.decode(wire, packed.layouts[1], differences.received, accumulate=True)
         with measure("aggregation_seconds"):
-            spmm(matrix, differences.received.to(z.dtype), out=z, backend=packed.tools.backend)
+            multiply(matrix, differences.received.to(z.dtype), z, packed.tools.backend)
 
     def received_rows(self, wire: torch.Tensor) -> NoReturn:
         """Never called: a difference is no row, and settings that need received rows are refused with delta coding."""

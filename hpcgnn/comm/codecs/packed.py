@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ from hpcgnn.comm.codecs.base import CodecTools, Codes, Differences
 from hpcgnn.comm.layout import BLOCK_BYTES, Group, Layout
 from hpcgnn.comm.row_bits import RowRanges
 from hpcgnn.comm.scratch import Place, Use
-from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.kernels.contract import DeviceCount
+from hpcgnn.kernels import Csr, buffers
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
-from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+from hpcgnn.kernels.spmm import multiply
 
 _CACHED_BYTES = 8 << 20
 INT8_BITS = 8
@@ -33,6 +35,11 @@ class PackedCodec:
         self.layouts, self.width, self.tools = layouts, width, tools
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
         self._split: tuple[torch.Tensor, list[tuple[Group, torch.Tensor | None]]] | None = None
+
+    @cached_property
+    def _kernels(self) -> MessageKernels:
+        """The kernels of messages on the device of the layouts, whose offsets and rows are right by construction."""
+        return choose(MESSAGES, self.tools.backend, x=torch.empty(0, device=self.layouts[0].padding.device))
 
     @property
     def sends_int8_rows(self) -> bool:
@@ -66,9 +73,7 @@ class PackedCodec:
                 if given is not None and sources is not None:
                     nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
                     continue
-                nonfinite += encode_rows(
-                    rows, group.rows, group.bits, key, *places, backend=self.tools.backend, check=False
-                )
+                nonfinite += self._kernels.encode_rows(rows, group.rows, group.bits, key, *places)
         return nonfinite
 
     def _groups(self, given: Codes | None) -> list[tuple[Group, torch.Tensor | None]]:
@@ -107,24 +112,19 @@ class PackedCodec:
         if len(groups) == 1 and z.dtype == torch.float32 and fuses(groups[0].bits, matrix, z.shape[1]):
             group = groups[0]
             with self.tools.timings.measure("aggregation_seconds"):
-                spmm_rows(
-                    matrix, wire.view(-1), group.payload_at, group.params_at, group.bits, z.shape[1], z,
-                    backend=self.tools.backend, check=False,
-                )  # fmt: skip
+                self._kernels.spmm_rows(matrix, wire.view(-1), group.payload_at, group.params_at, group.bits, z)
             return
         with self.tools.timings.measure("quantization_seconds"):
             decoded = self.tools.scratch.rows(Place(Use.RECEIVED_ROWS), self.num_received, self.width, torch.float32)
             self.decode(wire, self.layouts[1], decoded)
         with self.tools.timings.measure("aggregation_seconds"):
-            spmm(matrix, decoded.to(z.dtype), out=z, backend=self.tools.backend)
+            multiply(matrix, decoded.to(z.dtype), z, self.tools.backend)
 
     def decode(self, wire: torch.Tensor, layout: Layout, out: torch.Tensor, *, accumulate: bool = False) -> None:
         """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
         for group in layout.groups:
-            decode_rows(
-                wire.view(-1), group.payload_at, group.params_at, group.bits, out, group.rows,
-                accumulate=accumulate, backend=self.tools.backend, check=False,
-            )  # fmt: skip
+            places = wire.view(-1), group.payload_at, group.params_at
+            self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
 
     @property
     def num_sent(self) -> int:

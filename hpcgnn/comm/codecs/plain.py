@@ -9,9 +9,10 @@ import torch
 
 from hpcgnn.comm.codecs.base import CodecTools, Codes, Differences
 from hpcgnn.comm.row_bits import RowRanges
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr
 from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.spmm import multiply
 
 
 class PlainCodec:
@@ -49,7 +50,7 @@ class PlainCodec:
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate the received rows."""
         with self._tools.timings.measure("aggregation_seconds"):
-            spmm(matrix, self.received_rows(wire).to(z.dtype), out=z, backend=self._tools.backend)
+            multiply(matrix, self.received_rows(wire).to(z.dtype), z, self._tools.backend)
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """False: the received rows are floats."""

@@ -73,7 +73,11 @@ class Values:
 
     def from_param(self, tensor: torch.Tensor | None) -> ctypes.c_void_p | None:
         """The argument that ctypes passes."""
-        return None if tensor is None else ctypes.c_void_p(self.address(tensor))
+        if tensor is None:
+            return None
+        if type(tensor) is torch.Tensor and tensor.dtype is self.dtype and tensor.is_cpu:
+            return ctypes.c_void_p(tensor.data_ptr())
+        return ctypes.c_void_p(self.address(tensor))  # raises, unless it is a parameter
 
 
 class Interface:
@@ -108,12 +112,24 @@ class Interface:
         """
         return self._makers[name]
 
-    def prototype(self, name: str) -> tuple[Any, tuple[tuple[int, str], ...]]:
-        """The ctypes type of a function, and the flags that allow calls with named parameters."""
+    def prototype(self, name: str, *, takes_addresses: bool = False) -> tuple[Any, tuple[tuple[int, str], ...]]:
+        """The ctypes type of a function, and the flags that allow calls with named parameters. takes_addresses: addresses, which
+        nothing checks, in place of tensors.
+        """
         function = self.functions[name]
         types = [self._argument(kind) for _, kind in function.parameters]
+        if takes_addresses:
+            types = [ctypes.c_void_p if isinstance(each, Values) else each for each in types]
         flags = tuple((_INPUT, parameter) for parameter, _ in function.parameters)
         return ctypes.CFUNCTYPE(self._result(function.result), *types), flags
+
+    def converted(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments ``given`` of a function, checked, with tensors as the addresses of their values."""
+        kinds = {parameter: self._argument(kind) for parameter, kind in self.functions[name].parameters}
+        return {
+            parameter: kinds[parameter].from_param(value) if isinstance(kinds[parameter], Values) else value
+            for parameter, value in given.items()
+        }
 
     def _read(self, statement: str) -> None:
         if found := _FUNCTION.match(statement):

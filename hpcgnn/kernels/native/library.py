@@ -68,6 +68,13 @@ class Library:
         prototype, flags = self.interface.prototype(name)
         return prototype((symbol or name, self._library), flags)
 
+    def bound(self, name: str, symbol: str, fixed: dict[str, Any]) -> Callable[..., Any]:
+        """The function with the arguments ``fixed``, which are checked once, and whose tensors must live as long. It takes the
+        others by name: addresses, unchecked, in place of tensors.
+        """
+        prototype, flags = self.interface.prototype(name, takes_addresses=True)
+        return functools.partial(prototype((symbol, self._library), flags), **self.interface.converted(name, fixed))
+
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Call a function that is no kernel, and return its result."""
         return self.function(name)(**arguments)
@@ -158,6 +165,12 @@ def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     """The kernel ``name`` for ``dtype`` and the instruction set in use; its arguments have the names of ``native/hpcgnn.h``."""
     typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
     return _loaded().function(typed, f"hpcgnn_{isa()}_{typed}")
+
+
+def bound(name: str, dtype: torch.dtype | None = None, **fixed: Any) -> Callable[..., Any]:
+    """The same kernel with some arguments fixed; see :meth:`Library.bound`."""
+    typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
+    return _loaded().bound(typed, f"hpcgnn_{isa()}_{typed}", fixed)
 
 
 @functools.cache

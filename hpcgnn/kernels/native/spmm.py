@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -11,7 +12,7 @@ import torch
 
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr, HotColumns
-from hpcgnn.kernels.native.library import function, segment_entries, struct, threads
+from hpcgnn.kernels.native.library import bound, function, segment_entries, struct, threads
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,43 @@ def spmm(
     )
 
 
+def bind(csr: Csr, dtype: torch.dtype, width: int) -> Callable[..., None]:
+    """:func:`spmm` for ``x`` of one type and width, with ``csr.weight``; the kernel's other arguments are made once."""
+    weight, heads = csr.weight, _heads(csr.weight)
+    if _may_pack(weight, csr.num_cols * width * dtype.itemsize, DEFAULT_TUNING):
+        return spmm
+    kernel = bound("spmm", dtype, csr=csr_argument(csr), weight=weight, heads=heads, packed=None, width=width)
+    plain, streaming = DEFAULT_TUNING.arguments
+    out_bytes = csr.num_rows * width * (8 if dtype is torch.float64 else 4)
+    writing = streaming if out_bytes >= DEFAULT_TUNING.streaming_bytes else plain
+
+    def multiply(
+        _csr: Csr,
+        _weight: torch.Tensor | None,
+        x: torch.Tensor,
+        scale: torch.Tensor | None,
+        accumulate: bool,
+        out: torch.Tensor,
+    ) -> None:
+        kernel(
+            x=x.data_ptr(),
+            scale=None if scale is None else scale.data_ptr(),
+            out=out.data_ptr(),
+            accumulate=accumulate,
+            tuning=plain if accumulate else writing,
+            threads=torch.get_num_threads(),
+        )
+
+    return multiply
+
+
+def _may_pack(weight: torch.Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
+    return bool(tuning.hot_bytes) and _heads(weight) == 1 and num_bytes >= _LEAST_BYTES_TO_PACK
+
+
 def pack(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
     """The rows of ``x`` that are worth copying before the product, if there are any."""
-    size = x.numel() * x.element_size()
-    if not tuning.hot_bytes or _heads(weight) > 1 or size < _LEAST_BYTES_TO_PACK:
+    if not _may_pack(weight, x.numel() * x.element_size(), tuning):
         return None
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
     # Without weights, a row's entries can be added in any order: grouped by hot column, entries find their rows of x in the
