@@ -13,19 +13,20 @@ from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import activate
+from hpcgnn.kernels.activation import activation_kernels, check_activation
 from hpcgnn.kernels.autograd_functions import (
-    Activation,
-    Dense,
     EdgeSoftmax,
     EdgeSum,
     GatherRows,
     ScatterRows,
     Sddmm,
     Spmm,
-    reused,
+    run_activation,
+    run_dense,
     tracked,
 )
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import DENSE
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.spmm import spmm as plain_spmm
@@ -186,9 +187,9 @@ def dense(
     shape = (*x.shape[:1], *weight.shape[1:])
     if plus is not None and (plus.shape != shape or plus.dtype != x.dtype):
         raise WrongValueError(f"plus must be {x.dtype} of shape {shape}, not {plus.dtype} of {tuple(plus.shape)}")
-    if not tracked(x, weight, bias, plus):
-        return plain_dense.product(x, weight, bias, reused(plus, x.dtype), backend, compute)
-    return Dense.apply(x, weight, bias, plus, backend, compute)
+    kernels = plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
+    choose(DENSE, backend, x=x, plus=plus)  # raises where they are on two devices
+    return run_dense(kernels, x, weight, bias, plus, compute)
 
 
 def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
@@ -258,10 +259,8 @@ def activation(
     check_type("mask", mask, DropoutMask, type(None))
     if norm is not None:
         check_given(weight=norm.weight, bias=norm.bias)
-    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-    if not tracked(x, weight, bias):
-        return activate(x, norm, mask, backend)[0]
-    return Activation.apply(x, weight, bias, eps, mask, backend)
+    check_activation(x, norm, mask)
+    return run_activation(activation_kernels(x, norm, mask, backend), x, norm, mask)
 
 
 def _check_differentiable(name: str, tensor: torch.Tensor) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.arguments import check_given
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import activate, activate_backward
+from hpcgnn.kernels.activation import activate, activate_backward, activation_kernels, check_activation
+from hpcgnn.kernels.contract import ActivationKernels, DenseKernels
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.spmm import add_rows
@@ -162,6 +164,35 @@ class Sddmm(torch.autograd.Function):
         return da, db, None, None, None, None
 
 
+def layer_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    plus: torch.Tensor | None = None,
+    backend: str = "auto",
+    compute: str = "float32",
+) -> torch.Tensor:
+    """:func:`hpcgnn.kernels.dense_product` for layers, whose arguments fit but for an input of the wrong type or width."""
+    if type(x) is not torch.Tensor or x.dtype is not weight.dtype or x.shape[1:] != weight.shape[:1]:
+        check_given(x=x, weight=weight)
+        plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
+    return run_dense(plain_dense.kernels_for(x, backend), x, weight, bias, plus, compute)
+
+
+def run_dense(
+    kernels: DenseKernels,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    plus: torch.Tensor | None,
+    compute: str,
+) -> torch.Tensor:
+    """``x @ weight + bias + plus`` by ``kernels``, recorded by autograd where a gradient is needed."""
+    if not tracked(x, weight, bias, plus):
+        return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
+    return Dense.apply(x, weight, bias, plus, kernels, compute)
+
+
 class Dense(torch.autograd.Function):
     """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, ``dp = dy``."""
 
@@ -172,12 +203,12 @@ class Dense(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         plus: torch.Tensor | None,
-        backend: str,
+        kernels: DenseKernels,
         compute: str,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.arithmetic = {"backend": backend, "compute": compute}
-        return plain_dense.product(x, weight, bias, reused(plus, x.dtype), **ctx.arithmetic)
+        ctx.kernels, ctx.compute = kernels, compute
+        return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
 
     @staticmethod
     @once_differentiable
@@ -185,10 +216,10 @@ class Dense(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
-        dx = plain_dense.product(dy, weight.T, **ctx.arithmetic) if needs_x else None
+        dx = plain_dense.run_product(ctx.kernels, dy, weight.T, compute=ctx.compute) if needs_x else None
         dweight = dbias = None
         if needs_weight:
-            dweight, dbias = plain_dense.weight_gradient(x, dy, sums=needs_bias, **ctx.arithmetic)
+            dweight, dbias = plain_dense.run_weight_gradient(ctx.kernels, x, dy, needs_bias, ctx.compute)
         elif needs_bias:
             dbias = dy.sum(0)
         return dx, dweight, dbias, dy if needs_plus else None, None, None
@@ -235,6 +266,26 @@ class EdgeSum(torch.autograd.Function):
         return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None
 
 
+def layer_activation(
+    x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
+) -> torch.Tensor:
+    """:func:`hpcgnn.kernels.activation` for layers, whose arguments fit but for an input of the wrong type or shape."""
+    is_like_norm = norm is None or (norm.weight.dtype is x.dtype and norm.weight.shape == x.shape[1:])
+    if x.dim() != 2 or not is_like_norm or (mask is not None and mask.ids.shape != x.shape[:1]):
+        check_activation(x, norm, mask)
+    return run_activation(activation_kernels(x, None, None, backend), x, norm, mask)
+
+
+def run_activation(
+    kernels: ActivationKernels, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None
+) -> torch.Tensor:
+    """``dropout(relu(norm(x)))`` by ``kernels``, recorded by autograd where a gradient is needed."""
+    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    if not tracked(x, weight, bias):
+        return activate(kernels, x, norm, mask)[0]
+    return Activation.apply(x, weight, bias, eps, mask, kernels)
+
+
 class Activation(torch.autograd.Function):
     """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
 
@@ -246,18 +297,18 @@ class Activation(torch.autograd.Function):
         bias: torch.Tensor | None,
         eps: float,
         mask: DropoutMask | None,
-        backend: str,
+        kernels: ActivationKernels,
     ) -> torch.Tensor:
-        y, kept = activate(x, _norm(weight, bias, eps), mask, backend)
+        y, kept = activate(kernels, x, _norm(weight, bias, eps), mask)
         ctx.save_for_backward(x, weight, bias, kept)
-        ctx.eps, ctx.mask, ctx.backend = eps, mask, backend
+        ctx.eps, ctx.mask, ctx.kernels = eps, mask, kernels
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, bias, kept = ctx.saved_tensors
-        gradients = activate_backward(dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask, ctx.backend)
+        gradients = activate_backward(ctx.kernels, dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask)
         return (*gradients, None, None, None)
 
 

@@ -28,7 +28,7 @@ def has_tf32(torch_device: torch.device | str, backend: str = "auto") -> bool:
 
 
 def _has(arithmetic: str, backend: str, torch_device: torch.device | str) -> bool:
-    return arithmetic in choose(DENSE, backend, x=torch.empty(0, device=torch_device)).arithmetics()
+    return arithmetic in kernels_for(torch.empty(0, device=torch_device), backend).arithmetics()
 
 
 def product(
@@ -61,9 +61,39 @@ def product(
     Raises:
         ValueError: naming the argument that is wrong.
     """
+    kernels = checked_kernels(x, weight, bias, out, backend, compute)
+    return run_product(kernels, x, weight, bias, out, compute)
+
+
+def kernels_for(x: torch.Tensor, backend: str) -> DenseKernels:
+    """The kernels for matrices of the type and on the device of ``x``."""
+    return choose(DENSE, backend, x=x)
+
+
+def checked_kernels(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None,
+    backend: str,
+    compute: str,
+) -> DenseKernels:
+    """The kernels for a product. Raises ValueError, naming the argument that is wrong."""
     _check_product(x, weight, bias, out)
     kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, out=out)
     _check_compute(compute, x.dtype, kernels, backend)
+    return kernels
+
+
+def run_product(
+    kernels: DenseKernels,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    compute: str = "float32",
+) -> torch.Tensor:
+    """:func:`product` of arguments that were checked, by ``kernels``."""
     accumulate = out is not None
     if out is None:
         out = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
@@ -107,6 +137,13 @@ def weight_gradient(
         raise WrongValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
     kernels = choose(DENSE, backend, x=x, dy=dy)
     _check_compute(compute, x.dtype, kernels, backend)
+    return run_weight_gradient(kernels, x, dy, sums, compute)
+
+
+def run_weight_gradient(
+    kernels: DenseKernels, x: torch.Tensor, dy: torch.Tensor, sums: bool = False, compute: str = "float32"
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """:func:`weight_gradient` of arguments that were checked, by ``kernels``."""
     dweight = x.new_empty(x.shape[1], dy.shape[1])
     column_sums = x.new_empty(dy.shape[1]) if sums else None
     kernels.weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)

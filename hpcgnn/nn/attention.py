@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels import attention_weights, dense_product, edge_softmax, sddmm, spmm
+from hpcgnn.kernels import attention_weights, edge_softmax, sddmm, spmm
 from hpcgnn.kernels import int8_autograd as integers
+from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.dropout import KeyedDropout
 from hpcgnn.nn.halo import AttentionEdges
@@ -173,4 +174,4 @@ def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute, backend: 
     block = torch.block_diag(*vectors[:, :, None])
     if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass:
         return integers.dense(rows, block, None, None, compute.quantizer)
-    return dense_product(rows, block, backend=backend)
+    return layer_product(rows, block, backend=backend)

@@ -27,7 +27,8 @@ from hpcgnn.arguments import check_choice
 from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.kernels import dense, dense_product, pack_bf16
+from hpcgnn.kernels import dense, pack_bf16
+from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.processor import processor
@@ -64,14 +65,15 @@ class Rounded:
         arithmetic = self._arithmetic(weight.shape[0], weight.shape[1], backend)
         if arithmetic == "torch":
             return sum_of(_Product.apply(self.x, self._by_torch(), weight), bias, plus)
-        return dense_product(self.x, weight, bias, plus, backend, arithmetic)
+        return layer_product(self.x, weight, bias, plus, backend, arithmetic)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), for dy (n, H)."""
         arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)
         if arithmetic == "torch":
             return multiply(self._by_torch().T, pack_bf16(dy))
-        return dense.weight_gradient(self.x.detach(), dy, backend=backend, compute=arithmetic)[0]
+        x = self.x.detach()
+        return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy, compute=arithmetic)[0]
 
     def _arithmetic(self, in_width: int, out_width: int, backend: str) -> str:
         """``float32``, ``tf32`` or ``bf16`` by our kernels, or ``torch`` for bfloat16 by torch."""

@@ -11,7 +11,8 @@ import torch
 
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
-from hpcgnn.kernels import Csr, Norm, activation
+from hpcgnn.kernels import Csr, Norm
+from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.compute_config import FLOAT32, INTEGERS
@@ -129,6 +130,7 @@ class GraphModel(torch.nn.Module, ABC):
         super().__init__()
         config.check()
         self.config, self.keys = config, context.keys
+        self._activation = config.activation
         self.aggregator, self.compute = context.aggregator, context.compute
         self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
@@ -197,15 +199,15 @@ class GraphModel(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Apply norm, activation and dropout to x (n, F), in as few passes over memory as possible. Collective."""
         fused = None
-        if isinstance(norm, torch.nn.LayerNorm) and self.config.activation == "relu":
+        if isinstance(norm, torch.nn.LayerNorm) and self._activation == "relu":
             fused = Norm(norm.weight, norm.bias, norm.eps)
         elif norm is not None:
             x = norm(x)
-        if self.config.activation == "elu":
+        if self._activation == "elu":
             x = torch.nn.functional.elu(x)
             return x if drop is None else drop(x)
         assert isinstance(drop, KeyedDropout | None)
-        return activation(x, fused, None if drop is None else drop.mask(), self.backend)
+        return layer_activation(x, fused, None if drop is None else drop.mask(), self.backend)
 
     def widths(self, context: ModelContext) -> list[int]:
         """The widths of the input of the first of ``layers`` layers, of hidden features, and of the result of the last layer."""

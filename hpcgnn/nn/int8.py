@@ -23,8 +23,9 @@ import torch
 from hpcgnn.comm import Messages, raise_on_all_ranks
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.devices import CPU, device_of
-from hpcgnn.kernels import Csr, buffers, dense, dense_product, int8, keyed, spmm
+from hpcgnn.kernels import Csr, buffers, dense, int8, keyed, spmm
 from hpcgnn.kernels import int8_autograd as integers
+from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
@@ -220,7 +221,7 @@ class Int8Operand:
     ) -> torch.Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.times`."""
         if not self._int8.multiplies(self.x.shape[0], *weight.shape):
-            return dense_product(self.x, weight, bias, plus, backend)
+            return layer_product(self.x, weight, bias, plus, backend)
         y = integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
         self._rows = self._int8.quantizer.known(self.x)
         return y
@@ -231,7 +232,8 @@ class Int8Operand:
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""
-        return dense.weight_gradient(self.x.detach(), dy, backend=backend)[0]
+        x = self.x.detach()
+        return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
 
 
 @dataclass(frozen=True)

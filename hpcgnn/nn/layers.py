@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from hpcgnn.kernels import activation
+from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
@@ -153,7 +153,7 @@ class GINLayer(LinearLayer):
             under_way = self.aggregator.begin(own)
             scaled = (1 + self.eps) * own  # while rows travel
             hidden = matmul(operand(under_way.finish() + scaled, self.compute), self.weight, backend, bias=self.bias)
-        return self.out(activation(hidden, backend=backend))
+        return self.out(layer_activation(hidden, backend=backend))
 
 
 class GCNIILayer(torch.nn.Module):

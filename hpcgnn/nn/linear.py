@@ -8,7 +8,8 @@ from typing import Any, overload
 import torch
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.kernels import Csr, dense, dense_product, spmm
+from hpcgnn.kernels import Csr, dense, spmm
+from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.nn.compute import Rounded, sum_of
 from hpcgnn.nn.compute_config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
@@ -58,7 +59,7 @@ def matmul(
     bias: (H,). plus: (n, H), which is added, and whose memory may be reused for the result.
     """
     if isinstance(x, torch.Tensor):
-        return dense_product(x, weight, bias, plus, backend)
+        return layer_product(x, weight, bias, plus, backend)
     if isinstance(x, Narrow):
         return x.times(weight, bias, plus, backend)
     if isinstance(x, LabelledFeatures):
@@ -93,7 +94,7 @@ class LateWeight:
         assert self.waiting is not None, "the product's gradients come before its weight's"
         (x, dy), self.waiting = self.waiting, None
         if isinstance(x, torch.Tensor):
-            return dense.weight_gradient(x, dy, backend=self.backend)[0]
+            return dense.run_weight_gradient(dense.kernels_for(x, self.backend), x, dy)[0]
         return x.weight_gradient(dy, self.backend)
 
 

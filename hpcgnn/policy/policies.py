@@ -46,7 +46,8 @@ class Policies:
         corrects = (
             config.section(CorrectionSettings).stale_correction == "neighbours" and config.staleness_policy.reuses_rows
         )
-        keeping = Keeping(features, gradients, own.smoothing_decay, config.compares, corrects)
+        self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
+        keeping = Keeping(features, gradients, own.smoothing_decay, self._compares, corrects)
         messages.kept.begin(keeping if config.keeps_rows else None)
         setup = Setup(world, channels, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
@@ -63,7 +64,7 @@ class Policies:
 
     def begin_epoch(self, epoch: int) -> None:
         """Decide about the bit-widths of a training step, and about the freshness of forward exchanges. Collective."""
-        if self.config.is_off:
+        if self._is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
             self.clock.epoch = epoch
@@ -73,7 +74,7 @@ class Policies:
 
     def begin_backward(self) -> None:
         """Decide about the freshness of backward exchanges. Collective."""
-        if self.config.is_off:
+        if self._is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
             self._staleness.begin([channel for channel in self.channels if channel.exchange.is_backward])
@@ -81,7 +82,7 @@ class Policies:
     def sums(self) -> list[float]:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
         exchanges = [channel.exchange for channel in self.channels]
-        drift = [exchange.take_drift().tolist() for exchange in exchanges] if self.config.compares else []
+        drift = [exchange.take_drift().tolist() for exchange in exchanges] if self._compares else []
         late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_late else []
         return [*itertools.chain(*drift), *late]
 
@@ -90,11 +91,11 @@ class Policies:
 
         seconds: those of the slowest rank. sums: those of :meth:`sums`, summed over ranks.
         """
-        if self.config.is_off:
+        if self._is_off:
             return
-        if self.config.needs_clock:
+        if self._needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        drift = self._drift(sums[: 3 * len(self.channels)]) if self.config.compares else {}
+        drift = self._drift(sums[: 3 * len(self.channels)]) if self._compares else {}
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, drift, late)
         self._bits.observe(seen)
@@ -149,7 +150,7 @@ class Policies:
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """The epoch's line of ``decisions.jsonl``; None if no policy decides. Not collective."""
-        if self.config.is_off:
+        if self._is_off:
             return None
         told = {name: record[name] for name in ("bits", "stale_epochs", "policy") if name in record}
         return {"epoch": record["epoch"], "observed": self.clock.take()} | told

@@ -21,8 +21,7 @@ class GradientBucket:
     def __init__(
         self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int, device: Device = CPU
     ) -> None:
-        self._world = world
-        self._parameters, self._device = parameters, device
+        self._world, self._device = world, device
         sizes = (
             (sum(parameter.numel() for parameter in parameters), parameters[0].dtype),
             (num_scalars + 1 + len(parameters), torch.float64),
@@ -37,6 +36,9 @@ class GradientBucket:
         is_host = device.torch_device.type == "cpu"
         self._flat = self._mine if is_host else torch.zeros_like(self._mine, device=device.torch_device)
         self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.torch_device)
+        self._places = list(
+            zip(parameters, *(_pieces(flat, parameters) for flat in (self._flat, self._summed)), strict=True)
+        )
 
     def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.
@@ -45,12 +47,13 @@ class GradientBucket:
         needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device, and of
         ``count``; if that sum is 0, gradients are only summed. Collective.
         """
-        for parameter, piece in zip(self._parameters, self._pieces(self._flat), strict=True):
+        has_gradient = []
+        for parameter, piece, _ in self._places:
             if parameter.grad is None:
                 piece.zero_()
             else:
                 piece.copy_(parameter.grad)
-        has_gradient = [float(parameter.grad is not None) for parameter in self._parameters]
+            has_gradient.append(float(parameter.grad is not None))
         self._bring_to_host([*scalars, count, *has_gradient])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
             self._world.wait(pending)
@@ -59,7 +62,7 @@ class GradientBucket:
         self._sums /= max(total_count, 1)
         if self._summed is not self._sums:
             self._device.follow(self._device.copy(self._summed, self._sums))
-        for parameter, piece, ranks in zip(self._parameters, self._pieces(self._summed), have_gradient, strict=True):
+        for (parameter, _, piece), ranks in zip(self._places, have_gradient, strict=True):
             if not ranks:
                 continue
             if parameter.grad is None:
@@ -90,10 +93,12 @@ class GradientBucket:
         known = [found[number] if number in found else float(value) for number, value in enumerate(scalars)]
         self._my_scalars.copy_(torch.tensor(known, dtype=torch.float64))
 
-    def _pieces(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        sizes = [parameter.numel() for parameter in self._parameters]
-        pieces = flat[: sum(sizes)].split(sizes)
-        return [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
+
+def _pieces(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Views of ``flat`` with the shapes of the parameters, one after another."""
+    sizes = [parameter.numel() for parameter in parameters]
+    pieces = flat[: sum(sizes)].split(sizes)
+    return [piece.view_as(p) for piece, p in zip(pieces, parameters, strict=True)]
 
 
 def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from hpcgnn.comm import PHASES
+from hpcgnn.comm import BYTES, PHASES, Buffer, World
 from hpcgnn.comm.traffic import Traffic
 from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import peak_memory_bytes
@@ -22,6 +22,7 @@ from hpcgnn.typed import Count, Finite
 MOST_BLOCKS = 64
 _KEPT_EPOCHS = 1000  # means are over the last 1,000 epochs
 BREAKDOWN = ("seconds", *PHASES, "other_seconds")
+_MEANS = tuple(f"{name}_mean" for name in BREAKDOWN)
 COUNTS = ("nodes", "edges", "cut_edges", "rows_sent", "peak_memory_bytes")
 
 _Blocks = Annotated[list[Finite], Meta(min_length=1, max_length=MOST_BLOCKS)]
@@ -130,3 +131,33 @@ class RankReport:
         is_cut = (graph.indices < graph.first) | (graph.indices >= graph.first + graph.num_nodes)
         counts = [graph.num_nodes, graph.indices.size, np.count_nonzero(is_cut), self._rows, peak_memory_bytes()]
         return np.array([*seconds, *counts], np.float64)
+
+
+class OverRanks:
+    """Reduces the breakdown and the bytes of an epoch over ranks, with ``num_sums`` other numbers, in memory made once."""
+
+    def __init__(self, world: World, num_sums: int) -> None:
+        self._world = world
+        self._values = [np.empty(len(BREAKDOWN) + len(BYTES) + num_sums) for _ in range(3)]  # mine, maximum and sum
+        self._buffers = [Buffer.of(values) for values in self._values]
+
+    def reduce(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:
+        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the maximum over ranks of each of ``sums``.
+        Collective.
+
+        ``sums`` were reduced before, but MPI does not guarantee that a sum has the same last bit on all ranks. A maximum has, so
+        decisions may depend on it.
+        """
+        values, largest, total = self._values
+        values[:] = [*mine, *sums]
+        given, *results = self._buffers
+        under_way = [
+            self._world.start_allreduce(given, result, op, "the times of the epoch")
+            for op, result in zip(("max", "sum"), results, strict=True)
+        ]
+        for pending in under_way:
+            self._world.wait(pending)
+        record: dict[str, Any] = dict(zip(BREAKDOWN, largest.tolist(), strict=False))
+        record |= zip(_MEANS, (total / self._world.size).tolist(), strict=False)
+        moved = total[len(mine) - len(BYTES) : len(mine)].astype(np.int64).tolist()
+        return record | dict(zip(BYTES, moved, strict=True)), largest[len(mine) :].tolist()

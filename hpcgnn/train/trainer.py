@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcgnn.arguments import check_callable, check_type
-from hpcgnn.comm import BYTES, PHASES, Buffer, raise_on_all_ranks
+from hpcgnn.comm import PHASES, raise_on_all_ranks
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.footprint import seconds_since_start
 from hpcgnn.graph import LocalGraph
@@ -30,16 +31,19 @@ from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.links import LinkSplit
-from hpcgnn.train.rank_report import BREAKDOWN, RankReport
+from hpcgnn.train.rank_report import OverRanks, RankReport
 from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.train.scalars import METRICS
 from hpcgnn.train.schedule import Best, learning_rate_factor
 from hpcgnn.train.summary import summarise
 from hpcgnn.train.task_config import LinkConfig
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
+_WIRE = PHASES.index("wire_seconds")
+_is_training = operator.attrgetter("training")
 
 
 class Trainer:
@@ -112,9 +116,11 @@ class Trainer:
         rows = np.zeros(1, np.int64) if not channels else channels[0].exchange.send_counts
         self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
-        scalars = 3 + len(self.policies.sums())
+        self._modules = list(model.modules())
+        sums = len(self.policies.sums())
         self.device = graph.device
-        self.bucket = GradientBucket(self.world, list(self.model.parameters()), scalars, self.device)
+        self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device)
+        self._over_ranks = OverRanks(self.world, 2 + sums)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch, self._saved_epoch = 0, -1
@@ -196,7 +202,7 @@ class Trainer:
         try:
             loss, stops, mine = self._timed_step(epoch)
             told = [loss or 0.0, float(not self._can_update), *self._policy_sums]
-            breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks(mine, told)
+            breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks.reduce(mine, told)
             if overflows:
                 raise HpcgnnError(
                     f"gradients became NaN or infinite in epoch {epoch}: lower --lr or scale the features down",
@@ -237,7 +243,7 @@ class Trainer:
         seconds = time.perf_counter() - started
         phases = self.timings.take()
         # wire time runs beside the other phases, so it is not part of the sum
-        other = seconds - sum(phases) + phases[PHASES.index("wire_seconds")]
+        other = seconds - sum(phases) + phases[_WIRE]
         moved = [float(count - before[name]) for name, count in traffic.bytes().items()]
         self._rank_report.end_step([seconds, *phases, other])
         return loss, stops, [seconds, *phases, other, *moved]
@@ -249,7 +255,8 @@ class Trainer:
             The mean loss over all training nodes before the step, None if every label is an input of this epoch; and the number
             of ranks that ask to stop.
         """
-        self.model.train()
+        if not all(map(_is_training, self._modules)):
+            self.model.train()
         self.model.begin_epoch(epoch)
         self.policies.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
@@ -280,26 +287,6 @@ class Trainer:
             self.optimiser.step()
         return total_loss / count, stops
 
-    def _over_ranks(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:
-        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the maximum over ranks of each of ``sums``.
-
-        ``sums`` were reduced before, but MPI does not guarantee that a sum has the same last bit on all ranks. A maximum has, so
-        decisions may depend on it.
-        """
-        values = np.array([*mine, *sums])
-        largest, total = np.empty_like(values), np.empty_like(values)
-        under_way = [
-            self.world.start_allreduce(Buffer.of(values), Buffer.of(result), op, "the times of the epoch")
-            for op, result in (("max", largest), ("sum", total))
-        ]
-        for pending in under_way:
-            self.world.wait(pending)
-        record: dict[str, Any] = dict(zip(BREAKDOWN, largest.tolist(), strict=False))
-        means = dict(zip(BREAKDOWN, (total / self.world.size).tolist(), strict=False))
-        record |= {f"{name}_mean": value for name, value in means.items()}
-        moved = total[len(mine) - len(BYTES) : len(mine)].astype(np.int64).tolist()
-        return record | dict(zip(BYTES, moved, strict=True)), largest[len(mine) :].tolist()
-
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -317,14 +304,13 @@ class Trainer:
         return (epoch + 1) % self.config.eval_every == 0 or epoch + 1 >= self.config.epochs
 
     def _evaluate_if_due(self, epoch: int) -> dict[str, Any]:
-        names = ("train_metric", "val_metric", "test_metric")
         if not self._is_evaluated(epoch):
-            return {"eval_seconds": 0.0} | dict.fromkeys(names)
+            return {"eval_seconds": 0.0} | dict.fromkeys(METRICS)
         started = time.perf_counter()
         metrics = self.evaluate()
         if self.best.update(epoch, metrics[1], metrics[2], self.config.schedule.decay_every):
             self.best_state = {name: value.clone() for name, value in self.model.state_dict().items()}
-        return {"eval_seconds": time.perf_counter() - started} | dict(zip(names, metrics, strict=True))
+        return {"eval_seconds": time.perf_counter() - started} | dict(zip(METRICS, metrics, strict=True))
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
