@@ -55,7 +55,8 @@ class Settings:
 
 def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, Any]:
     """Measure on all ranks; ``advance`` counts pairs of epochs. Collective."""
-    trainers = [_trainer(graph, settings, timings) for timings in (Timings(), NoTimings())]
+    model = ModelConfig(hidden=settings.hidden)
+    trainers = [trainer(graph, model, settings.bits, timings) for timings in (Timings(), NoTimings())]
     seconds = []
     for number in range(WARM_UP + settings.epochs):
         seconds.append(_turn(graph.world, trainers, number))
@@ -70,9 +71,10 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
     return about | found | {"lines": timed}
 
 
-def _trainer(graph: LocalGraph, settings: Settings, timings: Timings) -> Trainer:
-    messages = Messages(graph.world, MessageConfig(bits=settings.bits), timings=timings, device=graph.device)
-    model = build_model(ModelConfig(hidden=settings.hidden), graph, messages=messages)
+def trainer(graph: LocalGraph, config: ModelConfig, bits: int, timings: Timings | None = None) -> Trainer:
+    """A trainer that neither evaluates nor writes files. Collective."""
+    messages = Messages(graph.world, MessageConfig(bits=bits), timings=timings, device=graph.device)
+    model = build_model(config, graph, messages=messages)
     never = TrainConfig(epochs=_NEVER, eval_every=_NEVER, checkpoint_every=_NEVER)
     return Trainer(model, graph, never, stop=StopRequest())
 

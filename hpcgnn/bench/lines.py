@@ -24,6 +24,7 @@ _FIGURES = {
     "of_ceiling": "share_of_peak",
     "relative_error": "relative_error",
     "thread_scaling": "thread_scaling",
+    "python_calls": "python_calls",
 }
 
 

@@ -25,6 +25,7 @@ from hpcgnn.bench.run import versions
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
 from hpcgnn.memory import peak_memory_bytes
 
 
@@ -83,7 +84,7 @@ def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, An
     Raises:
         HpcgnnError: without PyG, and for graphs without dense features or training nodes.
     """
-    _require()
+    require()
     torch.set_num_threads(settings.threads)
     problem = read(path, settings, device)
     torch.manual_seed(settings.seed)
@@ -123,29 +124,46 @@ def read(path: Path, settings: PygSettings, device: Device) -> Problem:
     with GraphFile(path) as file:
         nodes, meta = file.meta.num_nodes, file.meta
         if meta.x_nnz is not None or not meta.num_features:
-            raise HpcgnnError(
-                f"{path} has no dense features, which PyG's layers need: convert the graph again with --features dense"
-            )
+            raise _no_features(path)
         mask, labels = file.mask("train_mask", 0, nodes), file.labels(0, nodes)
-        if mask is None or labels is None:
-            raise HpcgnnError(
-                f"{path} has no labels or no training nodes: convert a graph with labels, and with --split"
-            )
+        learned, y = _learned(path, *(None if each is None else torch.from_numpy(each) for each in (mask, labels)))
         indptr, sources = file.edges(0, nodes)
         weights = file.weights(0, sources.size) if settings.model == "gcn" else None
-        x, classes = torch.from_numpy(file.features(0, nodes)), meta.num_classes
+        x = torch.from_numpy(file.features(0, nodes))
     destinations = np.repeat(np.arange(nodes), np.diff(indptr))
-    known = labels >= 0 if labels.ndim == 1 else labels.any(axis=1)
-    learned = np.flatnonzero(mask.astype(bool) & known)
-    y = torch.from_numpy(labels[learned])
     return Problem(
         x=x.to(device.torch_device),
         edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.torch_device),
         weight=None if weights is None else torch.from_numpy(weights).to(device.torch_device),
-        learned=torch.from_numpy(learned).to(device.torch_device),
-        y=(y.long() if y.dim() == 1 else y.float()).to(device.torch_device),
-        classes=classes,
+        learned=learned.to(device.torch_device),
+        y=y.to(device.torch_device),
+        classes=meta.num_classes,
     )
+
+
+def problem_of(graph: LocalGraph) -> Problem:
+    """The problem of a rank that owns all nodes, without edge weights. Raises :class:`HpcgnnError` as :func:`read`."""
+    x = graph.features
+    if not isinstance(x, torch.Tensor):
+        raise _no_features(graph.path)
+    learned, y = _learned(graph.path, graph.masks.get("train_mask"), graph.y)
+    return Problem(x, graph.edge_index, None, learned, y, graph.meta.num_classes)
+
+
+def _no_features(path: Path) -> HpcgnnError:
+    return HpcgnnError(
+        f"{path} has no dense features, which PyG's layers need: convert the graph again with --features dense"
+    )
+
+
+def _learned(path: Path, mask: torch.Tensor | None, labels: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training nodes whose labels are known, and these labels."""
+    if mask is None or labels is None:
+        raise HpcgnnError(f"{path} has no labels or no training nodes: convert a graph with labels, and with --split")
+    known = labels >= 0 if labels.dim() == 1 else labels.any(dim=1)
+    learned = torch.nonzero(mask.bool() & known).flatten()
+    y = labels[learned]
+    return learned, y.long() if y.dim() == 1 else y.float()
 
 
 def _layer(settings: PygSettings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
@@ -158,7 +176,8 @@ def _layer(settings: PygSettings, width: int, next_width: int, *, is_last: bool)
     return GCNConv(width, next_width, cached=True) if settings.model == "gcn" else SAGEConv(width, next_width)
 
 
-def _require() -> None:
+def require() -> None:
+    """Raise :class:`HpcgnnError` if PyG cannot be imported."""
     try:
         import torch_geometric  # noqa: F401
     except ImportError as error:

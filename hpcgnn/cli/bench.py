@@ -30,7 +30,9 @@ def bench() -> None:
     """Measure kernels, and compare them with other libraries and with the limits (ceilings) of the machine."""
 
 
-for command in (bench_products.gemm, bench_products.sddmm, bench_training.pyg, bench_training.breakdown):
+for command in (
+    bench_products.gemm, bench_products.sddmm, bench_training.pyg, bench_training.breakdown, bench_training.overhead,
+):  # fmt: skip
     bench.add_command(command)
 
 

@@ -1,10 +1,10 @@
-"""``hpcgnn bench pyg`` and ``hpcgnn bench breakdown``: measurements of whole epochs, by PyG and by hpcgnn."""
+"""``hpcgnn bench pyg``, ``breakdown`` and ``overhead``: measurements of whole epochs, by PyG and by hpcgnn."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from hpcgnn.bit_widths import MESSAGE_BITS
 from hpcgnn.cli import bench_shared as shared
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, NumberRange
+
+if TYPE_CHECKING:
+    from hpcgnn.graph import LocalGraph
 
 _USUAL = PygSettings()
 
@@ -83,16 +86,9 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     part of PARTS.
     """
     from hpcgnn.bench import breakdown as measuring
-    from hpcgnn.comm import MpiWorld, check_alike
-    from hpcgnn.comm.threads import use_threads
-    from hpcgnn.graph import load
-    from hpcgnn.memory import keep_freed_memory
 
-    world = check_alike(MpiWorld())
-    console.set_up_logging("warning", world.rank)
-    use_threads(world)
-    graph = load(parts, world)
-    keep_freed_memory()  # as in training
+    graph = _loaded(parts)
+    world = graph.world
     settings = measuring.Settings(epochs, int(bits), hidden)
     steps = measuring.WARM_UP + epochs
     with console.progress("pairs of epochs", steps, quiet=as_json or world.rank != 0) as advance:
@@ -109,3 +105,52 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     console.stdout().print(shown)
     cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
     console.stdout().print(f"  the breakdown costs {cost} of an epoch", highlight=False)
+
+
+@click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn bench overhead parts.h5 --layers 3 --hidden 16")
+@click.argument("parts", type=click.Path(path_type=Path))
+@_count("--layers", 3, "Number of layers.")
+@_count("--hidden", 16, "Number of columns of the hidden layers.")
+@shared.rounds
+@shared.as_json
+def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) -> None:
+    """Measure the epochs of a small graph, beside PyG's.
+
+    With some hundreds of nodes, most of an epoch is work of the framework. A plain loop with PyG's layers, hpcgnn on one rank,
+    and hpcgnn on all ranks train the same model in turn, with one thread in each rank. Start the command under mpirun or srun,
+    with one rank for each part of PARTS.
+    """
+    from hpcgnn.bench import overhead as measuring
+
+    graph = _loaded(parts)
+    settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0)
+    with console.progress("rounds", rounds + 1, quiet=as_json or graph.world.rank != 0) as advance:
+        found = measuring.run(graph, settings, rounds, advance)
+    graph.world.close()
+    if graph.world.rank != 0:
+        return
+    if as_json:
+        print(json.dumps(found))
+        return
+    title = f"{found['nodes']:,} nodes, {layers} layers of width {hidden}, one thread: an epoch"
+    shown = shared.table(title, "", "ms", "spread", "x PyG", "Python calls")
+    for name, line in found["contenders"].items():
+        shown.add_row(
+            name, f"{line['seconds'] * 1e3:.2f}", f"{line['spread']:.0%}", f"{line['to_pyg']:.2f}", f"{line['python_calls']:,}"
+        )  # fmt: skip
+    console.stdout().print(shown)
+
+
+def _loaded(parts: Path) -> LocalGraph:
+    """This rank's part, in a process that is set up as for training. Collective."""
+    from hpcgnn.comm import MpiWorld, check_alike
+    from hpcgnn.comm.threads import use_threads
+    from hpcgnn.graph import load
+    from hpcgnn.memory import keep_freed_memory
+
+    world = check_alike(MpiWorld())
+    console.set_up_logging("warning", world.rank)
+    use_threads(world)
+    graph = load(parts, world)
+    keep_freed_memory()
+    return graph

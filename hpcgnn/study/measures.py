@@ -62,6 +62,7 @@ _OF_LINES = {
     "thread_scaling": "speed-up over one thread",
     "relative_error": "relative error",
     "bytes": "bytes",
+    "python_calls": "calls of Python functions per epoch",
     "peak_memory_bytes": "peak memory of all processes",
     "file_bytes": "size of the file",
     "memory_to_graph_size": "peak memory / size of graph.h5",
@@ -86,7 +87,7 @@ _IN_PERCENT = (
     *_SHARES,
 )
 _ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
-_COUNTS = ("num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
+_COUNTS = ("python_calls", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

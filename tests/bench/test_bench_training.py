@@ -1,4 +1,4 @@
-"""The benches ``pyg``, which trains the model of `hpcgnn train`, ``breakdown`` and ``exchange``."""
+"""The benches ``pyg``, which trains the model of `hpcgnn train`, ``breakdown``, ``overhead`` and ``exchange``."""
 
 from __future__ import annotations
 
@@ -97,6 +97,31 @@ def test_the_breakdown_is_measured_on_ranks(mpi_ranks, parts):
     assert (found["ranks"], found["epochs"]) == (2, 20)
     assert first["figures"] == {"seconds": found["with_seconds"], "overhead_share": found["cost"]}
     assert second["figures"] == {"seconds": found["without_seconds"]}
+
+
+@pytest.mark.mpi
+def test_epochs_on_one_rank_and_on_all_are_measured_beside_pygs(mpi_ranks, parts):
+    require_module("torch_geometric")
+    command = ["bench", "overhead", parts, "--hidden", "8", "--layers", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
+    names = ["PyG", *(f"hpcgnn, {ranks}, {bits} bits" for ranks in ("1 rank", "2 ranks") for bits in (32, 2))]
+    assert [line["axes"]["contender"] for line in found["lines"]] == [*found["contenders"]] == names
+    for line, timing in zip(found["lines"], found["contenders"].values(), strict=True):
+        assert len(timing["rounds"]) == 2
+        assert line["figures"]["seconds"] == np.median(timing["rounds"]) > 0
+        assert timing["to_pyg"] == timing["seconds"] / found["contenders"]["PyG"]["seconds"]
+        assert line["figures"]["python_calls"] > 100
+    table = mpi_ranks(2).command(*command[:-1]).stdout
+    assert "300 nodes, 2 layers of width 8" in table
+
+
+@pytest.mark.parametrize(("features", "told_of"), [(0, "no dense features"), (3, "no labels or no training nodes")])
+def test_pyg_needs_features_and_training_nodes(features, told_of, tmp_path):
+    edges, labels = np.zeros((2, 1), np.int64), np.zeros(60, np.int64)
+    graph = small_graphs.Arrays(edges, np.ones((60, features), np.float32), labels)
+    whole = hpcgnn.load(small_graphs.in_parts(tmp_path / "parts.h5", graph, 1), one_rank())
+    with pytest.raises(hpcgnn.HpcgnnError, match=told_of):
+        pyg.problem_of(whole)
 
 
 @pytest.mark.mpi

@@ -211,6 +211,14 @@ def test_what_is_required_of_exchanges_and_of_the_breakdown(share, cost, reached
     }
 
 
+@AT_THE_BOUND
+def test_each_target_of_overhead_has_its_bound(scale, reached):
+    most = {"1 rank, 32 bits": 1.0, "1 rank, 2 bits": 1.5, "2 ranks, 32 bits": 2.0, "2 ranks, 2 bits": 2.0}
+    told = [line({"seconds": times / scale}, contender=f"hpcgnn, {name}") for name, times in most.items()]
+    found = answers("overhead", {"lines": [line({"seconds": 1.0}, contender="PyG"), *told]})
+    assert [*found.values()] == [[reached], [reached], [reached] * 2]
+
+
 @pytest.mark.parametrize(("auto", "reached"), [(1.05, "yes"), (1.06, "no")])
 def test_what_is_required_of_auto(auto, reached):
     runs = specification.read(catalogue.find("compute")).runs
