@@ -68,6 +68,7 @@ class Messages:
         self.device, self.timings = device, timings or Timings(device)
         self.current_pass = Pass(seed)
         self.scratch, self.kept, self.traffic = Scratch(device.torch_device), Kept(), Traffic(world.size)
+        self._waiting = self.timings.measure("communication_wait_seconds")
         self._under_way: str | None = None
         self._transport = transport
         self._placement: Placement | None = None
@@ -154,21 +155,22 @@ class Messages:
         if self.config.overlap:
             self.world.watch(pending)
         else:
-            with self.timings.measure("communication_wait_seconds"):
+            with self._waiting:
                 self.world.wait(pending)
 
     def wait(self, message: Message) -> None:
         """Wait until ``message``, which is under way, has arrived."""
         pending, message.pending = message.pending, None
         assert pending is not None
-        with self.timings.measure("communication_wait_seconds"):
+        with self._waiting:
             self.world.wait(pending)
-            self.transport.arrive(pending)
+            if not self.transport.is_in_place:
+                self.transport.arrive(pending)
         self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
         """Wait for all messages in flight; each exchange still uses their rows in the epoch in which they are due. Collective."""
-        with self.timings.measure("communication_wait_seconds"):
+        with self._waiting:
             for pending in self.kept.in_flight():
                 self.world.wait(pending)
                 self.transport.arrive(pending)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # Large messages move only while MPI is called, so the pauses between calls must be short compared with the copy of a fragment.
 _EAGER_SECONDS = 0.01
+_THREAD = threading.local()  # its attribute takes_part exists in threads that have waited before
 _PAUSE_SECONDS = 5e-5
 
 
@@ -175,8 +176,10 @@ class MpiWorld(Collectives):
 
     def wait(self, pending: Pending) -> None:
         """Test with back-off."""
-        started = time.perf_counter()
-        abort_hook.taking_part.add(threading.current_thread())
+        started, slept = time.perf_counter(), False
+        if not hasattr(_THREAD, "takes_part"):
+            abort_hook.taking_part.add(threading.current_thread())
+            _THREAD.takes_part = True
         PROGRESS.take_over()
         while not self._tested(pending):
             self._advance(pending.what)  # other messages in flight make progress, too
@@ -185,10 +188,12 @@ class MpiWorld(Collectives):
                 os.sched_yield()
             else:
                 time.sleep(_PAUSE_SECONDS)
+                slept = True
                 ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
             if waited > self.timeout_seconds:
                 raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
-        ROLL_CALL.over(time.perf_counter() - started)
+        if slept:
+            ROLL_CALL.over(time.perf_counter() - started)
         self.watch_on()
 
     # -- nonblocking collectives --------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ class Progress:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held while the test is called
-        self._watching = threading.Event()
+        self._wake = threading.Lock()  # the thread sleeps in its acquisition: an Event takes eight calls to do the same
+        self._wake.acquire()
         self._test: Callable[[], bool] | None = None
         self._thread: threading.Thread | None = None
 
@@ -41,7 +42,8 @@ class Progress:
             self._thread.start()
         with self._lock:  # otherwise the thread, which has just seen the end of the last test, could end this one
             self._test = test
-            self._watching.set()
+            if self._wake.locked():
+                self._wake.release()
 
     def take_over(self) -> None:
         """Return once the thread is outside MPI and will not call it again before the next :meth:`watch`."""
@@ -49,16 +51,19 @@ class Progress:
             return
         with self._lock:
             self._test = None
-            self._watching.clear()
 
     def _run(self) -> None:
         _ask_for_short_slices()
-        while self._watching.wait():
-            with self._lock:
-                test = self._test
-                if test is not None and self._is_over(test):
-                    self._watching.clear()
-            time.sleep(_PAUSE_SECONDS)
+        while self._wake.acquire():
+            while self._tests():
+                time.sleep(_PAUSE_SECONDS)
+
+    def _tests(self) -> bool:
+        """Call the test once. Return whether it is to be called again."""
+        with self._lock:
+            if self._test is not None and self._is_over(self._test):
+                self._test = None
+            return self._test is not None
 
     @staticmethod
     def _is_over(test: Callable[[], bool]) -> bool:

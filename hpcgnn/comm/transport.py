@@ -66,7 +66,11 @@ class Route:
 
 
 class Transport(Protocol):
-    """Moves rows from this rank's device to the devices of other ranks."""
+    """Moves rows from this rank's device to the devices of other ranks. is_in_place: whether rows are in their place when they
+    were waited for, so that :meth:`arrive` does nothing.
+    """
+
+    is_in_place: bool
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
         """The route of exchanges with (P,) int64 rows of ``item_bytes`` bytes to and from each rank. Collective."""
@@ -90,6 +94,8 @@ class Transport(Protocol):
 
 class HostTransport:
     """The transport of jobs in which the messages of all ranks are in memory of the host."""
+
+    is_in_place = True
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -117,6 +123,8 @@ class DeviceTransport:
     stages: whether this rank's messages go through memory of the host. piece_bytes: bytes of a piece; None if no rank's messages
     go through memory of the host.
     """
+
+    is_in_place = False
 
     def __init__(
         self, world: World, device: Device, queue: ExchangeQueue, *, stages: bool, piece_bytes: int | None

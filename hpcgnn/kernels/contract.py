@@ -148,7 +148,12 @@ class DropoutKernels(Protocol):
 
 
 class MessageKernels(Protocol):
-    """See :mod:`hpcgnn.kernels.messages`, which defines a wire buffer. Every backend writes the same bytes."""
+    """See :mod:`hpcgnn.kernels.messages`, which defines a wire buffer. Every backend writes the same bytes.
+
+    A module may also have ``bind_encode(rows, bits, payload_at, params_at, width)`` and ``bind_spmm_rows(csr, payload_at,
+    params_at, bits, width)``: faster forms of two functions for the same arguments in each epoch, as functions of (x, key,
+    buffer) and of (buffer, out).
+    """
 
     def encode_rows(
         self,

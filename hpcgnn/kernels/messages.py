@@ -38,15 +38,19 @@ checks that take O(n) time, and then a wrong offset may overwrite other memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from hpcgnn.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import MESSAGES, DeviceCount
+from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.keyed import check_key
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+
+Encode = Callable[[torch.Tensor, int | None, torch.Tensor], DeviceCount]  # a function of (x, key, buffer)
 
 
 def encode_rows(
@@ -166,6 +170,29 @@ def spmm_rows(
     _check_places(buffer, payload_at, params_at, bits, csr.num_cols, num_columns, check)
     _check_apart("out", out, buffer)
     kernels.spmm_rows(csr, buffer, payload_at, params_at, bits, out.detach())
+
+
+def encoder(
+    kernels: MessageKernels,
+    rows: torch.Tensor,
+    bits: int,
+    payload_at: torch.Tensor,
+    params_at: torch.Tensor,
+    width: int,
+) -> Encode:
+    """:func:`encode_rows` as a function of (x, key, buffer) that checks nothing, for the same rows and places in each epoch."""
+    if hasattr(kernels, "bind_encode"):
+        return kernels.bind_encode(rows, bits, payload_at, params_at, width)
+    return lambda x, key, buffer: kernels.encode_rows(x, rows, bits, key, buffer, payload_at, params_at)
+
+
+def adder(
+    kernels: MessageKernels, csr: Csr, payload_at: torch.Tensor, params_at: torch.Tensor, bits: int, width: int
+) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """:func:`spmm_rows` as a function of (buffer, out) that checks nothing, for the same matrix and places in each epoch."""
+    if hasattr(kernels, "bind_spmm_rows"):
+        return kernels.bind_spmm_rows(csr, payload_at, params_at, bits, width)
+    return lambda buffer, out: kernels.spmm_rows(csr, buffer, payload_at, params_at, bits, out)
 
 
 def _check_matrix(name: str, x: torch.Tensor) -> None:

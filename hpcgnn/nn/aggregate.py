@@ -117,7 +117,7 @@ class Aggregator:
         exchange = self.exchange
         with self._aggregating:
             z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
-            sums = self.correction.sums(x, z) if message.is_corrected else None
+            sums = self.correction.sums(x, z) if message.mailbox is not None and message.is_corrected else None
         exchange.wait(message)
         exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
         then = None if sums is None else exchange.keep_sums(message, sums)

@@ -121,7 +121,7 @@ class NodeAggregator(Aggregator):
         with self._aggregating:
             z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
             multiply(links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
-            sums = self.correction.sums(x, z) if message.is_corrected else None
+            sums = self.correction.sums(x, z) if message.mailbox is not None and message.is_corrected else None
         exchange.wait(message)
         places = self.wires.places(message.codec, z.shape[1], z.dtype)
         if places is None:

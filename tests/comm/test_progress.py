@@ -27,7 +27,7 @@ def test_it_tests_until_the_end_by_itself():
     for _ in range(3):
         calls.clear()
         progress.watch(lambda: calls.append(1) or len(calls) == 5)
-        assert _until(lambda: not progress._watching.is_set())
+        assert _until(lambda: progress._test is None)
         assert len(calls) == 5
         progress.take_over()
 

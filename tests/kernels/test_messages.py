@@ -15,9 +15,11 @@ from under_test import TRITON, compared_with, not_refused
 from wires import assert_same, assert_same_rows, encoded, make_wire
 
 from hpcgnn.kernels import Csr, keyed, spmm
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import MESSAGES
 from hpcgnn.kernels.int8 import MOST_CODE, Int8Rows, quantize_rows
 from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
-from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+from hpcgnn.kernels.messages import adder, decode_rows, encode_rows, encoder, spmm_rows
 from hpcgnn.kernels.native.library import segment_entries
 from hpcgnn.kernels.packing import payload_bytes
 from hpcgnn.kernels.triton import tasks
@@ -42,6 +44,10 @@ def check_message(
     with drawn.on_threads(on):
         assert encode_rows(x, rows, bits, key, wire.buffer, *wire.at(bits), backend=backend) == sent
         assert torch.equal(wire.buffer, wire.holding(payload, params))
+        again = make_wire(count, width, bits, seed, aligned).buffer
+        kernels = choose(MESSAGES, backend, x=x)
+        assert encoder(kernels, rows, bits, *wire.at(bits), width)(x, key, again) == sent
+        assert torch.equal(again, wire.buffer)
         for accumulate in (False, True):
             wanted = out.clone()
             wanted[targets] = wanted[targets] + decoded if accumulate else decoded
@@ -104,9 +110,15 @@ def check_sums(
     wire = make_wire(columns, width, bits, seed, aligned=weighted)
     out = torch.from_numpy(rng.standard_normal((rows, width), np.float32))
     with drawn.on_threads(on):
-        expected = spmm(csr, decoded, out=out.clone(), backend="jit" if backend == "native" else backend)
+        expected, again = (
+            spmm(csr, decoded, out=out.clone(), backend="jit" if backend == "native" else backend),
+            out.clone(),
+        )
         spmm_rows(csr, wire.holding(payload, params), *wire.at(bits), bits, width, out, backend=backend)
+        add = adder(choose(MESSAGES, backend, x=x), csr, *wire.at(bits), bits, width)
+        add(wire.holding(payload, params), again)
     assert_same(out, expected)
+    assert_same(again, expected)
 
 
 def test_sums_of_rows_are_those_of_decoded_rows(backend: str) -> None:

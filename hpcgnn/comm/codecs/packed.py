@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
+from hpcgnn.kernels.messages import Encode, adder, encoder
 from hpcgnn.kernels.spmm import multiply
 
 _CACHED_BYTES = 8 << 20
@@ -34,12 +36,23 @@ class PackedCodec:
     def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
         self.layouts, self.width, self.tools = layouts, width, tools
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
-        self._split: tuple[torch.Tensor, list[tuple[Group, torch.Tensor | None]]] | None = None
+        self._split: tuple[torch.Tensor, list[Encode], list[tuple[Group, torch.Tensor]]] | None = None
+        self._quantizing = tools.timings.measure("quantization_seconds")
+        self._aggregating = tools.timings.measure("aggregation_seconds")
+        self._added_by: tuple[Csr, Callable[[torch.Tensor, torch.Tensor], None] | None] | None = None
 
     @cached_property
     def _kernels(self) -> MessageKernels:
         """The kernels of messages on the device of the layouts, whose offsets and rows are right by construction."""
         return choose(MESSAGES, self.tools.backend, x=torch.empty(0, device=self.layouts[0].padding.device))
+
+    @cached_property
+    def _encoders(self) -> list[Encode]:
+        """The kernels that encode the groups of rows to send."""
+        return [self._encoder(group) for group in self.layouts[0].groups]
+
+    def _encoder(self, group: Group) -> Encode:
+        return encoder(self._kernels, group.rows, group.bits, group.payload_at, group.params_at, self.width)
 
     @property
     def sends_int8_rows(self) -> bool:
@@ -65,33 +78,38 @@ class PackedCodec:
         """
         flat = wire.view(-1)
         nonfinite: DeviceCount = 0
-        with self.tools.timings.measure("quantization_seconds"):
+        with self._quantizing:
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
-            for group, sources in self._groups(given):
+            if given is None:
+                for encode in self._encoders:
+                    nonfinite += encode(rows, key, flat)
+                return nonfinite
+            others, whole = self._divided(given)
+            for encode in others:
+                nonfinite += encode(rows, key, flat)
+            for group, sources in whole:
                 places = flat, group.payload_at, group.params_at
-                if given is not None and sources is not None:
-                    nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
-                    continue
-                nonfinite += self._kernels.encode_rows(rows, group.rows, group.bits, key, *places)
+                nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
         return nonfinite
 
-    def _groups(self, given: Codes | None) -> list[tuple[Group, torch.Tensor | None]]:
-        """The groups of rows to send, each with the (n,) numbers of its rows in ``given.rows``, or None for rows to encode.
+    def _divided(self, given: Codes) -> tuple[list[Encode], list[tuple[Group, torch.Tensor]]]:
+        """The kernels that encode rows, and the groups of rows that are given, each with their (n,) numbers in ``given.rows``.
 
         Groups of 8 bits are split into given rows and others; the split is kept for the next call.
         """
-        groups = self.layouts[0].groups
-        if given is None:
-            return [(group, None) for group in groups]
         if self._split is None or self._split[0] is not given.sources:
-            self._split = given.sources, []
-            for group in groups:
+            encoders, whole = [], []
+            for group in self.layouts[0].groups:
                 sources = given.sources[group.rows]
                 is_given = (sources >= 0) & (group.bits == INT8_BITS)
-                parts = (group.of(is_given), sources[is_given]), (group.of(~is_given), None)
-                self._split[1].extend(part for part in parts if part[0].rows.numel())
-        return self._split[1]
+                others, same = group.of(~is_given), group.of(is_given)
+                if others.rows.numel():
+                    encoders.append(self._encoder(others))
+                if same.rows.numel():
+                    whole.append((same, sources[is_given]))
+            self._split = given.sources, encoders, whole
+        return self._split[1:]
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """Write the rows to ``out`` if all have 8 bits and were sent unchanged; else return False."""
@@ -100,7 +118,7 @@ class PackedCodec:
             return False
         for group in groups:
             places = wire.view(-1), group.payload_at, group.params_at
-            with self.tools.timings.measure("quantization_seconds"):
+            with self._quantizing:
                 others = decode_codes(*places, out, group.rows, backend=self.tools.backend)
             if isinstance(others, int) and others:  # GPUs send no other rows, and reading a count there would wait
                 return False
@@ -108,17 +126,25 @@ class PackedCodec:
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Decode and post-aggregate, in one kernel where that is faster."""
-        groups = self.layouts[1].groups
-        if len(groups) == 1 and z.dtype == torch.float32 and fuses(groups[0].bits, matrix, z.shape[1]):
-            group = groups[0]
-            with self.tools.timings.measure("aggregation_seconds"):
-                self._kernels.spmm_rows(matrix, wire.view(-1), group.payload_at, group.params_at, group.bits, z)
+        if self._added_by is None or self._added_by[0] is not matrix:
+            self._added_by = matrix, self._adder(matrix)
+        add = self._added_by[1]
+        if add is not None and z.dtype == torch.float32:
+            with self._aggregating:
+                add(wire.view(-1), z)
             return
-        with self.tools.timings.measure("quantization_seconds"):
+        with self._quantizing:
             decoded = self.tools.scratch.rows(Place(Use.RECEIVED_ROWS), self.num_received, self.width, torch.float32)
             self.decode(wire, self.layouts[1], decoded)
-        with self.tools.timings.measure("aggregation_seconds"):
+        with self._aggregating:
             multiply(matrix, decoded.to(z.dtype), z, self.tools.backend)
+
+    def _adder(self, matrix: Csr) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+        """The kernel that adds ``matrix`` times the rows in a wire, if that is faster than decoding them first."""
+        groups = self.layouts[1].groups
+        if len(groups) != 1 or not fuses(groups[0].bits, matrix, self.width):
+            return None
+        return adder(self._kernels, matrix, groups[0].payload_at, groups[0].params_at, groups[0].bits, self.width)
 
     def decode(self, wire: torch.Tensor, layout: Layout, out: torch.Tensor, *, accumulate: bool = False) -> None:
         """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""

@@ -69,11 +69,13 @@ class Library:
         return prototype((symbol or name, self._library), flags)
 
     def bound(self, name: str, symbol: str, fixed: dict[str, Any]) -> Callable[..., Any]:
-        """The function with the arguments ``fixed``, which are checked once, and whose tensors must live as long. It takes the
-        others by name: addresses, unchecked, in place of tensors.
+        """The function with the arguments ``fixed``, which are checked once and live as long as it. It takes the others by name:
+        addresses, unchecked, in place of tensors.
         """
         prototype, flags = self.interface.prototype(name, takes_addresses=True)
-        return functools.partial(prototype((symbol, self._library), flags), **self.interface.converted(name, fixed))
+        made = functools.partial(prototype((symbol, self._library), flags), **self.interface.converted(name, fixed))
+        vars(made)["fixed"] = fixed
+        return made
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Call a function that is no kernel, and return its result."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.native.library import function, threads
+from hpcgnn.kernels.native.library import bound, function, threads
 from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, csr_argument
 
 
@@ -34,6 +36,21 @@ def encode_rows(
     )
 
 
+def bind_encode(
+    rows: torch.Tensor, bits: int, payload_at: torch.Tensor, params_at: torch.Tensor | None, width: int
+) -> Callable[[torch.Tensor, int | None, torch.Tensor], int]:
+    """:func:`encode_rows` as a function of (x, key, buffer), for the same rows and places in each call."""
+    kernel = bound(
+        "encode_rows", count=rows.numel(), width=width, bits=bits, rows=rows, payload_at=payload_at, params_at=params_at
+    )
+
+    def encode(x: torch.Tensor, key: int | None, buffer: torch.Tensor) -> int:
+        threads, to_centres = torch.get_num_threads(), key is None
+        return kernel(to_centres=to_centres, key=key or 0, x=x.data_ptr(), buffer=buffer.data_ptr(), threads=threads)
+
+    return encode
+
+
 def decode_rows(
     buffer: torch.Tensor,
     payload_at: torch.Tensor,
@@ -57,6 +74,17 @@ def decode_rows(
         accumulate=accumulate,
         threads=threads(),
     )
+
+
+def bind_spmm_rows(
+    csr: Csr, payload_at: torch.Tensor, params_at: torch.Tensor | None, bits: int, width: int
+) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """:func:`spmm_rows` as a function of (buffer, out), for the same matrix and places in each call."""
+    kernel = bound(
+        "spmm_rows", csr=csr_argument(csr), weight=csr.weight, payload_at=payload_at, params_at=params_at, bits=bits,
+        width=width, tuning=DEFAULT_TUNING.arguments[False],
+    )  # fmt: skip
+    return lambda buffer, out: kernel(buffer=buffer.data_ptr(), out=out.data_ptr(), threads=torch.get_num_threads())
 
 
 def spmm_rows(
