@@ -5,11 +5,12 @@ The backward pass of a sum over a matrix is the same kernel on its transpose. Ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.autograd import function as torchs_function
 
 from hpcgnn.arguments import check_given
 from hpcgnn.kernels import dense as plain_dense
@@ -21,6 +22,17 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decorator of backward functions, which is passed by where gradients are not recorded: it changes nothing there."""
+    refusing = torchs_function.once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return (refusing if torch.is_grad_enabled() else backward)(ctx, *gradients)
+
+    return run
 
 
 def tracked(*tensors: torch.Tensor | None) -> bool:

@@ -21,14 +21,13 @@ import logging
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_choice
 from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.devices import CPU, Device
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, pack_bf16
-from hpcgnn.kernels.autograd_functions import layer_product
+from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.processor import processor

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import torch
 
+from hpcgnn.arguments import check_given
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
@@ -217,8 +218,9 @@ class GraphModel(torch.nn.Module, ABC):
         self, x: Features, layers: torch.nn.ModuleList, norms: torch.nn.ModuleList, dropouts: torch.nn.ModuleList
     ) -> torch.Tensor:
         """Apply all ``layers`` to x (n, F_in), with norm, activation and dropout between two layers. Collective."""
-        y = layers[0](x)
-        for norm, drop, layer in zip(norms, dropouts, layers[1:], strict=True):
+        first, *others = layers
+        y = first(x)
+        for norm, drop, layer in zip(norms, dropouts, others, strict=True):
             y = layer(self.activated(y, norm, drop))
         return y
 
@@ -272,6 +274,8 @@ class GraphModel(torch.nn.Module, ABC):
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and an (n, C) matrix of label inputs if the model has them, to (n, C) scores. Collective."""
+        if not isinstance(x, Csr):
+            check_given(x=x)
         self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)
         return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))

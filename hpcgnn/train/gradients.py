@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from hpcgnn.arguments import check_type, check_world
@@ -76,17 +78,19 @@ class GradientBucket:
         Ranks must compare their answers: MPI does not guarantee that a sum has the same last bit on all ranks, so it may be
         infinite on some of them only.
         """
-        return self._sums.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(self._sums))
+        return self._sums.numel() == 0 or all(math.isfinite(end) for end in torch.aminmax(self._sums))
 
     def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
         """Fill the buffers that are sent. Only here, in a step, the host waits for all work of the device."""
+        if self._flat is self._mine:
+            self._my_scalars.copy_(torch.tensor([float(value) for value in scalars], dtype=torch.float64))
+            return
         numbers = [number for number, value in enumerate(scalars) if isinstance(value, torch.Tensor)]
         copies = []
         if numbers:
             told = torch.stack([scalars[number].detach().double() for number in numbers])  # type: ignore[union-attr]
             copies.append(self._device.copy(self._told[: len(numbers)], told, self._device.record()))
-        if self._flat is not self._mine:
-            copies.append(self._device.copy(self._mine, self._flat, self._device.record()))
+        copies.append(self._device.copy(self._mine, self._flat, self._device.record()))
         for copied in copies:
             copied.wait()
         found = dict(zip(numbers, self._told.tolist(), strict=False))

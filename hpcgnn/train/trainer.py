@@ -268,7 +268,7 @@ class Trainer:
         loss.backward()
         with self.timings.measure("synchronisation_seconds"):
             scalars: list[float | torch.Tensor] = [
-                loss,
+                loss.detach(),
                 float(self.stop.requested),
                 self.model.messages.traffic.nonfinite_count(),
             ]

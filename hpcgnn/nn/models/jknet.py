@@ -34,7 +34,8 @@ class JKNet(LinearStack):
 
     def scores(self, x: Features) -> torch.Tensor:
         """See :meth:`GraphModel.scores`."""
-        results = [self.activated(self.layers[0](x), self.norms[0])]
-        for layer, norm, drop in zip(self.layers[1:], self.norms[1:], self.dropouts, strict=True):
+        (first, *layers), (first_norm, *norms) = self.layers, self.norms
+        results = [self.activated(first(x), first_norm)]
+        for layer, norm, drop in zip(layers, norms, self.dropouts, strict=True):
             results.append(self.activated(layer(drop(results[-1])), norm))
         return self.final(self.final_dropout(torch.cat(results, dim=1)))
