@@ -97,8 +97,9 @@ def serve(server: socket.socket) -> dict[str, Any]:
                 os._exit(0)
             elif key.data is None:  # the program in front of the fork has been killed
                 client = key.fileobj
-                waiting.unregister(client)
-                os.kill(of_client[client], signal.SIGKILL)
+                if client in of_client:  # otherwise the fork has ended at the same time, and its end came first
+                    waiting.unregister(client)
+                    os.kill(of_client[client], signal.SIGKILL)
             else:
                 _, status = os.waitpid(of_client.pop(key.data), 0)
                 code = os.waitstatus_to_exitcode(status)

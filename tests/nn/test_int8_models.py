@@ -143,16 +143,21 @@ def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
 @pytest.mark.parametrize("name", OVER_THE_HALO)
 def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
     """In forward, in layers that compute with integers; gradients are floats until they are sent."""
-    encode_rows = packed.encode_rows
+    encoder = packed.encoder
 
-    def refused(*arguments, **how):
-        if torch._C._current_graph_task_id() < 0:  # no backward pass is under way
-            raise AssertionError("rows were rounded a second time")
-        return encode_rows(*arguments, **how)
+    def refusing(*arguments):
+        encode = encoder(*arguments)
+
+        def refused(*rows):
+            if torch._C._current_graph_task_id() < 0:  # no backward pass is under way
+                raise AssertionError("rows were rounded a second time")
+            return encode(*rows)
+
+        return refused
 
     how = How(name, messages=MessageConfig(8), int8=Int8Config(before_softmax=True))
     wanted = trained(how)
-    monkeypatch.setattr(packed, "encode_rows", refused)
+    monkeypatch.setattr(packed, "encoder", refusing)
     assert ThreadPool(2).run(programs.train, parts(2), how)[0].losses == wanted.losses
     with pytest.raises(AssertionError, match="a second time"):  # as for gcn's sums
         ThreadPool(2).run(programs.train, parts(2), How("gcn", messages=MessageConfig(8)))
