@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.arguments import check_given, check_number, check_type
 from hpcgnn.kernels import edges as plain_edges
-from hpcgnn.kernels.autograd_functions import end_sums
+from hpcgnn.kernels.autograd_functions import end_sums, once_differentiable
 from hpcgnn.kernels.csr import Csr
 
 

@@ -9,6 +9,9 @@ from hpcgnn.errors import WrongValueError
 from hpcgnn.kernels import keyed
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DROPOUT
+from hpcgnn.kernels.operands import DropoutMask
+
+_DTYPES = (torch.float32, torch.float64)
 
 
 def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str = "auto") -> torch.Tensor:
@@ -24,7 +27,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     check_type("key", key, int)
     keyed.check_key("key", key)
     check_number("probability", probability)
-    if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
+    if x.dim() != 2 or x.dtype not in _DTYPES:
         raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
     if ids.shape != x.shape[:1] or ids.dtype != torch.int64:
         raise WrongValueError(
@@ -36,7 +39,15 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
         raise WrongValueError(
             "x must not need a gradient: hpcgnn.nn.dropout.KeyedDropout is the differentiable dropout"
         )
-    kernels = choose(DROPOUT, backend, x=x, ids=ids)
+    choose(DROPOUT, backend, x=x, ids=ids)  # raises where they are on two devices
+    return drop(x, DropoutMask(ids, key, probability), backend)
+
+
+def drop(x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
+    """:func:`dropout` for layers, whose masks fit but for an input of another type or number of rows."""
+    if x.dim() != 2 or x.dtype not in _DTYPES or mask.ids.shape != x.shape[:1]:
+        return dropout(x, mask.ids, mask.key, mask.probability, backend)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    kernels.dropout(x.contiguous(), ids.contiguous(), key, keyed.threshold(probability), 1 / (1 - probability), out)
+    kernels = choose(DROPOUT, backend, x=x)
+    kernels.dropout(x.contiguous(), mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, out)
     return out

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels.autograd_functions import reused, tracked, transposed_with
+from hpcgnn.kernels.autograd_functions import once_differentiable, reused, tracked, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer

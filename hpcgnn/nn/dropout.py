@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from hpcgnn.host import index_array
-from hpcgnn.kernels import Csr, DropoutMask, dropout, keyed, keyed_on_device
+from hpcgnn.kernels import Csr, DropoutMask, keyed, keyed_on_device
+from hpcgnn.kernels.dropout import drop
 
 
 @dataclass
@@ -72,7 +73,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
         ctx.mask, ctx.backend = mask, backend
-        return dropout(x.detach(), mask.ids, mask.key, mask.probability, backend)
+        return drop(x.detach(), mask, backend)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -49,13 +49,15 @@ class GradientBucket:
         needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device, and of
         ``count``; if that sum is 0, gradients are only summed. Collective.
         """
-        has_gradient = []
+        given, has_gradient = [], []
         for parameter, piece, _ in self._places:
-            if parameter.grad is None:
+            gradient = parameter.grad
+            has_gradient.append(float(gradient is not None))
+            if gradient is None:
                 piece.zero_()
             else:
-                piece.copy_(parameter.grad)
-            has_gradient.append(float(parameter.grad is not None))
+                given.append((piece, gradient))
+        _copy(given)
         self._bring_to_host([*scalars, count, *has_gradient])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
             self._world.wait(pending)
@@ -64,12 +66,13 @@ class GradientBucket:
         self._sums /= max(total_count, 1)
         if self._summed is not self._sums:
             self._device.follow(self._device.copy(self._summed, self._sums))
+        reduced = []
         for (parameter, _, piece), ranks in zip(self._places, have_gradient, strict=True):
-            if not ranks:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(piece)
+            if ranks:
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                reduced.append((parameter.grad, piece))
+        _copy(reduced)
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
@@ -96,6 +99,12 @@ class GradientBucket:
         found = dict(zip(numbers, self._told.tolist(), strict=False))
         known = [found[number] if number in found else float(value) for number, value in enumerate(scalars)]
         self._my_scalars.copy_(torch.tensor(known, dtype=torch.float64))
+
+
+def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy the second tensor of each pair to the first."""
+    if pairs:
+        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
 def _pieces(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
