@@ -206,7 +206,8 @@ class Exchange:
 
     def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, received rows) times the received rows of ``message``."""
-        message.codec.add_received(message.received, message.differences, matrix, z)
+        if matrix.num_cols:
+            message.codec.add_received(message.received, message.differences, matrix, z)
 
     # -- parts of a step ----------------------------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class Step:
         message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
         call = traffic.calls.get(exchange.id, 0)
         traffic.calls[exchange.id] = call + 1
-        key = present.noise_key(exchange.id, call, messages.world.rank)
+        key = present.noise_key(exchange.id, call, messages.world.rank) if self.rows.shape[0] else 0
         nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
         if exchange.ranges is not None and present.is_training:
             self.codec.add_ranges(self._sent, exchange.ranges)
