@@ -13,7 +13,6 @@ import torch
 
 import hpcgnn
 from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World, shared_window
-from hpcgnn.comm.codecs import Codes
 from hpcgnn.comm.exchange import Step
 from hpcgnn.comm.mailbox import Message
 from hpcgnn.comm.placement import RANKS_PER_NODE
@@ -45,19 +44,25 @@ def effects(world: World, path: Path, strategy: str) -> float:
 
 def weights_error(world: World, aggregator: Aggregator) -> float:
     """The largest difference, on this rank, between a row's square weight and the squares that it adds to all sums as a 1."""
-    told = aggregator.square_weights()
-    counts, start = world.allgather(np.array([told.size]))[:, 0], Step.start
+    exchange, told = aggregator.exchange, aggregator.square_weights()
+    counts, bound = world.allgather(np.array([told.size]))[:, 0], exchange.step
     everyones = [(rank, number) for rank, count in enumerate(counts) for number in range(int(count))]
     zeros, worst = torch.zeros(aggregator.plan.local.num_cols, 1, dtype=torch.float64), 0.0
 
-    def one_row(step: Step, given: Codes | None = None) -> Message:
-        step.rows.zero_()
-        if sender == world.rank:
-            step.rows[row] = 1
-        return start(step)
+    def step_with_one_row(width: int, dtype: torch.dtype) -> Step:
+        step = bound(width, dtype)
+
+        def start() -> Message:
+            step.rows.zero_()
+            if sender == world.rank:
+                step.rows[row] = 1
+            return Step.start(step)
+
+        step.start = start  # type: ignore[method-assign]
+        return step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Step, "start", one_row)
+        patch.setattr(exchange, "step", step_with_one_row)
         for sender, row in everyones:
             z = aggregator.finish_step(*aggregator.start_step(zeros))
             found = float(world.allreduce((z**2).sum()[None])[0])
