@@ -116,10 +116,10 @@ class Aggregator:
         """Run the second half of an aggregation, and return the (n, F) result. Collective."""
         exchange = self.exchange
         with self._aggregating:
-            z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
+            z = self._aggregate_locally(x)  # while rows travel
             sums = self.correction.sums(x, z) if message.mailbox is not None and message.is_corrected else None
         exchange.wait(message)
-        exchange.add_received(message, self.plan.receive, z)  # decode, post-aggregate
+        self._add_received(message, z)  # decode, post-aggregate
         then = None if sums is None else exchange.keep_sums(message, sums)
         if sums is not None and then is not None:
             with self._aggregating:
@@ -127,6 +127,14 @@ class Aggregator:
         elif self.int8 is not None and self.is_halo:
             self.int8.record_extended(x, message, z)
         return z if self.left is None else z.mul_(self.left)
+
+    def _aggregate_locally(self, x: torch.Tensor | Int8Rows) -> torch.Tensor:
+        """``L x``, in new memory."""
+        return self._multiply(self.plan.local, x)
+
+    def _add_received(self, message: Message, z: torch.Tensor) -> None:
+        """``z += R`` times the received rows."""
+        self.exchange.add_received(message, self.plan.receive, z)
 
     @property
     def is_halo(self) -> bool:

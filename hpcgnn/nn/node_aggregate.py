@@ -115,18 +115,18 @@ class NodeAggregator(Aggregator):
             self._multiply(links.carry, memory.written.all(width, x.dtype), rows)
         return own, step.start()  # encode, start
 
-    def finish_step(self, x: torch.Tensor | Int8Rows, message: Message) -> torch.Tensor:
-        """See :meth:`Aggregator.finish_step`."""
-        exchange, links, memory = self.exchange, self.links, self.links.memory
-        with self._aggregating:
-            z = self._multiply(self.plan.local, x)  # aggregate locally, while rows travel
-            multiply(links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
-            sums = self.correction.sums(x, z) if message.mailbox is not None and message.is_corrected else None
-        exchange.wait(message)
+    def _aggregate_locally(self, x: torch.Tensor | Int8Rows) -> torch.Tensor:
+        """``L x``, and the rows of the node's other ranks."""
+        z, memory = super()._aggregate_locally(x), self.links.memory
+        return multiply(self.links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
+
+    def _add_received(self, message: Message, z: torch.Tensor) -> None:
+        """Put the received rows where all ranks of the node can read them, and add those that belong here."""
+        links, memory = self.links, self.links.memory
         places = self.wires.places(message.codec, z.shape[1], z.dtype)
         if places is None:
             came = memory.arrived.own(z.shape[1], z.dtype)
-            exchange.add_received(message, links.own, came.zero_())  # decode
+            self.exchange.add_received(message, links.own, came.zero_())  # decode
         else:
             self.wires.put(message.received, places)
         self._meet()
@@ -135,11 +135,11 @@ class NodeAggregator(Aggregator):
                 multiply(links.far, memory.arrived.all(z.shape[1], z.dtype), z, self.backend)
             else:
                 self.wires.add(places, z)
-        then = None if sums is None else exchange.keep_sums(message, sums)
-        if sums is not None and then is not None:
-            with self._aggregating:
-                self.correction.apply(z, sums, then)
-        return z if self.left is None else z.mul_(self.left)
+
+    @property
+    def is_halo(self) -> bool:
+        """False: where rows of halo nodes come through shared memory, nobody reads them as 8-bit integers."""
+        return False
 
     def _meet(self) -> None:
         """Wait for the other ranks of the node.
