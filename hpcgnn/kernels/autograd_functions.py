@@ -23,6 +23,8 @@ from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
+_FLOATS = (torch.float32, torch.float64)
+
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """torch's decorator of backward functions, which is passed by where gradients are not recorded: it changes nothing there."""
@@ -185,7 +187,8 @@ def layer_product(
     compute: str = "float32",
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.dense_product` for layers, whose arguments fit but for an input of the wrong type or width."""
-    if type(x) is not torch.Tensor or x.dtype is not weight.dtype or x.shape[1:] != weight.shape[:1]:
+    fits = x.dtype is weight.dtype and x.shape[1:] == weight.shape[:1] and x.is_cpu is weight.is_cpu
+    if type(x) is not torch.Tensor or x.dtype not in _FLOATS or not fits:
         check_given(x=x, weight=weight)
         plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
     return run_dense(plain_dense.kernels_for(x, backend), x, weight, bias, plus, compute)
@@ -282,10 +285,17 @@ def layer_activation(
     x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.activation` for layers, whose arguments fit but for an input of the wrong type or shape."""
-    is_like_norm = norm is None or (norm.weight.dtype is x.dtype and norm.weight.shape == x.shape[1:])
-    if x.dim() != 2 or not is_like_norm or (mask is not None and mask.ids.shape != x.shape[:1]):
+    fits = norm is None or (
+        norm.weight is not None
+        and norm.bias is not None
+        and norm.weight.dtype is x.dtype
+        and norm.weight.shape == x.shape[1:]
+    )
+    if x.dim() != 2 or x.dtype not in _FLOATS or not fits or (mask is not None and mask.ids.shape != x.shape[:1]):
+        if norm is not None:
+            check_given(weight=norm.weight, bias=norm.bias)
         check_activation(x, norm, mask)
-    return run_activation(activation_kernels(x, None, None, backend), x, norm, mask)
+    return run_activation(activation_kernels(x, norm, None, backend), x, norm, mask)
 
 
 def run_activation(
