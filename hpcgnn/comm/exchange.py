@@ -268,6 +268,10 @@ class Step:
         self._wires: dict[int, tuple[torch.Tensor, Callable[[], Pending]]] = {}
         for turn in (0,) if self._box is None else (0, 1):
             self._wires[turn] = self._wire(turn)
+        is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
+        self._nothing = (
+            Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
+        )  # the message of a rank alone
         self.memory_state = scratch.allocations + messages.kept.changes
 
     def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
@@ -303,16 +307,19 @@ class Step:
         message of an earlier epoch.
         """
         exchange, messages, box = self._exchange, self._exchange.messages, self._box
+        present, traffic = messages.current_pass, messages.traffic
+        if self._nothing is not None and exchange.ranges is None:
+            traffic.started(exchange.id, self._counted, 0)
+            return self._nothing
         if box is None:
             messages.claim_memory(exchange.name)
         else:
             exchange.settle(box)
-        present, traffic = messages.current_pass, messages.traffic
         received, start = self._wires[0 if box is None else box.next_turn()]
         message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
         call = traffic.calls.get(exchange.id, 0)
         traffic.calls[exchange.id] = call + 1
-        key = present.noise_key(exchange.id, call, messages.world.rank) if self.rows.shape[0] else 0
+        key = present.noise_key(exchange.id, call, messages.world.rank)
         nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
         if exchange.ranges is not None and present.is_training:
             self.codec.add_ranges(self._sent, exchange.ranges)
