@@ -52,7 +52,7 @@ def weights_error(world: World, aggregator: Aggregator) -> float:
     def step_with_one_row(width: int, dtype: torch.dtype) -> Step:
         step = bound(width, dtype)
 
-        def start() -> Message:
+        def start(given: object = None) -> Message:
             step.rows.zero_()
             if sender == world.rank:
                 step.rows[row] = 1
