@@ -31,7 +31,7 @@ from hpcgnn.nn.config import ModelConfig
 
 PYG, BITS = "PyG", (32, 2)
 _EPOCHS = 20  # of each contender in a round
-_TRIES = 7
+_TRIES = 25
 Epochs = Callable[[int], list[float]]  # trains a number of epochs, and returns the seconds of each
 
 
@@ -73,12 +73,11 @@ def _alone() -> Iterator[World]:
     before = {name: os.environ[name] for name in (RANKS_PER_NODE,) if name in os.environ}
     job = MpiWorld()
     os.environ[RANKS_PER_NODE] = "1"
-    try:
-        yield job.on_my_node()
-    finally:
-        del os.environ[RANKS_PER_NODE]
-        os.environ |= before
-        job.close()
+    alone = job.on_my_node()
+    del os.environ[RANKS_PER_NODE]
+    os.environ |= before
+    yield alone
+    job.close()
 
 
 def _contenders(graph: LocalGraph, alone: World, settings: PygSettings) -> dict[str, Epochs]:
