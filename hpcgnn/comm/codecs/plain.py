@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class PlainCodec:
     ) -> None:
         self.send_counts, self.receive_counts = counts
         self.item_bytes = width * dtype.itemsize
-        self._width, self._dtype, self._tools = width, dtype, tools
+        self._width, self._dtype, self._backend = width, dtype, tools.backend
+        self._aggregating = tools.timings.measure("aggregation_seconds")
 
     def encode(
         self,
@@ -42,15 +44,16 @@ class PlainCodec:
         """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
         if rows.numel() == 0:
             return 0
-        with self._tools.timings.measure("aggregation_seconds"):
+        with self._aggregating:
             smallest, largest = torch.aminmax(rows)
-            nonfinite = ~(smallest.isfinite() & largest.isfinite())
-            return int(nonfinite) if rows.is_cpu else nonfinite.long()
+            if rows.is_cpu:  # two numbers: torch's functions of them would take longer than the search
+                return int(not (isfinite(smallest.item()) and isfinite(largest.item())))
+            return (~(smallest.isfinite() & largest.isfinite())).long()
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
         """Post-aggregate the received rows."""
-        with self._tools.timings.measure("aggregation_seconds"):
-            multiply(matrix, self.received_rows(wire).to(z.dtype), z, self._tools.backend)
+        with self._aggregating:
+            multiply(matrix, self.received_rows(wire).to(z.dtype), z, self._backend)
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
         """False: the received rows are floats."""
