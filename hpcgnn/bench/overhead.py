@@ -24,7 +24,6 @@ from hpcgnn.bench.measure import Advance, Timing
 from hpcgnn.bench.names import PygSettings
 from hpcgnn.bench.run import machine, versions
 from hpcgnn.comm import MpiWorld, World, raise_on_all_ranks
-from hpcgnn.comm.placement import RANKS_PER_NODE
 from hpcgnn.devices import CPU
 from hpcgnn.graph import LocalGraph, load
 from hpcgnn.nn.config import ModelConfig
@@ -32,6 +31,7 @@ from hpcgnn.nn.config import ModelConfig
 PYG, BITS = "PyG", (32, 2)
 _EPOCHS = 20  # of each contender in a round
 _TRIES = 25
+_RANKS_PER_NODE = "HPCGNN_RANKS_PER_NODE"
 Epochs = Callable[[int], list[float]]  # trains a number of epochs, and returns the seconds of each
 
 
@@ -70,12 +70,12 @@ def run(graph: LocalGraph, settings: PygSettings, rounds: int, advance: Advance)
 @contextlib.contextmanager
 def _alone() -> Iterator[World]:
     """MPI's world of this rank only: a node, if one rank makes a node. Collective."""
-    before = {name: os.environ[name] for name in (RANKS_PER_NODE,) if name in os.environ}
-    job = MpiWorld()
-    os.environ[RANKS_PER_NODE] = "1"
+    job, before = MpiWorld(), os.environ.get(_RANKS_PER_NODE)
+    os.environ[_RANKS_PER_NODE] = "1"
     alone = job.on_my_node()
-    del os.environ[RANKS_PER_NODE]
-    os.environ |= before
+    del os.environ[_RANKS_PER_NODE]
+    if before is not None:
+        os.environ[_RANKS_PER_NODE] = before
     yield alone
     job.close()
 
