@@ -209,6 +209,14 @@ def test_matrices_go_when_they_are_dropped():
         gc.enable()
 
 
+def test_a_matrix_keeps_a_kernel_for_each_type_and_width():
+    csr, _, _ = Case(20, 30, 90).build()
+    for dtype, width in product(FLOATS, (3, 7)):
+        x = torch.randn(30, width, dtype=dtype)
+        assert torch.equal(multiply(csr, x), spmm(csr, x))
+    assert len(csr.products) == 2 * len(FLOATS)
+
+
 def test_a_transpose_outlives_its_origin():
     csr, row, col = Case(20, 30, 90).build()
     transpose = csr.transpose()
@@ -281,6 +289,7 @@ def test_what_is_written_to_the_given_arrays_later_changes_no_matrix(kind):
 def test_wrong_matrices_and_arguments_are_refused_by_name():
     csr, x = Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 1]), 2), torch.ones(2, 2)
     leaf = torch.ones(2, 2, requires_grad=True)
+    multiply(csr, x)
     matrices = [
         ("indptr", [1, 2], [0, 0], 1),
         ("indptr", [0, 2, 1], [0], 1),
