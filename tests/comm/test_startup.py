@@ -32,7 +32,8 @@ def test_a_call_that_does_not_end_ends_the_process_with_a_sentence(monkeypatch: 
             assert not timer.is_alive()
         assert codes.empty()
 
-    with limited(LONGEST_SECONDS, stalled("rank 3 of 4", 0.2, "what ends in time"), 3, "what ends in time"):
+    error, longer = stalled("rank 3 of 4", 0.2, "what ends in time"), 9 * LONGEST_SECONDS
+    with limited(longer, error, 3, "what ends in time", say_seconds=longer):
         timers = timers_now()
     assert_over(timers)
     assert said.empty()
