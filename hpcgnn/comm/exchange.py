@@ -18,6 +18,7 @@ from hpcgnn.comm.pending import Pending
 from hpcgnn.comm.row_bits import RowBits, RowRanges
 from hpcgnn.comm.scratch import Place, Use
 from hpcgnn.comm.traffic import Sent
+from hpcgnn.comm.transport import Route
 from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 
@@ -39,6 +40,7 @@ class Exchange:
         freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.comm.mailbox`), the same on all ranks. A policy
             sets it before each pass.
         ranges: ranges of the rows that were sent; None before :meth:`trace_ranges`.
+        routes: the route of each codec's rows to other ranks.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Exchange:
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
+        self.routes: dict[Codec, Route] = {}
         self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
 
     @property
@@ -103,8 +106,8 @@ class Exchange:
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
-        codecs = set(self._codecs.values())
-        self._steps = {key: step for key, step in self._steps.items() if step.codec in codecs}
+        self.routes = {codec: self.routes[codec] for codec in self._codecs.values()}
+        self._steps = {key: step for key, step in self._steps.items() if step.codec in self.routes}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
@@ -170,8 +173,8 @@ class Exchange:
     # -- a step -------------------------------------------------------------------------------------------------------
 
     def step(self, width: int, dtype: torch.dtype) -> Step:
-        """The exchange of rows of ``width`` columns in the present pass. It is made once, and again only where a policy or the
-        memory has changed; making it is collective.
+        """The exchange of rows of ``width`` columns in the present pass. It is made once, and again where a policy has changed
+        bit-widths, which is collective, or where the memory of this rank has changed.
         """
         messages = self.messages
         is_training = messages.current_pass.is_training
@@ -226,10 +229,11 @@ class Exchange:
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
             counts = self.send_counts, self.receive_counts
-            self._codecs[key] = make_codec(
+            self._codecs[key] = codec = make_codec(
                 messages.world, self.name, counts, bits, width, dtype, self.tools,
                 is_delta=messages.is_delta,
             )  # fmt: skip
+            self.routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
         return self._codecs[key]
 
     def _present_bits(self) -> RowBits | None:
@@ -261,7 +265,6 @@ class Step:
         self._sent = (
             self.rows.view(torch.uint8) if is_wire else scratch.bytes(Place(Use.SENT_BYTES, self._own), items, size)
         )
-        self._route = messages.transport.route(codec.send_counts, codec.receive_counts, size)
         nodes, to_ranks = messages.placement.node_of, codec.send_counts * size
         away = to_ranks[nodes != nodes[messages.world.rank]]
         self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
@@ -269,9 +272,8 @@ class Step:
         for turn in (0,) if self._box is None else (0, 1):
             self._wires[turn] = self._wire(turn)
         is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
-        self._nothing = (
-            Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
-        )  # the message of a rank alone
+        # The message of a rank that is alone, which has no rows.
+        self._nothing = Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
         self.memory_state = scratch.allocations + messages.kept.changes
 
     def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
@@ -281,7 +283,7 @@ class Step:
         received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
         neighbours = None if exchange.links is None else exchange.links.forward
         transport = exchange.messages.transport
-        return received, transport.bind(self._sent, received, self._route, exchange.name, neighbours)
+        return received, transport.bind(self._sent, received, exchange.routes[codec], exchange.name, neighbours)
 
     def reused(self) -> Message | None:
         """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
