@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -304,3 +305,22 @@ def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpi_ranks, tmp_pa
     path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(nodes=3000, edges=15_000), 2)
     for threads in (1, 2):
         mpi_ranks(2).run(exchanges.repeats_bit_for_bit, path, threads)
+
+
+def test_a_step_that_one_rank_makes_again_waits_for_no_other():
+    """The memory of a rank grows without the others."""
+
+    def program(world: World) -> bool:
+        exchange = exchanges.make(world, bits=2)
+        messages, route = exchange.messages, exchange.messages.transport.route
+
+        def agreed(*about: Any) -> Any:  # as on GPUs
+            world.allreduce(np.zeros(1))
+            return route(*about)
+
+        messages.transport.route = agreed
+        first = exchange.step(16, torch.float32)
+        messages.scratch.allocations += world.rank
+        return exchange.step(16, torch.float32) is first
+
+    assert on_threads(2, program, timeout_seconds=10) == [True, False]
