@@ -82,10 +82,15 @@ def multiply(
 ) -> torch.Tensor:
     """:func:`spmm` for callers of this package, in each epoch: the kernels are chosen once for each matrix, type and width.
 
-    Only what protects memory is checked: the number of rows of ``x``, and that it is torch's own. ``out`` must be as spmm needs
-    it, and ``x`` and ``scale`` on the device of ``csr``.
+    Only what protects memory is checked: shapes and types of ``x`` and ``out``. All tensors must be on the device of ``csr``,
+    and ``scale`` must be (C,) float32.
     """
-    if x.shape[0] != csr.num_cols or type(x) is not torch.Tensor or (x.dtype is torch.int8) != (scale is not None):
+    wrong = x.dim() != 2 or x.shape[0] != csr.num_cols or type(x) is not torch.Tensor
+    wrong = wrong or (x.dtype is torch.int8) != (scale is not None)
+    if out is not None:
+        fits = out.shape == (csr.num_rows, x.shape[-1]) and out.dtype is _VALUE_TYPE.get(x.dtype)
+        wrong = wrong or not (fits and out.is_contiguous())
+    if wrong:
         return spmm(csr, x, out=out, backend=backend, scale=scale, accumulate=accumulate)
     run = csr.products.get((x.dtype, x.shape[1], backend)) or _bind(csr, x, backend, scale)
     if out is None:
