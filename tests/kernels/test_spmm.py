@@ -321,6 +321,7 @@ def test_wrong_matrices_and_arguments_are_refused_by_name():
         ("out", partial(multiply, csr, x, out))
         for out in (torch.ones(2, 3), torch.ones(3, 2), x.bfloat16(), torch.ones(2, 4)[:, ::2])
     ]
+    calls.append(("x must be on the CPU", partial(multiply, csr, torch.ones(2, 2, device="meta"))))
     calls += [("x must have shape", partial(multiply, csr, torch.ones(rows, 2))) for rows in (1, 3)]
     calls.append(("out must not share memory", partial(spmm, csr, x, out=x)))
     assert not_refused(calls) == []
