@@ -107,7 +107,7 @@ class Exchange:
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
         self.routes = {codec: self.routes[codec] for codec in self._codecs.values()}
-        self._steps = {key: step for key, step in self._steps.items() if step.codec in self.routes}
+        self._steps = {}
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
@@ -180,8 +180,10 @@ class Exchange:
         is_training = messages.current_pass.is_training
         call = messages.traffic.calls.get(self.id, 0) if is_training and messages.keeps_rows else 0
         key = width, dtype, call, is_training, self._bits
-        step = self._steps.get(key)
-        if step is None or step.memory_state != messages.scratch.allocations + messages.kept.changes:
+        step, state = self._steps.get(key), messages.scratch.allocations + messages.kept.changes
+        if step is None or step.memory_state != state:
+            # steps of an earlier state would keep memory that has been replaced
+            self._steps = {key: step for key, step in self._steps.items() if step.memory_state == state}
             step = self._steps[key] = Step(self, Slot(self.id, call, width), dtype, self._codec(width, dtype))
         return step
 

@@ -243,7 +243,7 @@ class MpiWorld(Collectives):
         if send.buffer.device != "cpu" and self.library.startswith("Open MPI"):
             return self._moved_by_pairs(comm, send, received, what)
         start = comm.Ialltoallv if neighbours is None else neighbours.handle.Ineighbor_alltoallv
-        if send.for_mpi is None or send.among is not neighbours:
+        if send.for_mpi is None or received.for_mpi is None or send.among is not neighbours:
             send.for_mpi = self._for_mpi(send, None if neighbours is None else neighbours.destinations)
             received.for_mpi = self._for_mpi(received, None if neighbours is None else neighbours.sources)
             send.among = neighbours

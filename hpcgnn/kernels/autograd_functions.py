@@ -188,7 +188,8 @@ def layer_product(
 ) -> torch.Tensor:
     """:func:`hpcgnn.kernels.dense_product` for layers, whose arguments fit but for an input of the wrong type or width."""
     fits = x.dtype is weight.dtype and x.shape[1:] == weight.shape[:1] and x.is_cpu is weight.is_cpu
-    if type(x) is not torch.Tensor or x.dtype not in _FLOATS or not fits:
+    fits = fits and (bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[1:]))
+    if type(x) is not torch.Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
         check_given(x=x, weight=weight)
         plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
     return run_dense(plain_dense.kernels_for(x, backend), x, weight, bias, plus, compute)
@@ -288,10 +289,12 @@ def layer_activation(
     fits = norm is None or (
         norm.weight is not None
         and norm.bias is not None
-        and norm.weight.dtype is x.dtype
-        and norm.weight.shape == x.shape[1:]
+        and norm.weight.dtype is norm.bias.dtype is x.dtype
+        and norm.weight.shape == norm.bias.shape == x.shape[1:]
     )
-    if x.dim() != 2 or x.dtype not in _FLOATS or not fits or (mask is not None and mask.ids.shape != x.shape[:1]):
+    fits = fits and (mask is None or mask.ids.shape == x.shape[:1])
+    if x.dim() != 2 or x.dtype not in _FLOATS or x.is_neg() or not fits:
+        check_given(x=x)
         if norm is not None:
             check_given(weight=norm.weight, bias=norm.bias)
         check_activation(x, norm, mask)

@@ -45,7 +45,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
 
 def drop(x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
     """:func:`dropout` for layers, whose masks fit but for an input of another type or number of rows."""
-    if x.dim() != 2 or x.dtype not in _DTYPES or mask.ids.shape != x.shape[:1]:
+    if x.dim() != 2 or x.dtype not in _DTYPES or x.is_neg() or mask.ids.shape != x.shape[:1]:
         return dropout(x, mask.ids, mask.key, mask.probability, backend)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     kernels = choose(DROPOUT, backend, x=x)

@@ -85,7 +85,7 @@ def multiply(
     Only what protects memory is checked: shapes and types of ``x`` and ``out``, and that the host has ``x`` if it has ``csr``.
     ``out`` must be on the same device, and ``scale`` must be (C,) float32.
     """
-    wrong = x.dim() != 2 or x.shape[0] != csr.num_cols or type(x) is not torch.Tensor
+    wrong = x.dim() != 2 or x.shape[0] != csr.num_cols or type(x) is not torch.Tensor or x.is_neg()
     wrong = wrong or (x.dtype is torch.int8) != (scale is not None) or x.is_cpu != csr.indices.is_cpu
     if out is not None:
         fits = out.shape == (csr.num_rows, x.shape[-1]) and out.dtype is _VALUE_TYPE.get(x.dtype)

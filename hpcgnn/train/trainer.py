@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,6 @@ from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 
 _LOG = logging.getLogger("hpcgnn")
 _WIRE = PHASES.index("wire_seconds")
-_is_training = operator.attrgetter("training")
 
 
 class Trainer:
@@ -116,7 +114,6 @@ class Trainer:
         rows = np.zeros(1, np.int64) if not channels else channels[0].exchange.send_counts
         self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
-        self._modules = list(model.modules())
         sums = len(self.policies.sums())
         self.device = graph.device
         self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device)
@@ -255,8 +252,7 @@ class Trainer:
             The mean loss over all training nodes before the step, None if every label is an input of this epoch; and the number
             of ranks that ask to stop.
         """
-        if not all(map(_is_training, self._modules)):
-            self.model.train()
+        self.model.train()
         self.model.begin_epoch(epoch)
         self.policies.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)

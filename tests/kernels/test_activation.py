@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from under_test import BACKENDS, budget, not_refused, numbers, seeds, turned, widths
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dropout, keyed
+from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
 
 EPS = 1e-5
@@ -136,15 +137,18 @@ def test_views_and_frozen_norms(backend):
     assert torch.equal(dx, gradients(x, norm, mask, dy, backend)[1])
 
 
-def test_bad_arguments_are_named():
+@pytest.mark.parametrize("of", [activation, layer_activation])
+def test_bad_arguments_are_named(of):
     x, norm, mask, _ = Layer(10, 4).arguments()
     calls = [
-        ("x must", lambda: activation(x.half(), norm, mask)),
-        ("weight must", lambda: activation(x, Norm(norm.weight[:3], norm.bias, EPS), mask)),
-        ("bias must", lambda: activation(x, Norm(norm.weight, norm.bias.double(), EPS), mask)),
-        ("ids must", lambda: activation(x, norm, DropoutMask(mask.ids[:9], KEY, 0.5))),
-        ("probability must", lambda: activation(x, norm, DropoutMask(mask.ids, KEY, 1.0))),
+        ("x must", lambda: of(x.half(), norm, mask)),
+        ("x must", lambda: of(torch._neg_view(x), norm, mask)),
+        ("weight must", lambda: of(x, Norm(norm.weight[:3], norm.bias, EPS), mask)),
+        ("bias must", lambda: of(x, Norm(norm.weight, norm.bias.double(), EPS), mask)),
+        ("bias must", lambda: of(x, Norm(norm.weight, norm.bias[:3], EPS), mask)),
+        ("ids must", lambda: of(x, norm, DropoutMask(mask.ids[:9], KEY, 0.5))),
     ]
+    calls.append(("probability must", lambda: activation(x, norm, DropoutMask(mask.ids, KEY, 1.0))))
     assert not_refused(calls) == []
 
 

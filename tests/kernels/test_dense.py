@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from under_test import BACKENDS, Case, budget, cases, not_refused, numbers, widths
 
 from hpcgnn.kernels import dense, dense_product
+from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.kernels.native import dense as native
 from hpcgnn.kernels.native import library
 
@@ -155,6 +156,11 @@ def test_wrong_arguments_are_named():
         ("^bias must", lambda: dense.product(x, weight, bias[:2])),
         ("^out must", lambda: dense.product(x, weight, None, plus.double())),
         ("^plus must", lambda: dense_product(x, weight, bias, plus.double())),
+        ("^x must", lambda: layer_product(x.bfloat16(), weight)),
+        ("^x must", lambda: layer_product(torch._neg_view(x), weight)),
+        ("^weight must", lambda: layer_product(x, weight[1:])),
+        ("^bias must", lambda: layer_product(x, weight, bias[:2])),
+        ("^bias must", lambda: layer_product(x, weight, bias.double())),
         ("^dy must", lambda: dense.weight_gradient(x, dy[1:])),
         ("^compute must", lambda: dense.product(x, weight, compute="int8")),
         ("^compute must", lambda: dense.product(x, weight, backend="reference", compute="bf16")),
