@@ -256,7 +256,7 @@ class Step:
 
     def __init__(self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec) -> None:
         messages, scratch = exchange.messages, exchange.messages.scratch
-        self.codec, self._exchange, self._slot = codec, exchange, slot
+        self.codec, self._exchange = codec, exchange
         # The mailbox that keeps rows of the slot; None in evaluations, and where rows are used in their own epoch.
         self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
         self._differences = messages.kept.differences_of(slot, codec)
