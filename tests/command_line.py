@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -11,8 +14,21 @@ from hpcgnn.cli.main import cli
 from hpcgnn.errors import HpcgnnError
 
 
+@contextlib.contextmanager
+def _logging_of_its_own() -> Iterator[None]:
+    """Take back how a command has set up logging: a later command in this process would have it, too."""
+    logger = logging.getLogger("hpcgnn")
+    handlers, level = logger.handlers, logger.level
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)
+
+
 def _done(words: tuple[object, ...]) -> Result:
-    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    with _logging_of_its_own():
+        result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result
 
@@ -29,7 +45,8 @@ def told(*words: object) -> Any:
 
 def refusal(*words: object) -> str:
     """The message of ``hpcgnn *words``, which ends with an error before it prints anything on standard output."""
-    result = CliRunner().invoke(cli, [str(word) for word in words])
+    with _logging_of_its_own():
+        result = CliRunner().invoke(cli, [str(word) for word in words])
     assert isinstance(result.exception, HpcgnnError | SystemExit)  # SystemExit is click's, after its message
     assert not result.stdout
     return result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)

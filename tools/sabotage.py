@@ -137,7 +137,7 @@ class Verdict:
 
 def _run_here(job: Job, tree: Path, numba_cache: Path) -> int:
     """Run a job's tests in this process, which was forked for it; return the code of the verdict."""
-    os.setsid()  # so that ranks end with it
+    os.setpgid(0, 0)  # so that ranks end with it
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -77,6 +77,7 @@ def predict(
         from hpcgnn.train.run_folder import RunFolder
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
+    console.set_up_logging("warning", world.rank, quiet=quiet)
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
     graph = load(parts, world, any_ranks=True, device=device)

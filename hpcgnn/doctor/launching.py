@@ -173,7 +173,7 @@ def _run(line: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # so Ctrl-C reaches it only once, from this process
+        process_group=0,  # so Ctrl-C reaches it only once, from this process
     )
     try:
         output, problems = process.communicate(timeout=seconds)
@@ -185,7 +185,7 @@ def _run(line: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a launcher with SIGTERM, which it passes on to its ranks; kill it, and its session, only if that does not help."""
+    """End a launcher with SIGTERM, which it passes on to its ranks; kill its process group only if that does not help."""
     if process.poll() is not None:
         return
     process.terminate()

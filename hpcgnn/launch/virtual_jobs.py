@@ -67,11 +67,11 @@ def run_job(network: Network, job: Job, stop: Stop) -> int:
     (session / "hosts").write_text("".join(f"{host}\n" for host in network.hosts))
     (session / "agent").symlink_to(_AGENT)
     try:
-        # In a session of its own, so that Ctrl-C does not reach the launcher directly: this process ends it.
+        # In a process group of its own, so that Ctrl-C does not reach the launcher directly: this process ends it.
         process = subprocess.Popen(
             ["ip", "netns", "exec", network.switch, *job.line],  # noqa: S607 - its folder differs, and is on root's PATH
             env=os.environ | launcher_settings(session, job),
-            start_new_session=True,
+            process_group=0,
         )
         signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
         return wait(process, stop)
@@ -88,6 +88,8 @@ def launcher_settings(session: Path, job: Job) -> dict[str, str]:
         "plm_rsh_agent": f"bash {session}/agent",
         "orte_default_hostfile": str(session / "hosts"),
         "orte_tmpdir_base": str(session),
+        # Linux shares cores between sessions: one whose ranks spin can keep the process that waits for them off for a minute.
+        "orte_leave_session_attached": "1",
         "oob_tcp_if_include": "control",
         # Between hosts, ranks use TCP over the data network only, and no transport that looks for other interfaces. Within a
         # host they use shared memory, which other hosts cannot reach: each has a host name and a /dev/shm of its own.

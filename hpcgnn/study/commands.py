@@ -92,14 +92,15 @@ def _run(
     started: Callable[[subprocess.Popen[bytes]], object],
 ) -> str:
     with output.open("wb") as stream:
-        # In a session of its own, so that Ctrl-C does not reach it directly: this process ends it.
+        # In a process group of its own, so that Ctrl-C does not reach it directly: this process ends it. Not in a session of its
+        # own: Linux shares cores between sessions, and one whose ranks spin can keep this process off them for a minute.
         process = subprocess.Popen(
             line,
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             started(process)

@@ -92,7 +92,7 @@ def test_ranks_that_wait_end_in_one_sentence_if_the_signal_is_repeated() -> None
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
             time.sleep(0.05)
-        errors = job.communicate(timeout=60)[1]
+        errors = job.communicate(timeout=180)[1]
     finally:
         job.kill()
         job.wait()

@@ -84,5 +84,5 @@ with blocking.limited(0.1, blocking.StalledError("it hangs", grace_seconds=0.1),
 def test_a_rank_that_waits_in_vain_ends_also_where_it_cannot_say_so(shell: str) -> None:
     """A program of a user, whose streams are Python's."""
     line = f"exec {sys.executable} -c '{ENDLESS}' {shell}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (1, "" if shell else "hpcgnn: error on rank 0: it hangs\n")

@@ -252,7 +252,7 @@ class Job:
         self.id = self.command("sbatch", *flags, *asked, str(SBATCH)).strip()
 
     def command(self, *command: str) -> str:
-        result = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=180, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

@@ -188,7 +188,7 @@ def test_signals_reach_the_ranks(tmp_path: Path, number: signal.Signals) -> None
         ranks = ranks_of(job.pid)
         assert set(ranks) == {0, 1}
         job.send_signal(number)
-        code = job.wait(timeout=60)
+        code = job.wait(timeout=180)
     finally:
         job.kill()
         job.wait()

@@ -414,7 +414,7 @@ def test_a_study_runs_as_job_arrays(slurm: dict[str, str], hpcgnn: Command, tmp_
 @pytest.mark.slurm
 def test_a_preempted_task_of_a_job_array_runs_again(slurm: dict[str, str], hpcgnn: Command, tmp_path: Path) -> None:
     def command(*words: str) -> str:
-        done = subprocess.run(words, env=os.environ | slurm, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(words, env=os.environ | slurm, capture_output=True, text=True, timeout=180, check=True)
         return done.stdout
 
     folder = tmp_path / "out"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from rank_pool import ROOT, signal_ranks
+from rank_pool import LONGEST_SECONDS, ROOT, signal_ranks
 from requires import require
 from trainings import (
     HPCGNN,
@@ -64,10 +64,10 @@ def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
 
 def test_usr1_writes_a_checkpoint_and_stops_cleanly(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, *FLAGS, "--epochs", 100000, "--checkpoint-every", 100000)
+    process = start(parts, out, *FLAGS, "--epochs", 10**7, "--checkpoint-every", 100000)
     wait_for_epoch(out, 5, process)
     assert signal_ranks(process.pid, signal.SIGUSR1) == 2
-    output, problems = process.communicate(timeout=60)
+    output, problems = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode == 0, problems
     assert "--resume" in output
     assert not summary(out)["finished"]
@@ -78,22 +78,22 @@ def test_usr1_writes_a_checkpoint_and_stops_cleanly(parts, tmp_path):
 def test_usr1_is_never_fatal_even_before_training_starts(parts, tmp_path):
     out = tmp_path / "run"
     process = start(parts, out, *FLAGS, "--epochs", 30)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONGEST_SECONDS
     while process.poll() is None and time.monotonic() < deadline:  # from MPI's start to its end
         if out.exists():  # every rank has passed the start of Python
             signal_ranks(process.pid, signal.SIGUSR1)  # while a launcher exits, a signal may find it without a handler
         time.sleep(0.02)
-    _, problems = process.communicate(timeout=60)
+    _, problems = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode == 0, problems
     assert summary(out)["stop_reason"] == "SIGUSR1"
 
 
 def test_ctrl_c_stops_all_ranks_with_one_message(parts, tmp_path):
     out = tmp_path / "run"
-    process = start(parts, out, *FLAGS, "--epochs", 100000)
+    process = start(parts, out, *FLAGS, "--epochs", 10**7)
     wait_for_epoch(out, 20, process)
     os.kill(process.pid, signal.SIGINT)  # the signal that a terminal sends to the launcher
-    _, problems = process.communicate(timeout=60)
+    _, problems = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode != 0
     assert problems.count("hpcgnn: stopped") == 1, problems
     assert torch.load(out / "checkpoints" / "last.pt", weights_only=True)["next_epoch"] >= 14

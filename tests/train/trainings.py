@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import torch
 from command_line import told
-from rank_pool import Completed, RankPool, ranks_of
+from rank_pool import LONGEST_SECONDS, Completed, RankPool, ranks_of
 from virtual_clusters import wait_until
 
 import hpcgnn
@@ -102,12 +102,12 @@ def start(parts: Path, out: Path, *flags: object, ranks: int = 2) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        process_group=0,  # not a session: ranks that spin in another session can keep this process off the cores for a minute
     )
 
 
 def wait_for_epoch(out: Path, epoch: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + LONGEST_SECONDS
     while len(lines_so_far(out)) < epoch:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "training never came this far"

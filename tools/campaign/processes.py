@@ -55,7 +55,7 @@ def environment(**changes: str) -> dict[str, str]:
 def start(
     command: Sequence[object], *, folder: Path | None = None, ranks: int = 0, variables: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Start ``command`` in a new session, by mpirun if ``ranks`` is above 0."""
+    """Start ``command`` in a new process group, by mpirun if ``ranks`` is above 0."""
     words = [*(mpiexec.command(ranks, 1) if ranks else []), *map(str, command)]
     return subprocess.Popen(
         words,
@@ -66,18 +66,18 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,
+        process_group=0,
     )
 
 
 def finish(process: subprocess.Popen[str], *, seconds: float = HANG_SECONDS) -> Ended:
-    """Wait for the end. After ``seconds`` the command counts as hanging, and its session is ended."""
+    """Wait for the end. After ``seconds`` the command counts as hanging, and its process group is ended."""
     started = time.monotonic()
     try:
         stdout, stderr = process.communicate(timeout=seconds)
         return Ended(process.returncode, stdout, stderr, time.monotonic() - started)
     except subprocess.TimeoutExpired:
-        stdout, stderr = end_session(process)
+        stdout, stderr = end_group(process)
         return Ended(None, stdout, stderr, time.monotonic() - started)
 
 
@@ -93,7 +93,7 @@ def run(
     return finish(start(command, folder=folder, ranks=ranks, variables=variables), seconds=seconds)
 
 
-def end_session(process: subprocess.Popen[str]) -> tuple[str, str]:
+def end_group(process: subprocess.Popen[str]) -> tuple[str, str]:
     """End all processes of the command: first by SIGTERM, with which a launcher ends its ranks, and then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:

@@ -128,7 +128,7 @@ class Job:
     def close(self) -> Ended:
         """End the job, whatever it does; return its output, and its own exit code if it had one."""
         is_over = self._process.poll() is not None
-        stdout, stderr = self._process.communicate() if is_over else processes.end_session(self._process)
+        stdout, stderr = self._process.communicate() if is_over else processes.end_group(self._process)
         return _cleaned(Ended(self._process.returncode if is_over else None, stdout, stderr, 0.0))
 
 
