@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard native/*.cpp native/*.h)
 NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h tests/native/openmp/*.cpp)
 PYTHON_CODE := examples hpcgnn native tests tools setup.py
-SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/launch/*.sh)
+SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/lab/virtual/*.sh)
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
 

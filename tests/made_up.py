@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import tomli_w
 
-from hpcgnn.study import records, specification
+from hpcgnn.lab.study import records, specification
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, Ranks, first_ranks
 from hpcgnn.train.run_config import RunConfig
 

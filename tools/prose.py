@@ -17,7 +17,7 @@ from proselint.registry.checks import Check, CheckResult, types
 
 ROOT = Path(__file__).resolve().parent.parent
 STYLE = ROOT / "docs" / "style.md"
-# Reports of studies are made of records, by sentences of hpcgnn/study and of specifications.
+# Reports of studies are made of records, by sentences of hpcgnn/lab/study and of specifications.
 PAGES = ["*.md", "docs/*.md", "docs/[!s]*/**/*.md", "examples/*.md", "packaging/*.md"]
 CODE = ["hpcgnn/**/*.py", "tools/**/*.py", "examples/*.py", "tests/**/*.py"]
 # Checks of proselint that misread Markdown and commands: quotation marks and signs written in ASCII, dates, sums of money.

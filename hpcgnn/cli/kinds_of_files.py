@@ -54,7 +54,7 @@ def facts_of(
 
 def check_run(folder: Path) -> None:
     """Raise HpcgnnError if the folder is not a run folder."""
-    from hpcgnn.report.run_files import is_run
+    from hpcgnn.train.run_files import is_run
 
     if not is_run(folder):
         raise HpcgnnError(

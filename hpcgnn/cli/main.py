@@ -37,6 +37,8 @@ _COMMANDS = {
     "model": "Fit a cost model to measured runs, and predict seconds, bytes and memory of other runs.",
     "report": "Write an HTML or Markdown report about runs or a study.",
 }
+# The laboratory's commands, which stand in a folder of its own: nothing imports it before one of them is called.
+_OF_THE_LAB = {"bench", "launch", "cluster", "study", "model", "report"}
 _INTERRUPTED = 130
 # The launcher kills all ranks when one exits, so the rank that prints the message exits first.
 _GRACE_SECONDS = 1.0
@@ -52,7 +54,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         with importing():
-            return getattr(importlib.import_module(f"hpcgnn.cli.{cmd_name}"), cmd_name)
+            folder = "hpcgnn.lab.cli" if cmd_name in _OF_THE_LAB else "hpcgnn.cli"
+            return getattr(importlib.import_module(f"{folder}.{cmd_name}"), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -69,8 +69,8 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from hpcgnn.report.run_files import read_run
     from hpcgnn.train import checkpoint
+    from hpcgnn.train.run_files import read_run
 
     check_run(path)
     run = read_run(path)

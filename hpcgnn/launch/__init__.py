@@ -1,1 +1,1 @@
-"""The start of ranks: MPI's launcher with the flags that it needs here, and virtual hosts with links of a given speed."""
+"""The start of ranks: MPI's launcher with the flags that it needs here, and job scripts."""

@@ -9,8 +9,8 @@ import click
 import pytest
 from command_line import said
 
-from hpcgnn.cli import launch, model_project
 from hpcgnn.cli.train import train
+from hpcgnn.lab.cli import launch, model_project
 from hpcgnn.train.run_config import settings_by_name
 
 SECTIONED = {

@@ -153,7 +153,7 @@ def test_a_dry_run_starts_nothing(launcher, tmp_path: Path) -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    script = "import sys, hpcgnn.cli.launch; print({'torch', 'numpy', 'mpi4py'} & set(sys.modules))"
+    script = "import sys, hpcgnn.lab.cli.launch; print({'torch', 'numpy', 'mpi4py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -38,12 +38,14 @@ FLOORS = [
     {"graph", "partition", "policy"},
     {"nn"},
     {"train"},
-    {"bench"},
     {"launch"},
-    {"doctor", "study"},
-    {"cost_model"},
-    {"report"},
+    {"doctor"},
     {"cli"},
+    {"lab/bench", "lab/virtual"},
+    {"lab/study"},
+    {"lab/cost_model"},
+    {"lab/report"},
+    {"lab/cli"},
 ]
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
 
@@ -59,16 +61,23 @@ def imports(path: Path) -> dict[str, int]:
     return names
 
 
+def floor_of(parts: Sequence[str]) -> str:
+    """The folder or module by which FLOORS names a module; parts: of its path in the package, or of its dotted name."""
+    return "/".join(parts[: 2 if parts[0] == "lab" else 1])
+
+
 def goes_up(own: str, name: str) -> bool:
-    other = name.split(".")[1] if name.startswith("hpcgnn.") else ""
+    other = floor_of(name.split(".")[1:]) if name.startswith("hpcgnn.") else ""
     return other in FLOOR and other != own and FLOOR[other] >= FLOOR[own]
 
 
 def test_imports_go_down() -> None:
     assert len(MODULES) > 150
-    owners = {path: path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in MODULES}
+    owners = {path: floor_of(path.relative_to(PACKAGE).with_suffix("").parts) for path in MODULES}
     assert_none(
-        f"{place(path)} is on no floor" for path, own in owners.items() if path.parent != PACKAGE and own not in FLOOR
+        f"{place(path)} is on no floor"
+        for path, own in owners.items()
+        if path.name != "__init__.py" and path.parent != PACKAGE and own not in FLOOR
     )
     assert_none(
         f"{place(path, line)} imports {name}"
@@ -76,6 +85,16 @@ def test_imports_go_down() -> None:
         if own in FLOOR
         for name, line in imports(path).items()
         if goes_up(own, name)
+    )
+
+
+def test_the_core_does_not_import_the_laboratory() -> None:
+    assert_none(
+        f"{place(path, line)} imports {name}"
+        for path in MODULES
+        if PACKAGE / "lab" not in path.parents
+        for name, line in imports(path).items()
+        if name.startswith("hpcgnn.lab")
     )
 
 

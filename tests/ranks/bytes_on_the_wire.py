@@ -16,7 +16,7 @@ import numpy as np
 
 import hpcgnn
 from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World
-from hpcgnn.launch.virtual_network import HEADER_BYTES_PER_PACKET
+from hpcgnn.lab.virtual.network import HEADER_BYTES_PER_PACKET
 
 SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
 INTERFACE = Path("/sys/class/net/eth0/statistics")

@@ -12,8 +12,8 @@ from rank_pool import ThreadPool
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.report.run_files import read_run
 from hpcgnn.train.outcome import judge
+from hpcgnn.train.run_files import read_run
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import summarise
 

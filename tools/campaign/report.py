@@ -12,7 +12,7 @@ from rich.table import Table
 
 from campaign.section import ENDS, FAILED, LEFT_OUT, REFUSED, RIGHT
 from campaign.sections import NAMES, section
-from hpcgnn.study.markdown import rows_of_table
+from hpcgnn.lab.study.markdown import rows_of_table
 
 FOUND = Path(__file__).with_name("found")
 _INTRODUCTION = """\

@@ -31,8 +31,8 @@ from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.sources import lines, matrix_market, metis, slabs, text
 from hpcgnn.errors import HpcgnnError
+from hpcgnn.lab.study import axes, layout, specification, toml_lines
 from hpcgnn.policy import clock, link_costs
-from hpcgnn.study import axes, layout, specification, toml_lines
 from hpcgnn.train import config_file, run_config
 
 _GUIDES: tuple[ModuleType, ...] = (

@@ -28,7 +28,7 @@ _IMPORTS = (
     "hpcgnn.data.sources.sbm",
     "hpcgnn.graph",
     "hpcgnn.nn",
-    "hpcgnn.report.drawing",
+    "hpcgnn.lab.report.drawing",
     "hpcgnn.train.predict",
 )
 _POLL_SECONDS = 0.003

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcgnn.launch.virtual_network import Network
+from hpcgnn.lab.virtual.network import Network
 
 RATE, SLOW = "50mbit", "1mbit"
 _FITS, _FIT_SECONDS = 5, 0.2

@@ -25,8 +25,8 @@ from campaign.rank_job import Job, Outcome, Place
 from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
 from hpcgnn.data import plan_store
 from hpcgnn.errors import HpcgnnError
-from hpcgnn.launch import virtual_cluster
-from hpcgnn.launch.virtual_network import Network
+from hpcgnn.lab.virtual import cluster as virtual_cluster
+from hpcgnn.lab.virtual.network import Network
 
 _HOSTS = 4
 _LONGEST_RUN_SECONDS = 120.0

@@ -1,0 +1,106 @@
+"""The limits (ceilings) of the machine: copy bandwidth, row-gather bandwidth with a graph's own indices, and multiply-adds."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import torch
+
+from hpcgnn.devices import Device
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.int8 import dot_products
+from hpcgnn.kernels.native import library
+from hpcgnn.lab.bench.problem import Call, Counted
+
+# Numbers of entries to prefetch ahead; the ceiling is the best of them.
+_DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
+_TRIES = 2
+# Least number of multiply-adds in a call of an arithmetic ceiling, so that they take longer than the start of threads.
+_LEAST_MULTIPLY_ADDS = 1 << 28
+
+
+def gather_call(csr: Csr, x: torch.Tensor) -> Call:
+    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes nothing.
+
+    It returns a sum of one element. The prefetch distance is the fastest of several, which are tried here.
+    """
+    if library.load() is None:
+        raise HpcgnnError(
+            "the row-gather ceiling needs the native kernels, and hpcgnn was installed without a C++ compiler"
+        )
+
+    def run(distance: int) -> torch.Tensor:
+        total = library.function("gather_ceiling", torch.float32)(
+            entries=csr.num_entries,
+            indices=csr.indices,
+            x=x,
+            width=x.shape[1],
+            ahead=distance,
+            threads=library.threads(),
+        )
+        return torch.tensor([total], dtype=torch.float64)
+
+    def seconds(distance: int) -> float:
+        started = time.perf_counter()
+        run(distance)
+        return time.perf_counter() - started
+
+    best = min(_DISTANCES, key=lambda distance: min(seconds(distance) for _ in range(_TRIES)))
+    return lambda: run(best)
+
+
+def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
+    """:func:`gather_call` on the device of the tensors."""
+    if device.torch_device.type == "cpu":
+        return gather_call(csr, x)
+    from hpcgnn.lab.bench import device_ceilings  # needs Triton, which not every machine has
+
+    return device_ceilings.gather_call(csr, x, device)
+
+
+def int8_sized(x: torch.Tensor) -> torch.Tensor:
+    """float32 rows with as many bytes as the rows of ``x`` (n, F) have in 8-bit integers, to measure the ceiling of those."""
+    return x[:, : math.ceil(x.shape[1] / 4)].contiguous()
+
+
+def multiply_call(dtype: str, multiply_adds: int) -> Counted:
+    """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8``, whose operands stay in registers.
+
+    For int8 it uses the instructions that our kernels use on this machine.
+    """
+    name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
+    native = library.load()
+    if native is None or name not in native.interface.functions:
+        raise HpcgnnError("the ceiling of arithmetic needs the native kernels, which are missing here")
+    function, threads = library.function(name), library.threads()
+    of_round = function(rounds=1, threads=threads)
+    rounds = math.ceil(max(multiply_adds, _LEAST_MULTIPLY_ADDS) / of_round)
+
+    def call() -> torch.Tensor:
+        return torch.tensor([function(rounds=rounds, threads=threads)], dtype=torch.float64)
+
+    return Counted(call, rounds * of_round)
+
+
+def copy_call(x: torch.Tensor) -> Call:
+    """A call that copies ``x`` into warm memory; its bytes count twice, as they are read and written."""
+    target = torch.empty_like(x).fill_(0)
+    return lambda: target.copy_(x)
+
+
+def last_level_cache_bytes(device: str = "cpu") -> int:
+    """Bytes of the largest cache of the first core, or of a GPU; 0 if the size is unknown."""
+    where = torch.device(device)
+    if where.type == "cuda":
+        return torch.cuda.get_device_properties(where).L2_cache_size
+    if where.type != "cpu":
+        return 0
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        units = {"K": 1 << 10, "M": 1 << 20}
+        sizes.append(int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text))
+    return max(sizes)

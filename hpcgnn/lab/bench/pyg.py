@@ -1,0 +1,184 @@
+"""The measurement of ``hpcgnn bench pyg``: training on a whole graph with PyG's layers in one process, as its users write it.
+
+The model is that of `hpcgnn train` with the same settings: PyG's layers with as many parameters, norm, activation and dropout
+between them in the same order, Adam, and the loss over all training nodes. GCN normalises its edges once. The process uses
+torch's default allocator. Seconds are those of a training step until the device has done it, without evaluations.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.devices import CPU, Device
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.graph import LocalGraph
+from hpcgnn.lab.bench.names import PygSettings
+from hpcgnn.lab.bench.run import versions
+from hpcgnn.memory import peak_memory_bytes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph on a device: x (n, F) float32, edge_index (2, e) int64, weight (e,) float32 or None, learned (m,) int64 training
+    nodes, and their labels y, (m,) int64 or (m, C) float32."""
+
+    x: torch.Tensor
+    edge_index: torch.Tensor
+    weight: torch.Tensor | None
+    learned: torch.Tensor
+    y: torch.Tensor
+    classes: int
+
+    def loss(self, scores: torch.Tensor) -> torch.Tensor:
+        """The cross-entropy of ``scores`` (n, C) over the training nodes; the binary one if nodes have several labels."""
+        learned = scores[self.learned]
+        if self.y.dim() == 2:
+            return F.binary_cross_entropy_with_logits(learned, self.y)
+        return F.cross_entropy(learned, self.y)
+
+
+class Model(torch.nn.Module):
+    """PyG's layers, with norm, activation and dropout between them."""
+
+    def __init__(self, settings: PygSettings, in_width: int, classes: int) -> None:
+        super().__init__()
+        widths = [in_width, *[settings.hidden] * (settings.layers - 1), classes]
+        self.layers = torch.nn.ModuleList(
+            _layer(settings, width, next_width, is_last=depth == settings.layers - 1)
+            for depth, (width, next_width) in enumerate(pairwise(widths))
+        )
+        norms: dict[str, Callable[[int], torch.nn.Module]] = {
+            "layer": torch.nn.LayerNorm,
+            "batch": torch.nn.BatchNorm1d,
+        }
+        norm = norms.get(settings.norm, torch.nn.Identity)
+        self.norms = torch.nn.ModuleList(norm(width) for width in widths[1:-1])
+        self.activation: Callable[[torch.Tensor], torch.Tensor] = F.elu if settings.activation == "elu" else F.relu
+        self.dropout = settings.dropout
+
+    def forward(self, problem: Problem) -> torch.Tensor:
+        """(n, C) scores."""
+        x, weights = problem.x, () if problem.weight is None else (problem.weight,)
+        for depth, layer in enumerate(self.layers):
+            x = layer(x, problem.edge_index, *weights)
+            if depth < len(self.norms):
+                x = F.dropout(self.activation(self.norms[depth](x)), self.dropout, self.training)
+        return x
+
+
+def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, Any]:
+    """Train on ``graph.h5``; return the figures for a study's record.
+
+    Raises:
+        HpcgnnError: without PyG, and for graphs without dense features or training nodes.
+    """
+    require()
+    torch.set_num_threads(settings.threads)
+    problem = read(path, settings, device)
+    torch.manual_seed(settings.seed)
+    model = Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
+    seconds, loss = train(model, problem, settings, device)
+    return {
+        "epoch_seconds_median": statistics.median(seconds),
+        "epochs": {"seconds": seconds},
+        "final_loss": loss,
+        "peak_memory_bytes_per_rank": peak_memory_bytes(),
+        "peak_device_memory_bytes_per_rank": device.peak_bytes() or 0,
+        "device": device.name,
+        "threads": settings.threads,
+        "versions": versions(python=platform.python_version()),
+    }
+
+
+def train(model: Model, problem: Problem, settings: PygSettings, device: Device) -> tuple[list[float], float]:
+    """Train the model; return the seconds of each epoch, and the loss of the last one."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    seconds, loss = [], torch.zeros(())
+    for _ in range(settings.epochs):
+        device.synchronize()
+        started = time.perf_counter()
+        optimiser.zero_grad()
+        loss = problem.loss(model(problem))
+        loss.backward()
+        optimiser.step()
+        device.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return seconds, float(loss.detach())
+
+
+def read(path: Path, settings: PygSettings, device: Device) -> Problem:
+    """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`. Raises :class:`HpcgnnError` if the graph
+    has no dense features or no training nodes."""
+    with GraphFile(path) as file:
+        nodes, meta = file.meta.num_nodes, file.meta
+        if meta.x_nnz is not None or not meta.num_features:
+            raise _no_features(path)
+        mask, labels = file.mask("train_mask", 0, nodes), file.labels(0, nodes)
+        learned, y = _learned(path, *(None if each is None else torch.from_numpy(each) for each in (mask, labels)))
+        indptr, sources = file.edges(0, nodes)
+        weights = file.weights(0, sources.size) if settings.model == "gcn" else None
+        x = torch.from_numpy(file.features(0, nodes))
+    destinations = np.repeat(np.arange(nodes), np.diff(indptr))
+    return Problem(
+        x=x.to(device.torch_device),
+        edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.torch_device),
+        weight=None if weights is None else torch.from_numpy(weights).to(device.torch_device),
+        learned=learned.to(device.torch_device),
+        y=y.to(device.torch_device),
+        classes=meta.num_classes,
+    )
+
+
+def problem_of(graph: LocalGraph) -> Problem:
+    """The problem of a rank that owns all nodes, without edge weights. Raises :class:`HpcgnnError` as :func:`read`."""
+    x = graph.features
+    if not isinstance(x, torch.Tensor):
+        raise _no_features(graph.path)
+    learned, y = _learned(graph.path, graph.masks.get("train_mask"), graph.y)
+    return Problem(x, graph.edge_index, None, learned, y, graph.meta.num_classes)
+
+
+def _no_features(path: Path) -> HpcgnnError:
+    return HpcgnnError(
+        f"{path} has no dense features, which PyG's layers need: convert the graph again with --features dense"
+    )
+
+
+def _learned(path: Path, mask: torch.Tensor | None, labels: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training nodes whose labels are known, and these labels."""
+    if mask is None or labels is None:
+        raise HpcgnnError(f"{path} has no labels or no training nodes: convert a graph with labels, and with --split")
+    known = labels >= 0 if labels.dim() == 1 else labels.any(dim=1)
+    learned = torch.nonzero(mask.bool() & known).flatten()
+    y = labels[learned]
+    return learned, y.long() if y.dim() == 1 else y.float()
+
+
+def _layer(settings: PygSettings, width: int, next_width: int, *, is_last: bool) -> torch.nn.Module:
+    """A layer as PyG's users write it."""
+    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+    if settings.model == "gat":
+        heads = 1 if is_last else settings.heads
+        return GATConv(width, next_width // heads, heads)
+    return GCNConv(width, next_width, cached=True) if settings.model == "gcn" else SAGEConv(width, next_width)
+
+
+def require() -> None:
+    """Raise :class:`HpcgnnError` if PyG cannot be imported."""
+    try:
+        import torch_geometric  # noqa: F401
+    except ImportError as error:
+        raise HpcgnnError(f"PyG cannot be imported ({error}): install it with pip install torch-geometric") from error

@@ -1,0 +1,109 @@
+"""The measurement of ``hpcgnn bench quantize``: bytes a second beside the copy bandwidth of the host or a GPU, in one process.
+
+It runs the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts each time
+that the work must read or write it. ``encode`` reads float32 rows and writes payload and parameters, and ``decode`` does the
+reverse. ``aggregate`` reads the message, and reads and writes the rows to which it adds (two rows of the message to each). A copy
+reads and writes. All buffers are made in advance, and are warm.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hpcgnn.bit_widths import QUANTIZED_BITS
+from hpcgnn.devices import CPU, Device
+from hpcgnn.kernels import Csr
+from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.lab.bench import clock, lines
+from hpcgnn.lab.bench.measure import Advance, Timing
+from hpcgnn.lab.bench.run import machine, versions
+
+_CALLS = 3
+_ENTRIES_A_ROW = 2
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of rows 0, 1, ... in ``bits`` bits: first their payloads, then their parameters, as messages of one bit-width."""
+
+    bits: int
+    rows: torch.Tensor
+    buffer: torch.Tensor
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int, width: int, bits: int, device: Device = CPU) -> Message:
+        """A message for (rows, width) values."""
+        numbers, row_bytes = torch.arange(rows, device=device.torch_device), payload_bytes(width, bits)
+        payloads = rows * row_bytes
+        params = rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
+        buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device.torch_device)
+        return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
+
+    def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
+        """The kernels by name; ``encode`` must run first. ``sums`` is the matrix that adds rows of the message to those of
+        ``out``."""
+        bits, buffer, places = self.bits, self.buffer, (self.payload_at, self.params_at)
+        width = out.shape[1]
+        return {
+            f"encode {bits}": lambda: encode_rows(x, self.rows, bits, 1, buffer, *places, check=False),
+            f"decode {bits}": lambda: decode_rows(buffer, *places, bits, out, self.rows, check=False),
+            f"aggregate {bits}": lambda: spmm_rows(sums, buffer, *places, bits, width, out, check=False),
+        }
+
+
+def run(
+    rows: int, width: int, bits: tuple[int, ...], threads: int, rounds: int, advance: Advance, device: Device = CPU
+) -> dict[str, Any]:
+    """Measure (rows, width) float32 at each bit-width in ``bits``; ``advance`` counts rounds."""
+    torch.set_num_threads(threads)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, width, generator=draw).to(device.torch_device)
+    entries = torch.randint(rows, (_ENTRIES_A_ROW * rows,), generator=draw)
+    sums = Csr(torch.arange(0, entries.numel() + 1, _ENTRIES_A_ROW), entries, rows).to(device.torch_device)
+    copied, restored = torch.zeros_like(x), torch.zeros_like(x)
+    calls: dict[str, Callable[[], object]] = {"copy": lambda: copied.copy_(x)}
+    moved = {"copy": 2 * x.nbytes}
+    for number in bits:
+        message = Message.of(rows, width, number, device)
+        new = message.calls(x, restored, sums)
+        calls |= new
+        moved |= {name: message.buffer.nbytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
+    timings = _interleave(calls, rounds, advance, device)
+    gigabytes = {name: moved[name] / timing.seconds / 1e9 for name, timing in timings.items()}
+    kernels = {
+        name: timing.as_json() | {"bytes": moved[name], "gigabytes_per_second": gigabytes[name],
+                                  "of_copy": gigabytes[name] / gigabytes["copy"]}
+        for name, timing in timings.items()
+    }  # fmt: skip
+    return {
+        "machine": machine(device),
+        "versions": versions(),
+        "threads": threads,
+        "rounds": rounds,
+        "rows": rows,
+        "width": width,
+        "device": str(device.torch_device),
+        "kernels": kernels,
+        "lines": lines.of_timings(kernels, "step", {"subject": f"{rows}x{width}"}),
+    }
+
+
+def _interleave(
+    calls: dict[str, Callable[[], object]], rounds: int, advance: Advance, device: Device
+) -> dict[str, Timing]:
+    timings = {name: Timing() for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            together = clock.calls_together(device, clock.seconds(device, call)) if device is not CPU else 1
+            timings[name].rounds.append(statistics.median(clock.seconds(device, call, together) for _ in range(_CALLS)))
+        advance(1)
+    return timings

@@ -1,0 +1,269 @@
+"""``hpcgnn study``: the runs of a specification, their records, reports and targets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from hpcgnn import whole_file
+from hpcgnn.cli import console
+from hpcgnn.errors import HpcgnnError
+
+if TYPE_CHECKING:
+    from hpcgnn.lab.study.specification import Specification
+
+_out = click.option(
+    "--out", "folder", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder of the study."
+)
+_folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+_machine = click.option(
+    "--machine",
+    metavar="ID",
+    default="",
+    help="Identifier of the machine whose records count, if DIR has records of several machines.  [default: this machine]",
+)
+EXAMPLES = """\b
+Examples:
+  hpcgnn study run quick --out s && hpcgnn study report s && hpcgnn study check s
+  hpcgnn study run SPEC.toml --out s         (run again: finished runs are kept, the others are run)
+  hpcgnn study submit SPEC.toml --out s --sbatch --time=30 --dry-run
+"""
+
+
+@click.group(epilog=EXAMPLES)
+def study() -> None:
+    """Run many trainings from one specification, record them, and report on them.
+
+    A specification is a TOML file with axes (settings and their values) and configurations. Some specifications ship with the
+    package: see `hpcgnn study list`.
+    """
+
+
+@study.command(epilog="\b\nExamples\n  hpcgnn study run quick --out s\n  hpcgnn study run mine.toml --out s --only KEY")
+@click.argument("specification", metavar="SPEC.toml|NAME")
+@_out
+@click.option(
+    "--only",
+    metavar="KEY",
+    multiple=True,
+    help="Run only the run with this key (`hpcgnn study list SPEC` prints the keys); may be given several times.",
+)
+@click.option(
+    "--launcher", metavar="COMMAND", default="",
+    help="Command that starts the ranks instead of `hpcgnn launch`, such as 'srun --ntasks={ranks} --cpus-per-task={threads}'.",
+)  # fmt: skip
+@click.option(
+    "--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
+    help="Folder that replaces $DATA in the sources of graphs.",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@_as_json
+@click.pass_context
+def run(
+    ctx: click.Context,
+    specification: str,
+    folder: Path,
+    only: tuple[str, ...],
+    launcher: str,
+    data: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run all runs of a specification that have not finished yet.
+
+    SPEC.toml is a file, and NAME a specification that ships with the package. Configurations are interleaved: each seed or
+    repeat is a round of all configurations. Records are appended to DIR/records.jsonl. The same command again runs those that
+    failed, were killed or never started. Runs that finished on another machine are run again, because times of different
+    machines cannot be compared.
+    """
+    from hpcgnn.lab.study import records, runner
+    from hpcgnn.lab.study.commands import Commands
+
+    study = _read(specification)
+    runner.claim(study, folder)
+    _tell_of_others(records.read(folder), quiet=quiet or as_json)
+    left = runner.missing(study, folder)
+    total = sum(run.key in only for run in left) if only else len(left)
+    if ctx.obj is not None:
+        ctx.obj.advice = lambda: f"finished runs are recorded in {folder}; the same command runs the others"
+    say: Callable[[str], None] = (lambda sentence: None) if quiet or as_json else console.note
+    with console.progress(f"study {study.name}", total, quiet=quiet or as_json) as advance:
+        outcome = runner.run_all(
+            study, folder, Commands(launcher=launcher, data=data), runner.Listener(say, advance), only
+        )
+    done = len(study.runs) - len(runner.missing(study, folder))
+    if as_json:
+        facts = {"ran": outcome.finished, "failed": outcome.failed, "elsewhere": outcome.elsewhere}
+        print(
+            json.dumps({"study": study.name, "folder": str(folder), "runs": len(study.runs), "finished": done} | facts)
+        )
+    elif not quiet:
+        console.line(f"{done} of {len(study.runs)} runs have finished: `hpcgnn study report {folder}` writes a report")
+    if outcome.failed:
+        raise HpcgnnError(
+            f"{outcome.failed} of {total} runs failed: read their output in {folder}/{runner.RUNS}/KEY/output.txt; the same "
+            "command runs them again"
+        )
+
+
+def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
+    from hpcgnn.lab.study import records
+
+    here = records.machine_facts()["id"]
+    for machine, others in records.by_machine(found).items():
+        if machine != here and not quiet:
+            told = records.in_words(others[-1].machine)
+            console.note(
+                f"{len(others)} records come from another machine ({told}): they are kept, and their runs are also run here"
+            )
+
+
+@study.command(epilog="\b\nExamples\n  hpcgnn study report s\n  hpcgnn study report s --model model.toml")
+@_folder
+@_machine
+@click.option(
+    "--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path),
+    help="Cost model, written by `hpcgnn model fit`, whose predictions are compared with the measurements.",
+)  # fmt: skip
+@_as_json
+def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
+    """Write DIR/report.html and DIR/report.md about finished runs."""
+    from hpcgnn.lab.report import model_section
+    from hpcgnn.lab.report.page import as_html
+    from hpcgnn.lab.report.study_page import study_of
+    from hpcgnn.lab.study import markdown
+    from hpcgnn.lab.study.summary import summarise
+
+    comparison = None if fitted is None else model_section.comparison_with(fitted, folder, machine)
+    summary = summarise(folder, machine)
+    html = as_html(study_of(folder, summary, comparison))
+    summary = model_section.added(summary, comparison)
+    pages = {"report.html": html, "report.md": markdown.page(summary)}
+    for name, text in pages.items():
+        with whole_file.replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    written = [str(folder / name) for name in pages]
+    if as_json:
+        print(json.dumps({"study": summary.name, "files": written, "notes": summary.notes}))
+        return
+    for note in summary.notes:
+        console.note(note)
+    for each in summary.tables:
+        _show(each.title, each.header, each.rows, each.label_columns)
+    console.line(f"written: {' and '.join(written)}")
+
+
+@study.command(epilog="\b\nExamples\n  hpcgnn study check s\n  hpcgnn study check s targets.toml")
+@_folder
+@click.argument("file", metavar="[TARGETS.toml]", required=False, type=click.Path(path_type=Path))
+@_machine
+@_as_json
+def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
+    """Check the measurements in DIR against targets. The exit code is 1 if a target was not reached or not measured.
+
+    TARGETS.toml is a file of targets; by default, the targets that ship with the specification of the same name.
+    """
+    from hpcgnn.lab.study import targets
+    from hpcgnn.lab.study.summary import finished_groups, read_study
+
+    wanted = targets.read(file or targets.default_path(read_study(folder)))
+    found = targets.verdicts(finished_groups(folder, machine), wanted)
+    names = ("target", "configuration", "wanted", "found", "reached")
+    rows = [tuple(getattr(each, name) for name in names) for each in found]
+    missed = sum(each.reached != targets.YES for each in found)
+    if as_json:
+        print(json.dumps({"reached": not missed, "targets": [dict(zip(names, row, strict=True)) for row in rows]}))
+    else:
+        _show(f"targets of {folder}", names, rows, len(names))
+    if missed:
+        raise HpcgnnError(f"{missed} of {len(found)} targets of {folder} were not reached or not measured")
+
+
+@study.command(
+    epilog="\b\nExamples\n  hpcgnn study submit SPEC.toml --out s --dry-run\n"
+    "  hpcgnn study submit strong --out s --sbatch --partition=cpu --sbatch --time=30"
+)
+@click.argument("specification", metavar="SPEC.toml|NAME")
+@_out
+@click.option(
+    "--sbatch",
+    "options",
+    metavar="OPTION",
+    multiple=True,
+    help="Option that is passed to sbatch, such as --partition=cpu; may be given several times.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the sbatch commands, submit nothing and write nothing.")
+@_as_json
+def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Submit the runs that have not finished yet to Slurm.
+
+    They become job arrays, one for each number of nodes. All nodes must see DIR. Every task runs one run and records it in
+    DIR; `hpcgnn study report DIR` reports on those that have finished so far. Runs that finished on any machine are not
+    submitted again, because this command usually runs on a login node.
+    """
+    from hpcgnn.lab.study import records, runner
+    from hpcgnn.lab.study import submit as slurm
+
+    study = _read(specification)
+    done = {record.key for record in records.read(folder) if record.is_finished} if folder.is_dir() else set()
+    left = [run for run in runner.order(study.runs) if run.key not in done]
+    arrays = slurm.arrays(study, folder, left, options)
+    jobs: list[str] = []
+    if not dry_run:
+        runner.claim(study, folder)
+        jobs = [slurm.submit(array) for array in arrays]
+    if as_json:
+        told = [{"nodes": array.nodes, "runs": array.keys, "command": array.command} for array in arrays]
+        print(json.dumps({"study": study.name, "jobs": jobs, "arrays": told}))
+    elif dry_run:
+        for array in arrays:
+            console.line(f"# {array.keys_path.name}: {len(array.keys)} runs on {array.nodes} nodes\n{array.in_words()}")
+    else:
+        for array, job in zip(arrays, jobs, strict=True):
+            console.line(f"job {job}: {len(array.keys)} runs on {array.nodes} nodes")
+
+
+@study.command("list", epilog="\b\nExamples\n  hpcgnn study list\n  hpcgnn study list quick")
+@click.argument("specification", metavar="[SPEC.toml|NAME]", required=False)
+@_as_json
+def list_(specification: str | None, as_json: bool) -> None:
+    """List the shipped specifications, or the runs of one specification by their keys."""
+    from hpcgnn.lab.study import catalogue
+
+    if specification is not None:
+        keys = [run.key for run in _read(specification).runs]
+        print(json.dumps({"runs": keys}) if as_json else "\n".join(keys))
+        return
+    found = [catalogue.outline(path) for path in catalogue.shipped().values()]
+    if as_json:
+        print(json.dumps({each.name: {"kind": each.kind, "runs": each.runs, "about": each.about} for each in found}))
+    else:
+        rows = [(each.name, each.kind, str(each.runs), _first_sentence(each.about)) for each in found]
+        _show("specifications", ("name", "kind", "runs", "about"), rows, 4)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
+
+
+def _read(specification: str) -> Specification:
+    from hpcgnn.lab.study import catalogue
+    from hpcgnn.lab.study import specification as specifications
+
+    return specifications.read(catalogue.find(specification))
+
+
+def _show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int) -> None:
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for number, name in enumerate(header):
+        shown.add_column(name, justify="left" if number < label_columns else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*(cell.replace(" [", "\n[", 1) for cell in row))
+    console.stdout().print(shown)

@@ -1,0 +1,136 @@
+"""The comparison of predictions with measured runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.lab.cost_model.cases import cases_of
+from hpcgnn.lab.cost_model.model_file import Model
+from hpcgnn.lab.cost_model.predict import warnings_of
+from hpcgnn.lab.study.records import Record, in_words
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A run. configuration: that of its record. measured, predicted: seconds of an epoch. spread: interquartile range of the
+    seconds of its epochs, divided by their median. warnings: those of the prediction."""
+
+    key: str
+    configuration: dict[str, Any]
+    measured: float
+    predicted: float
+    spread: float
+    warnings: tuple[str, ...]
+
+    @property
+    def error(self) -> float:
+        """The error of the prediction, relative to the measurement; above 0 if the prediction is too long."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The comparison of a study. left_out: a sentence for each run that the equations do not cover, or that did not finish.
+    notes: sentences for a reader."""
+
+    runs: tuple[Compared, ...]
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def _sizes(self) -> np.ndarray:
+        return np.abs([run.error for run in self.runs])
+
+    @property
+    def median(self) -> float:
+        """The median of the absolute relative errors."""
+        return float(np.median(self._sizes()))
+
+    @property
+    def worst(self) -> float:
+        """The largest absolute relative error."""
+        return float(self._sizes().max())
+
+    def within(self, share: float) -> int:
+        """The number of runs with an absolute relative error of at most a share."""
+        return int((self._sizes() <= share).sum())
+
+    def warnings(self) -> dict[str, int]:
+        """Each sentence about an extrapolated term, with the number of runs that have it."""
+        return dict(Counter(sentence for run in self.runs for sentence in run.warnings))
+
+    def in_words(self) -> str:
+        """The comparison in one sentence."""
+        return (
+            f"{len(self.runs)} runs: predicted epochs are off by {self.median:.1%} in the median and {self.worst:.1%} at worst; "
+            f"{self.within(0.1)} are within 10 % and {self.within(0.2)} within 20 %"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as ``--json`` prints them."""
+        return {
+            "runs": [
+                {
+                    "key": run.key,
+                    "measured_seconds": run.measured,
+                    "predicted_seconds": run.predicted,
+                    "error": run.error,
+                    "spread": run.spread,
+                    "warnings": list(run.warnings),
+                }
+                for run in self.runs
+            ],
+            "median_error": self.median,
+            "worst_error": self.worst,
+            "within_10_percent": self.within(0.1),
+            "within_20_percent": self.within(0.2),
+            "warnings": self.warnings(),
+            "left_out": list(self.left_out),
+            "notes": list(self.notes),
+        }
+
+
+def compare(model: Model, folder: Path, records: Iterable[Record], machine: str | None = None) -> Comparison:
+    """Predict the finished runs of the study in ``folder``, and compare the predictions with its ``records``.
+
+    machine: identifier of the machine whose records count, needed if there are several.
+
+    Raises:
+        HpcgnnError: if there is no run that the equations cover.
+    """
+    records = list(records)
+    found, values = cases_of(folder, records, machine), model.values()
+    own = {record.key: record for record in records if record.machine_id == found.machine.get("id", "")}
+    runs = tuple(
+        Compared(
+            key=case.name,
+            configuration=own[case.name].configuration,
+            measured=case.seconds,
+            predicted=case.predicted(values).total,
+            spread=case.spread,
+            warnings=tuple(warnings_of(model, case.setup, case.workload)),
+        )
+        for case in found.cases
+    )
+    return Comparison(runs, tuple(found.left_out), tuple(_of_machines(model, found.machine)))
+
+
+def _of_machines(model: Model, machine: dict[str, Any]) -> list[str]:
+    if model.machine.get("id") == machine.get("id"):
+        return []
+    return [
+        f"the runs were made on another machine, {in_words(machine)}, than those of the fit, {in_words(model.machine)}"
+    ]
+
+
+def error_by(runs: Iterable[Compared], axis: str) -> dict[str, tuple[int, float, float]]:
+    """For each value of an axis, the number of runs, and the median and largest absolute relative error."""
+    sizes: dict[str, list[float]] = {}
+    for run in runs:
+        sizes.setdefault(str(run.configuration.get(axis, "")), []).append(abs(run.error))
+    return {value: (len(each), float(np.median(each)), max(each)) for value, each in sizes.items()}

@@ -1,0 +1,322 @@
+"""Seconds of an epoch from what ranks do and send: a clock for each rank, which exchanges and the reduction bring together.
+
+    work        w = sum over kinds of work of (constant * amount), in core-seconds
+    cores       ranks of a machine share its cores: while n of them compute, each gets min(t, C / n) cores
+    exchange k  begins at s = clock; r has its rows at a_r = max over its senders, and r, of s, + seconds of its messages on links
+                and of their copies; clock = max(s + work beside it, copies and a lag, a_r): what a rank waits is what its work
+                beside the exchange leaves
+    pipeline    the same exchange of the epoch before is waited for where this one begins; messages stand in one queue a link
+    reduction   all wait for the last rank, then for the all-reduce of gradients; then the optimiser
+
+Everything here is a pure function of arrays. Shapes: P ranks, T kinds of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
+from hpcgnn.lab.cost_model.constants import AGGREGATION, OTHER, QUANTIZATION, WORK, Values
+from hpcgnn.lab.cost_model.workload import Exchange, Workload
+
+PHASES = ("aggregation", "communication_wait", "wire", "quantization", "synchronisation", "other")
+_COMPUTED = (AGGREGATION, QUANTIZATION, OTHER)
+_IN_PHASES = np.array([[float(constant.phase == phase) for phase in _COMPUTED] for constant in WORK])
+_IS_MEMORY_BOUND = np.array([constant.is_memory_bound for constant in WORK])
+# Of ranks and of bytes, from which on an all-reduce goes round a ring (Open MPI's libnbc).
+_LEAST_RING, _LEAST_RING_BYTES = 4, 1 << 16
+# Epochs that are gone through, as what an epoch finds under way the ones before it have left: some more where rows travel across
+# epochs, until as many stand in a link's queue as there will be; and at least two cycles of epochs.
+_STEADY_EPOCHS, _STEADY_STALE_EPOCHS, _STEADY_CYCLES = 3, 6, 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of the ranks. cores: of one machine. ranks: of one machine, which share its cores. threads: of each rank."""
+
+    cores: int
+    ranks: int
+    threads: int = 1
+
+    @property
+    def busy_cores(self) -> int:
+        """The number of busy cores while all ranks compute."""
+        return min(self.cores, self.ranks * self.threads)
+
+    @property
+    def crowd(self) -> float:
+        """Threads per core, at least 1."""
+        return max(1.0, self.ranks * self.threads / self.cores)
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """The messages of a network. exchange: (P,) seconds of one exchange that all ranks begin at the same time. reduction:
+    seconds of an all-reduce of a number of bytes. network_bytes: (P,) bytes of an exchange that each rank sends to other
+    nodes and receives from them. burst_seconds: seconds of a link's time that pass at once after a pause."""
+
+    exchange: Callable[[Exchange], np.ndarray]
+    reduction: Callable[[int], float]
+    network_bytes: Callable[[Exchange], tuple[np.ndarray, np.ndarray]]
+    burst_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """Seconds of a training step. seconds: (P,) by phase of :data:`PHASES`, and ``seconds`` of the whole step. ``wire``
+    overlaps the other phases."""
+
+    seconds: dict[str, np.ndarray]
+
+    @property
+    def total(self) -> float:
+        """Seconds of the slowest rank."""
+        return float(self.seconds["seconds"].max())
+
+    def largest(self) -> dict[str, float]:
+        """Seconds of the slowest rank in each phase."""
+        return {name: float(values.max()) for name, values in self.seconds.items()}
+
+    def mean(self) -> dict[str, float]:
+        """Mean seconds over ranks in each phase."""
+        return {name: float(values.mean()) for name, values in self.seconds.items()}
+
+
+def prices(values: Values, machine: Machine) -> np.ndarray:
+    """(T,) core-seconds of each kind of work, on a machine whose cores are as busy as in training.
+
+    Memory-bound work takes ``contention`` times as long with all cores busy, and proportionally less with fewer.
+    """
+    rates = np.array([values[constant.name] for constant in WORK])
+    others = (machine.busy_cores - 1) / max(machine.cores - 1, 1)
+    slower = np.where(_IS_MEMORY_BOUND, 1 + (values["contention"] - 1) * others, 1.0)
+    return rates * slower
+
+
+def lag_of(work: np.ndarray, values: Values, machine: Machine) -> float:
+    """Seconds until ranks that have met continue, if each shares its core with others, which run first.
+
+    Another rank runs as long as ranks have worked since they met, (P,) core-seconds, and at most ``turn``; the share
+    ``crowding`` of this time is lost.
+    """
+    return values["crowding"] * (machine.crowd - 1) * min(values["turn"], float(work.mean()) / machine.threads)
+
+
+def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
+    """(P,) seconds until each rank has done its (P,) core-seconds, if the ranks of a machine begin together.
+
+    Cores are shared evenly: while n ranks of a machine work, each has min(threads, cores / n) of them.
+    """
+    ranks = max(machine.ranks, 1)
+    if ranks * machine.threads <= machine.cores:
+        return work / machine.threads
+    padded = np.zeros(-(-work.size // ranks) * ranks)
+    padded[: work.size] = work
+    of_machines = padded.reshape(-1, ranks)
+    order = np.argsort(of_machines, axis=1, kind="stable")
+    ascending = np.take_along_axis(of_machines, order, axis=1)
+    speed = np.minimum(machine.threads, machine.cores / np.arange(ranks, 0, -1))
+    ends = np.cumsum(np.diff(ascending, axis=1, prepend=0) / speed, axis=1)
+    seconds = np.empty_like(ends)
+    np.put_along_axis(seconds, order, ends, axis=1)
+    return seconds.ravel()[: work.size]
+
+
+def last_start(starts: np.ndarray, exchange: Exchange) -> np.ndarray:
+    """(P,) time at which the last of a rank's senders, or the rank itself, begins an exchange. starts: (P,) seconds."""
+    last = starts.copy()
+    np.maximum.at(last, exchange.sent.indices, starts[exchange.senders])
+    return last
+
+
+def message_work(workload: Workload, exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
+    """(P,) core-seconds that the messages of a rank take on its machine, in any process."""
+    all_bytes = np.add(*exchange.bytes_of_ranks)
+    network = np.add(*messages.network_bytes(exchange))
+    of_bytes = values["byte"] * network + values["shared_byte"] * (all_bytes - network)
+    return of_bytes + values["message"] * exchange.messages_of_ranks
+
+
+class _Clocks:
+    """The clocks of all ranks, in seconds since the epoch began. link_free: time at which each rank's link has sent all
+    queued bytes. credit: seconds of a link's time that pass at once."""
+
+    def __init__(self, ranks: int, burst: float) -> None:
+        self.now = np.zeros(ranks)
+        self.spent = {phase: np.zeros(ranks) for phase in PHASES}
+        self.link_free, self.credit = np.zeros(ranks), np.zeros(ranks)
+        self.burst = burst
+
+    def begin_epoch(self) -> None:
+        """Let all ranks meet between two epochs."""
+        end = float(self.now.max())
+        self.link_free -= end
+        self.now[:] = 0.0
+        self.spent = {phase: np.zeros(self.now.size) for phase in PHASES}
+
+    def take(self, until: np.ndarray, phase: str) -> None:
+        """Advance the clocks to ``until``, and count the time for ``phase``."""
+        self.spent[phase] += until - self.now
+        self.now = until
+
+    def arrival(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+        """(P,) arrival of messages that may begin at ``begun`` and take ``wire`` seconds of a link without bursts."""
+        first = np.maximum(begun, self.link_free)
+        credit = np.minimum(self.burst, self.credit + first - self.link_free)
+        taken = np.minimum(credit, wire)
+        self.credit = credit - taken
+        self.link_free = first + wire - taken
+        return self.link_free
+
+    def arrival_beside(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+        """As :meth:`arrival`, for messages that share the link with queued ones, so each gets half of it."""
+        queued = np.maximum(self.link_free - begun, 0.0)
+        if not queued.any():
+            return self.arrival(begun, wire)
+        self.link_free = np.maximum(self.link_free, begun) + wire
+        return begun + wire + np.minimum(queued, wire)
+
+
+def epoch_of(
+    workload: Workload, values: Values, machine: Machine, messages: Messages, *, is_pipelined: bool = False
+) -> Epoch:
+    """Seconds of a training step in the middle of a run.
+
+    is_pipelined: whether rows of an epoch are used in the next one (``--staleness pipeline``).
+    """
+    step = _Step(workload.num_ranks, values, machine, messages.burst_seconds)
+    turn = Turn(workload, messages, STALE if is_pipelined else FRESH)
+    fresh_epochs = _STEADY_EPOCHS if messages.burst_seconds else 1
+    for _ in range(_STEADY_STALE_EPOCHS if is_pipelined else fresh_epochs):
+        step.go_through(turn)
+    return step.epoch()
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """An epoch of a cycle. freshness: that of all its exchanges, a value of :mod:`hpcgnn.comm.mailbox`."""
+
+    workload: Workload
+    messages: Messages
+    freshness: str = FRESH
+
+
+def cycle_of(turns: Sequence[Turn], values: Values, machine: Machine) -> list[Epoch]:
+    """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle."""
+    first = turns[0]
+    step = _Step(first.workload.num_ranks, values, machine, first.messages.burst_seconds)
+    found: list[Epoch] = []
+    for _ in range(max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))):
+        found = []
+        for turn in turns:
+            step.go_through(turn)
+            found.append(step.epoch())
+    return found
+
+
+class _Step:
+    def __init__(self, num_ranks: int, values: Values, machine: Machine, burst_seconds: float) -> None:
+        self.values, self.machine = values, machine
+        self.price = prices(values, machine)[:, None] * _IN_PHASES
+        self.clocks = _Clocks(num_ranks, burst_seconds)
+        self.coming: dict[int, np.ndarray] = {}
+        self.since = np.zeros(num_ranks)  # core-seconds of work since the last meeting
+
+    def epoch(self) -> Epoch:
+        clocks = self.clocks
+        return Epoch({**clocks.spent, "seconds": clocks.now.copy()})
+
+    def go_through(self, turn: Turn) -> None:
+        clocks, workload = self.clocks, turn.workload
+        end = float(clocks.now.max())
+        self.coming = {number: arrived - end for number, arrived in self.coming.items()}
+        clocks.begin_epoch()
+        for before, beside, exchange in zip(workload.before, workload.beside, workload.exchanges, strict=False):
+            self._compute(before)
+            self._exchange(turn, exchange, beside)
+        self._compute(workload.before[-1])
+        self._reduce(turn)
+
+    def _compute(self, work: np.ndarray, extra: np.ndarray | None = None) -> np.ndarray:
+        """Go through work, with ``extra`` core-seconds of messages beside it; returns when these are done as well."""
+        clocks, begun = self.clocks, self.clocks.now
+        of_phases = work @ self.price
+        own = of_phases.sum(axis=1)
+        self.since = self.since + own
+        seconds = shared_cores(own if extra is None else own + extra, self.machine)
+        computing = shared_cores(own, self.machine)
+        shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
+        for phase, seconds_of_phase in zip(_COMPUTED, of_phases.T, strict=True):
+            clocks.take(clocks.now + seconds_of_phase * shares, phase)
+        return begun + seconds
+
+    def _exchange(self, turn: Turn, exchange: Exchange, beside: np.ndarray) -> None:
+        clocks, workload, messages = self.clocks, turn.workload, turn.messages
+        if workload.num_ranks == 1:
+            self._compute(beside)
+            return
+        if exchange.number in self.coming:  # one message of an exchange is under way at a time
+            clocks.take(np.maximum(clocks.now, self.coming.pop(exchange.number)), "communication_wait")
+        if turn.freshness == REUSED:
+            self._compute(beside)
+            return
+        begun = clocks.now
+        moved = message_work(workload, exchange, messages, self.values)
+        copied = shared_cores(moved, self.machine)
+        arrived = clocks.arrival(last_start(begun, exchange), messages.exchange(exchange)) + copied
+        done = self._compute(beside, moved)
+        if turn.freshness == STALE:
+            arrived = np.maximum(arrived, done)
+            self.coming[exchange.number] = arrived
+            clocks.spent["wire"] += arrived - begun
+            clocks.take(np.maximum(clocks.now, done), "communication_wait")
+        else:
+            arrived = np.maximum(arrived, done + self._meet())
+            clocks.spent["wire"] += arrived - begun
+            clocks.take(np.maximum(clocks.now, arrived), "communication_wait")
+
+    def _meet(self) -> float:
+        """Ranks wait for each other: the seconds until they run again."""
+        lag, self.since = lag_of(self.since, self.values, self.machine), np.zeros_like(self.since)
+        return lag
+
+    def _reduce(self, turn: Turn) -> None:
+        clocks, workload, values = self.clocks, turn.workload, self.values
+        together = np.full(workload.num_ranks, clocks.now.max())
+        if workload.num_ranks > 1:
+            wire = np.full(workload.num_ranks, turn.messages.reduction(workload.reduced_bytes))
+            copied = shared_cores(reduction_work(workload, turn.messages, values), self.machine)
+            arrived = clocks.arrival_beside(together, wire) + copied
+            together = np.maximum(arrived, together + copied + self._meet())
+        clocks.take(np.full(workload.num_ranks, together.max()), "synchronisation")
+        seconds = shared_cores((workload.optimiser @ self.price).sum(axis=1), self.machine)
+        clocks.take(clocks.now + seconds, "other")
+
+
+def reduction_work(workload: Workload, messages: Messages, values: Values) -> np.ndarray:
+    """(P,) core-seconds of the messages of the all-reduce: the bytes of each rank pass in and out, in rounds of one message
+    in each direction.
+
+    Few ranks and few bytes use a tree; more use a ring, as in Open MPI.
+    """
+    ranks, num_bytes = workload.num_ranks, workload.reduced_bytes
+    is_ring = ranks >= _LEAST_RING and num_bytes >= _LEAST_RING_BYTES
+    rounds = 2 * (ranks - 1) if is_ring else 2 * np.log2(ranks)
+    moved = 4 * num_bytes * (ranks - 1) / ranks
+    sent = sum(float(each.sent.sum()) for each in workload.exchanges)
+    away = sum(float(messages.network_bytes(each)[0].sum()) for each in workload.exchanges)
+    byte = values["shared_byte"] + (values["byte"] - values["shared_byte"]) * (away / sent if sent else 1.0)
+    return np.full(ranks, byte * moved + values["message"] * 2 * rounds)
+
+
+def memory_of(workload: Workload, factors: tuple[float, float, float, float]) -> np.ndarray:
+    """(P,) bytes of each rank: ``fixed + per rank of the job + kept for gradients * factor + the rest``.
+
+    factors: fixed bytes, bytes per rank, and the factors of the memory kept for gradients and of messages.
+    """
+    fixed, per_rank, kept, travelling = factors
+    held, of_gradients, of_messages = workload.memory.T
+    return fixed + per_rank * workload.num_ranks + held + kept * of_gradients + travelling * of_messages

@@ -1,0 +1,201 @@
+"""The figures of a run that tables, pictures and targets may name, with their units."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from statistics import mean
+from typing import Any
+
+from hpcgnn.comm import BYTES, PHASES
+from hpcgnn.lab.study.records import Record
+
+RATIO, DIFFERENCE = "_ratio", "_difference"
+SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
+SECONDS = "epoch_seconds_median"
+# Seconds in which most runs reach an evaluation as good as the baseline's mean minus one point.
+SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_best_val", 0.01
+# Axes that lines of benches and preparations may have beside those of a configuration.
+LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
+_PHASES = (*PHASES, "other_seconds")
+# The tables of phases in a summary, and what their numbers are.
+_BREAKDOWNS = {
+    "breakdown_seconds_per_epoch": "slowest rank, mean over epochs",
+    "breakdown_seconds_mean_per_epoch": "mean over ranks and epochs",
+    "breakdown_seconds_median": "slowest rank, median over epochs",
+    "breakdown_seconds_mean_median": "mean over ranks, median over epochs",
+}
+_LABELS = {
+    SECONDS: "seconds per epoch (median)",
+    "epoch_seconds_mean": "seconds per epoch (mean)",
+    "wait_seconds_mean": "communication wait per epoch on the slowest rank, seconds (mean)",
+    "policy_share": "share of time for policy decisions",
+    "wall_seconds": "seconds of the whole command",
+    "bytes_sent_per_epoch": "bytes sent per epoch (mean)",
+    "bytes_sent_mean": "bytes sent per epoch (mean)",
+    "startup_seconds": "seconds to the first epoch",
+    "peak_memory_bytes_per_rank": "peak memory per rank",
+    "private_memory_bytes_per_rank": "private memory per rank",
+    "peak_device_memory_bytes_per_rank": "peak GPU memory per rank",
+    "best_val_metric": "best validation metric",
+    SECONDS_TO_TARGET: "seconds of training until most runs reach the baseline's test metric minus 1 percentage point",
+    "test_metric_at_best_val": "test metric at the best validation epoch",
+    "best_epoch": "best epoch",
+    "epochs": "epochs",
+    "mean_bits": "mean bit-width of messages",
+    "stale_share": "share of epochs with stale rows",
+    SPEED_UP: "speed-up",
+    EFFICIENCY: "parallel efficiency",
+    SPREAD: "spread of epoch times",
+}
+# Mean times of all epochs except the first, which is slower. Means, because medians hide work that only few epochs do.
+_MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_wait_seconds"}
+# Figures of benches and preparations.
+_OF_LINES = {
+    "seconds": "seconds",
+    "gigabytes_per_second": "GB/s",
+    "share_of_copy": "share of a copy's bandwidth, %",
+    "share_of_peak": "share of the peak, %",
+    "hidden_share": "hidden share, %",
+    "overhead_share": "overhead, %",
+    "thread_scaling": "speed-up over one thread",
+    "relative_error": "relative error",
+    "bytes": "bytes",
+    "python_calls": "calls of Python functions per epoch",
+    "peak_memory_bytes": "peak memory of all processes",
+    "file_bytes": "size of the file",
+    "memory_to_graph_size": "peak memory / size of graph.h5",
+    "num_parts": "parts",
+    "cut_fraction": "cut edges, %",
+    "edge_balance": "in-edges, maximum / mean of parts",
+    "train_balance": "training nodes, maximum / mean of parts",
+    "rows": "rows sent",
+    "pairs": "pairs that exchange rows",
+    "max_rows_sent": "rows sent by the busiest rank",
+    "max_rows_received": "rows received by the busiest rank",
+}
+_OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
+_SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
+_IN_PERCENT = (
+    "best_val_metric",
+    "test_metric_at_best_val",
+    "stale_share",
+    "policy_share",
+    EFFICIENCY,
+    SPREAD,
+    *_SHARES,
+)
+_ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
+_COUNTS = ("python_calls", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def known() -> list[str]:
+    """The names of all figures, without the endings ``_ratio`` and ``_difference``, which compare with a baseline. Names of
+    phases' times contain a dot."""
+    phases = [f"{table}.{phase}" for table in _BREAKDOWNS for phase in _PHASES]
+    return list(dict.fromkeys([*_LABELS, *_OF_LINES, *(f"{name}_per_epoch" for name in BYTES), *phases]))
+
+
+def split(name: str) -> tuple[str, str]:
+    """A figure's name and its ending: ``("bytes_sent_per_epoch", "_ratio")`` for ``bytes_sent_per_epoch_ratio``."""
+    for ending in (RATIO, DIFFERENCE):
+        if name.endswith(ending):
+            return name.removesuffix(ending), ending
+    return name, ""
+
+
+def is_known(name: str) -> bool:
+    """Return whether there is a figure of this name."""
+    base, ending = split(name)
+    return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET))
+
+
+def needs_baseline(name: str) -> bool:
+    """Return whether the figure compares with a baseline."""
+    return bool(split(name)[1]) or name == SECONDS_TO_TARGET
+
+
+def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """The axes and figures of each result of a finished run; a training has one result, without axes of its own."""
+    if "lines" in record.summary:
+        return [(line["axes"], line["figures"]) for line in record.summary["lines"]]
+    shares = {int(bits): share for bits, share in record.summary.get("bits_shares", {}).items()}
+    mean_bits = {"mean_bits": sum(bits * share for bits, share in shares.items())} if shares else {}
+    plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
+    planned = {name: plan[name] for name in _OF_PLANS if name in plan}
+    more = _of_epochs(record.epochs) | planned
+    summary = _with_mean_bytes(record.summary, more.get("bytes_sent_mean"))
+    return [({}, more | summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
+
+
+def _with_mean_bytes(summary: Mapping[str, Any], mean_bytes: float | None) -> dict[str, Any]:
+    """A summary in which bytes per epoch are means. Older versions wrote medians, which are no means if a policy decides."""
+    decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
+    found = dict(summary)
+    if "epoch_seconds_mean" not in summary and decides:
+        found = {name: value for name, value in summary.items() if name not in [f"{each}_per_epoch" for each in BYTES]}
+        found |= {} if mean_bytes is None else {"bytes_sent_per_epoch": mean_bytes}
+    return found
+
+
+def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
+    """Figures that follow from the epochs of a training, and are not in its summary."""
+    found = {name: mean(epochs[column][1:]) for name, column in _MEANS.items() if len(epochs.get(column, ())) > 1}
+    if epochs.get("bytes_sent"):
+        found["bytes_sent_mean"] = mean(epochs["bytes_sent"])
+    if seconds := sum(epochs.get("seconds", ())):
+        found["policy_share"] = sum(each or 0.0 for each in epochs.get("policy_seconds", ())) / seconds
+    return found
+
+
+def value(figures: Mapping[str, Any], name: str) -> float | None:
+    """The value of the figure ``name`` of a result; None if it was not measured."""
+    found: Any = figures
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def label(name: str) -> str:
+    """The label of a figure, in words and with its unit."""
+    base, ending = split(name)
+    table, _, phase = base.rpartition(".")
+    text = _LABELS.get(base) or _OF_LINES.get(base) or phase.replace("_", " ")
+    text += f" ({_BREAKDOWNS[table]})" if table in _BREAKDOWNS else ""
+    text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
+    return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference from the baseline", "": ""}[ending]
+
+
+def unit(name: str) -> str:
+    """The unit to write after a number of :func:`shown` that has no label."""
+    base, ending = split(name)
+    if ending != RATIO and base in _IN_PERCENT:
+        return " percentage points" if ending else " %"
+    return " s" if "seconds" in base and ending != RATIO else ""
+
+
+def shown(name: str, number: float) -> str:
+    """A number as tables show it."""
+    if math.isinf(number):
+        return "not reached"
+    base, ending = split(name)
+    if ending == RATIO or base == SPEED_UP:
+        return f"{number:.3g}" if number < 0.1 else f"{number:.2f}"
+    sign = "+" if ending and number > 0 else ""
+    if base in _IN_PERCENT:
+        return f"{sign}{100 * number:.1f}" if base in (*SCALING, *_SHARES) else f"{sign}{100 * number:.2f}"
+    if base in _COUNTS:
+        return f"{sign}{number:,.0f}"
+    if re.search("bytes", base):
+        return sign + _size(number)
+    return f"{sign}{number:.4g}"
+
+
+def _size(count: float) -> str:
+    for unit in _SIZES[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_SIZES[-1]}"

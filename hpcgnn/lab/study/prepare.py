@@ -1,0 +1,194 @@
+"""Graphs and parts of a study, each made once. A parts file gets the plans of all strategies that the study needs, and is never
+changed afterwards, so that runs may read it while another runner prepares other files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcgnn import typed, whole_file
+from hpcgnn.data.digests import differences
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.signatures import HDF5, begins_with
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.file_lock import lock
+from hpcgnn.lab.study import commands
+from hpcgnn.lab.study.commands import Commands
+from hpcgnn.lab.study.records import short_hash
+from hpcgnn.lab.study.specification import Run
+from hpcgnn.partition.options import check_num_parts
+
+GRAPHS, PARTS = "graphs", "parts"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts file of a run. strategies: the strategies whose plans it has."""
+
+    path: Path
+    graph: Path
+    options: tuple[str, ...]
+    per_node: int
+    strategies: tuple[str, ...]
+
+    @property
+    def facts_path(self) -> Path:
+        """The file with the output of ``hpcgnn partition`` and ``plan``."""
+        return self.path.with_suffix(".json")
+
+
+def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
+    """The parts of each run, by its key; runs share parts where they can. Runs without a graph are left out."""
+    made: dict[Path, dict[str, Any]] = {}
+    places: dict[str, Path] = {}
+    for run in runs:
+        if run.graph is None:
+            continue
+        options, name = partition_flags(run), _parts_name(run)
+        path = places[run.key] = folder / PARTS / name
+        graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
+        found = made.setdefault(
+            path, {"graph": graph, "options": options, "per_node": run.place.ranks_per_node, "strategies": {}}
+        )
+        found["strategies"].setdefault(run.configuration.get("strategy"))
+    shared = {}
+    for path, found in made.items():
+        wanted = tuple(sorted(filter(None, found.pop("strategies"))))
+        shared[path] = Parts(path, **found, strategies=wanted)
+    return {key: shared[path] for key, path in places.items()}
+
+
+def check_parts(runs: Iterable[Run]) -> None:
+    """Raise HpcgnnError if a run has more ranks than its graph file has nodes. A graph that is yet to be converted is checked
+    when it is partitioned, and a file that cannot be read is told then, too."""
+    most: dict[Path, int] = {}
+    for run in runs:
+        if run.graph is not None and run.graph.file is not None:
+            most[run.graph.file] = max(run.place.ranks, most.get(run.graph.file, 0))
+    for path, ranks in most.items():
+        try:
+            with GraphFile(path) as graph:
+                nodes = graph.meta.num_nodes
+        except HpcgnnError:
+            continue
+        check_num_parts(path, nodes, ranks)
+
+
+def partition_flags(run: Run) -> tuple[str, ...]:
+    """The flags of ``partition`` for a run."""
+    place, axes = run.place, run.configuration
+    method, objective = axes["partitioner"], axes["objective"]
+    flags = ["--parts", str(place.ranks), "--method", method, "--objective", objective, "--balance", axes["balance"]]
+    flags += ["--ranks-per-node", str(place.ranks_per_node)] if place.nodes > 1 and place.ranks_per_node > 1 else []
+    return tuple(flags)
+
+
+def _parts_name(run: Run) -> str:
+    """The name of a parts file, which contains the graph and the options of the partition."""
+    assert run.graph is not None
+    axes = run.configuration
+    label = f"{run.graph.name}-{run.place.ranks}-{axes['partitioner']}-{axes['objective']}"
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', label)}-{short_hash(list(partition_flags(run)))}.h5"
+
+
+def make_graph(run: Run, folder: Path, how: Commands) -> Path:
+    """The graph file of a run, converted from its source unless that was done before. Raises HpcgnnError if it fails."""
+    assert run.graph is not None
+    if run.graph.file is not None:
+        return run.graph.file
+    path = folder / GRAPHS / f"{run.graph.name}.h5"
+    with _made_once(path) as pieces:
+        if pieces is not None:
+            made = pieces / "graph.h5"
+            words = ["convert", how.located(run.graph.source), str(made), *run.graph.options, "--json"]
+            _said(f"graph {run.configuration['graph']}", how.on_one(words), pieces)
+            whole_file.put(made, path)
+    return path
+
+
+def make_parts(parts: Parts, how: Commands) -> None:
+    """Partition a graph and make the plans, unless that was done before. Raises HpcgnnError if it fails, or if there are parts
+    of another graph."""
+    with _made_once(parts.path) as pieces:
+        if pieces is None:
+            _check_graph(parts)
+            return
+        made = pieces / "parts.h5"
+        words = ["partition", str(parts.graph), str(made), *parts.options, "--plan", "none", "--json"]
+        found: dict[str, Any] = {
+            "partition": _said(f"partition {parts.path.name}", how.on_one(words), pieces),
+            "plan": {},
+        }
+        for strategy in parts.strategies:
+            words = ["plan", str(made), "--strategy", strategy, "--ranks-per-node", str(parts.per_node), "--json"]
+            planned = _said(f"plan {parts.path.name}", how.on_one(words), pieces)
+            found["plan"][strategy] = planned.get("strategies", {}).get(strategy, {})
+        found["partition"].pop("output", None)
+        with whole_file.replacing(parts.facts_path) as temporary:
+            temporary.write_text(json.dumps(found, indent=1) + "\n")
+        whole_file.put(made, parts.path)
+
+
+def _check_graph(parts: Parts) -> None:
+    """Raise HpcgnnError if the graph file has other data than when its parts were made. It may be gone: nothing needs it."""
+    if not parts.graph.is_file() or not (begins_with(parts.graph, HDF5) and begins_with(parts.path, HDF5)):
+        return
+    with GraphFile(parts.graph, sealed=False) as graph, PartsFile(parts.path, sealed=False) as made:
+        differing = differences(graph.data, made.data)
+    if differing:
+        raise HpcgnnError(
+            f"{parts.path} was made of another graph than {parts.graph} now holds, which differs in {differing}: choose another "
+            "--out for a study of the new graph"
+        )
+
+
+def preparation(parts: Parts) -> dict[str, Any]:
+    """The outputs of ``partition`` and ``plan``, for a record."""
+    return typed.read_json(parts.facts_path, dict[str, Any])
+
+
+def _said(what: str, line: list[str], pieces: Path) -> dict[str, Any]:
+    try:
+        return commands.facts(line, pieces / "output.txt")
+    except HpcgnnError as error:
+        raise HpcgnnError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _made_once(path: Path) -> Iterator[Path | None]:
+    """An empty folder in which to make ``path``, while other processes that need it wait; None if it exists already."""
+    if path.exists():
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            yield None
+            return
+        with whole_file.temporary_folder(path) as pieces:
+            yield pieces
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[bool]:
+    """Hold the lock of a file, and yield True. or_else: if given and another process holds the lock, call it and yield False
+    instead of waiting.
+
+    Raises:
+        HpcgnnError: if the file cannot be written.
+    """
+    try:
+        stream = path.open("a")
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+    with stream:
+        is_held = lock(stream, waits=or_else is None)  # without locks in the file system, one runner may run at a time
+        if not is_held and or_else is not None:
+            or_else()
+        yield is_held

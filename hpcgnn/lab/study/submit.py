@@ -1,0 +1,111 @@
+"""A study on Slurm: one job array for each number of nodes, ranks on a node and threads, all from the same job template.
+
+Each task of an array runs one configuration with ``hpcgnn study run ... --only KEY``, which records it in the study's folder as
+usual; all nodes must see this folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcgnn import whole_file
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.lab.study.prepare import check_parts
+from hpcgnn.lab.study.records import short_hash
+from hpcgnn.lab.study.specification import Run, Specification
+from hpcgnn.launch import job_scripts
+
+FOLDER = "slurm"
+
+
+@dataclass(frozen=True)
+class Array:
+    """A job array. keys: keys of its runs, one for each task. keys_path: the file from which tasks read their keys. command: the
+    ``sbatch`` command."""
+
+    nodes: int
+    keys: tuple[str, ...]
+    keys_path: Path
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def in_words(self) -> str:
+        """The command line as a user would type it."""
+        settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
+        return f"{settings} {shlex.join(self.command)}"
+
+
+def arrays(specification: Specification, folder: Path, runs: Iterable[Run], options: Sequence[str] = ()) -> list[Array]:
+    """The job arrays of ``runs``, in ascending order of nodes.
+
+    options: further options of sbatch, such as ``--partition=NAME`` or ``--time=30``; they override those of the template and
+    those made here.
+
+    Raises:
+        HpcgnnError: for runs on virtual hosts, which make no sense on a batch system, and for more ranks than a graph has nodes.
+    """
+    runs = list(runs)
+    check_parts(runs)
+    by_shape: dict[tuple[int, int, int], list[Run]] = {}
+    for run in runs:
+        if run.place.hosts:
+            raise HpcgnnError(
+                f"{specification.path} has runs on virtual hosts (rate or hosts), which cannot be submitted to Slurm: {run.key}"
+            )
+        shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
+        by_shape.setdefault(shape, []).append(run)
+    folder = folder.resolve()
+    script = str(job_scripts.path_of(job_scripts.SLURM))
+    found = []
+    for (nodes, per_node, threads), each in sorted(by_shape.items()):
+        # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
+        keys = (
+            folder
+            / FOLDER
+            / f"{nodes}-nodes-{per_node}-ranks-{threads}-threads-{short_hash([run.key for run in each])}.keys"
+        )
+        command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
+        command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
+        output = str(folder / FOLDER).replace("%", "%%")  # sbatch replaces words that begin with %
+        command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, script]
+        environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
+        found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
+    return found
+
+
+def _hpcgnn() -> str:
+    """The ``hpcgnn`` command of this installation."""
+    beside = Path(sys.executable).with_name("hpcgnn")
+    return os.environ.get("HPCGNN") or (str(beside) if beside.exists() else "hpcgnn")
+
+
+def submit(array: Array) -> str:
+    """Submit an array to Slurm; return the number of its job.
+
+    Raises:
+        HpcgnnError: if Slurm refuses it, with Slurm's own words.
+    """
+    if shutil.which("sbatch") is None:
+        raise HpcgnnError(
+            "sbatch cannot be found: submit from a login node with Slurm, or run the study here with `hpcgnn study run`"
+        )
+    try:
+        array.keys_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HpcgnnError(f"cannot make {array.keys_path.parent}: {error.strerror}") from error
+    with whole_file.replacing(array.keys_path) as temporary:
+        temporary.write_text("".join(f"{key}\n" for key in array.keys))
+    result = subprocess.run(
+        array.command, env=os.environ | array.environment, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        said = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+        raise HpcgnnError(f"sbatch refused the job array for {array.nodes} nodes: {said}")
+    return result.stdout.strip().partition(";")[0]

@@ -1,0 +1,135 @@
+"""Targets of a study: bounds that figures must keep, in a TOML file with ``[[targets]]``.
+
+``where = {axis = value}`` chooses configurations, and ``figure`` a figure of them (measures.py). ``baseline = {axis
+= value}`` chooses the configuration to compare with, by the ratio, or by the difference if the figure ends in ``_difference``.
+``at_most`` or ``at_least`` is the bound, and ``about`` the reason for it. The estimate must keep the bound, or, with ``of =
+"low"`` or ``"high"``, that end of its 95 % interval, which is shown beside it. With fewer than ``pairs`` pairs (runs, without a
+baseline) there is no verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.lab.study import catalogue, measures, tables
+from hpcgnn.lab.study.groups import NOTHING, Groups
+from hpcgnn.lab.study.specification import Specification
+from hpcgnn.lab.study.statistics import Estimate
+from hpcgnn.lab.study.toml_lines import line_of, lines_of, parsed
+from hpcgnn.typed import Count
+
+YES, NO, NOT_MEASURED = "yes", "no", "not measured"
+
+
+class Target(msgspec.Struct, kw_only=True, frozen=True):
+    """A target, as in its file."""
+
+    figure: str
+    where: dict[str, Any] = {}
+    baseline: dict[str, Any] = {}
+    at_most: float | None = None
+    at_least: float | None = None
+    of: Literal["value", "low", "high"] = "value"
+    pairs: Count = 0
+    about: str = ""
+
+    @property
+    def compared(self) -> str:
+        """The name of the figure to compare: with a baseline, its ratio, unless the figure itself compares."""
+        return self.figure + (measures.RATIO if self.baseline and not measures.needs_baseline(self.figure) else "")
+
+    def is_kept_by(self, value: float) -> bool:
+        """Return whether a value keeps the bounds; a NaN keeps none."""
+        most, least = self.at_most, self.at_least
+        return (most is None or value <= most) and (least is None or value >= least)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a target for one configuration. wanted, found: bound and value as text."""
+
+    target: str
+    configuration: str
+    wanted: str
+    found: str
+    reached: str
+
+
+def default_path(study: Specification) -> Path:
+    """The targets of the shipped specification with the study's name.
+
+    Raises:
+        HpcgnnError: if there are none.
+    """
+    path = catalogue.FOLDER / f"{study.name}.targets.toml"
+    if study.name not in catalogue.shipped() or not path.exists():
+        raise HpcgnnError(f"no targets ship with {study.name}: give a file TARGETS.toml")
+    return path
+
+
+def read(path: str | Path) -> list[Target]:
+    """The targets in a file. Raises HpcgnnError with the line for a target that is not valid."""
+    path = Path(path)
+    text, values = parsed(path)
+    lines, given = lines_of(text), values.get("targets")
+    if not isinstance(given, list) or not given or len(values) > 1:
+        raise HpcgnnError(f"{path} must have [[targets]] and no other keys")
+    found = []
+    for number, each in enumerate(given):
+        where = f"{path}, line {line_of(lines, ('targets', number))}"
+        if unknown := sorted(set(each) - set(Target.__struct_fields__) if isinstance(each, dict) else ["it"]):
+            where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
+            raise HpcgnnError(
+                f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(Target.__struct_fields__)}"
+            )
+        target = typed.checked(each, Target, where)
+        if not measures.is_known(target.compared):
+            raise HpcgnnError(
+                f"{where}: there is no figure {target.figure}: the figures are {', '.join(measures.known())}"
+            )
+        if target.at_most is None and target.at_least is None:
+            raise HpcgnnError(f"{where}: a target needs at_most or at_least")
+        if measures.needs_baseline(target.compared) and not target.baseline:
+            raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
+        found.append(target)
+    return found
+
+
+def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
+    """A verdict on each target for each configuration that it chooses."""
+    found = []
+    for target in targets:
+        chosen = [
+            group
+            for group in groups.matching(target.where)
+            if not target.baseline or not group.matches(target.baseline)
+        ]
+        open_axes = groups.left_open(chosen, ())
+        for group in chosen:
+            label = ", ".join(f"{axis} {value}" for axis, value in zip(open_axes, group.label(open_axes), strict=True))
+            found.append(_verdict(target, label, groups.estimate(group, target.compared, target.baseline)))
+        if not chosen:
+            found.append(_verdict(target, "", None))
+    return found
+
+
+def _verdict(target: Target, configuration: str, estimate: Estimate | None) -> Verdict:
+    end = "" if target.of == "value" else f"{target.of} end of the interval "
+    wanted = end + " and ".join(
+        f"{words} {measures.shown(target.compared, bound)}{measures.unit(target.compared)}"
+        for words, bound in (("at most", target.at_most), ("at least", target.at_least))
+        if bound is not None
+    )
+    name, value = target.about or measures.label(target.compared), getattr(estimate, target.of, None)
+    shown = NOTHING if estimate is None else tables.shown(target.compared, estimate) + measures.unit(target.compared)
+    if estimate is not None and estimate.count < target.pairs:
+        return Verdict(name, configuration, wanted, f"{shown}, {estimate.count} of {target.pairs} pairs", NOT_MEASURED)
+    if value is None:
+        return Verdict(name, configuration, wanted, shown, NOT_MEASURED)
+    return Verdict(name, configuration, wanted, shown, YES if target.is_kept_by(value) else NO)

@@ -1,0 +1,247 @@
+"""The contents of a run folder, for ``hpcgnn show`` and reports. Missing or damaged files become notes, because reports are often
+made of runs that were killed or are still running."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from hpcgnn import typed
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.train.file_names import CONFIG, METRICS, RANKS, SUMMARY
+from hpcgnn.train.rank_report import Ranks
+from hpcgnn.train.run_config import as_written, settings_by_name
+from hpcgnn.train.run_folder import Record
+
+_LINES_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run. settings: ``config.toml``. records: lines of ``metrics.jsonl``, by epoch. summary: ``summary.json``; empty if
+    missing. ranks: ``ranks.json``. state: whether the run has finished, in words. notes: sentences about missing or damaged
+    files."""
+
+    path: Path
+    name: str
+    settings: dict[str, Any]
+    records: list[dict[str, Any]]
+    summary: dict[str, Any]
+    ranks: Ranks | None
+    state: str
+    is_finished: bool
+    notes: tuple[str, ...] = field(default=())
+
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences that a reader must know first: the state of a run that has not finished, and the notes."""
+        return self.notes if self.is_finished else (f"{self.state[0].upper()}{self.state[1:]}.", *self.notes)
+
+    def values(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The epochs that have a number called ``name``, and these numbers."""
+        found = [(record["epoch"], value) for record in self.records if is_number(value := record.get(name))]
+        return tuple(float(epoch) for epoch, _ in found), tuple(float(value) for _, value in found)
+
+    def median(self, name: str) -> float | None:
+        """The median over epochs; None if no epoch has the number."""
+        values = self.values(name)[1]
+        return float(np.median(values)) if values else None
+
+    def mean(self, name: str) -> float | None:
+        """The mean over epochs of what an epoch takes; of times, without the first epoch. None if no epoch has the number.
+
+        ``summary.json`` has the same mean (:func:`hpcgnn.train.summary.mean_of`). A median has none of the work of few epochs.
+        """
+        values = self.values(name)[1]
+        counted = values[1:] if "seconds" in name and len(values) > 1 else values
+        return float(np.mean(counted)) if counted else None
+
+    def number(self, name: str) -> float | None:
+        """A figure of the summary; None if it is missing."""
+        value = self.summary.get(name)
+        return float(value) if is_number(value) else None
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return str(self.summary.get("metric_name") or self.settings.get("metric") or "metric")
+
+    @property
+    def num_ranks(self) -> int | None:
+        """The number of ranks; None if no file has it."""
+        told = self.number("ranks")
+        return int(told) if told else self.ranks.ranks if self.ranks else None
+
+    def best(self) -> dict[str, Any] | None:
+        """The record with the best validation metric, of equal ones the last, as in training; None if none was measured."""
+        measured = [record for record in self.records if is_number(record.get("val_metric"))]
+        return max(reversed(measured), key=lambda record: record["val_metric"]) if measured else None
+
+    def changed_settings(self) -> list[tuple[str, str, str]]:
+        """The settings that differ from their defaults, as (name, value, default)."""
+        return [each for each in self._settings() if each[1] != each[2]]
+
+    def usual_settings(self) -> list[tuple[str, str, str]]:
+        """The settings that have their defaults, as (name, value, default)."""
+        return [each for each in self._settings() if each[1] == each[2]]
+
+    def _settings(self) -> list[tuple[str, str, str]]:
+        known, found = settings_by_name(), []
+        for name, value in self.settings.items():
+            if name in known:
+                default = as_written(known[name].setting, known[name].setting.default)
+                found.append((name, _plain(value), _plain(default)))
+            elif name != "parts":
+                found.append((name, _plain(value), ""))
+        return found
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether ``value`` is a finite number, which can be drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else "none" if value is None else str(value)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether the folder holds files of a training."""
+    return any((folder / name).is_file() for name in (CONFIG, METRICS, SUMMARY))
+
+
+def check_folder(folder: Path, other: str = "") -> None:
+    """Raise HpcgnnError if the folder holds no run. other: what it does not hold either, for the sentence."""
+    if not folder.is_dir():
+        what = "it is a file; give its folder" if folder.exists() else "there is no such folder"
+        raise HpcgnnError(f"{folder} holds no run: {what}")
+    if not is_run(folder):
+        runs = sorted(each.name for each in folder.iterdir() if each.is_dir() and is_run(each))
+        advice = (
+            f"give the runs in it, such as {folder / runs[0]}"
+            if runs
+            else "give a folder that `hpcgnn train --out` made"
+        )
+        raise HpcgnnError(f"{folder} holds no run (no {METRICS}){other}: {advice}")
+
+
+def read_run(folder: Path, name: str = "") -> Run:
+    """The run in a folder.
+
+    Raises:
+        HpcgnnError: if the folder holds no run, or cannot be read at all.
+    """
+    check_folder(folder)
+    notes: list[str] = []
+    settings = _settings_in(folder / CONFIG, notes)
+    records = _records_in(folder / METRICS, notes)
+    summary = _json_in(folder / SUMMARY, dict[str, Any], notes) or {}
+    ranks = _json_in(folder / RANKS, Ranks, notes)
+    if ranks is not None and not ranks.is_whole:
+        notes.append(f"{RANKS} is left out: its lists do not have the same length")
+        ranks = None
+    state, is_finished = _state(folder, settings, records, summary)
+    return Run(
+        folder, name or folder.name or str(folder), settings, records, summary, ranks, state, is_finished, tuple(notes)
+    )
+
+
+def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.exists():
+        notes.append(f"there is no {path.name}, so the settings are unknown")
+        return {}
+    try:
+        return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+    except (HpcgnnError, ValueError, RecursionError) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+        return {}
+
+
+def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
+    """The contents of a JSON file as a ``kind``; None if there is no file, or one with other contents."""
+    if not path.exists():
+        return None
+    try:
+        return typed.read_json(path, kind)
+    except HpcgnnError as error:
+        notes.append(f"{path.name} is left out: {error}")
+        return None
+
+
+def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The lines that are records; of several with one epoch, the last one."""
+    if not path.exists():
+        notes.append(f"there is no {path.name}, so no epoch is known")
+        return []
+    found: dict[int, dict[str, Any]] = {}
+    foreign, repeated = [], 0
+    lines = typed.text_of(path, "replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        record = _record_of(line)
+        if record is not None:
+            repeated += record["epoch"] in found
+            found[record["epoch"]] = record
+        elif number == len(lines) and not line.endswith("\n"):
+            notes.append(
+                f"the last line of {path.name} is incomplete (it is being written, or its writer was killed) and is left out"
+            )
+        elif line.strip():
+            foreign.append(number)
+    if foreign:
+        places = ", ".join(map(str, foreign[:_LINES_NAMED])) + (" and others" if len(foreign) > _LINES_NAMED else "")
+        what = (
+            "one line is not a record of an epoch and is"
+            if len(foreign) == 1
+            else f"{len(foreign)} lines are not records of epochs and are"
+        )
+        notes.append(f"{path.name}: {what} left out (line {places})")
+    if repeated:
+        notes.append(f"{path.name}: {repeated} epochs have several lines, the last of which counts")
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def _record_of(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return None if typed.problem_of(value, Record) else value
+
+
+def _state(
+    folder: Path, settings: dict[str, Any], records: list[dict[str, Any]], summary: dict[str, Any]
+) -> tuple[str, bool]:
+    """The state of a run in words, and whether it has finished."""
+    wanted = settings.get("epochs")
+    done = f"{len(records)} of {wanted} epochs" if is_number(wanted) else f"{len(records)} epochs"
+    if not summary:
+        return (
+            f"the run has no {SUMMARY}: it is still running or was killed, after {done}{_last_written(folder)}",
+            False,
+        )
+    told = summary.get("epochs")
+    if is_number(told) and records and records[-1]["epoch"] + 1 > told:
+        return (
+            f"the run was resumed after {told} epochs and is still running or was killed, after {done}{_last_written(folder)}",
+            False,
+        )
+    reason = summary.get("stop_reason")
+    if summary.get("finished") is False:
+        return f"the run was stopped{f' by {reason}' if reason else ''} after {done}: --resume continues it", False
+    return f"finished after {done}" + (f", by {reason}" if reason else ""), True
+
+
+def _last_written(folder: Path) -> str:
+    try:
+        seconds = (folder / METRICS).stat().st_mtime
+    except OSError:
+        return ""
+    return time.strftime(", last written %Y-%m-%d %H:%M:%S", time.localtime(seconds))

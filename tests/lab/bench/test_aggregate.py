@@ -1,0 +1,147 @@
+"""Aggregation and codecs: all contenders compute the same, and benches measure and draw what was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from bench.contenders import NODES, WIDTH, assert_aggregated, matrix
+from command_line import refusal, said, told
+from requires import require_module
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.lab.bench import graphs, plot, quantize, studies
+from hpcgnn.lab.bench.line_up import HOST
+from hpcgnn.lab.bench.measure import Entry, Place, Timing, interleave
+from hpcgnn.lab.bench.problem import Problem
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """The stored matrix."""
+    csr = matrix()
+    graphs.write_graph(tmp_path / "graph", csr.indices.numpy(), csr.entry_rows().numpy(), NODES, "small")
+    return tmp_path / "graph"
+
+
+# DGL and torch_sparse have no packages for most machines, so they take part only if they are installed.
+HERE = [contender for contender in HOST.by_name.values() if not contender.missing()]
+
+
+def test_what_is_not_here_is_what_cannot_be_installed_everywhere():
+    absent = [contender for contender in HOST.by_name.values() if contender not in HERE]
+    assert all({"dgl", "torch_sparse"} & set(contender.modules) for contender in absent)
+
+
+@pytest.mark.parametrize("contender", HERE, ids=lambda contender: contender.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_contender_computes_the_same(contender, direction):
+    if direction in contender.directions:
+        result = contender.prepare(Problem(matrix(), WIDTH), direction)()
+        assert_aggregated(contender, direction, result)
+
+
+@pytest.mark.slow
+def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
+    study = studies.aggregation(graph, WIDTH)
+    entries = [
+        Entry(name, name, Place(study, 1, warm=True))
+        for name in ("ours", "torch.mm", "torch.mm.kept", "ceiling.gather")
+    ]
+    entries.append(Entry("alone", "ours", Place(study, 1, warm=False, huge_pages=False), alone=True))
+    counted: list[int] = []
+    outcomes = interleave(entries, 2, counted.append)
+    assert sum(counted) == 2 * len(entries) * 3
+    assert set(outcomes["forward"].timings) == {"ours", "torch.mm", "ceiling.gather", "alone"}
+    assert outcomes["forward"].missing == {"torch.mm.kept": "has no forward of its own"}
+    assert set(outcomes["backward"].timings) == {"ours", "torch.mm", "torch.mm.kept", "ceiling.gather", "alone"}
+    assert all(len(timing.rounds) == 2 for outcome in outcomes.values() for timing in outcome.timings.values())
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_one_sentence(graph):
+    (graph / "indices.npy").unlink()
+    entry = Entry("ours", "ours", Place(studies.aggregation(graph, WIDTH), 1, warm=False))
+    with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
+        interleave([entry], 1, lambda count: None)
+
+
+def test_the_median_of_rounds():
+    timing = Timing([3.0, 1.0, 2.0])
+    assert (timing.seconds, timing.spread) == (2.0, 1.0)
+
+
+def test_a_metis_part_holds_inner_edges_of_one_part(tmp_path):
+    require_module("pymetis")
+    store, source = graphs.Graphs(tmp_path), "rmat:scale=9,degree=8"
+    parts = store.parts(source, 4)
+    sizes = np.bincount(parts)
+    facts = graphs.facts(store.part(source, 4))
+    assert facts["nodes"] in sizes
+    whole = graphs.facts(store.whole(source))
+    assert facts["entries"] < whole["entries"] == 8 * 512
+
+
+@pytest.mark.parametrize("order", graphs.ORDERS)
+def test_another_order_is_the_same_graph(tmp_path, order):
+    csr = graphs.read_graph(graphs.Graphs(tmp_path).whole("rmat:scale=10,degree=4", order))
+    usual = graphs.read_graph(graphs.Graphs(tmp_path).whole("rmat:scale=10,degree=4"))
+    assert torch.equal(csr.row_lengths().sort().values, usual.row_lengths().sort().values)
+    assert csr.num_entries == usual.num_entries
+
+
+@pytest.mark.slow
+def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
+    require_module("matplotlib")
+    picture = tmp_path / "roofline.svg"
+    options = ["--graph", "rmat:scale=8,degree=4", "--width", "32", "--rounds", "1", "--threads", "1", "--parts", "0"]
+    found = told("bench", "aggregate", *options, "--mode", "kernel", "--plot", picture)
+    assert {"machine", "threads", "rounds", "graphs", "lines"} <= set(found)
+    (graph,) = found["graphs"]
+    assert graph["nodes"] == 256
+    assert graph["flop"] == 32 * graph["entries"]
+    assert {"ours", "torch.mm", "ceiling.gather"} <= set(graph["kernel"]["forward"])
+    ours = {"subject": "rmat:scale=8,degree=4, width 32", "mode": "kernel", "direction": "forward", "contender": "ours"}
+    (line,) = [line for line in found["lines"] if line["axes"].items() >= ours.items()]
+    assert line["figures"]["seconds"] == graph["kernel"]["forward"]["ours"]["seconds"]
+    assert "<svg" in picture.read_text()
+    rate = plot.points(graph)["ours"]
+    assert rate[0] == pytest.approx(32 / (32 * 4 + 4))
+    assert rate[1] == pytest.approx(graph["flop"] / graph["kernel"]["forward"]["ours"]["seconds"])
+
+
+def test_quantization_beside_a_copy():
+    found = quantize.run(64, 32, (2, 8), 1, 2, lambda count: None)
+    timed = {f"{what} {bits}" for what in ("encode", "decode", "aggregate") for bits in (2, 8)}
+    assert set(found["kernels"]) == {"copy"} | timed
+    assert found["kernels"]["copy"]["of_copy"] == 1
+    assert {line["axes"]["step"] for line in found["lines"]} == {"copy"} | timed
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("aggregate --graph rmat:scale=8 --width 8 --width 16", "--width was given 2 times for 1 graphs"),
+        ("aggregate --mode user --plot a.svg", "--plot needs the measurements of --mode kernel"),
+        ("aggregate --graph nonsense", "is not a source"),
+        ("aggregate --graph rmat:scale=5,degree=0", "has no edges"),
+        ("aggregate --graph rmat:scale=5 --parts 64", "too few for 64 parts"),
+        ("aggregate --graph rmat:scale=5 --parts 0 --device cuda:999", "--device cuda:999 was asked for"),
+        ("quantize --device cuda:999", "--device cuda:999 was asked for"),
+        ("gemm --shape 8x8", "write ROWSxDEPTHxWIDTH"),
+        ("gemm --shape 8x0x8", "is not a shape"),
+        ("gemm --dtype int4", "'int4' is not one of"),
+        ("sddmm --graph rmat:scale=5 --width 10 --heads 3", "3 heads do not divide the 10 columns"),
+        ("sddmm --graph rmat:scale=5 --width 8 --width 16", "--width was given 2 times for 1 graphs"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence):
+    assert sentence in refusal("bench", *arguments.split())
+
+
+@pytest.mark.parametrize("name", ["aggregate", "quantize", "gemm", "sddmm"])
+def test_help_has_an_example(name):
+    assert f"hpcgnn bench {name} --" in said("bench", name, "--help")

@@ -1,0 +1,221 @@
+"""Dense products and products at edges: all contenders compute the same, and reports contain the measured values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from bench.contenders import HEADS, WIDTH, matrix, results_of
+from command_line import said, told
+
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.kernels.native import library
+from hpcgnn.lab.bench import aggregate, ceilings, figures, gemm, gemm_contenders, sddmm_contenders, studies
+from hpcgnn.lab.bench.gemm_contenders import GemmProblem
+from hpcgnn.lab.bench.lines import of_timings
+from hpcgnn.lab.bench.measure import Entry, Outcome, Place, Timing, compare
+from hpcgnn.lab.bench.names import EDGE_OPS, PRODUCTS
+from hpcgnn.lab.bench.problem import Counted
+from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
+from hpcgnn.lab.bench.worker import fingerprint, relative_error
+from hpcgnn.nn import int8 as training
+
+OF_GEMM, OF_SDDMM = (
+    {name: each for name, each in study.by_name("cpu").items() if not each.missing()}
+    for study in (gemm_contenders, sddmm_contenders)
+)
+
+
+def computed(contender, problem, direction):
+    """The results of a contender as tensors."""
+    try:
+        return results_of(contender, problem, direction)
+    except (ValueError, HpcgnnError) as error:  # this CPU lacks the arithmetic, or a ceiling
+        lacking = ("ours.bf16", "native.bf16", "torch.fbgemm", "torch.onednn")
+        assert contender.name in lacking or contender.family == "ceiling"
+        pytest.skip(str(error))
+
+
+def check(contender, found, wanted):
+    for each, exact in zip(found, wanted, strict=True):
+        error = (each.double() - exact).norm() / exact.norm()
+        assert error <= contender.tolerance
+        if contender.dtype != "float32" and contender.name != "exact":
+            assert error > 1e-5, "it computes in what it says"
+
+
+@pytest.mark.parametrize("direction", PRODUCTS)
+@pytest.mark.parametrize("name", OF_GEMM)
+def test_every_contender_multiplies_the_same_matrices(name, direction):
+    contender, problem = OF_GEMM[name], GemmProblem(200, 48, 24)
+    if direction not in contender.directions:
+        return
+    found = computed(contender, problem, direction)
+    if contender.tolerance is None:
+        return
+    x, weight, dy = (each.double() for each in (problem.x, problem.weight, problem.dy))
+    wanted = {"y": x @ weight, "dx": dy @ weight.T, "dW": x.T @ dy}
+    wanted |= {"product": wanted["y"]}
+    check(contender, found, tuple(wanted.values())[:3] if direction == "layer" else (wanted[direction],))
+
+
+@pytest.mark.parametrize("op", EDGE_OPS)
+@pytest.mark.parametrize("name", OF_SDDMM)
+def test_every_contender_joins_the_same_rows(monkeypatch, name, op):
+    monkeypatch.setattr(sddmm_contenders, "_CHUNK", 64)  # so that there are several chunks, and a shorter last one
+    contender, problem = OF_SDDMM[name], SddmmProblem(matrix(), WIDTH, HEADS)
+    if op not in contender.directions:
+        return
+    (found,) = computed(contender, problem, op)
+    left, right = problem.a[problem.csr.entry_rows()].double(), problem.b[problem.csr.indices.long()].double()
+    if name == "ceiling.gather":
+        assert float(found) == pytest.approx(float(right.sum()), abs=1e-2)
+    elif contender.tolerance is not None:
+        wanted = left + right if op == "add" else (left * right).view(500, HEADS, -1).sum(2)
+        check(contender, (found,), (wanted,))
+
+
+def test_a_wrong_result_is_refused():
+    right = gemm_contenders.by_name("cpu")["ours"].prepare(GemmProblem(64, 16, 8), "layer")()
+    entry = Entry("ours", "ours", Place(studies.gemm(64, 16, 8), 1, warm=True))
+    expected = fingerprint(right)
+    assert len(expected) == 6
+    compare(entry, 1e-4, expected, expected)
+    for wrong in (fingerprint((right[0], right[1], right[2].flip(0))), [float("nan"), *expected[1:]]):
+        with pytest.raises(HpcgnnError, match="ours and hpcgnn compute different results"):
+            compare(entry, 1e-4, wrong, expected)
+
+
+def of(milliseconds, multiply_adds=None):
+    return Timing([milliseconds / 1000], multiply_adds)
+
+
+def test_figures_follow_from_times_and_counts():
+    timings = {"ours": of(10.0), "ours.int8": of(4.0), "exact": of(12.0), "ceiling.copy": of(1.0)}
+    timings |= {"ceiling.float32": of(3.0, 50e6), "ceiling.int8": of(2.0, 200e6)}
+    found = figures.lines(Outcome(timings, {"torch": "broken"}), OF_GEMM, 100e6)
+    assert found["ours.int8"]["giga_ops"] == pytest.approx(2 * 0.1 / 4e-3)
+    assert found["ceiling.int8"]["giga_ops"] == pytest.approx(2 * 0.2 / 2e-3), "a ceiling counts its own"
+    assert found["ours.int8"]["times_ours"] == pytest.approx(2.5)
+    assert found["ours.int8"]["of_ceiling"] == pytest.approx(0.25), "100 at 100 a ms would take 1 ms of its 4"
+    assert found["ours"]["of_ceiling"] == pytest.approx(0.6), "each has the ceiling of its arithmetic"
+    assert found["exact"]["of_ceiling"] == pytest.approx(0.5)
+    assert found["ceiling.copy"]["giga_ops"] is found["ceiling.copy"]["times_ours"] is None
+    assert found["torch"] == {"missing": "broken"}
+    edges = {"ours": of(10.0), "ours.int8": of(4.0), "ceiling.gather": of(8.0), "ceiling.gather.int8": of(1.0)}
+    found = figures.lines(Outcome(edges), OF_SDDMM, 100e6)
+    assert found["ours"]["of_ceiling"] == pytest.approx(0.8)
+    assert found["ours.int8"]["of_ceiling"] == pytest.approx(0.25)
+
+
+def test_without_a_ceiling_the_share_is_not_measured():
+    outcome = Outcome({"ours": of(10.0), "ours.int8": of(4.0)}, {"ceiling.int8": "no native kernels"})
+    lines = figures.lines(outcome, OF_GEMM, 100e6)
+    assert lines["ours.int8"]["of_ceiling"] is None
+    found = {line["axes"]["contender"]: line["figures"] for line in of_timings(lines, "contender", {})}
+    assert found.keys() == {"ours", "ours.int8"}, "what is missing has no line"
+    assert "share_of_peak" not in found["ours.int8"]
+
+
+def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
+    seen, usual = [], torch.get_num_threads()
+
+    def measured():
+        seen.append(torch.get_num_threads())
+        return training.Measured(products=1.2, sums=1.0)
+
+    monkeypatch.setattr(training, "measured", measured)
+    assert gemm._training_takes_int8(usual + 1)
+    assert (seen, torch.get_num_threads()) == ([usual + 1], usual)
+
+
+def test_errors_are_of_the_largest_result_and_relative():
+    exact = GemmProblem(64, 16, 8).exact("layer")
+    assert relative_error(tuple(each.float() for each in exact), exact) < 1e-6
+    wrong = (exact[0], 1.5 * exact[1], 0.9 * exact[2])
+    assert relative_error(wrong, exact) == pytest.approx(0.5)
+    assert relative_error(exact[0], None) is None
+
+
+def test_aggregation_is_measured_as_before_without_types():
+    usual, more = (
+        [entry.key for entry in aggregate.kernel_entries(aggregate.Workload(Path("g"), "g", 8, 1, 1, **how))]
+        for how in ({}, {"dtypes": ("int8",)})
+    )
+    assert set(more) - set(usual) == {"ours.int8.counted", "exact", "ceiling.gather.int8"}
+    assert [key for key in more if key in usual] == usual
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_ceiling_of_arithmetic_counts_what_it_does(dtype, monkeypatch):
+    monkeypatch.setattr(ceilings, "_LEAST_MULTIPLY_ADDS", 1)
+    native = library.load()
+    if native is None or "multiply_ceiling_f32" not in native.interface.functions:
+        with pytest.raises(HpcgnnError, match="needs the native kernels"):
+            ceilings.multiply_call(dtype, 1000)
+        return
+    counts = [1e6, 3e6]
+    calls = [ceilings.multiply_call(dtype, int(count)) for count in counts]
+    for call, count in zip(calls, counts, strict=True):
+        assert isinstance(call, Counted)
+        assert count <= call.multiply_adds <= 1.2 * count
+        assert float(call()) == call.multiply_adds
+
+
+@pytest.mark.parametrize(("has_dot_products", "of_int8"), [(True, "int8_dot"), (False, "int8")])
+def test_each_arithmetic_has_the_ceiling_of_its_instructions(monkeypatch, has_dot_products, of_int8):
+    names = {f"multiply_ceiling_{each}" for each in ("f32", "int8", "int8_dot")}
+    asked = []
+
+    def function(name):
+        asked.append(name)
+        return lambda rounds, threads: 100.0 * rounds
+
+    monkeypatch.setattr(library, "load", lambda: SimpleNamespace(interface=SimpleNamespace(functions=names)))
+    monkeypatch.setattr(library, "function", function)
+    monkeypatch.setattr(ceilings, "dot_products", lambda: has_dot_products)
+    for name in ("ceiling.float32", "ceiling.int8"):
+        call = gemm_contenders.by_name("cpu")[name].prepare(GemmProblem(8, 8, 8), "y")
+        assert float(call()) == call.multiply_adds >= ceilings._LEAST_MULTIPLY_ADDS
+    assert asked == ["multiply_ceiling_f32", f"multiply_ceiling_{of_int8}"]
+
+
+def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: None)
+    with pytest.raises(HpcgnnError, match="needs the native kernels"):
+        ceilings.multiply_call("int8", 1000)
+
+
+@pytest.mark.slow
+def test_the_command_for_products():
+    found = told("bench", "gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1")
+    (products,) = found["shapes"]
+    assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
+    assert list(products["products"]) == list(PRODUCTS)
+    y, dx = products["products"]["y"], products["products"]["dx"]
+    assert {"ours", "ours.int8", "torch", "torch.int8", "torch.fbgemm", "exact", "ceiling.copy"} <= y.keys()
+    assert not {"ours.bf16", "torch.bf16"} & y.keys(), "it was not asked for"
+    assert y["ours"]["times_ours"] == 1
+    assert y["ours.int8"]["times_ours"] == pytest.approx(y["ours"]["seconds"] / y["ours.int8"]["seconds"])
+    assert dx["exact"] == {"missing": "has no dx of its own"}
+    lines = {(line["axes"]["direction"], line["axes"]["contender"]): line["figures"] for line in found["lines"]}
+    assert lines["y", "ours.int8"]["seconds"] == y["ours.int8"]["seconds"]
+    assert lines["y", "ours"]["relative_error"] < 1e-6 < 1e-3 < lines["y", "ours.int8"]["relative_error"] < 0.05
+    assert ("layer", gemm.AS_TRAINED) in lines
+    assert ("dx", "exact") not in lines
+
+
+@pytest.mark.slow
+def test_the_command_for_edges_shows_a_table():
+    options = ["--graph", "rmat:scale=6,degree=4", "--width", "16", "--heads", "2", "--rounds", "1", "--threads", "1"]
+    text = said("bench", "sddmm", *options, "--dtype", "int8")
+    assert "rmat:scale=6,degree=4, width 16, 2 heads, 1 threads" in text
+    for label in ("ours float32", "ours int8", "EXACT-like storage", "row-gather ceiling", "1.00"):
+        assert label in text
+
+
+def test_rows_of_8_bit_integers_are_a_quarter_as_long():
+    assert ceilings.int8_sized(torch.zeros(3, 256)).shape == (3, 64)
+    assert ceilings.int8_sized(torch.zeros(3, 10)).shape == (3, 3)

@@ -1,0 +1,142 @@
+"""The benches ``pyg``, which trains the model of `hpcgnn train`, ``breakdown``, ``overhead`` and ``exchange``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import small_graphs
+from command_line import refusal, said, told
+from requires import require_module
+
+import hpcgnn
+from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.devices import CPU
+from hpcgnn.lab.bench import breakdown, pyg
+from hpcgnn.lab.bench.exchange import CALLS, summary
+from hpcgnn.stop import StopRequest
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The files of scikit-learn's digits: the graph, and its single part."""
+    folder = tmp_path_factory.mktemp("digits")
+    graph, parts = folder / "graph.h5", folder / "parts.h5"
+    said("convert", "digits", graph, "--quiet")
+    said("partition", graph, parts, "--parts", 1, "--method", "block", "--quiet")
+    return graph, parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
+def test_pygs_model_is_ours(model, files):
+    """It has as many parameters, and learns as fast."""
+    require_module("torch_geometric")
+    path, parts = files
+    settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0)
+    problem = pyg.read(path, settings, CPU)
+    theirs = pyg.Model(settings, problem.x.shape[1], problem.classes)
+    graph = hpcgnn.load(parts, one_rank())
+    heads = {"heads": 2} if model == "gat" else {}
+    mine = hpcgnn.build_model(hpcgnn.ModelConfig(model, layers=3, hidden=16, dropout=0.0, **heads), graph)
+    trainer = hpcgnn.Trainer(mine, graph, hpcgnn.TrainConfig(epochs=99, eval_every=99), stop=StopRequest())
+    records = [trainer.run_epoch() for _ in range(12)]
+    seconds, loss = pyg.train(theirs, problem, settings, CPU)
+    assert len(seconds) == 12
+    assert loss == pytest.approx(records[-1]["loss"], rel=0.4)
+    assert loss < 0.7 * records[0]["loss"]
+    counts = [sum(each.numel() for each in one.parameters()) for one in (mine, theirs)]
+    assert counts[0] == counts[1]
+    assert problem.learned.numel() == int(graph.masks["train_mask"].sum())
+
+
+def test_the_command_prints_what_a_record_of_a_study_needs(files):
+    require_module("torch_geometric")
+    found = told("bench", "pyg", files[0], "--model", "gcn", "--hidden", 8, "--epochs", 3, "--threads", 1)
+    assert found["epoch_seconds_median"] == np.median(found["epochs"]["seconds"])
+    assert len(found["epochs"]["seconds"]) == 3
+    assert found["peak_memory_bytes_per_rank"] > 2**20
+    assert {"torch", "torch-geometric", "hpcgnn"} <= found["versions"].keys()
+
+
+def test_without_pyg_it_is_one_sentence(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    assert "pip install torch-geometric" in refusal("bench", "pyg", files[0])
+
+
+def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine_did():
+    plain = np.linspace(1.0, 2.0, 100)  # the machine becomes slower
+    seconds = np.stack((plain + 0.015, plain), axis=1)
+    seconds[7, 0] += 50.0
+    found = breakdown.summary(seconds)
+    assert found["cost"] == pytest.approx(0.01)
+    assert found["cost_interval"] < 1e-6
+
+
+def test_hidden_is_what_overlap_saves_of_what_it_could():
+    seconds = {"aggregate": 0.2, "exchange": 1.0, "both": 1.0, "in_turn": 1.25}
+    found = summary({name: [value, value, 9.0] for name, value in seconds.items()})
+    assert found["hidden_of_shorter"] == pytest.approx(1)
+    nothing = summary({name: [value] for name, value in (seconds | {"both": 1.2}).items()})
+    assert nothing["hidden_of_shorter"] == pytest.approx(0)
+
+
+@pytest.fixture
+def parts(tmp_path):
+    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
+    return small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+
+
+@pytest.mark.mpi
+def test_the_breakdown_is_measured_on_ranks(mpi_ranks, parts):
+    command = ["bench", "breakdown", parts, "--epochs", "20", "--hidden", "8", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
+    first, second = found["lines"]
+    assert (found["ranks"], found["epochs"]) == (2, 20)
+    assert first["figures"] == {"seconds": found["with_seconds"], "overhead_share": found["cost"]}
+    assert second["figures"] == {"seconds": found["without_seconds"]}
+
+
+@pytest.mark.mpi
+def test_epochs_on_one_rank_and_on_all_are_measured_beside_pygs(mpi_ranks, parts):
+    require_module("torch_geometric")
+    command = ["bench", "overhead", parts, "--hidden", "8", "--layers", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
+    names = ["PyG", *(f"hpcgnn, {ranks}, {bits} bits" for ranks in ("1 rank", "2 ranks") for bits in (32, 2))]
+    assert [line["axes"]["contender"] for line in found["lines"]] == [*found["contenders"]] == names
+    for line, timing in zip(found["lines"], found["contenders"].values(), strict=True):
+        assert len(timing["rounds"]) == 2
+        assert line["figures"]["seconds"] == np.median(timing["rounds"]) > 0
+        assert timing["to_pyg"] == timing["seconds"] / found["contenders"]["PyG"]["seconds"]
+        assert line["figures"]["python_calls"] > 100
+    table = mpi_ranks(2).command(*command[:-1]).stdout
+    assert "300 nodes, 2 layers of width 8" in table
+
+
+@pytest.mark.parametrize(("features", "told_of"), [(0, "no dense features"), (3, "no labels or no training nodes")])
+def test_pyg_needs_features_and_training_nodes(features, told_of, tmp_path):
+    edges, labels = np.zeros((2, 1), np.int64), np.zeros(60, np.int64)
+    graph = small_graphs.Arrays(edges, np.ones((60, features), np.float32), labels)
+    whole = hpcgnn.load(small_graphs.in_parts(tmp_path / "parts.h5", graph, 1), one_rank())
+    with pytest.raises(hpcgnn.HpcgnnError, match=told_of):
+        pyg.problem_of(whole)
+
+
+@pytest.mark.mpi
+def test_exchanges_are_measured_in_both_directions_on_more_than_one_rank(mpi_ranks, parts):
+    command = ["bench", "exchange", parts, "--bits", "2", "--rounds", "2", "--json"]
+    found = json.loads(mpi_ranks(2).command(*command).stdout)
+    for direction in ("forward", "backward"):
+        line = found["directions"][direction]
+        assert all(line[f"{name}_seconds"] > 0 and len(line["rounds"][name]) == 2 for name in CALLS)
+        assert 0 < line["largest_bytes_of_a_rank"] < line["bytes"]
+    lines = {(line["axes"]["direction"], line["axes"]["step"]): line["figures"] for line in found["lines"]}
+    assert lines["backward", "both"]["hidden_share"] == found["directions"]["backward"]["hidden_of_shorter"]
+    assert lines["forward", "exchange"]["bytes"] == found["directions"]["forward"]["bytes"]
+    table = mpi_ranks(2).command(*command[:-1]).stdout
+    assert "2 ranks, CPU, " in table
+    refused = mpi_ranks(1).command(*command, check=False)
+    assert refused.returncode == 1
+    assert "a single rank sends no messages" in refused.stderr

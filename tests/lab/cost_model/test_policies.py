@@ -1,0 +1,235 @@
+"""The assumptions about policies, the bytes that follow from them, and the bytes that ranks with these policies send."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from rank_pool import ThreadPool
+from ranks import cost_model
+from small_graphs import even_graph, in_parts
+
+from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
+from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.errors import HpcgnnError
+from hpcgnn.lab.cost_model import courses
+from hpcgnn.lab.cost_model.constants import defaults
+from hpcgnn.lab.cost_model.equations import Turn, cycle_of, epoch_of
+from hpcgnn.lab.cost_model.policies import Decided, decided_by
+from hpcgnn.lab.cost_model.predict import Prediction, predict
+from hpcgnn.lab.cost_model.profile_model import model_of_profile
+from hpcgnn.lab.cost_model.profiles import Profile, profiles
+from hpcgnn.lab.cost_model.row_facts import read_facts
+from hpcgnn.lab.cost_model.rows import Pairs, read_parts
+from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
+from hpcgnn.lab.cost_model.wire import Wire, mixed_bytes
+from hpcgnn.policy import prices
+
+MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
+XEON = profiles()["xeon-hdr"]
+SLOW = replace(XEON, network=replace(XEON.network, node_bandwidth_bytes_per_second=2e6))
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return in_parts(tmp_path_factory.mktemp("parts") / "parts.h5", even_graph(1200, 6000), RANKS, ["hybrid"])
+
+
+def predicted(parts: Path, decided: Decided | None = None, profile: Profile = XEON, **settings: Any) -> Prediction:
+    about = {**MODEL, "node_aware": "off", "ranks_per_node": 1, **settings}
+    with PartsFile(parts) as file:
+        known = () if decided is None else (decided,)
+        return predict(model_of_profile(profile), file, about, profile=profile, decided=known)
+
+
+def trained(parts: Path, out: Path, epochs: int, policy: dict[str, Any], coding: str = "plain") -> list[dict[str, Any]]:
+    """The records of a run with 8 bits, whose folder also has its settings."""
+    arguments = str(parts), MODEL, policy, epochs, str(out), 8, coding
+    found = ThreadPool(RANKS).run(cost_model.trained, *arguments)
+    (out / "config.toml").write_text(tomli_w.dumps({"bits": "8", "staleness": "off"} | policy))
+    return found[0]
+
+
+def mean_bytes(records: list[dict[str, Any]]) -> float:
+    return float(np.mean([record["bytes_sent"] for record in records]))
+
+
+def test_segments_of_several_bits_are_those_of_the_wire_format():
+    rng, choices = np.random.default_rng(0), [1, 2, 4, 8, 16, 32]
+    rows = rng.integers(0, 9, (40, len(choices)))
+    for width in (1, 3, 16, 255):
+        bits = np.concatenate([np.repeat(choices, each) for each in rows]).astype(np.uint8)
+        layout = make_layout(rows.sum(axis=1), bits, width)
+        assert mixed_bytes(rows, width, choices).tolist() == (layout.blocks * BLOCK_BYTES).tolist(), width
+
+
+def test_one_share_is_fixed_bits_and_nothing_is_sent_in_other_epochs():
+    pairs = Pairs(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([5, 700, 90]), 3)
+    for way in (False, True):
+        fixed = pairs.bytes(40, 2, is_backward=way).toarray()
+        assert (Wire(((2, 1.0),)).bytes(pairs, 40, is_backward=way).toarray() == fixed).all()
+        mixed = Wire(((2, 0.5), (8, 0.5))).bytes(pairs, 40, is_backward=way).toarray()
+        most = pairs.bytes(40, 8, is_backward=way).toarray()
+        assert ((fixed <= mixed) & (mixed <= most)).all()
+        assert (fixed < mixed).any()
+        assert not Wire(((2, 1.0),), sends=False).bytes(pairs, 40, is_backward=way).nnz
+
+
+def test_uniform_bits_are_drawn_as_ranks_draw_them(parts: Path, tmp_path: Path):
+    records = trained(parts, tmp_path / "run", 2, {"bits": "uniform"})
+    found = predicted(parts, bits="uniform")
+    assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
+    assert found.assumes == ("assumes bit-widths 2, 4, 8 in equal shares, drawn at random",)
+    assert predicted(parts, bits="2").bytes_sent.sum() < 0.85 * found.bytes_sent.sum()
+
+
+def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
+    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie"})
+    rows = records[0]["bits"]["layer 1's boundary rows"]
+    shares = {int(bits): count / sum(rows.values()) for bits, count in rows.items()}
+    with PartsFile(parts) as file:
+        facts = read_facts(file, "hybrid", "mean")
+    assert records[0]["policy"] == {"base_bits": 1}
+    assert facts.by_importance(1) == pytest.approx(shares)
+    found = predicted(parts, decided_by(tmp_path / "run"), bits="sylvie")
+    assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
+    assert "as in 3 epochs of" in found.assumes[0]
+
+
+@pytest.mark.slow
+def test_adaqp_as_in_a_run(parts: Path, tmp_path: Path):
+    settings = {"bits": "adaqp", "bits_period": 2, "group_rows": 20}
+    records = trained(parts, tmp_path / "run", 6, settings)
+    decided = decided_by(tmp_path / "run")
+    assert decided.settings == {"bits_period": 2, "group_rows": 20}
+    assert len(decided.shares or {}) > 1
+    found = predicted(parts, decided, bits="adaqp")
+    assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
+    assert found.course is not None
+    assert found.course.period == 2
+    assert found.epoch.largest()[courses.DECISIONS] > 0
+    slower = predicted(parts, decided, bits="adaqp", bits_period=200)
+    assert slower.epoch.largest()[courses.DECISIONS] == pytest.approx(found.epoch.largest()[courses.DECISIONS] / 100)
+
+
+def test_adaqp_without_a_run(parts: Path):
+    with PartsFile(parts) as file:
+        facts = read_facts(file, "hybrid", "mean")
+    weights = tuple([(peer, np.ones_like(beta)) for peer, beta in each] for each in facts.weights)
+    alike = type(facts)(facts.degrees, weights, facts.looked_at, facts.ranks)
+    # Computed by hand: 4 bits take 1/3 of the time between 2 and 8 bits, and save 96 % of the variance.
+    assert [alike.by_variance(weight, 1) for weight in (0.0, 0.5, 1.0)] == [{2: 1.0}, {4: 1.0}, {8: 1.0}]
+    assert len(facts.by_variance(0.7, 1)) > 1
+    assert predicted(parts, bits="adaqp", variance_weight=0.0).course.shares == ((2, 1.0),)  # type: ignore[union-attr]
+
+
+def test_pipeqs_sends_in_one_of_several_epochs(parts: Path, tmp_path: Path):
+    settings = {"bits": "pipeqs", "staleness": "pipeqs", "drift_threshold": 2.0, "most_stale_epochs": 3}
+    records = trained(parts, tmp_path / "run", 12, settings)
+    found = predicted(parts, **settings)
+    sent = [record["bytes_sent"] for record in records[-6:]]
+    assert sorted(map(bool, sent)) == [False] * 4 + [True] * 2
+    assert round(3 * found.bytes_sent.sum()) == max(sent)
+    like = predicted(parts, decided_by(tmp_path / "run"), **settings)
+    assert like.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
+    every = predicted(parts, bits="8")
+    assert found.bytes_sent.sum() * 3 == pytest.approx(every.bytes_sent.sum())
+    assert found.rows_sent.sum() * 3 == pytest.approx(every.rows_sent.sum())
+
+
+def test_differences_have_the_bytes_of_rows(parts: Path, tmp_path: Path):
+    records = trained(parts, tmp_path / "run", 2, {}, coding="delta")
+    plain, delta = (predicted(parts, bits="8", message_coding=coding) for coding in ("plain", "delta"))
+    assert delta.bytes_sent.sum() == plain.bytes_sent.sum() == records[-1]["bytes_sent"]
+    assert delta.epoch.largest()["quantization"] > plain.epoch.largest()["quantization"]
+    assert delta.assumes == ()
+
+
+def test_a_course_mixes_its_epochs(parts: Path):
+    fresh, mixed, stale = (
+        predicted(parts, Decided(stale=share), SLOW, bits="8", staleness="sylvie") for share in (0.0, 0.25, 1.0)
+    )
+    assert fresh.epoch.total == pytest.approx(predicted(parts, None, SLOW, bits="8").epoch.total)
+    assert stale.epoch.total == pytest.approx(predicted(parts, None, SLOW, bits="8", staleness="pipeline").epoch.total)
+    assert mixed.epoch.total == pytest.approx(0.75 * fresh.epoch.total + 0.25 * stale.epoch.total)
+    assert stale.epoch.total < fresh.epoch.total
+    assert "25% of epochs use rows of the epoch before, as given" in mixed.assumes[0]
+
+
+def test_epochs_that_send_nothing_wait_for_what_is_under_way(parts: Path):
+    with PartsFile(parts) as file:
+        own = read_parts(file, "hybrid")
+    setup = setup_of({**MODEL, "ranks": RANKS, "bits": "8", "rate": "3mbit"}, cores=4)
+    values = defaults()
+    sending, reusing = (setup.workload(own, Wire(((8, 1.0),), sends=sends)) for sends in (True, False))
+    turns = [
+        Turn(each, NetworkTimes(setup, each).messages(values), freshness)
+        for each, freshness in ((sending, STALE), (reusing, REUSED), (reusing, REUSED))
+    ]
+    first, second, third = cycle_of(turns, values, setup.machine)
+    (alone,) = cycle_of([Turn(sending, turns[0].messages, FRESH)], values, setup.machine)
+    same = epoch_of(sending, values, setup.machine, turns[0].messages)
+    assert alone.total == pytest.approx(same.total)
+    assert second.mean()["communication_wait"] > 10 * third.mean()["communication_wait"]
+    assert third.mean()["wire"] == 0 < first.mean()["wire"]
+    assert third.total < second.total < alone.total
+    for phase in ("quantization", "aggregation"):  # rows that are not sent are not computed either
+        assert third.mean()[phase] < first.mean()[phase], phase
+
+
+def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
+    decided = Decided({2: 1.0}, of=("adaqp", "off"), source="as in a run")
+    assert predicted(parts, decided, bits="adaqp").course.shares == ((2, 1.0),)  # type: ignore[union-attr]
+    assert predicted(parts, decided, bits="uniform").course.shares[0][1] == pytest.approx(1 / 3)  # type: ignore[union-attr]
+    assert predicted(parts, decided, bits="8").course is None
+
+
+@pytest.mark.parametrize(
+    ("decided", "problem"),
+    [
+        (Decided({2: 0.5, 4: 0.3}), "must add up to 1"),
+        (Decided({2: float("nan")}), "must add up to 1"),
+        (Decided(stale=1.5), "stale share must lie between 0 and 1"),
+        (Decided(sent=-0.1), "sent share must lie between 0 and 1"),
+    ],
+)
+def test_shares_that_cannot_be(parts: Path, decided: Decided, problem: str):
+    with pytest.raises(HpcgnnError, match=problem):
+        predicted(parts, decided, bits="uniform")
+
+
+def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
+    silent, rarely, sending = (
+        predicted(parts, Decided(stale=1.0, sent=share), SLOW, bits="8", staleness="pipeqs")
+        for share in (0.0, 1e-6, 1.0)
+    )
+    assert silent.bytes_sent.sum() == 0 < sending.bytes_sent.sum()
+    assert silent.epoch.mean()["wire"] == 0 < sending.epoch.mean()["wire"]
+    assert silent.epoch.total < sending.epoch.total
+    assert rarely.epoch.total == pytest.approx(silent.epoch.total)
+
+
+def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
+    assert predicted(parts, Decided({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
+
+
+def test_rounds_are_those_of_the_prices():
+    assert courses.ASSIGNMENT_ROUNDS == prices._ROUNDS
+
+
+def test_an_exact_time_of_each_message_is_near_that_of_all_together(parts: Path):
+    with PartsFile(parts) as file:
+        about = {**MODEL, "bits": "2", "node_aware": "off", "ranks_per_node": 2}
+        apart, together = (
+            predict(model_of_profile(XEON), file, about, profile=XEON, most_messages=most) for most in (10**9, 0)
+        )
+    assert (apart.is_grouped, together.is_grouped) == (False, True)
+    assert apart.bytes_sent.tolist() == together.bytes_sent.tolist()
+    assert apart.rows_sent.tolist() == together.rows_sent.tolist()
+    assert together.epoch.total == pytest.approx(apart.epoch.total, rel=0.05)
