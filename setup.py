@@ -78,7 +78,7 @@ class SourceWithCommit(sdist):
 
 def write_commit(tree: Path) -> None:
     """Write the commit of this checkout, or of this source distribution, into ``tree``."""
-    found = runpy.run_path(str(folder / "hpcgnn" / "version.py"))["commit"]()
+    found = runpy.run_path(str(folder / "hpcgnn" / "base" / "version.py"))["commit"]()
     if found:
         (tree / "hpcgnn" / "commit.txt").write_text(f"{found}\n")
 

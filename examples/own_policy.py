@@ -19,11 +19,11 @@ from typing import Any
 from small_graph import arguments, parts_of
 
 import hpcgnn
-from hpcgnn.comm import Messages
+from hpcgnn.base.settings import setting
+from hpcgnn.exchange import Messages
 from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.channel import Observation
 from hpcgnn.policy.config import BITS_POLICIES
-from hpcgnn.settings import setting
 
 
 @dataclass(frozen=True)

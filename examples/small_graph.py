@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcgnn.comm import World, whole_job
-from hpcgnn.data.convert import convert
 from hpcgnn.partition import partition
 from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.sources.convert import convert
+from hpcgnn.world import World, whole_job
 
 GRAPH = "sbm:nodes=600,blocks=4,degree=8,features=16,homophily=0.9"
 SMALL_EPOCHS = 20

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.lazy import attributes
-from hpcgnn.version import __version__
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.lazy import attributes
+from hpcgnn.base.version import __version__
 
 if TYPE_CHECKING:
     from hpcgnn import kernels
-    from hpcgnn.data.from_memory import from_networkx, from_pyg
     from hpcgnn.data.to_memory import to_dgl, to_pyg
-    from hpcgnn.graph import load
+    from hpcgnn.graph.local_graph import load
     from hpcgnn.nn.build import build_model
     from hpcgnn.nn.config import ModelConfig
-    from hpcgnn.nn.pyg.distribute import distribute
     from hpcgnn.nn.whole_graph import max, mean, mean_loss, min, softmax, sum
     from hpcgnn.policy.config import PolicyConfig
+    from hpcgnn.pyg.distribute import distribute
+    from hpcgnn.sources.from_memory import from_networkx, from_pyg
     from hpcgnn.train.config import TrainConfig
     from hpcgnn.train.gather import gather
     from hpcgnn.train.gradients import sum_gradients
@@ -69,12 +69,12 @@ __getattr__ = attributes(
         "TrainConfig": "hpcgnn.train.config",
         "Trainer": "hpcgnn.train.trainer",
         "build_model": "hpcgnn.nn.build",
-        "distribute": "hpcgnn.nn.pyg.distribute",
-        "from_networkx": "hpcgnn.data.from_memory",
-        "from_pyg": "hpcgnn.data.from_memory",
+        "distribute": "hpcgnn.pyg.distribute",
+        "from_networkx": "hpcgnn.sources.from_memory",
+        "from_pyg": "hpcgnn.sources.from_memory",
         "gather": "hpcgnn.train.gather",
         "kernels": "hpcgnn.kernels",
-        "load": "hpcgnn.graph",
+        "load": "hpcgnn.graph.local_graph",
         "max": "hpcgnn.nn.whole_graph",
         "mean": "hpcgnn.nn.whole_graph",
         "mean_loss": "hpcgnn.nn.whole_graph",

@@ -10,8 +10,8 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.main import cli
-from hpcgnn.errors import HpcgnnError
 
 
 @contextlib.contextmanager

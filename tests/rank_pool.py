@@ -27,8 +27,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpcgnn.comm.thread_world import on_threads
 from hpcgnn.launch import mpiexec
+from hpcgnn.world.thread_world import on_threads
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 300.0

@@ -22,7 +22,7 @@ import torch
 from rank_pool import Answer, Work
 
 from hpcgnn.cli.main import main as command_line
-from hpcgnn.comm import MpiWorld, job
+from hpcgnn.world import MpiWorld, job
 
 TESTS = str(Path(__file__).parent)
 TIMEOUT_SECONDS = 120.0

@@ -21,7 +21,7 @@ from rich.table import Table
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import hpcgnn
-from hpcgnn.comm import MpiWorld
+from hpcgnn.world import MpiWorld
 
 WIDTH, LAYERS = 64, 3
 KINDS = {"gcn": GCNConv, "sage": SAGEConv}

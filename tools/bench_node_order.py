@@ -19,10 +19,10 @@ import pymetis
 import scipy.sparse as sp
 import torch
 
-from hpcgnn.data.sources import open_source
+from hpcgnn.graph.node_order import node_order
+from hpcgnn.graph.node_order.methods import ORDERS
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.node_order import node_order
-from hpcgnn.node_order.methods import ORDERS
+from hpcgnn.sources import open_source
 
 _ROUNDS = 7
 

@@ -15,8 +15,9 @@ import sys
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, MessageConfig, Messages, MpiWorld, World
+from hpcgnn.exchange import Exchange, MessageConfig, Messages
 from hpcgnn.kernels import Csr
+from hpcgnn.world import MpiWorld, World
 
 WIDTH, FEW = 256, 1000
 

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from hpcgnn.base.processor import processor
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.lab.cost_model.network import MOST_MESSAGES, Network, exchange_seconds
-from hpcgnn.processor import processor
 
 TOOLS = Path(__file__).resolve().parent
 BUILD, DOCS = TOOLS.parent / "build" / "simgrid", TOOLS.parent / "docs"

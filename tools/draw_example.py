@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads, one_rank
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
 from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "explanation"

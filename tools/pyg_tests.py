@@ -27,13 +27,13 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.nn import BatchNorm, GraphNorm, LayerNorm, MessagePassing, PairNorm
 
-from hpcgnn.comm import Messages
-from hpcgnn.comm.messages import MessageConfig
-from hpcgnn.comm.thread_world import ThreadWorld, one_rank
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphMeta
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.pyg.distribution import on_ranks
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.messages import MessageConfig
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.pyg.distribution import on_ranks
+from hpcgnn.world.thread_world import ThreadWorld, one_rank
 
 ADAPTED = (MessagePassing, BatchNorm, LayerNorm, GraphNorm, PairNorm)
 PLAIN_CALL = torch.nn.Module.__call__

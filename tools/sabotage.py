@@ -4,10 +4,10 @@
 
     [[fault]]
     about = "The rows of two peers are swapped."
-    file = "hpcgnn/comm/exchange.py"
+    file = "hpcgnn/exchange/exchange.py"
     old = "..."                  # occurs exactly once in the file
     new = "..."
-    test = "tests/comm/test_exchange.py::test_rows_arrive"
+    test = "tests/exchange/test_exchange.py::test_rows_arrive"
     isa = "avx2"                 # for files in native/: the one instruction set that is compiled; default "scalar"
 
 First all named tests run without a fault, and must pass. Then each fault is put into the copy, and its test must fail: a test

@@ -103,7 +103,7 @@ def settings() -> Iterator[str]:
 
 
 def _row(name: str, named: Any) -> str:
-    from hpcgnn.settings import as_flag
+    from hpcgnn.base.settings import as_flag
     from hpcgnn.train.run_config import as_written
 
     setting, about = named.setting, named.setting.about
@@ -114,7 +114,7 @@ def _row(name: str, named: Any) -> str:
 
 
 def _kind(setting: Any) -> str:
-    from hpcgnn.settings import kind_of
+    from hpcgnn.base.settings import kind_of
 
     about = setting.about
     if choices := about.chosen_from():

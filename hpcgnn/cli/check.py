@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from hpcgnn import typed
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.kinds_of_files import check_run, facts_of
 from hpcgnn.data import whole_check
-from hpcgnn.errors import HpcgnnError
 
 _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
 

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from hpcgnn.errors import printable
+from hpcgnn.base.errors import printable
 
 STDOUT, STDERR = 1, 2
 _LINE_SECONDS = 60.0

@@ -78,8 +78,8 @@ converted: edges are sorted on disk, in bounded memory.
 def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: Any) -> None:
     """Convert a graph; the help text is above."""
     # Imported here, so that `hpcgnn --help` does not wait for numba and scipy.
-    from hpcgnn.data.convert import ConvertOptions
-    from hpcgnn.data.convert import convert as convert_graph
+    from hpcgnn.sources.convert import ConvertOptions
+    from hpcgnn.sources.convert import convert as convert_graph
 
     bar = partial(console.progress, quiet=quiet or as_json)
     summary = convert_graph(source, output, ConvertOptions(**options), bar)

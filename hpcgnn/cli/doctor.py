@@ -14,10 +14,10 @@ import click
 from rich import box
 from rich.table import Table
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import NumberRange
-from hpcgnn.comm import job
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.world import job
 
 if TYPE_CHECKING:
     from hpcgnn.doctor.finding import Report

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.comm import MpiWorld, check_alike, raise_on_all_ranks
+from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
@@ -21,8 +21,8 @@ def info(as_json: bool) -> None:
     Under mpirun or srun, rank 0 prints. Include this output in questions and bug reports; `hpcgnn doctor` also checks whether
     everything works together.
     """
-    from hpcgnn.comm.threads import use_threads
     from hpcgnn.doctor import installation
+    from hpcgnn.world.threads import use_threads
 
     world = check_alike(MpiWorld())
     threads = use_threads(world)

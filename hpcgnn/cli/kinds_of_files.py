@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GRAPH_KIND, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, reader_of
 from hpcgnn.data.signatures import HDF5
-from hpcgnn.errors import HpcgnnError
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
 

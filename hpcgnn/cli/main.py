@@ -13,12 +13,12 @@ from typing import NoReturn
 
 import click
 
-from hpcgnn import caches, version
+from hpcgnn.base import caches, version
+from hpcgnn.base.errors import HpcgnnError, StalledError, nearest, printable, quoted
+from hpcgnn.base.lazy import importing
+from hpcgnn.base.stop import StopRequest, answer_interruptions
 from hpcgnn.cli import streams
-from hpcgnn.comm import job
-from hpcgnn.errors import HpcgnnError, StalledError, nearest, printable, quoted
-from hpcgnn.lazy import importing
-from hpcgnn.stop import StopRequest, answer_interruptions
+from hpcgnn.world import job
 
 _COMMANDS = {
     "info": "Show versions, the MPI library, kernels, partitioners and threads of this installation.",

@@ -118,8 +118,8 @@ def partition(
     options = PartitionOptions(
         num_parts, method, objective, names, seed, force, strategy, ranks_per_node=ranks_per_node, jobs=jobs
     )
-    from hpcgnn.comm import MpiWorld, check_alike
     from hpcgnn.partition import partition as make_parts
+    from hpcgnn.world import MpiWorld, check_alike
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     bar = functools.partial(console.progress, quiet=quiet or as_json or world.rank > 0)

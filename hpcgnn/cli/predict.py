@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from hpcgnn.base.lazy import importing
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import NumberRange
-from hpcgnn.comm import MpiWorld, check_alike
-from hpcgnn.lazy import importing
+from hpcgnn.world import MpiWorld, check_alike
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
@@ -70,11 +70,11 @@ def predict(
     sent along all its edges.
     """
     with importing():
-        from hpcgnn.comm.threads import use_threads
-        from hpcgnn.graph import load
+        from hpcgnn.graph.local_graph import load
         from hpcgnn.train import checkpoint
         from hpcgnn.train import predict as prediction
         from hpcgnn.train.run_folder import RunFolder
+        from hpcgnn.world.threads import use_threads
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank, quiet=quiet)

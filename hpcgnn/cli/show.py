@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.kinds_of_files import check_run, facts_of
 from hpcgnn.data.contents import contents
-from hpcgnn.errors import HpcgnnError
 
 _MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
 

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any, Self
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 
 def set_up() -> None:

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from hpcgnn import typed
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError, nearest
+from hpcgnn.base.lazy import importing
 from hpcgnn.cli import train_options
-from hpcgnn.errors import HpcgnnError, nearest
-from hpcgnn.lazy import importing
 from hpcgnn.train.config_file import check_file, read_file
 from hpcgnn.train.file_names import CONFIG
 
 _PRESETS = Path(__file__).parent.parent / "presets"
-_MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
+_MAY_BE_UNUSED = "hpcgnn.base.settings that may be unused"
 _CANNOT_BE_SET = {"out", "config", "preset", "resume"}  # in a file
 _EXAMPLE = """
 \b

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.memory import keep_freed_memory
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli import console, train_options
-from hpcgnn.comm import Messages, MpiWorld, check_alike, raise_on_all_ranks
-from hpcgnn.comm.devices import choose_device
-from hpcgnn.comm.threads import use_threads
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import load
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
-from hpcgnn.memory import keep_freed_memory
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.settings import AdaQPSettings
-from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.file_names import LINK_COSTS
@@ -35,10 +33,13 @@ from hpcgnn.train.run_config import LINK, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.tensorboard import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
+from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
+from hpcgnn.world.devices import choose_device
+from hpcgnn.world.threads import use_threads
 
 if TYPE_CHECKING:
-    from hpcgnn.comm import World
-    from hpcgnn.graph import LocalGraph
+    from hpcgnn.graph.local_graph import LocalGraph
+    from hpcgnn.world import World
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from hpcgnn.base.settings import Setting, as_flag, kind_of
 from hpcgnn.cli.ranges import NumberRange
 from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.nn.config import MODELS
-from hpcgnn.settings import Setting, as_flag, kind_of
 from hpcgnn.train.run_config import LINK, Named, RunConfig, as_written, settings_by_name
 
 PROBLEM = "hpcgnn.problem of a file of settings"

@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 import xxhash
 
-from hpcgnn.byte_sink import LocalFile
+from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.schema import WHOLE, Rule
 from hpcgnn.data.stored import ByteSource, StoredArray

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, digests, h5
 from hpcgnn.data.schema import (
     ATTRIBUTES,
@@ -39,7 +40,6 @@ from hpcgnn.data.schema import (
     graph_rules,
 )
 from hpcgnn.data.stored import ByteSource, StoredArray, look
-from hpcgnn.errors import HpcgnnError
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

@@ -20,10 +20,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.byte_sink import ByteSink
+from hpcgnn.base.byte_sink import ByteSink
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.heaps import heap_problem
 from hpcgnn.data.signatures import HDF5, begins_with
-from hpcgnn.errors import HpcgnnError
 
 # The words for each kind of file, and the command that makes it.
 _NAMES = {

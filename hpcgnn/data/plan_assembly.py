@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.byte_sink import LocalFile
+from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import h5
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, path_of

@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import plan_receiver
 
 # `entries` has the number of entries in each peer's rows of S; `lengths`, `sources` and `edges` are those rows.

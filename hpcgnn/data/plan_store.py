@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
 from hpcgnn.data import checksums, h5, plan_pieces
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_assembly import assemble

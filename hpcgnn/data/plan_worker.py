@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_pieces
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The sum of four uniform 16-bit numbers is a bell curve (its mean and standard deviation are below) up to 3.5 deviations. It

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5
-from hpcgnn.errors import HpcgnnError
 
 SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
 FULL, HALF = "float32", "float16"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.arguments import check_path
+from hpcgnn.base.arguments import check_path
 from hpcgnn.data import checksums, h5, plan_store
 from hpcgnn.data.digest_sums import Digests
 from hpcgnn.data.digests import FIRST_VERSION

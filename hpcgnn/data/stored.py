@@ -15,10 +15,10 @@ import h5py
 import numpy as np
 import xxhash
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5
 from hpcgnn.data.checks import ValueCheck
 from hpcgnn.data.schema import Rule
-from hpcgnn.errors import HpcgnnError
 
 _PIECE_BYTES = 1 << 19  # a piece and the temporary arrays of its checks fit into a second-level cache
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcgnn.arguments import check_path, check_type
+from hpcgnn.base.arguments import check_path, check_type
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import MASKS, GraphFile
-from hpcgnn.errors import HpcgnnError
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

@@ -12,13 +12,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.checks import sum_of_hashes
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored_plan import StoredPlan
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 
 _IDS_AT_A_TIME = 1 << 20

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hpcgnn.base.errors import quoted
 from hpcgnn.doctor.finding import Finding, counted, of_problems, some_ranks
 from hpcgnn.doctor.job import Fact, Job, by_rank
 from hpcgnn.doctor.software import ranks_by_node
-from hpcgnn.errors import quoted
 from hpcgnn.launch import mpiexec
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -47,7 +47,7 @@ def _is_count(asked: str) -> bool:
 
 
 def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
-    """The number of threads of each of the ``ranks`` of a node, as :func:`hpcgnn.comm.threads.use_threads` decides it."""
+    """The number of threads of each of the ``ranks`` of a node, as :func:`hpcgnn.world.threads.use_threads` decides it."""
     found = {}
     for rank in ranks:
         asked, cpus = facts[rank]["asked"], facts[rank]["cpus"]

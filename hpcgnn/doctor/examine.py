@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcgnn.comm import job as process
-from hpcgnn.comm.mpi_world import MpiWorld
-from hpcgnn.comm.startup import check_alike, told_sizes
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.comm.world import World
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.version import __version__
 from hpcgnn.doctor import cores, folders, installation, launching, links, software
 from hpcgnn.doctor.finding import BROKEN, OK, Finding, Report, counted
 from hpcgnn.doctor.job import Check, Job
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.version import __version__
+from hpcgnn.world import job as process
+from hpcgnn.world.mpi_world import MpiWorld
+from hpcgnn.world.startup import check_alike, told_sizes
+from hpcgnn.world.thread_world import one_rank
+from hpcgnn.world.world import World
 
 Tell = Callable[[str], None]  # called with the name of a check that begins
 

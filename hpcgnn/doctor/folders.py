@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.comm.world import World
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.doctor.finding import Finding, of_problems
 from hpcgnn.doctor.job import Check, Fact, Job, by_rank, guarded
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.world.world import World
 
 LEAST_FREE_BYTES = 1 << 30
 LEAST_SHARED_BYTES = 256 << 20  # Docker's default is 64 MiB, of which MPI takes a share for each pair of ranks
@@ -52,8 +52,7 @@ def shared_folder(job: Job) -> Finding:
 
 def _write_and_compare(world: World, folder: Path) -> int:
     """Write, read and remove the file; returns its number of bytes. Collective."""
-    from hpcgnn import shared_file
-    from hpcgnn.data import h5
+    from hpcgnn.data import h5, shared_file
 
     rows = max(min(_MOST_ROWS, _MOST_BYTES // _COLUMNS // world.size), 1)
     schema = {"rows": ((rows * world.size, _COLUMNS), np.dtype(np.uint8))}

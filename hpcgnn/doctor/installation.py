@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.version import __version__
+from hpcgnn.base.version import __version__
 
 # Optional packages, and the features that need them.
 EXTRAS = {
@@ -36,8 +36,8 @@ def kernels_in_use() -> dict[str, Any]:
     import torch
 
     from hpcgnn import kernels
-    from hpcgnn.comm.threads import openmp_runtimes
     from hpcgnn.kernels.native import library
+    from hpcgnn.world.threads import openmp_runtimes
 
     kernels.spmm(
         kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm.agreement import raise_on_all_ranks
-from hpcgnn.comm.world import World
+from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.doctor.finding import BROKEN, Finding
-from hpcgnn.errors import HpcgnnError, quoted
+from hpcgnn.world.agreement import raise_on_all_ranks
+from hpcgnn.world.world import World
 
 Fact = dict[str, Any]
 
@@ -85,7 +85,7 @@ def by_rank(
 
 @contextmanager
 def guarded(world: World, doing: str) -> Iterator[None]:
-    """As :func:`~hpcgnn.comm.agreement.raise_on_all_ranks`, but for any exception, whose sentence names the rank. Collective."""
+    """As :func:`~hpcgnn.world.agreement.raise_on_all_ranks`, but for any exception, whose sentence names the rank. Collective."""
     with raise_on_all_ranks(world, doing):
         try:
             yield

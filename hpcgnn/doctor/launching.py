@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.doctor.finding import BROKEN, OK, WORTH_CHANGING, Finding, Report
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import mpiexec
 
 RANKS = 2
@@ -31,7 +31,7 @@ _FAMILIES = {  # of MPI: the words of launchers and libraries. Those of one fami
 }
 _GRACE_SECONDS = 5.0
 _LONGEST = 300  # characters of a launcher's message
-_START_MPI = "from hpcgnn.comm.mpi_world import MpiWorld; print(MpiWorld().library)"
+_START_MPI = "from hpcgnn.world.mpi_world import MpiWorld; print(MpiWorld().library)"
 
 
 def is_launched(variables: Mapping[str, str]) -> bool:
@@ -98,7 +98,7 @@ def _title(said: str) -> str:
 
 
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
-    """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.comm.startup.told_sizes`."""
+    """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.world.startup.told_sizes`."""
     found = f"one job of {size} {'rank' if size == 1 else 'ranks'}"
     if not sizes or size in sizes.values():
         return Finding("ranks", found, OK)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm.buffer import Buffer
-from hpcgnn.comm.segments import Neighbours, Segments
-from hpcgnn.comm.world import World
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.doctor.finding import Finding, of_problems
 from hpcgnn.doctor.job import Check, Job, guarded
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.launch import mpiexec
+from hpcgnn.world.buffer import Buffer
+from hpcgnn.world.segments import Neighbours, Segments
+from hpcgnn.world.world import World
 
 SMALL_BYTES, LARGE_BYTES = 8, 4 << 20
 _MOST_ROUNDS = 100

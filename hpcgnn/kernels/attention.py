@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.arguments import check_given, check_number, check_type
+from hpcgnn.base.arguments import check_given, check_number, check_type
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels.autograd_functions import end_sums, once_differentiable
 from hpcgnn.kernels.csr import Csr

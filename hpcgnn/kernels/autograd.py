@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_given, check_tensors, check_type, check_whole
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_given, check_tensors, check_type, check_whole
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import function as torchs_function
 
-from hpcgnn.arguments import check_given
+from hpcgnn.base.arguments import check_given
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpcgnn.arguments import check_tensors, check_type, is_plain
-from hpcgnn.errors import WrongValueError, quoted
+from hpcgnn.base.arguments import check_tensors, check_type, is_plain
+from hpcgnn.base.errors import WrongValueError, quoted
 
 K = TypeVar("K")
 AUTO = "auto"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.arguments import check_tensors, check_type, check_whole
-from hpcgnn.errors import WrongTypeError, WrongValueError
+from hpcgnn.base.arguments import check_tensors, check_type, check_whole
+from hpcgnn.base.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 

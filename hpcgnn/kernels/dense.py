@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_choice
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_choice
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DENSE, DenseKernels

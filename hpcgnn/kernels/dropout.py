@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_given, check_number, check_type
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_given, check_number, check_type
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import keyed
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import DROPOUT

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_choice, check_whole
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_choice, check_whole
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import EDGES

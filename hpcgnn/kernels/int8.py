@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import INT8

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.errors import WrongValueError, quoted
+from hpcgnn.base.errors import WrongValueError, quoted
 
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = np.uint32(0x9E3779B9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.arguments import check_given, check_tensors
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_given, check_tensors
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import NARROW

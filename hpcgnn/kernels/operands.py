@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcgnn.arguments import check_given, check_number, check_type
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_given, check_number, check_type
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import keyed
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import Operator, choose
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from hpcgnn.arguments import check_choice
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.arguments import check_choice
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import SPMM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 SLURM, MPIRUN = "slurm", "mpirun"
 FILES = {SLURM: "slurm.sbatch", MPIRUN: "mpirun.sh"}

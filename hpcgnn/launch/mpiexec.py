@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 _LOG = logging.getLogger("hpcgnn")
 _ENV = "/usr/bin/env"  # becomes the launcher: the process, its signals and its exit code are the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcgnn.lazy import attributes
+from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
     from hpcgnn.nn.aggregate import Aggregator

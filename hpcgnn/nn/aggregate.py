@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import Codes, Exchange
-from hpcgnn.comm.codecs import Codec
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.host import host_values, index_array
+from hpcgnn.base.host import host_values, index_array
+from hpcgnn.exchange import Codes, Exchange
+from hpcgnn.exchange.codecs import Codec
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply

@@ -6,8 +6,8 @@ import logging
 
 import torch
 
-from hpcgnn.comm import Exchange, Messages, choose_links
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import Exchange, Messages, choose_links
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
@@ -35,9 +35,9 @@ def make_aggregator(
     not), and ``gcn`` with symmetric normalisation by in-degree, one self-loop on each node, and edge weights if the graph has
     them.
 
-    ``width`` is the usual number of columns of a message, by which MPI's collective is chosen (:func:`hpcgnn.comm.choose_links`).
-    Rows are the graph's nodes in the graph's order. The order does not change the bits of the results, except those of large
-    unweighted sums (docs/internals/kernels.md).
+    ``width`` is the usual number of columns of a message, by which MPI's collective is chosen
+    (:func:`hpcgnn.exchange.choose_links`). Rows are the graph's nodes in the graph's order. The order does not change the bits of
+    the results, except those of large unweighted sums (docs/internals/kernels.md).
     """
     weighted = kind == "gcn" and graph.edge_weight is not None
     if graph.edge_weight is not None and not weighted:

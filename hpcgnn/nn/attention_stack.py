@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from hpcgnn.errors import WrongValueError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer
 from hpcgnn.nn.config import ModelConfig

@@ -6,10 +6,10 @@ import threading
 
 import torch
 
-from hpcgnn.arguments import check_choice, check_type, check_whole
-from hpcgnn.comm import Messages, raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError, WrongValueError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.arguments import check_choice, check_type, check_whole
+from hpcgnn.base.errors import HpcgnnError, WrongValueError
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
 from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
@@ -20,6 +20,7 @@ from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.label_embedding import LabelEmbedding
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.world import raise_on_all_ranks
 
 _DRAWING = threading.Lock()  # torch has one generator in a process, and ranks may be threads of one process
 

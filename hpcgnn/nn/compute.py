@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from hpcgnn.arguments import check_choice
-from hpcgnn.comm import World, raise_on_all_ranks
+from hpcgnn.base.arguments import check_choice
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.processor import processor
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, pack_bf16
 from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
 from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
 from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
-from hpcgnn.processor import processor
+from hpcgnn.world import World, raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")
 # Products smaller than these may be slower in bfloat16 than in float32, gradients and conversions included, according to the

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.errors import WrongValueError
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.registry import Registry
+from hpcgnn.base.settings import Checked, Composed, merged, setting, settings_of
 from hpcgnn.nn.model_settings import KNOWN, LayerSettings
-from hpcgnn.registry import Registry
-from hpcgnn.settings import Checked, Composed, merged, setting, settings_of
 
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
 MODELS: Registry[Any] = Registry("model", KNOWN)

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.plan import AggregationPlan
+from hpcgnn.world import World
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.host import index_array
+from hpcgnn.base.host import index_array
 from hpcgnn.kernels import Csr, DropoutMask, keyed, keyed_on_device
 from hpcgnn.kernels.dropout import drop
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import torch
 
-from hpcgnn.arguments import check_given
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.arguments import check_given
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.nn.aggregate import Aggregator

@@ -11,8 +11,8 @@ from functools import cached_property
 
 import torch
 
-from hpcgnn.comm import Messages
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.rows import check_index, cluster
 from hpcgnn.nn.aggregate import Aggregator

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import Messages, raise_on_all_ranks
-from hpcgnn.comm.mailbox import Message
 from hpcgnn.devices import CPU, device_of
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers, dense, int8, keyed, spmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd_functions import layer_product
@@ -31,6 +31,7 @@ from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 from hpcgnn.nn.compute_config import STOCHASTIC, Int8Config
 from hpcgnn.nn.timed import least_seconds, multiply_and_back
+from hpcgnn.world import raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")
 _NOISE = 0x18  # distinguishes these keys from other keys

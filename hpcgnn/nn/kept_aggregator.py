@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcgnn.comm import Exchange, Messages
+from hpcgnn.exchange import Exchange, Messages
 from hpcgnn.nn.aggregate import Aggregator
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcgnn.registry import Known
-from hpcgnn.settings import setting
+from hpcgnn.base.registry import Known
+from hpcgnn.base.settings import setting
 
 NORMS = ("layer", "batch", "none")
 ACTIVATIONS = ("relu", "elu")

@@ -4,7 +4,7 @@ node.
 Each rank writes its rows ``S x'`` to memory that the ranks of its node share. Rows for ranks of the same node are read there
 (N). Rows for other nodes are summed up by the ranks that carry them (C). Received rows are put where all ranks of the node can
 read them (F). So a row travels only once between two nodes, quantized if asked for, while rows within a node are in full
-precision. The backward pass does the same with the transposed matrices. See :mod:`hpcgnn.node_plan`.
+precision. The backward pass does the same with the transposed matrices. See :mod:`hpcgnn.graph.node_plan`.
 
 Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive on it, s rows that this rank carries.
 """
@@ -17,18 +17,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.comm.node_memory import NodeMemory
-from hpcgnn.host import index_array
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Exchange
+from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.node_plan import Route
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregate import Aggregator, destinations, first_sources, padded
 from hpcgnn.nn.correction import Copies, Correction, signless
 from hpcgnn.nn.shared_wires import SharedWires
-from hpcgnn.node_plan import Route
 from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.world import World
+from hpcgnn.world.node_memory import NodeMemory
 
 
 def as_csr(matrix: SparseMatrix) -> Csr:

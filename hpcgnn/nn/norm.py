@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.comm import World
+from hpcgnn.world import World
 
 
 class _SumOverRanks(torch.autograd.Function):

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.comm import Messages
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import index_array
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregate import Aggregator, destinations

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.comm import Messages, World, raise_on_all_ranks
-from hpcgnn.comm.node_memory import NodeMemory
-from hpcgnn.comm.placement import Placement
-from hpcgnn.edges_of_rank import check_edges
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import host_values
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.edges_of_rank import check_edges
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_plan import Route, build_node_plan, rows_if_placed
+from hpcgnn.graph.node_plan.record_exchange import RecordExchange
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.node_aggregate import NodeLinks, as_csr
-from hpcgnn.node_plan import Route, build_node_plan, rows_if_placed
-from hpcgnn.node_plan.record_exchange import RecordExchange
 from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.world import World, raise_on_all_ranks
+from hpcgnn.world.node_memory import NodeMemory
+from hpcgnn.world.placement import Placement
 
 _LOG = logging.getLogger("hpcgnn")
 
@@ -49,7 +50,7 @@ def plan_of(
     """The plan of a strategy, in the file's order of nodes, and the route within a node. Collective.
 
     The route is None if no ranks share a node or ``messages.config.node_aware`` turns it off. width: usual number of
-    columns of a message. weighted: see :meth:`hpcgnn.graph.LocalGraph.plan`.
+    columns of a message. weighted: see :meth:`hpcgnn.graph.local_graph.LocalGraph.plan`.
 
     Raises:
         HpcgnnError: on every rank, with ``node_aware="on"``, if a node has too little shared memory.

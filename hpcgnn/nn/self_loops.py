@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import index_array
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan
+from hpcgnn.world import World
 
 
 def with_self_loops(

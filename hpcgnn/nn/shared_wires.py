@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from hpcgnn.comm import World
-from hpcgnn.comm.codecs import Codec
-from hpcgnn.comm.codecs.packed import PackedCodec, reads_codes_faster
-from hpcgnn.comm.node_memory import NodeMemory
+from hpcgnn.exchange.codecs import Codec
+from hpcgnn.exchange.codecs.packed import PackedCodec, reads_codes_faster
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import spmm_rows
+from hpcgnn.world import World
+from hpcgnn.world.node_memory import NodeMemory
 
 
 @dataclass(frozen=True, eq=False)

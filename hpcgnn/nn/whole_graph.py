@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from hpcgnn.arguments import check_type
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.arguments import check_type
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.norm import mean_over_ranks, sum_over_ranks
+from hpcgnn.world import World
 
 _PRESENT = threading.local()  # ranks that are threads have one each
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.slabs import Slab
+from hpcgnn.world import World, raise_on_all_ranks
 
 _COMBINED_UNITS_PER_NODE = 1000
 _COMBINED_TOTAL = 1 << 30

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import multilevel_loops
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.coarse import COARSE_PASSES, coarse_model, node_shares

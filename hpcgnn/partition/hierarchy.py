@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.comm import World
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import mtkahypar
 from hpcgnn.partition.slabs import Advance, Directory, Slab, edge_chunks, in_step
+from hpcgnn.world import World
 
 if TYPE_CHECKING:
     from hpcgnn.partition.methods import Problem

@@ -14,12 +14,12 @@ from typing import IO
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.data.spool import Spool
 from hpcgnn.partition import loops
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Advance, EdgeChunk, edge_chunks
+from hpcgnn.sources.spool import Spool
 
 RANGE_ENTRIES = 1 << 22
 _MOST_RANGES = 256

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 
 def run_on_file(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.partition.kaminpar_file import SymmetricFile
 
 NEIGHBOURS = 32

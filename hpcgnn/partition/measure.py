@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.partition import loops
 from hpcgnn.partition.slabs import edge_chunks
+from hpcgnn.world import World, raise_on_all_ranks
 
 
 @dataclass(frozen=True)

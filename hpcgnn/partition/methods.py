@@ -29,9 +29,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import kaminpar, mtkahypar
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.native_metis import load_metis
@@ -39,6 +38,7 @@ from hpcgnn.partition.native_parmetis import PartKway, Unusable, load_parmetis, 
 from hpcgnn.partition.options import MINIMISED, PartitionOptions
 from hpcgnn.partition.slabs import Advance, Slab, symmetric_neighbours
 from hpcgnn.partition.streaming import assign_blocks, assign_randomly, stream
+from hpcgnn.world import World, raise_on_all_ranks
 
 TOLERANCE = 1.05
 # With fewer nodes, METIS and ParMETIS try to bisect empty graphs, print complaints on stdout, and leave parts empty.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 
 # The emptiest of this many parts, taken in turn, is used: a search among all parts takes O(parts) for each node.
 _WINDOW = 64

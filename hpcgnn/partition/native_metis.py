@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 _NUM_OPTIONS = 40
 _OPTION_OBJECTIVE, _OPTION_SEED = 1, 8

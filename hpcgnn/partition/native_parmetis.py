@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition.native_metis import index_dtype
+from hpcgnn.world import World, raise_on_all_ranks
 
 PARMETIS_NAMES = ("libparmetis.so.4.0", "libparmetis.so", "libparmetis.dylib")
 # In the order of dependencies, because Debian's PT-Scotch libraries do not name all libraries that they need.

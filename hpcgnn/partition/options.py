@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.arguments import check_type, check_whole
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.arguments import check_type, check_whole
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
 
 QUANTITIES = ("nodes", "edges", "train")

@@ -16,11 +16,11 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.partition import loops
 from hpcgnn.partition.slabs import Advance, Directory, EdgeChunk, Slab, edge_chunks, in_step
+from hpcgnn.world import World, raise_on_all_ranks
 
 CHUNK_BYTES = 32 << 20
 _LARGEST_CHUNK_BYTES = 256 << 20

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn import shared_file
-from hpcgnn.arguments import check_path, check_type, check_world
-from hpcgnn.comm import World, raise_on_all_ranks
-from hpcgnn.data import h5, plan_pieces, plan_store, sealing
+from hpcgnn.base.arguments import check_path, check_type, check_world
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.version import __version__
+from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
 from hpcgnn.data.graph_file import GraphFile, SlabReader
 from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, PartsFile, parts_schema
 from hpcgnn.data.plan_worker import fitting_jobs, make_pieces
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.memory import peak_memory_bytes
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.measure import PartitionReport, measure
@@ -30,7 +29,7 @@ from hpcgnn.partition.rows_step import refine_rows, refine_steps
 from hpcgnn.partition.slabs import Advance, Slab
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
 from hpcgnn.partition.work import BEGUN, WRITTEN, Work, kept
-from hpcgnn.version import __version__
+from hpcgnn.world import World, raise_on_all_ranks
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 
 Rows = Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]]
 _ROUNDS = 24

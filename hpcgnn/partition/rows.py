@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition import rows_loops
 from hpcgnn.partition.rows_cover import minimum_cover, roles_of
 from hpcgnn.partition.slabs import Advance

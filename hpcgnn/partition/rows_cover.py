@@ -17,8 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from hpcgnn.compiled import njit
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.compiled import njit
+from hpcgnn.base.errors import HpcgnnError
 
 
 class Roles(NamedTuple):

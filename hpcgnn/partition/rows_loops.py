@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.partition.rows_cover import Cover, Roles
 
 _PRICE_OF_AN_EDGE = 0.001

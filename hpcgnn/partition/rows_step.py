@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.comm import raise_on_all_ranks
 from hpcgnn.partition.methods import TOLERANCE, Problem
 from hpcgnn.partition.rows import RowsResult, Schedule, limits_of, minimise_rows
 from hpcgnn.partition.slabs import Advance, edge_chunks
+from hpcgnn.world import raise_on_all_ranks
 
 # The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed
 # only.

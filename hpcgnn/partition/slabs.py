@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World, raise_on_all_ranks
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import loops
+from hpcgnn.world import World, raise_on_all_ranks
 
 CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20

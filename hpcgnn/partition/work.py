@@ -26,13 +26,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from hpcgnn import whole_file
-from hpcgnn.byte_sink import naming
-from hpcgnn.comm import World, raise_on_all_ranks
+from hpcgnn.base import whole_file
+from hpcgnn.base.byte_sink import naming
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.slabs import Slab
+from hpcgnn.world import World, raise_on_all_ranks
 
 NOTHING, BEGUN, WRITTEN = "nothing", "begun", "written"
 _LOG = logging.getLogger("hpcgnn")

@@ -2,7 +2,7 @@
 
 A receiver knows all cut edges into its part, so it decides alone: :func:`plan_receiver` gives its L and R, and the rows of S
 that each sender must compute for it. These rows reach their senders through a file (:mod:`hpcgnn.data.plan_store`) or
-through messages (:mod:`hpcgnn.graph`); each sender concatenates them to its S (:func:`sender_matrix`).
+through messages (:mod:`hpcgnn.graph.local_graph`); each sender concatenates them to its S (:func:`sender_matrix`).
 """
 
 from __future__ import annotations

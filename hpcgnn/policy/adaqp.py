@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 import torch
 
-from hpcgnn import typed
-from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm.row_bits import RowBits
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.host import index_array
+from hpcgnn.base import typed
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
+from hpcgnn.base.typed import Count
+from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.base import BitsPolicy, Setup
@@ -29,7 +30,6 @@ from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS
 from hpcgnn.policy.link_costs import CLASSES, CostsOfLinks, classes_of, kept_costs, measure_links
 from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
 from hpcgnn.policy.settings import AdaQPSettings, PeriodSettings
-from hpcgnn.typed import Count
 
 _LOG = logging.getLogger("hpcgnn")
 

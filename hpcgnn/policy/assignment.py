@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcgnn.comm import World
 from hpcgnn.policy.exact import Effort, exact
 from hpcgnn.policy.prices import by_prices
 from hpcgnn.policy.problem import Assignment, NoAssignment, Problem, Scales, scales
+from hpcgnn.world import World
 
 # Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
 _EXACT_GROUPS = 64

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hpcgnn.comm import World
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
+from hpcgnn.world import World
 
 
 @dataclass(frozen=True)

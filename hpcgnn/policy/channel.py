@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcgnn.comm import Exchange
+from hpcgnn.exchange import Exchange
 
 
 @dataclass(frozen=True)

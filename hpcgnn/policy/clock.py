@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from hpcgnn import typed
-from hpcgnn.comm import World, raise_on_all_ranks
-from hpcgnn.comm.passes import ExchangeName
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Count, MessageBits, NotNegative
 from hpcgnn.data.digests import differences
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange.passes import ExchangeName
 from hpcgnn.policy.link_costs import CostsOfLinks
-from hpcgnn.typed import Count, MessageBits, NotNegative
+from hpcgnn.world import World, raise_on_all_ranks
 
 
 class Observed(msgspec.Struct):

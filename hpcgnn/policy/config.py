@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hpcgnn.base.registry import Registry
+from hpcgnn.base.settings import Composed, merged, setting
 from hpcgnn.policy.settings import FIXED, KNOWN_BITS, KNOWN_STALENESS, OFF
-from hpcgnn.registry import Registry
-from hpcgnn.settings import Composed, merged, setting
 
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
 BITS_POLICIES: Registry[Any] = Registry("bits", KNOWN_BITS)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
 from hpcgnn.policy.problem import CHOICES, Assignment, NoAssignment, Problem, Scales, evaluated, quantization_variance
+from hpcgnn.world import World
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import torch
 
-from hpcgnn import typed, whole_file
-from hpcgnn.comm import Buffer, Segments, World, raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.typed import NotNegative
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import NotNegative
+from hpcgnn.world import Buffer, Segments, World, raise_on_all_ranks
 
 CLASSES = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes

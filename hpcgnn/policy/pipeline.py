@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcgnn.comm.mailbox import STALE
+from hpcgnn.exchange.mailbox import STALE
 from hpcgnn.policy.base import StalenessPolicy
 from hpcgnn.policy.channel import Channel
 from hpcgnn.policy.config import STALENESS_POLICIES

@@ -24,13 +24,13 @@ from typing import Any
 
 import msgspec
 
-from hpcgnn.comm.mailbox import REUSED, SKIPPED, STALE
+from hpcgnn.base.typed import Count, MessageBits
+from hpcgnn.exchange.mailbox import REUSED, SKIPPED, STALE
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
 from hpcgnn.policy.problem import CHOICES
 from hpcgnn.policy.settings import AgeSettings, BypassSettings, DriftBitsSettings, DriftSettings
-from hpcgnn.typed import Count, MessageBits
 
 
 def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:

@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn import typed
-from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm import Messages, World
-from hpcgnn.comm.mailbox import FRESH, Keeping
-from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.base import typed
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import FRESH, Keeping
+from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import FIXED, PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
+from hpcgnn.world import World
 
 
 class Policies:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
 from hpcgnn.policy.problem import (
     CHOICES,
     Assignment,
@@ -28,6 +27,7 @@ from hpcgnn.policy.problem import (
     own_loads,
     quantization_variance,
 )
+from hpcgnn.world import World
 
 _ROUNDS = 400
 _GOOD_GAP = 0.005

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.world import World
 
 CHOICES = (2, 4, 8)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.registry import Known
-from hpcgnn.settings import setting
+from hpcgnn.base.registry import Known
+from hpcgnn.base.settings import setting
 
 FIXED, OFF = "fixed", "off"
 SMOOTHINGS = ("none", "features", "gradients", "both")

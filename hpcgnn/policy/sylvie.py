@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpcgnn.comm import World
-from hpcgnn.comm.mailbox import FRESH, STALE
-from hpcgnn.comm.row_bits import RowBits
+from hpcgnn.base.typed import Finite, MessageBits
+from hpcgnn.exchange.mailbox import FRESH, STALE
+from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.config import (
@@ -26,7 +26,7 @@ from hpcgnn.policy.config import (
     PolicyConfig,
 )
 from hpcgnn.policy.settings import DescentSettings
-from hpcgnn.typed import Finite, MessageBits
+from hpcgnn.world import World
 
 CHOICES = (1, 2, 4, 8)
 

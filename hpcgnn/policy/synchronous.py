@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcgnn.comm.mailbox import FRESH
+from hpcgnn.exchange.mailbox import FRESH
 from hpcgnn.policy.base import StalenessPolicy
 from hpcgnn.policy.channel import Channel
 from hpcgnn.policy.config import OFF, STALENESS_POLICIES

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.nn.trainable import Trainable
+from hpcgnn.train.trainable import Trainable
 
 # The options of a parameter group of torch, so each optimiser can load the state of the other.
 _OPTIONS = {

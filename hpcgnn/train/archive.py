@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import torch
 import xxhash
 
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.host import index_array
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
 
 DIGEST = "digest"  # the key beside the values; older files have checksums only
 _PIECE = 1 << 24  # bytes

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import torch
 
-from hpcgnn import typed, whole_file
-from hpcgnn.comm import World, raise_on_all_ranks
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Count, Finite
 from hpcgnn.data import h5
 from hpcgnn.data.digests import differences
 from hpcgnn.data.signatures import HDF5, begins_with
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn.config import describe, described
 from hpcgnn.train import archive
-from hpcgnn.typed import Count, Finite
+from hpcgnn.world import World, raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hpcgnn.base.settings import Checked, setting
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.settings import Checked, setting
 from hpcgnn.train.schedule import ScheduleConfig
 from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.settings import check_value
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.settings import check_value
 from hpcgnn.train.run_config import as_typed, settings_by_name
 
 

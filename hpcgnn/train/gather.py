@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.arguments import check_tensors, check_type
-from hpcgnn.comm import World, raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError, WrongTypeError, WrongValueError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import index_array
+from hpcgnn.base.arguments import check_tensors, check_type
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
+from hpcgnn.base.host import index_array
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world import World, raise_on_all_ranks
 
 _WINDOW_BYTES = 64 << 20
 

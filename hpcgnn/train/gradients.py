@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from hpcgnn.arguments import check_type, check_world
-from hpcgnn.comm import Buffer, World
+from hpcgnn.base.arguments import check_type, check_world
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.world import Buffer, World
 
 
 class GradientBucket:
@@ -142,7 +142,7 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
     check_type("model", model, torch.nn.Module)
     check_world(world)
     if world is None:
-        from hpcgnn.nn.pyg.distribution import distribution_of
+        from hpcgnn.pyg.distribution import distribution_of
 
         world = distribution_of(model).graph.world
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import index_array
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.label_embedding import label_matrix
 from hpcgnn.train.task_config import LabelPropagationConfig

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.arguments import check_type
-from hpcgnn.comm import Messages, raise_on_all_ranks
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import index_array
+from hpcgnn.base.arguments import check_type
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.halo import edge_ids, edge_matrix
 from hpcgnn.train.task_config import LinkConfig
+from hpcgnn.world import raise_on_all_ranks
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))

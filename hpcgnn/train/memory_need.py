@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from hpcgnn.comm import raise_on_all_ranks
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
+from hpcgnn.world import raise_on_all_ranks
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose

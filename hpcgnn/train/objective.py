@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.comm import World
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.graph_file import MULTI_LABEL
-from hpcgnn.host import host_values, index_array
+from hpcgnn.world import World
 
 
 def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.train.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -12,22 +12,21 @@ import h5py
 import numpy as np
 import torch
 
-from hpcgnn import shared_file
-from hpcgnn.comm import World, raise_on_all_ranks
-from hpcgnn.data import h5
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values, index_array
+from hpcgnn.data import h5, shared_file
 from hpcgnn.data.digests import ALL, differences
 from hpcgnn.data.schema import Rule
-from hpcgnn.data.sources.lines import open_text
 from hpcgnn.data.stored import ByteSource, StoredArray, look
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import host_values, index_array
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
+from hpcgnn.sources.lines import open_text
 from hpcgnn.train.checkpoint import check_weights
 from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.tasks import with_dtype
+from hpcgnn.world import World, raise_on_all_ranks
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
 _PER_NODE, _PER_PAIR = ("scores", "embeddings"), "pair_scores"

@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from hpcgnn.comm import BYTES, PHASES, Buffer, World
-from hpcgnn.comm.traffic import Traffic
-from hpcgnn.graph import LocalGraph
-from hpcgnn.memory import peak_memory_bytes
-from hpcgnn.typed import Count, Finite
+from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.typed import Count, Finite
+from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world import Buffer, World
 
 MOST_BLOCKS = 64
 _KEPT_EPOCHS = 1000  # means are over the last 1,000 epochs

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import World, raise_on_all_ranks, same_everywhere
-from hpcgnn.comm.kept_state import RowCounts, check_kept, shape_of
-from hpcgnn.nn.trainable import Trainable
+from hpcgnn.exchange.kept_state import RowCounts, check_kept, shape_of
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint
+from hpcgnn.train.trainable import Trainable
+from hpcgnn.world import World, raise_on_all_ranks, same_everywhere
 
 _LOG = logging.getLogger("hpcgnn")
 _FORMAT = 2

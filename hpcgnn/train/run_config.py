@@ -7,16 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm.device_names import HOST, check_device
-from hpcgnn.comm.message_config import MessageConfig
-from hpcgnn.errors import WrongTypeError, WrongValueError
-from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config
-from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
-from hpcgnn.node_order.methods import METHODS
-from hpcgnn.plan import STRATEGIES
-from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
-from hpcgnn.settings import (
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import WrongTypeError, WrongValueError
+from hpcgnn.base.settings import (
     MOST_SEED,
     About,
     Checked,
@@ -29,9 +22,16 @@ from hpcgnn.settings import (
     setting,
     settings_of,
 )
+from hpcgnn.exchange.message_config import MessageConfig
+from hpcgnn.graph.node_order.methods import METHODS
+from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config
+from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
+from hpcgnn.plan import STRATEGIES
+from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.schedule import ScheduleConfig
 from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig
+from hpcgnn.world.device_names import HOST, check_device
 
 NODE, LINK = "node", "link"
 
@@ -49,7 +49,7 @@ class RunConfig(Checked):
         model: settings of the model (``hpcgnn.ModelConfig``), or the known facts about a distributed PyG model.
         links: the split of links and their negatives (``hpcgnn.LinkConfig``), for the task ``link``.
         train: settings of training (``hpcgnn.TrainConfig``), including the schedule, label propagation and the policies.
-        messages: bit-widths and coding of boundary messages (``hpcgnn.comm.MessageConfig``).
+        messages: bit-widths and coding of boundary messages (``hpcgnn.exchange.MessageConfig``).
         seed: of weights, dropout, rounding, propagated labels and negative sampling.
         strategy: ``pre``, ``post`` or ``hybrid``.
         node_order: order in which each rank stores its nodes.

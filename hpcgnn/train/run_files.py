@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.file_names import CONFIG, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_config import as_written, settings_by_name

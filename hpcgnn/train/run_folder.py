@@ -10,16 +10,16 @@ from typing import Any, Literal
 import msgspec
 import tomli_w
 
-from hpcgnn import typed, whole_file
-from hpcgnn.comm import BYTES, PHASES
-from hpcgnn.comm.passes import ExchangeName
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Count, Finite, MessageBits
+from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.exchange.passes import ExchangeName
 from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
 from hpcgnn.train.file_names import CONFIG, DECISIONS, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_lock import RunLock
-from hpcgnn.typed import Count, Finite, MessageBits
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
 _SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]

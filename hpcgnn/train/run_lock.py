@@ -12,8 +12,8 @@ import weakref
 from pathlib import Path
 from typing import IO
 
-from hpcgnn.errors import HpcgnnError, printable
-from hpcgnn.file_lock import lock
+from hpcgnn.base.errors import HpcgnnError, printable
+from hpcgnn.base.file_lock import lock
 
 NAME = ".lock"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job

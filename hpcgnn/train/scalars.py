@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import BYTES
+from hpcgnn.exchange import BYTES
 from hpcgnn.train.rank_report import BREAKDOWN
 
 METRICS = ("train_metric", "val_metric", "test_metric")

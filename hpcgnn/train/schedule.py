@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcgnn.settings import Checked, setting
+from hpcgnn.base.settings import Checked, setting
 
 SCHEDULES = ("constant", "cosine", "step", "plateau")
 _OF_DECAYS: dict[str, Any] = {

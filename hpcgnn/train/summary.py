@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import BYTES, PHASES, World
-from hpcgnn.footprint import private_memory_bytes
-from hpcgnn.graph import LocalGraph
-from hpcgnn.memory import peak_memory_bytes
-from hpcgnn.node_order import METHODS
+from hpcgnn.base.footprint import private_memory_bytes
+from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.version import __version__
+from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_order import METHODS
 from hpcgnn.train.schedule import Best
-from hpcgnn.version import __version__
+from hpcgnn.world import World
 
 
 def versions(world: World) -> dict[str, str]:

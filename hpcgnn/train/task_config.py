@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcgnn.errors import WrongValueError
-from hpcgnn.settings import MOST_SEED, Checked, setting
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.settings import MOST_SEED, Checked, setting
 
 METRICS = ("accuracy", "micro-f1", "roc-auc")
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")

@@ -8,21 +8,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.comm import raise_on_all_ranks
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.host import host_values
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.trainable import Trainable
 from hpcgnn.train import objective
 from hpcgnn.train.label_propagation import LabelInputs, check_labels
 from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
 from hpcgnn.train.task_config import LabelPropagationConfig
+from hpcgnn.train.trainable import Trainable
+from hpcgnn.world import raise_on_all_ranks
 
 
 class Task(Protocol):

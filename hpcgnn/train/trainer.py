@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.arguments import check_callable, check_type
-from hpcgnn.comm import PHASES, raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.footprint import seconds_since_start
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.arguments import check_callable, check_type
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.footprint import seconds_since_start
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import PHASES
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.nn.compute import hardware, resumed_compute
 from hpcgnn.nn.compute_config import INTEGERS, Int8Config
-from hpcgnn.nn.trainable import as_trainable
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
-from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint, outcome
 from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.config import TrainConfig
@@ -39,6 +38,8 @@ from hpcgnn.train.schedule import Best, learning_rate_factor
 from hpcgnn.train.summary import summarise
 from hpcgnn.train.task_config import LinkConfig
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
+from hpcgnn.train.trainable import as_trainable
+from hpcgnn.world import raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")
 _WIRE = PHASES.index("wire_seconds")

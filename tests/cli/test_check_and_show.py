@@ -13,9 +13,9 @@ from command_line import refusal, said, told
 from rank_pool import ROOT
 
 from hpcgnn.data import plan_store
-from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.sealing import seal
+from hpcgnn.sources.convert import ConvertOptions, convert
 
 DATA = ROOT / "tests" / "data"
 

@@ -18,7 +18,7 @@ from hpcgnn.kernels.native import library
 RUN_ALL_KERNELS = """
 import json, torch
 from hpcgnn import kernels
-from hpcgnn.comm.threads import openmp_runtimes
+from hpcgnn.world.threads import openmp_runtimes
 csr = kernels.Csr(torch.tensor([0, 2]), torch.tensor([0, 1]), 2)
 for backend in ("native", "jit", "reference"):
     kernels.spmm(csr, torch.ones(2, 3), backend=backend)

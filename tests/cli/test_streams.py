@@ -74,7 +74,7 @@ def test_an_error_that_nobody_can_read_has_its_exit_code(shell: str) -> None:
 
 ENDLESS = """
 import threading
-from hpcgnn.comm import blocking
+from hpcgnn.world import blocking
 with blocking.limited(0.1, blocking.StalledError("it hangs", grace_seconds=0.1), 0, "nothing"):
     threading.Event().wait(60)
 """

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import MASKS, GraphFile
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.sources.convert import ConvertOptions, convert
 
 
 def read(path):

@@ -16,11 +16,11 @@ from rank_pool import ThreadPool
 from ranks import border
 from small_graphs import flip
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, plan_store
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.sealing import seal
-from hpcgnn.errors import HpcgnnError
 
 HERE = Path(__file__).parent
 NODES, PARTS = 60, 2

@@ -13,10 +13,10 @@ from helpers import check_refused, check_same, converted, notes_of, read, weight
 
 import hpcgnn
 from hpcgnn import HpcgnnError
-from hpcgnn.data.convert import convert
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.data.sources import open_source
-from hpcgnn.data.sources.dgl_file import reading_dgl
+from hpcgnn.sources import open_source
+from hpcgnn.sources.convert import convert
+from hpcgnn.sources.dgl_file import reading_dgl
 
 HERE = Path(__file__).parent
 LAYOUTS = ("coo", "csr", "csc", "several", "int32")

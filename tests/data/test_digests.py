@@ -15,16 +15,16 @@ import scipy.sparse as sp
 import small_graphs
 from small_graphs import Arrays
 
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import digest_sums, plan_store, sealing, whole_check
-from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.data.digests import ATTRIBUTES, differences
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile, reader_of
 from hpcgnn.data.sealing import seal
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
+from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
 GRAPH = small_graphs.random_multigraph(weighted=True)

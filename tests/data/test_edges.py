@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from requires import require_module
 
 from hpcgnn import HpcgnnError
-from hpcgnn.data.edges import MAX_NODES, EdgeOptions, _pack, _Spill, sort_edges
+from hpcgnn.sources.edges import MAX_NODES, EdgeOptions, _pack, _Spill, sort_edges
 
 
 def chunked(src, dst, weight, size):

@@ -9,13 +9,13 @@ import h5py
 import pytest
 import torch
 
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import whole_check
 from hpcgnn.data.graph_file import GRAPH_VERSION, GraphFile
 from hpcgnn.data.parts_file import PARTS_VERSION, PartsFile, reader_of
 from hpcgnn.data.stored_plan import PLAN_VERSION
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.train import archive, checkpoint, predict, rank_state
+from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
 # The present versions. If you raise one, add a file of the new version, written by its command, and keep the old ones.

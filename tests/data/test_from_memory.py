@@ -18,8 +18,8 @@ from small_graphs import flip
 
 import hpcgnn
 from hpcgnn import HpcgnnError
-from hpcgnn.data.convert import convert
 from hpcgnn.data.graph_file import MASKS
+from hpcgnn.sources.convert import convert
 
 NOTHING = dict.fromkeys(MASKS)
 

@@ -11,13 +11,13 @@ import pytest
 from helpers import check_refused
 
 import hpcgnn
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
+from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
 NODES, COLUMNS, PARTS = 3000, 96, 3

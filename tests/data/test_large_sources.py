@@ -12,8 +12,8 @@ from bv_writer import Writer, delta, gamma, unary, zeta
 from helpers import check_refused, converted, notes_of, pairs, weighted
 from requires import require_module
 
-from hpcgnn.data.sources import open_source, webgraph
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.sources import open_source, webgraph
 
 NODES = 300
 

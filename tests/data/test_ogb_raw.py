@@ -15,9 +15,9 @@ import pytest
 import torch
 from helpers import RunsCode, check_refused, check_same, converted, pairs
 
-from hpcgnn.data import convert as convert_module
-from hpcgnn.data.sources import open_source, slabs
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.sources import convert as convert_module
+from hpcgnn.sources import open_source, slabs
 
 NODES, EDGES, COLUMNS, CLASSES = 500, 3000, 16, 5
 OWN = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}

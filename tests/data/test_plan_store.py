@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import small_graphs
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
 from hpcgnn.data import plan_assembly, plan_pieces, plan_store, whole_check
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.plan import plan_receiver

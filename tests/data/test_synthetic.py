@@ -6,7 +6,7 @@ from helpers import check_refused, converted
 from sklearn.linear_model import RidgeClassifier
 
 from hpcgnn.data.random_kernels import key_for, normal_rows
-from hpcgnn.data.sources import open_source
+from hpcgnn.sources import open_source
 
 GOLDEN_EDGES = [[221, 52, 99, 127], [148, 52, 254, 199]]
 GOLDEN_ROW = [3216166045, 3202936532, 3216820454]

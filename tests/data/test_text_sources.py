@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from helpers import check_refused, converted, notes_of, pairs, weighted
 
 from hpcgnn.data.signatures import OTHER_COMPRESSED
-from hpcgnn.data.sources import lines
-from hpcgnn.data.sources.metis import MetisSource
+from hpcgnn.sources import lines
+from hpcgnn.sources.metis import MetisSource
 
 
 @pytest.fixture

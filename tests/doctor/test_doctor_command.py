@@ -16,12 +16,12 @@ import command_line
 import pytest
 from rank_pool import ThreadPool
 
-from hpcgnn.comm.thread_world import ThreadWorld, one_rank
+from hpcgnn.base.errors import HpcgnnError, StalledError
 from hpcgnn.doctor import cores, examine, folders, installation, launching, links, software
 from hpcgnn.doctor.finding import BROKEN, OK, WORTH_CHANGING, Finding, Report, some_ranks
 from hpcgnn.doctor.job import Check, Fact, Job, by_rank
-from hpcgnn.errors import HpcgnnError, StalledError
 from hpcgnn.launch import mpiexec
+from hpcgnn.world.thread_world import ThreadWorld, one_rank
 
 DOCTOR = ["-m", "hpcgnn", "doctor"]
 OPEN_MPI, HYDRA = "mpiexec (OpenRTE) 4.1.4\n", "HYDRA build details:\n    Version:   4.2.3\n"

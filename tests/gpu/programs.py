@@ -17,12 +17,13 @@ from standin import standin, waits
 
 import hpcgnn
 from hpcgnn import kernels
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.comm.transport import DeviceTransport
 from hpcgnn.devices import CPU, Device, device_of
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.nn import make_aggregator
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.transport import DeviceTransport
 
 EPOCHS = 5
 WIDTH = 24

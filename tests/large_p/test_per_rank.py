@@ -17,15 +17,15 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Messages
-from hpcgnn.comm.placement import RANKS_PER_NODE
-from hpcgnn.comm.thread_world import Meeting, ThreadWorld, on_threads
+from hpcgnn.base.footprint import private_memory_bytes, seconds_since_start
 from hpcgnn.data import plan_pieces, plan_store
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.footprint import private_memory_bytes, seconds_since_start
+from hpcgnn.exchange import Messages
 from hpcgnn.kernels import resolve
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.train.run_config import RunConfig
+from hpcgnn.world.placement import RANKS_PER_NODE
+from hpcgnn.world.thread_world import Meeting, ThreadWorld, on_threads
 
 RANKS = (4, 12, 36)
 NODES = 8  # nodes of a rank, each with an edge from the part before and the part after its own

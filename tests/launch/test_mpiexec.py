@@ -14,7 +14,7 @@ from rank_pool import ranks_of
 from requires import require
 from virtual_clusters import wait_until
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.launch import mpiexec
 from hpcgnn.launch.mpiexec import Placing
 

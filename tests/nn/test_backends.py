@@ -9,11 +9,11 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.kernels import backend
 from hpcgnn.nn.config import MODELS
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.task_config import LabelPropagationConfig
+from hpcgnn.world.thread_world import one_rank
 
 SMALL = {
     "layers": 2,

@@ -15,12 +15,12 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads, one_rank
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.nn.halo import edge_matrix
-from hpcgnn.nn.pyg.distribution import distribution_of, on_ranks
-from hpcgnn.nn.pyg.rows import EDGES, ENDS, NODES
-from hpcgnn.nn.pyg.tiny_graph import RANKS, Call, Rows, TinyGraph
+from hpcgnn.pyg.distribution import distribution_of, on_ranks
+from hpcgnn.pyg.rows import EDGES, ENDS, NODES
+from hpcgnn.pyg.tiny_graph import RANKS, Call, Rows, TinyGraph
+from hpcgnn.world.thread_world import ThreadWorld, on_threads, one_rank
 
 PASSES = 4
 

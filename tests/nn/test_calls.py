@@ -22,12 +22,12 @@ from torch_geometric import EdgeIndex
 from torch_geometric.utils import add_self_loops, coalesce, degree, to_undirected
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import MessageConfig
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels.rows import cluster
-from hpcgnn.nn.pyg.distribution import distribution_of
+from hpcgnn.pyg.distribution import distribution_of
+from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 RANKS, WIDTH, ALLOWED = 3, 9, "nothing was refused"
 ARRAYS = small_graphs.random_multigraph(seed=5, weighted=True)

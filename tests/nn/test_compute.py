@@ -16,9 +16,7 @@ import torch
 from rank_pool import ThreadPool
 from ranks import computes
 
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.data.convert import convert
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import dense
 from hpcgnn.nn import bfloat16, compute, timed
 from hpcgnn.nn.bfloat16 import Bfloat16
@@ -26,6 +24,8 @@ from hpcgnn.nn.compute import Rounded, check_compute
 from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
 from hpcgnn.nn.linear import LateWeight, matmul
 from hpcgnn.partition import PartitionOptions, partition
+from hpcgnn.sources.convert import convert
+from hpcgnn.world.thread_world import one_rank
 
 # Rounding to 8 bits of mantissa has at most this relative error.
 HALF_STEP = 2.0**-8

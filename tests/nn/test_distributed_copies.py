@@ -18,10 +18,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import hpcgnn
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads, one_rank
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
-from hpcgnn.nn.pyg.distribution import distribution_of, is_distributed, plain_copy
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.pyg.distribution import distribution_of, is_distributed, plain_copy
+from hpcgnn.world.thread_world import ThreadWorld, on_threads, one_rank
 
 RANKS, WIDTH, CLASSES = 3, 9, 4
 ARRAYS = small_graphs.random_multigraph(seed=3)

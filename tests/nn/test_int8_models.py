@@ -15,9 +15,8 @@ from rank_pool import ThreadPool
 from ranks import int8 as programs
 from ranks.int8 import ALWAYS, CONFIGS, FLOAT32, LAST_LAYERS, How, Trained
 
-from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.codecs import packed
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.codecs import packed
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
@@ -26,6 +25,7 @@ from hpcgnn.nn.compute_config import NEAREST, Int8Config
 from hpcgnn.nn.config import MODELS
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
+from hpcgnn.world.thread_world import one_rank
 
 NODES, EDGES = 200, 2000
 LOSSES = 0.05  # largest difference from float32's losses, relative to them; gin's sums over hubs have the largest

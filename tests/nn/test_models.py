@@ -13,9 +13,9 @@ from rank_pool import ThreadPool
 from ranks import distributed, models
 from requires import EVERYTHING
 
-from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.nn.config import MODELS
 from hpcgnn.nn.self_loops import with_self_loops
+from hpcgnn.world.thread_world import one_rank
 
 RANKS = (1, 2, 3)
 TOLERANCE = 1e-10

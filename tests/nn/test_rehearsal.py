@@ -12,11 +12,11 @@ import torch_geometric.nn as pyg
 import torch_geometric.utils as utils
 from torch import nn
 
-from hpcgnn.comm import Exchange
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphMeta
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.nn.pyg.rehearsal import rehearse
-from hpcgnn.nn.pyg.tiny_graph import expected_call
+from hpcgnn.exchange import Exchange
+from hpcgnn.pyg.rehearsal import rehearse
+from hpcgnn.pyg.tiny_graph import expected_call
 
 GRAPH = SimpleNamespace(
     meta=GraphMeta(num_nodes=5, num_edges=4, num_features=6), edge_weight=None, world=SimpleNamespace(rank=0)

@@ -10,8 +10,9 @@ import torch
 from ranks import step_calls
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
 
 MOST_CALLS, MOST_FILES = 80, 15  # between the features of a layer and the wire, and back
 

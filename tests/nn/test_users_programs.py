@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hpcgnn
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 RANKS, WIDTH, CLASSES = 3, 9, 4
 ARRAYS = small_graphs.random_multigraph(seed=3, weighted=True)

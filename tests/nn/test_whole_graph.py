@@ -15,9 +15,9 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import hpcgnn
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 RANKS, WIDTH = 3, 9
 ARRAYS = small_graphs.random_multigraph(seed=4)

@@ -12,11 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 import small_graphs
 
-from hpcgnn.comm import whole_job
 from hpcgnn.data.graph_file import MASKS, GraphFile
 from hpcgnn.partition import PartitionOptions, PartitionReport, partition
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Slab
+from hpcgnn.world import whole_job
 
 
 class Graph(small_graphs.Arrays):

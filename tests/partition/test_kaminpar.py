@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partition_graphs import Graph, check_same_graph, made, random_graph, with_balance
 from requires import require
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition import (
     PartitionOptions,
     hierarchy_file,

@@ -23,11 +23,9 @@ from partition_graphs import (
 from rank_pool import ThreadPool
 from requires import require
 
-from hpcgnn.comm import whole_job
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import (
     PartitionOptions,
     kaminpar,
@@ -41,6 +39,8 @@ from hpcgnn.partition import (
 )
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Slab, symmetric_neighbours
+from hpcgnn.world import whole_job
+from hpcgnn.world.thread_world import one_rank
 
 METHODS = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch", "fennel", "ldg", "block", "random")
 

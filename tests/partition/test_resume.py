@@ -19,10 +19,10 @@ from rank_pool import ThreadPool
 from ranks import partitions
 from requires import require
 
-from hpcgnn.comm import whole_job
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_pieces, plan_worker
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, slabs, work
+from hpcgnn.world import whole_job
 
 OPTIONS = {"num_parts": 5, "method": "ldg", "jobs": 1}
 MOMENTS = {
@@ -33,7 +33,7 @@ MOMENTS = {
     "before the checksums": ("hpcgnn.partition.partitioner._seal", 1),
     "while parts are planned": ("hpcgnn.data.plan_pieces.make", 4),
     "while the plan is added": ("hpcgnn.data.plan_assembly._write_senders", 1),
-    "before the name": ("hpcgnn.whole_file.put", 1),
+    "before the name": ("hpcgnn.base.whole_file.put", 1),
 }
 
 FOLDER = r"\.parts\.h5\.work"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matchings import rows_by_matching
 from partition_graphs import from_npz, in_edges, made, parts_of_nodes, random_graph
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition import rows, rows_loops
 from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows
 from hpcgnn.partition.rows_cover import minimum_cover, roles_of

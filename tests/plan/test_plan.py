@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matchings import rows_by_matching
 
-from hpcgnn.comm.layout import make_layout
+from hpcgnn.exchange.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
 from hpcgnn.plan.build import csr_matrix
 from hpcgnn.plan.cover import sources_in_cover

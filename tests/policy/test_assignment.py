@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads
 from hpcgnn.policy import exact as exact_module
 from hpcgnn.policy.assignment import assign
 from hpcgnn.policy.exact import _solve, exact
 from hpcgnn.policy.prices import by_prices
 from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Problem, Scales, scales
+from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 Program = Callable[[ThreadWorld, Problem], Any]
 

@@ -12,11 +12,11 @@ from rank_pool import ThreadPool
 from ranks.node_aware import weights_error
 
 import hpcgnn
-from hpcgnn.comm import World
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.sylvie import row_classes
+from hpcgnn.world import World
 
 GRAPH = small_graphs.random_multigraph()
 IN_DEGREE = np.bincount(GRAPH.edge_index[1], minlength=GRAPH.num_nodes)

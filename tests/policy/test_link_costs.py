@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.link_costs import LinkCosts, classes_of, fit, measure_links, rings
+from hpcgnn.world.thread_world import on_threads
 
 
 def samples(rank: int, theta: float, gamma: float, *, kind: int = 1, noise: float = 0.0) -> np.ndarray:

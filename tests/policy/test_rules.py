@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import exchanges
 
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.base import Setup
 from hpcgnn.policy.channel import Channel, Observation
@@ -21,6 +19,8 @@ from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
 from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
 from hpcgnn.policy.uniform import UniformBits
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 
 def seen(loss: float, seconds: float = 1.0) -> Observation:

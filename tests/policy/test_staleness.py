@@ -12,7 +12,7 @@ from rank_pool import ThreadPool
 from ranks.staleness import EPOCHS, FEATURES, LR, MODELS, POLICIES, STRATEGIES, train
 from requires import EVERYTHING
 
-from hpcgnn.comm import Messages
+from hpcgnn.exchange import Messages
 
 CASES = [
     (model, strategy, policy)

@@ -10,10 +10,10 @@ import small_graphs
 from rank_pool import ThreadPool
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.policy import adaqp
 from hpcgnn.policy.link_costs import LinkCosts
-from hpcgnn.stop import StopRequest
+from hpcgnn.world import World
 
 COSTS = LinkCosts({"node": 1e-9}, {"node": 1e-6})
 

@@ -16,7 +16,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from rank_pool import ROOT
 
-from hpcgnn import version
+from hpcgnn.base import version
 from hpcgnn.launch import job_scripts
 
 PACKAGING = ROOT / "packaging"

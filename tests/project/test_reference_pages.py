@@ -101,7 +101,7 @@ def test_native_code_reads_no_variable() -> None:
 PYTHON = text_of(ROOT / "docs" / "reference" / "python.md")
 SHOWN = re.findall(r"^::: ([\w.]+)$", PYTHON, re.MULTILINE)
 # Nothing is collective there, as the page says of the rest.
-ON_ONE_RANK = ("hpcgnn.kernels.", "hpcgnn.comm.thread_world.")
+ON_ONE_RANK = ("hpcgnn.kernels.", "hpcgnn.world.thread_world.")
 
 
 def found(name: str) -> Any:
@@ -122,7 +122,7 @@ def lacks(name: str) -> Iterator[str]:
     function = found(name)
     text = inspect.getdoc(function) or ""
     arguments = [each for each in inspect.signature(function).parameters if each != "self"]
-    if len(arguments) > 0 and not name.startswith("hpcgnn.comm.thread_world."):
+    if len(arguments) > 0 and not name.startswith("hpcgnn.world.thread_world."):
         listed = re.findall(r"^    (\w+): ", text.partition("\nArgs:\n")[2].partition("\n\n")[0], re.MULTILINE)
         if "\nRaises:\n" not in text:
             yield "the errors"

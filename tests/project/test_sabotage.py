@@ -15,17 +15,17 @@ from rank_pool import ROOT
 LIST = """
 [[fault]]
 about = "The lower bound of a number is described as an exclusive one."
-file = "hpcgnn/typed.py"
+file = "hpcgnn/base/typed.py"
 old = '">=": "of at least"'
 new = '">=": "above"'
-test = "tests/test_typed.py::test_a_problem_names_the_field"
+test = "tests/base/test_typed.py::test_a_problem_names_the_field"
 
 [[fault]]
 about = "A comment is shorter."
-file = "hpcgnn/typed.py"
+file = "hpcgnn/base/typed.py"
 old = "# A NaN is never within bounds, so these are finite, too."
 new = "# A NaN is never within bounds."
-test = "tests/test_typed.py::test_a_problem_names_the_field"
+test = "tests/base/test_typed.py::test_a_problem_names_the_field"
 """
 
 
@@ -44,8 +44,8 @@ def test_an_entry_that_no_longer_fits_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(sabotage.click.UsageError) as refused:
         sabotage.faults([path])
-    assert "exclusive one. its text occurs 0 times in hpcgnn/typed.py" in str(refused.value)
-    assert str(refused.value).count("there is no test tests/test_typed.py::test_no_problem") == 2
+    assert "exclusive one. its text occurs 0 times in hpcgnn/base/typed.py" in str(refused.value)
+    assert str(refused.value).count("there is no test tests/base/test_typed.py::test_no_problem") == 2
 
 
 @pytest.mark.slow
@@ -56,4 +56,4 @@ def test_a_fault_that_no_test_sees_is_reported(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 of 2 faults caught" in done.stdout
-    assert "not caught (passed): hpcgnn/typed.py: A comment is shorter." in done.stdout
+    assert "not caught (passed): hpcgnn/base/typed.py: A comment is shorter." in done.stdout

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world import World
 
 
 def refused(

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.lab.virtual.network import HEADER_BYTES_PER_PACKET
+from hpcgnn.world import MpiWorld, World
 
 SETTINGS = {str(bits): MessageConfig(bits) for bits in (32, 2)} | {"2 delta": MessageConfig(2, "delta")}
 INTERFACE = Path("/sys/class/net/eth0/statistics")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.main import main
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.nn import compute
 from hpcgnn.nn.bfloat16 import Bfloat16
 from hpcgnn.nn.compute import _on_all, choose_compute, resumed_compute
 from hpcgnn.nn.compute_config import AUTO, BF16, FLOAT32
+from hpcgnn.world import World
 
 
 def choose(world: World, asked: str, dtype: torch.dtype = torch.float32) -> str:

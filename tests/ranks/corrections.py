@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Messages, World
-from hpcgnn.comm.mailbox import STALE, Keeping
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import STALE, Keeping
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.halo import make_halo
+from hpcgnn.world import World
 
 WIDTH = 3
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.graph import LocalGraph, load
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.nn import ModelConfig, build_model
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.trainer import Trainer
+from hpcgnn.world import World
 
 _COSTS = LinkCosts(dict.fromkeys(("node", "network"), 1e-8), dict.fromkeys(("node", "network"), 1e-5))
 

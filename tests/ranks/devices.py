@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hpcgnn.comm import World
+from hpcgnn.world import World
 
 
 def know_standin(world: World) -> None:

@@ -14,8 +14,9 @@ import torch_geometric.nn as pyg
 from ranks import equivalence
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, World
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import MessageConfig
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world import World
 
 EPOCHS, LR = 8, 0.01
 

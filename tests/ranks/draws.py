@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
+from hpcgnn.world import World
 
 
 class Noise(torch.nn.Module):

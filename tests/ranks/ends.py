@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import click
 import numpy as np
 
-from hpcgnn import stop
+from hpcgnn.base import stop
 from hpcgnn.cli import main as command_line
-from hpcgnn.comm.mpi_world import MpiWorld
+from hpcgnn.world.mpi_world import MpiWorld
 
 
 def interrupt() -> None:

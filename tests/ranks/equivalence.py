@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Exchange, World
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import Exchange
+from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_order import METHODS
 from hpcgnn.nn import GraphModel, make_aggregator
-from hpcgnn.node_order import METHODS
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.world import World
 
 EPOCHS, LR = 20, 0.01
 # The seed of the weights. With some seeds a value is so close to ReLU's kink that float32 and float64 fall on different sides.

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Exchange, MessageConfig, Messages, World, choose_links
-from hpcgnn.comm.codecs import Codes, packed
-from hpcgnn.comm.exchange import Step
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import Exchange, MessageConfig, Messages, choose_links
+from hpcgnn.exchange.codecs import Codes, packed
+from hpcgnn.exchange.exchange import Step
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr
+from hpcgnn.world import World
 
 WIDTHS = (1, 3, 40, 256)
 BACKENDS = ("native", "jit", "reference", "triton")

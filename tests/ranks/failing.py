@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from hpcgnn.comm import World
+from hpcgnn.world import World
 
 
 def one_is_wrong(world: World, wrong: int) -> None:

@@ -10,10 +10,10 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.graph import LocalGraph
-from hpcgnn.node_order import NodeOrder
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_order import NodeOrder
 from hpcgnn.train.gather import to_first
+from hpcgnn.world import World
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli.main import cli
-from hpcgnn.stop import StopRequest
 
 RUNS = Path(__file__).parents[1] / "golden" / "runs.toml"
 

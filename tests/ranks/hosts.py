@@ -29,7 +29,7 @@ found = {
     "messages": sum(name.startswith("vader_segment") for name in os.listdir("/dev/shm")),  # through the host's memory
 }
 if "--world" in sys.argv:
-    from hpcgnn.comm.mpi_world import MpiWorld
+    from hpcgnn.world.mpi_world import MpiWorld
 
     nodes = MpiWorld().hosts()
     found["node"] = np.flatnonzero(nodes == nodes[comm.rank]).tolist()

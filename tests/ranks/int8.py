@@ -11,9 +11,10 @@ import torch
 from ranks import models, staleness
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import int8_autograd
 from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
@@ -21,7 +22,7 @@ from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.stop import StopRequest
+from hpcgnn.world import World
 
 ALWAYS, FLOAT32 = "int8-always", "float32"
 WIDTH = 24  # columns of rows that travel

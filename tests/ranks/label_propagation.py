@@ -11,13 +11,13 @@ from ranks import equivalence
 from ranks.equivalence import EPOCHS, LR, PRECISIONS, Trained, everywhere
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.train import checkpoint, label_propagation, predict
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.task_config import LabelPropagationConfig
+from hpcgnn.world import World
 
 SEED = 5
 BASE = hpcgnn.ModelConfig(layers=2, dropout=0.0, label_inputs=True)

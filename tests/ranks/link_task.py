@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.train.links import Links, LinkSplit, Negatives
 from hpcgnn.train.tasks import LinkTask
+from hpcgnn.world import World
 
 CONFIG = hpcgnn.ModelConfig(model="gcn", layers=2, hidden=8, dropout=0.0, norm="layer", decoder="dot")
 LINKS = hpcgnn.LinkConfig(link_split=(0.15, 0.2), negatives=3, negative_pool=25)

@@ -11,8 +11,9 @@ import torch
 from standin import standin
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.train.memory_need import needed_bytes
+from hpcgnn.world import World
 
 
 @dataclass

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from hpcgnn.comm import World
 from hpcgnn.train import objective
+from hpcgnn.world import World
 
 
 def mine(world: World, array: np.ndarray) -> torch.Tensor:

@@ -11,11 +11,11 @@ import torch
 from ranks import equivalence
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.config import MODELS
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.objective import loss_sum
+from hpcgnn.world import World
 
 SMALL = {"layers": 3, "hidden": 12, "heads": 4, "dropout": 0.0, "norm": "layer", "hops": 3}
 

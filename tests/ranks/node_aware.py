@@ -12,14 +12,15 @@ import pytest
 import torch
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, MpiWorld, World, shared_window
-from hpcgnn.comm.exchange import Step
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.comm.placement import RANKS_PER_NODE
-from hpcgnn.errors import StalledError
+from hpcgnn.base.errors import StalledError
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.exchange import Step
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.node_aggregate import NodeAggregator
+from hpcgnn.world import MpiWorld, World, shared_window
+from hpcgnn.world.placement import RANKS_PER_NODE
 
 WIDTH = 3
 

@@ -16,18 +16,19 @@ from ranks.devices import taking_device_memory
 from standin import bytes_to_host, standin, waits
 
 import hpcgnn
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli import main
-from hpcgnn.comm import Messages, World
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.comm.transport import DeviceTransport
 from hpcgnn.devices import CPU, Device
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.stop import StopRequest
 from hpcgnn.train import checkpoint
 from hpcgnn.train import predict as prediction
 from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.transport import DeviceTransport
 
 EPOCHS = 5
 SMALL = {"layers": 3, "hidden": 16, "epochs": EPOCHS, "eval_every": EPOCHS, "compute": "float32"}

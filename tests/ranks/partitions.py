@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition import PartitionOptions, partition
+from hpcgnn.world import World
 
 
 def partitioned(world: World, graph: Path, target: Path, options: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
 
 EPOCHS = 5
 

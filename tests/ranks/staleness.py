@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import hpcgnn
-from hpcgnn.comm import World
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.world import World
 
 FEATURES = "layer 1's boundary rows"
 STRATEGIES = ("hybrid", "pre", "post")

@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 import hpcgnn
-from hpcgnn.comm import MessageConfig, Messages, World
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.world import World
 
 Calls = list[tuple[str, str]]  # file and function of each
 

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 
 import hpcgnn
+from hpcgnn.base.settings import setting
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli.main import cli
-from hpcgnn.comm import Messages
-from hpcgnn.comm.mailbox import FRESH, STALE
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
@@ -31,8 +33,6 @@ from hpcgnn.policy.base import BitsPolicy, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
 from hpcgnn.policy.settings import SmoothingSettings
-from hpcgnn.settings import setting
-from hpcgnn.stop import StopRequest
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from ranks.devices import taking_device_memory
 from ranks.on_device import raised
 from standin import StandIn, standin
 
-from hpcgnn.comm import World, gpu_mpi, transport
-from hpcgnn.comm.gpu_mpi import make_transport
-from hpcgnn.comm.pending import Pending
 from hpcgnn.devices import CPU, Device
+from hpcgnn.world import World, gpu_mpi, transport
+from hpcgnn.world.gpu_mpi import make_transport
+from hpcgnn.world.pending import Pending
 
 WIDTH, LARGE = 24, 1 << 20
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 import hpcgnn
-from hpcgnn.comm import raise_on_all_ranks
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world import raise_on_all_ranks
 
 
 def fail(*_: object) -> None:

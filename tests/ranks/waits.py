@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.comm import MpiWorld, World
-from hpcgnn.comm.roll_call import ROLL_CALL
+from hpcgnn.world import MpiWorld, World
+from hpcgnn.world.roll_call import ROLL_CALL
 
 
 class _Lines(logging.Handler):

@@ -8,8 +8,8 @@ from typing import Any
 
 from rank_pool import ROOT
 
-from hpcgnn.comm import World
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world import World
 
 if str(ROOT / "tools") not in sys.path:
     sys.path.append(str(ROOT / "tools"))

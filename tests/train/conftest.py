@@ -9,8 +9,8 @@ import pytest
 import small_graphs
 from rank_pool import Completed
 
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.world.thread_world import one_rank
 
 
 @pytest.fixture(scope="module")

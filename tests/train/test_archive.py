@@ -13,7 +13,7 @@ import pytest
 import torch
 from requires import require
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train import archive
 
 CONTENT = {

@@ -15,13 +15,13 @@ import torch
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn import whole_file
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.train import checkpoint, predict
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
 
 SETTINGS = {"model": "gcn", "layers": 2, "hidden": 8, "checkpoint_every": 2}
 SETTINGS |= {"bits": "adaqp", "staleness": "pipeqs", "bypass": "late"}

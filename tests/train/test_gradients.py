@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
 
 RANKS = 3
 

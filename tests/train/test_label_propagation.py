@@ -18,7 +18,7 @@ from ranks.label_propagation import SEED
 from requires import EVERYTHING
 from trainings import losses, predicted, weights
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
 from hpcgnn.nn.layers import linear_first

@@ -12,10 +12,10 @@ import torch
 from rank_pool import ThreadPool
 from ranks import metrics
 
-from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.train import objective
 from hpcgnn.train.adam import Adam, parameter_groups
 from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+from hpcgnn.world.thread_world import one_rank
 
 # -- Adam equals torch's bit for bit -----------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from ranks import link_task
 from trainings import losses, predicted, refusal
 
 import hpcgnn
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.nn import ModelConfig
 from hpcgnn.train.predict import read_pairs
+from hpcgnn.world.thread_world import one_rank
 
 RANKS = (1, 2, 3)
 

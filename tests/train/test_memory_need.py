@@ -13,9 +13,9 @@ from ranks import memory
 from requires import EVERYTHING
 
 import hpcgnn
-from hpcgnn.comm.thread_world import ThreadWorld, on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.memory_need import check_fits, needed_bytes
+from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 NODES, GIB = 2000, 1 << 30
 NEEDS_STANDIN = pytest.mark.skipif(torch.cuda.is_available(), reason="the stand-in goes with no GPU")

@@ -17,14 +17,14 @@ from requires import require_module
 from trainings import lines
 
 import hpcgnn
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.typed import read_json
 from hpcgnn.policy.clock import Decision, Observed
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, MOST_BLOCKS, Ranks, first_ranks
 from hpcgnn.train.run_folder import Record
 from hpcgnn.train.scalars import mean_bits, scalars
 from hpcgnn.train.tensorboard import TensorBoard, writers
-from hpcgnn.typed import read_json
 
 # -- docs/reference/metrics.md has a line for every key of the files of numbers, and for no other ----------------------
 

@@ -14,13 +14,13 @@ from command_line import said, told
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads, one_rank
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.train import checkpoint
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 SETTINGS = {"model": "gcn", "layers": 2, "hidden": 8, "checkpoint_every": 2, "bits": "sylvie"}
 GRAPH = small_graphs.random_multigraph()

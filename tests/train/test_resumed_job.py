@@ -10,8 +10,8 @@ import pytest
 import small_graphs
 from trainings import lines, losses, summary, weights
 
-from hpcgnn.comm.thread_world import one_rank
 from hpcgnn.train import checkpoint
+from hpcgnn.world.thread_world import one_rank
 
 FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6"]
 GRAPH = small_graphs.even_graph(300, 1500)  # without hubs, so that there are many rows to decide about

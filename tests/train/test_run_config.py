@@ -19,13 +19,13 @@ from rank_pool import Completed
 from trainings import lines, trainer_of
 
 import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli import train_options
 from hpcgnn.cli.train import train as train_command
-from hpcgnn.comm import MessageConfig
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange import MessageConfig
 from hpcgnn.nn.config import MODELS, describe, described
 from hpcgnn.policy.config import BITS_POLICIES, FIXED
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.run_config import RunConfig, settings_by_name
 
 PRESETS = sorted((Path(hpcgnn.__file__).parent / "presets").glob("*.toml"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.run_lock import NAME
 

@@ -11,10 +11,10 @@ import torch
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.stop import StopRequest
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 2}
 

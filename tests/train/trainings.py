@@ -20,10 +20,10 @@ from rank_pool import LONGEST_SECONDS, Completed, RankPool, ranks_of
 from virtual_clusters import wait_until
 
 import hpcgnn
-from hpcgnn.comm import Messages
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import mpiexec
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.run_config import RunConfig
 
 HPCGNN = ["-m", "hpcgnn"]

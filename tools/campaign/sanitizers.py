@@ -42,7 +42,7 @@ _WITH_BOUNDS = (
     ("partition/test_fennel.py", ""),
     ("data/test_synthetic.py", ""),
     ("data/test_large_sources.py", "webgraph or bv"),
-    ("node_order/test_node_order.py", "not launches"),
+    ("graph/test_node_order.py", "not launches"),
 )
 _MPI = {
     "OMPI_MCA_mpi_param_check": "1",

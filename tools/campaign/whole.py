@@ -6,7 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train import archive
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.partition import PartitionOptions, partition
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import one_rank
 
 NODES, LINKED, EDGES, PARALLEL = 70, 64, 300, 40
 RANKS = (1, 3)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch_geometric.utils import sort_edge_index
 
 import hpcgnn
-from hpcgnn.comm import World
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
 from pyg_zoo import graph as zoo
 from pyg_zoo.specimens import Specimen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 
 
 @njit(nogil=True, cache=True)

@@ -6,8 +6,8 @@ import numba
 import numpy as np
 import torch
 
-from hpcgnn.bit_widths import QUANTIZED_BITS
-from hpcgnn.compiled import njit
+from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.compiled import njit
 from hpcgnn.kernels import buffers, packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
 from hpcgnn.kernels.packing import FRACTION_BITS, HALF, LARGEST, NAN, SMALLEST_SCALE
 

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import torch
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from hpcgnn.arguments import is_plain
-from hpcgnn.errors import WrongTypeError
+from hpcgnn.base.arguments import is_plain
+from hpcgnn.base.errors import WrongTypeError
 
 _NUMBERS: dict[str, Any] = {
     "int": ctypes.c_int,

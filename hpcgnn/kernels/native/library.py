@@ -12,7 +12,7 @@ from typing import Any
 
 import torch  # torch's OpenMP runtime must be loaded before our library looks for one, so that there is only one
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels.native.interface import Interface
 
 _HERE = Path(__file__).resolve()

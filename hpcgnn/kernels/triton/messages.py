@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from hpcgnn.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.plain import decode_words, encode_words

@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from scipy import stats
 
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.comm.timings import Timings
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.timings import Timings
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench import lines
 from hpcgnn.lab.bench.measure import Advance
 from hpcgnn.lab.bench.run import versions
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.trainer import Trainer
+from hpcgnn.world import World
 
 WARM_UP = 3
 _TRIMMED = 0.1  # share that is cut off at each end, as other work of the machine disturbs single epochs

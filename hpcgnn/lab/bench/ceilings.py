@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.kernels.native import library

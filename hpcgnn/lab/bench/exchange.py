@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.mailbox import Message
-from hpcgnn.comm.transport import DeviceTransport
-from hpcgnn.graph import LocalGraph
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.lab.bench import lines
 from hpcgnn.lab.bench.measure import Advance
 from hpcgnn.lab.bench.run import versions
 from hpcgnn.nn import Aggregator, make_aggregator
+from hpcgnn.world.transport import DeviceTransport
 
 CALLS = ("aggregate", "exchange", "both", "in_turn")
 WAYS = ("host", "staged", "direct")  # ways of messages from a rank's memory to MPI

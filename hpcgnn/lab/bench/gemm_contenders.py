@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels import dense, int8
 from hpcgnn.kernels.native import dense as native
 from hpcgnn.lab.bench.ceilings import copy_call, multiply_call

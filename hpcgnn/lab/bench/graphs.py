@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from hpcgnn.data.sources import open_source
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.partition.methods import TOLERANCE, stdout_to_stderr
 from hpcgnn.partition.native_metis import load_metis
+from hpcgnn.sources import open_source
 
 ORDERS = ("original", "metis", "random")
 _ORDER_PARTS = 64  # parts from which the METIS order is made

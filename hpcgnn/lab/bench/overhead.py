@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from hpcgnn.comm import MpiWorld, World, raise_on_all_ranks
 from hpcgnn.devices import CPU
-from hpcgnn.graph import LocalGraph, load
+from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.lab.bench import breakdown, clock, lines, pyg
 from hpcgnn.lab.bench.measure import Advance, Timing
 from hpcgnn.lab.bench.names import PygSettings
 from hpcgnn.lab.bench.run import machine, versions
 from hpcgnn.nn.config import ModelConfig
+from hpcgnn.world import MpiWorld, World, raise_on_all_ranks
 
 PYG, BITS = "PyG", (32, 2)
 _EPOCHS = 20  # of each contender in a round

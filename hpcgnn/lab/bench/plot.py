@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import whole_file
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.bench.aggregate import gathered_bytes
 from hpcgnn.lab.bench.line_up import line_up
 from hpcgnn.lab.bench.report import device_of

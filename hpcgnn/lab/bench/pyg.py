@@ -20,13 +20,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.memory import peak_memory_bytes
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench.names import PygSettings
 from hpcgnn.lab.bench.run import versions
-from hpcgnn.memory import peak_memory_bytes
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base.processor import processor
+from hpcgnn.base.version import __version__
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve
 from hpcgnn.kernels.native import library
@@ -19,8 +21,6 @@ from hpcgnn.lab.bench.aggregate import PLANS, Workload
 from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
 from hpcgnn.lab.bench.measure import Advance
 from hpcgnn.lab.bench.names import ABLATION, DIRECTIONS
-from hpcgnn.processor import processor
-from hpcgnn.version import __version__
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 _LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")

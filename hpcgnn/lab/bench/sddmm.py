@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.lab.bench import figures, graphs, lines, studies
 from hpcgnn.lab.bench.ceilings import last_level_cache_bytes

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from hpcgnn.base.memory import keep_freed_memory
 from hpcgnn.devices import Device, device_of
 from hpcgnn.lab.bench import clock
 from hpcgnn.lab.bench.names import HOST_NAME
 from hpcgnn.lab.bench.problem import Call, Counted, Result, Unfinished
 from hpcgnn.lab.bench.studies import STUDIES, Subject
-from hpcgnn.memory import keep_freed_memory
 
 # A call that is shorter than this runs once untimed before it is timed, so that its code and data are in the caches.
 _LONG_SECONDS = 0.3

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from hpcgnn.bit_widths import MESSAGE_BITS
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
-from hpcgnn.comm.message_config import COLLECTIVES, GPU_MPI
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench.names import DIRECTIONS, HOST_NAME, MODES
 from hpcgnn.lab.cli import bench_products, bench_training
 from hpcgnn.lab.cli import bench_shared as shared
@@ -164,11 +164,11 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     overlap hides, forward and backward. Start the command under mpirun or srun, with one rank for each part of PARTS, on the
     hosts of the training.
     """
-    from hpcgnn.comm import MpiWorld, check_alike, raise_on_all_ranks
-    from hpcgnn.comm.devices import choose_device
-    from hpcgnn.comm.threads import use_threads
-    from hpcgnn.graph import load
+    from hpcgnn.graph.local_graph import load
     from hpcgnn.lab.bench import exchange as measuring
+    from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
+    from hpcgnn.world.devices import choose_device
+    from hpcgnn.world.threads import use_threads
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank)

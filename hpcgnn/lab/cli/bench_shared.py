@@ -101,7 +101,7 @@ def table(title: str, *names: str) -> Table:
 
 def chosen_device(asked: str) -> Device:
     """The device that ``--device`` names, for a single process."""
-    from hpcgnn.comm.devices import choose_device
-    from hpcgnn.comm.thread_world import one_rank
+    from hpcgnn.world.devices import choose_device
+    from hpcgnn.world.thread_world import one_rank
 
     return choose_device(one_rank(), asked)

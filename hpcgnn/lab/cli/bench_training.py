@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.bit_widths import MESSAGE_BITS
+from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, NumberRange
 from hpcgnn.lab.bench.names import ACTIVATIONS, NORMS, PYG_MODELS, PygSettings
 from hpcgnn.lab.cli import bench_shared as shared
 
 if TYPE_CHECKING:
-    from hpcgnn.graph import LocalGraph
+    from hpcgnn.graph.local_graph import LocalGraph
 
 _USUAL = PygSettings()
 
@@ -143,10 +143,10 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
 
 def _loaded(parts: Path) -> LocalGraph:
     """This rank's part, in a process that is set up as for training. Collective."""
-    from hpcgnn.comm import MpiWorld, check_alike
-    from hpcgnn.comm.threads import use_threads
-    from hpcgnn.graph import load
-    from hpcgnn.memory import keep_freed_memory
+    from hpcgnn.base.memory import keep_freed_memory
+    from hpcgnn.graph.local_graph import load
+    from hpcgnn.world import MpiWorld, check_alike
+    from hpcgnn.world.threads import use_threads
 
     world = check_alike(MpiWorld())
     console.set_up_logging("warning", world.rank)

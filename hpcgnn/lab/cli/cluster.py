@@ -10,7 +10,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
 from hpcgnn.cli import console
 from hpcgnn.lab.cli.launch import SPEED, TAKES_A_COMMAND, Checked, Wanted, named, of_a_job, on_virtual_hosts
 from hpcgnn.lab.virtual.cluster import DEFAULT_SUBNET, check_subnet, create, destroy, existing, locked

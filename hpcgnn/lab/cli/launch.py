@@ -15,9 +15,9 @@ from typing import IO, Any
 import click
 from click.core import ParameterSource
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.sections import SectionedCommand
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.lab.virtual import cluster as virtual_cluster
 from hpcgnn.lab.virtual.jobs import Interrupted, Job, Stop, run_job
 from hpcgnn.lab.virtual.network import UNLIMITED, Network, check_rate

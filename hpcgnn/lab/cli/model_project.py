@@ -14,13 +14,13 @@ import click
 from rich import box
 from rich.table import Table
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.lab.cli.model_options import sections, with_settings
 from hpcgnn.plan import STRATEGIES
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.errors import HpcgnnError
 
 if TYPE_CHECKING:
     from hpcgnn.lab.report.page import Page

@@ -11,9 +11,9 @@ import click
 from rich import box
 from rich.table import Table
 
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.errors import HpcgnnError
 
 if TYPE_CHECKING:
     from hpcgnn.lab.study.specification import Specification

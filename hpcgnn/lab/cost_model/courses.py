@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
+from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import COLUMN, Values
 from hpcgnn.lab.cost_model.equations import Epoch, Messages, Turn, cycle_of
 from hpcgnn.lab.cost_model.network import allreduce_seconds

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
+from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import AGGREGATION, OTHER, QUANTIZATION, WORK, Values
 from hpcgnn.lab.cost_model.workload import Exchange, Workload
 
@@ -197,7 +197,7 @@ def epoch_of(
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """An epoch of a cycle. freshness: that of all its exchanges, a value of :mod:`hpcgnn.comm.mailbox`."""
+    """An epoch of a cycle. freshness: that of all its exchanges, a value of :mod:`hpcgnn.exchange.mailbox`."""
 
     workload: Workload
     messages: Messages

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.compiled import njit
+from hpcgnn.base.compiled import njit
 
 # A time step ends when so much of what moves has come to its end; what that leaves free is shared anew in the next one only.
 # Steps are coarser where flows are many and each matters less.

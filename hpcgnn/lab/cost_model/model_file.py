@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from hpcgnn import typed, whole_file
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Finite, NotNegative
 from hpcgnn.lab.cost_model.constants import BY_NAME, defaults
-from hpcgnn.typed import Finite, NotNegative
 
 FORMAT = "hpcgnn-cost-model"
 VERSION = 1

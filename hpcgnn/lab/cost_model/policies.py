@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model.row_facts import RowFacts, Shares
 from hpcgnn.policy import sylvie
 from hpcgnn.policy.config import FIXED, OFF, SAFE_BITS, PolicyConfig

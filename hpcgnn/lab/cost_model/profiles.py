@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Count, NotNegative
 from hpcgnn.lab.cost_model.network import Network
-from hpcgnn.typed import Count, NotNegative
 
 OWN = Path(__file__).with_name("profiles.toml")
 ESTIMATE = "estimate"

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.bit_widths import QUANTIZED_BITS
-from hpcgnn.comm.layout import BLOCK_BYTES
-from hpcgnn.comm.placement import Placement
+from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange.layout import BLOCK_BYTES
+from hpcgnn.graph.node_plan.count import edges_into
+from hpcgnn.graph.node_plan.cover import rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.node_plan.count import edges_into
-from hpcgnn.node_plan.cover import rows_between
+from hpcgnn.world.placement import Placement
 
 FLOAT_BITS = 32
 
@@ -54,7 +54,7 @@ class Pairs:
 
 
 def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
-    """Bytes of one rank's rows for another, as :func:`hpcgnn.comm.layout.make_layout` lays them out; float32 rows at 32 bits.
+    """Bytes of one rank's rows for another, as :func:`hpcgnn.exchange.layout.make_layout` lays them out; float32 rows at 32 bits.
     rows: int64 of any shape."""
     if bits == FLOAT_BITS:
         return rows * width * 4
@@ -134,7 +134,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
 
 
 def pairs_between_nodes(file: PartsFile, strategy: str, placement: Placement) -> Pairs:
-    """Rows between nodes by the ranks that carry them, as training plans them (:mod:`hpcgnn.node_plan`)."""
+    """Rows between nodes by the ranks that carry them, as training plans them (:mod:`hpcgnn.graph.node_plan`)."""
     num_ranks, tables = file.num_parts, []
     for node in range(placement.num_nodes):
         edges = edges_into(file, placement, node)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.comm.placement import Placement
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model.constants import Values
 from hpcgnn.lab.cost_model.equations import Machine, Messages
 from hpcgnn.lab.cost_model.network import (
@@ -28,6 +27,7 @@ from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.nn.config import MODELS, ModelConfig
 from hpcgnn.policy.config import FIXED, OFF
 from hpcgnn.train.run_config import RunConfig, settings_by_name
+from hpcgnn.world.placement import Placement
 
 PIPELINE = "pipeline"
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.bit_widths import QUANTIZED_BITS
-from hpcgnn.comm.layout import BLOCK_BYTES
+from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.exchange.layout import BLOCK_BYTES
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.lab.cost_model.rows import Pairs, padded
 
@@ -52,7 +52,7 @@ class Wire:
 
 def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
     """(pairs,) int64 bytes of a segment with (pairs, k) int64 rows of each of k ``bits``, as
-    :func:`hpcgnn.comm.layout.make_layout` lays them out."""
+    :func:`hpcgnn.exchange.layout.make_layout` lays them out."""
     payload = padded(rows @ np.array([payload_bytes(width, each) for each in bits]), PARAMS_BYTES)
     params = rows[:, [each <= max(QUANTIZED_BITS) for each in bits]].sum(axis=1) * PARAMS_BYTES
     return padded(payload + params, BLOCK_BYTES)

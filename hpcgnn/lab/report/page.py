@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from hpcgnn.base.version import __version__
 from hpcgnn.lab.study.summary import Table
-from hpcgnn.version import __version__
 
 _ROOT = re.compile(r"<svg\b([^>]*)>", re.DOTALL)
 _SIZE = re.compile(r'\s(?:width|height|role|aria-label)="[^"]*"')

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model.courses import DECISIONS
 from hpcgnn.lab.cost_model.project import STRONG, WEAK
 from hpcgnn.lab.report import drawing, words

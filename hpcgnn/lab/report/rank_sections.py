@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.lab.report import drawing, phases, words
 from hpcgnn.lab.report.page import Picture, Section
 from hpcgnn.lab.study.summary import Figure, Series, Table

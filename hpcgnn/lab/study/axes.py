@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError, nearest
+from hpcgnn.base.errors import HpcgnnError, nearest
+from hpcgnn.base.settings import About, Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
-from hpcgnn.settings import About, Setting, as_flag, check_value, kind_of
 from hpcgnn.train.run_config import Named, RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")

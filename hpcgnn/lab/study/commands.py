@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study.axes import Placement
 from hpcgnn.lab.study.graphs import DATA
 from hpcgnn.lab.study.process_tree import MemoryWatch

@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _OPERATORS: dict[type, Callable[[float, float], float]] = {

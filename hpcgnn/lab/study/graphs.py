@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study.axes import CombinationError
 from hpcgnn.lab.study.formulas import filled, names_in
 from hpcgnn.lab.study.records import short_hash

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.version import __version__
 from hpcgnn.lab.study import commands, prepare, records
 from hpcgnn.lab.study.axes import BENCH, ENVIRONMENTS, GRAPH_WORD, HPCGNN, NATIVE, OF_PYG, PARTS_WORD, PREPARE, PYG
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.measures import LINE_AXES
 from hpcgnn.lab.study.prepare import Parts
 from hpcgnn.lab.study.specification import Run
-from hpcgnn.version import __version__
 
 _PARTITION = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts")
 _PLAN = ("rows", "pairs", "bytes", "max_rows_sent", "max_rows_received")

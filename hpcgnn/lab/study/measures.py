@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from hpcgnn.comm import BYTES, PHASES
+from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.lab.study.records import Record
 
 RATIO, DIFFERENCE = "_ratio", "_difference"

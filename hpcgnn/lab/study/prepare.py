@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed, whole_file
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.file_lock import lock
 from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.signatures import HDF5, begins_with
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.file_lock import lock
 from hpcgnn.lab.study import commands
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import short_hash

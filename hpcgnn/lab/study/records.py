@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.processor import processor
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.processor import processor
+from hpcgnn.base.typed import NotNegative
 from hpcgnn.train import run_files
-from hpcgnn.typed import NotNegative
 
 RECORDS, SPECIFICATION = "records.jsonl", "study.toml"
 STARTED: Final = "started"

@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcgnn import typed, whole_file
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import jobs, prepare, records
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.jobs import Job

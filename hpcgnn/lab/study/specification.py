@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError, quoted
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.lab.study import axes
 from hpcgnn.lab.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK
 from hpcgnn.lab.study.catalogue import one_line

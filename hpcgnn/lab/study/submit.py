@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn import whole_file
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study.prepare import check_parts
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.study.specification import Run, Specification

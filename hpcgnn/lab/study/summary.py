@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import records, specification, tables
 from hpcgnn.lab.study.groups import Groups
 from hpcgnn.lab.study.records import Record

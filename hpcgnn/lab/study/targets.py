@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Count
 from hpcgnn.lab.study import catalogue, measures, tables
 from hpcgnn.lab.study.groups import NOTHING, Groups
 from hpcgnn.lab.study.specification import Specification
 from hpcgnn.lab.study.statistics import Estimate
 from hpcgnn.lab.study.toml_lines import line_of, lines_of, parsed
-from hpcgnn.typed import Count
 
 YES, NO, NOT_MEASURED = "yes", "no", "not measured"
 

@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from hpcgnn import typed
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
 
 Place = tuple[str | int, ...]
 

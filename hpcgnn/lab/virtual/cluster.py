@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcgnn.errors import HpcgnnError, quoted
+from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.lab.virtual.jobs import Stop, state_folder
 from hpcgnn.lab.virtual.network import CONTROL_SUBNET, Network
 

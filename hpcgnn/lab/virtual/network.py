@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 NAMESPACES = Path("/run/netns")
 CONTROL_SUBNET = ipaddress.IPv4Network("169.254.0.0/16")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.attention import GATLayer, PartialGATLayer
 from hpcgnn.nn.attention_stack import AttentionStack
 from hpcgnn.nn.config import ModelConfig, register

@@ -10,13 +10,13 @@ from bench.contenders import HEADS, WIDTH, matrix, results_of
 from standin import standin
 
 import hpcgnn
-from hpcgnn.comm import World
 from hpcgnn.devices import CPU
 from hpcgnn.lab.bench import clock, exchange, gemm_contenders, quantize, sddmm_contenders
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
 from hpcgnn.lab.bench.line_up import DEVICE
 from hpcgnn.lab.bench.problem import Problem
 from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
+from hpcgnn.world import World
 
 SHAPE = (64, 32, 16)
 # Each contender must run on some device. These do not know the stand-in, and the worker tries them like all others.

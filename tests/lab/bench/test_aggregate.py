@@ -9,7 +9,7 @@ from bench.contenders import NODES, WIDTH, assert_aggregated, matrix
 from command_line import refusal, said, told
 from requires import require_module
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.bench import graphs, plot, quantize, studies
 from hpcgnn.lab.bench.line_up import HOST
 from hpcgnn.lab.bench.measure import Entry, Place, Timing, interleave

@@ -10,7 +10,7 @@ import torch
 from bench.contenders import HEADS, WIDTH, matrix, results_of
 from command_line import said, told
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels.native import library
 from hpcgnn.lab.bench import aggregate, ceilings, figures, gemm, gemm_contenders, sddmm_contenders, studies
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem

@@ -12,11 +12,11 @@ from command_line import refusal, said, told
 from requires import require_module
 
 import hpcgnn
-from hpcgnn.comm.thread_world import one_rank
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.devices import CPU
 from hpcgnn.lab.bench import breakdown, pyg
 from hpcgnn.lab.bench.exchange import CALLS, summary
-from hpcgnn.stop import StopRequest
+from hpcgnn.world.thread_world import one_rank
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from rank_pool import ThreadPool
 from ranks import cost_model
 from small_graphs import even_graph, in_parts, random_multigraph
 
-from hpcgnn.bit_widths import MESSAGE_BITS
-from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
-from hpcgnn.comm.placement import Placement
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.lab.cost_model.rows import Pairs, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import bytes_between, setup_of
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.world.placement import Placement
 
 
 def parts_file(folder: Any, ranks: int, nodes: int = 0) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model.constants import BY_NAME, COLUMN, WORK, defaults
 from hpcgnn.lab.cost_model.equations import (
     Epoch,

@@ -16,7 +16,7 @@ import pytest
 from requires import require
 from scipy import sparse
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model import profiles
 from hpcgnn.lab.cost_model.network import Network, allreduce_seconds, by_rate, exchange_seconds
 

@@ -13,10 +13,10 @@ from rank_pool import ThreadPool
 from ranks import cost_model
 from small_graphs import even_graph, in_parts
 
-from hpcgnn.comm.layout import BLOCK_BYTES, make_layout
-from hpcgnn.comm.mailbox import FRESH, REUSED, STALE
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
+from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model import courses
 from hpcgnn.lab.cost_model.constants import defaults
 from hpcgnn.lab.cost_model.equations import Turn, cycle_of, epoch_of

@@ -10,7 +10,7 @@ import pytest
 from command_line import refusal, said, told
 from small_graphs import even_graph, in_parts
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model import profiles
 from hpcgnn.lab.cost_model.project import SETS, WAYS, ways_of
 from hpcgnn.lab.report import page, projection_section

@@ -11,7 +11,7 @@ import made_up
 import pytest
 from command_line import refusal, said, told
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.comparison import comparison_page
 from hpcgnn.lab.report.page import Page, Picture, as_html, as_markdown

@@ -17,7 +17,7 @@ import small_graphs
 from command_line import said
 from rank_pool import ROOT
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import curves, markdown, measures, records, runner, specification, statistics, submit, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record

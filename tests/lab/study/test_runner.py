@@ -17,7 +17,7 @@ import small_graphs
 from made_up import specified
 from virtual_clusters import wait_until
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import commands, prepare, records, runner, specification, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_up import specified
 
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import specification
 from hpcgnn.lab.study.formulas import filled
 from hpcgnn.lab.study.toml_lines import lines_of

@@ -22,7 +22,7 @@ from campaign.mutations.case import Case
 from campaign.mutations.fork import Task
 from campaign.mutations.mutation import FREE, Mutation
 from campaign.mutations.readers import Reader, called
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 
 _GROUP = "arguments of Python functions"
 _FILE = "call.json"

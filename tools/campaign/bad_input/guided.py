@@ -26,14 +26,14 @@ from campaign.mutations import oracles
 from campaign.mutations.digests import of_graph_file
 from campaign.mutations.mutation import pick
 from campaign.mutations.text import CHANGES
-from hpcgnn import settings, typed
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.data.convert import ConvertOptions, convert
-from hpcgnn.data.sources import lines, matrix_market, metis, slabs, text
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base import settings, typed
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import axes, layout, specification, toml_lines
 from hpcgnn.policy import clock, link_costs
+from hpcgnn.sources import lines, matrix_market, metis, slabs, text
+from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.train import config_file, run_config
+from hpcgnn.world.thread_world import one_rank
 
 _GUIDES: tuple[ModuleType, ...] = (
     *(lines, matrix_market, metis, slabs, text, typed, settings, clock, link_costs, config_file, run_config),

@@ -13,13 +13,13 @@ import torch
 import hpcgnn
 from campaign.run import ROOT
 from hpcgnn import kernels
-from hpcgnn.comm import MessageConfig, Messages
-from hpcgnn.comm.thread_world import one_rank
-from hpcgnn.data.convert import ConvertOptions, convert
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.data.sealing import seal
-from hpcgnn.graph import load
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.graph.local_graph import load
 from hpcgnn.partition import PartitionOptions, partition
-from hpcgnn.stop import StopRequest
+from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.world.thread_world import one_rank
 
 _ROWS, _COLUMNS, _WIDTH = 3, 4, 8
 _PARTS, _GRAPHS = (("plain-1.h5", "parts.h5"),), (("plain-graph.h5", "graph.h5"),)

@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from campaign.mutations.digests import digest, of_graph_file, of_hdf5, of_run
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli.main import main
-from hpcgnn.comm import MessageConfig, Messages, World
-from hpcgnn.comm.thread_world import on_threads, one_rank
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import load
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.graph.local_graph import load
 from hpcgnn.nn import ModelConfig, build_model
 from hpcgnn.policy import PolicyConfig
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.stop import StopRequest
 from hpcgnn.train import TrainConfig, Trainer
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
 
 RESULTS = ("out.h5", "p.h5")
 """Files that commands write as a whole, so that none exists after a refusal."""
@@ -179,9 +180,9 @@ def warm_up(folder: Path) -> None:
     """Compile and import everything that readers need, without MPI, so that it is done only once."""
     for name in ("convert", "partition", "plan", "predict", "train"):
         importlib.import_module(f"hpcgnn.cli.{name}")
-    from hpcgnn.data.convert import ConvertOptions, convert
-    from hpcgnn.data.sources import matrix_market, metis, npz, text  # noqa: F401
     from hpcgnn.partition import PartitionOptions, partition
+    from hpcgnn.sources import matrix_market, metis, npz, text  # noqa: F401
+    from hpcgnn.sources.convert import ConvertOptions, convert
 
     graph = folder / "warm.h5"
     convert("sbm:nodes=60,blocks=3,degree=4,features=4", graph, ConvertOptions(undirected=True))

@@ -23,8 +23,8 @@ from campaign.network.settings import COMMON, PHASES, SETTINGS, by_phase
 from campaign.processes import HPCGNN
 from campaign.rank_job import Job, Outcome, Place
 from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.lab.virtual import cluster as virtual_cluster
 from hpcgnn.lab.virtual.network import Network
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from hpcgnn.cli import train_job
 from hpcgnn.cli.main import main
-from hpcgnn.comm import MpiWorld
-from hpcgnn.comm.pending import Pending
 from hpcgnn.train import checkpoint
 from hpcgnn.train.archive import digest_of
 from hpcgnn.train.trainer import Trainer
+from hpcgnn.world import MpiWorld
+from hpcgnn.world.pending import Pending
 
 CHECKPOINT = "the disk, with a checkpoint"
 # Methods of MpiWorld that call operations of MPI that exist only in a blocking form.

@@ -11,8 +11,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from hpcgnn.bit_widths import QUANTIZED_BITS
-from hpcgnn.comm.codecs import packed
+from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.exchange.codecs import packed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.native import library
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes

@@ -14,7 +14,7 @@ import torch
 
 from campaign.numbers.ranks import small_products_in_bfloat16, train
 from campaign.numbers.settings import Choice
-from hpcgnn.comm import MpiWorld
+from hpcgnn.world import MpiWorld
 
 
 def main(folder: Path) -> None:

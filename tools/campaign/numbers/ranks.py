@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 import hpcgnn
-from hpcgnn.comm import Messages, World
-from hpcgnn.errors import HpcgnnError
-from hpcgnn.graph import LocalGraph
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.stop import StopRequest
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import compute
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
-from hpcgnn.stop import StopRequest
 from hpcgnn.train.links import split_links
 from hpcgnn.train.run_config import LINK, RunConfig
+from hpcgnn.world import World
 
 _NUDGES = {torch.float32: 2.0**-21, torch.float64: 2.0**-48}
 

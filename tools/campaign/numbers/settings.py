@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from campaign.numbers import graphs
-from hpcgnn.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.run_config import RunConfig
 

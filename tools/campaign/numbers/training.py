@@ -17,7 +17,7 @@ from campaign.numbers import graphs, messages, verdicts
 from campaign.numbers.ranks import Outcome, small_products_in_bfloat16, train
 from campaign.numbers.settings import EXACT, Choice, all_axes, cases
 from campaign.section import FAILED, REFUSED, RIGHT, Case, Session
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.world.thread_world import on_threads
 
 ALIKE, ROUNDED = "P ranks equal one process", "rounded, stale and delta messages"
 _HANG_SECONDS = 20.0

@@ -22,7 +22,7 @@ _NOBODY = 65534
 _PLANTING = """
 import os, sys
 from pathlib import Path
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
 target, victim = map(Path, sys.argv[1:3])
 target.with_name(f".{target.name}.{whole_file._host()}.{os.getpid()}.hpcgnn.tmp").symlink_to(victim)
 sys.argv = ["hpcgnn", *sys.argv[3:]]

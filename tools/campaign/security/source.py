@@ -40,15 +40,15 @@ class Offence:
 
 
 ALLOWED = {
-    ("comm/collectives.py", "import pickle"): "World.broadcast: between ranks of one job, over MPI",
-    ("comm/collectives.py", "pickle.loads"): "the same",
+    ("world/collectives.py", "import pickle"): "World.broadcast: between ranks of one job, over MPI",
+    ("world/collectives.py", "pickle.loads"): "the same",
     ("partition/methods.py", "ctypes.CDLL(None)"): "the C library that Python runs on",
     ("partition/kaminpar_run.py", "ctypes.CDLL(None)"): "the same",
     ("partition/mtkahypar_run.py", "ctypes.CDLL(None)"): "the same",
-    ("memory.py", "ctypes.CDLL(None)"): "the same",
-    ("comm/progress.py", "ctypes.CDLL(None)"): "the same",
-    ("bench/worker.py", "ctypes.CDLL(None)"): "the same",
-    ("comm/gpu_mpi.py", "ctypes.CDLL(mpi.__file__)"): "mpi4py, which is imported already",
+    ("base/memory.py", "ctypes.CDLL(None)"): "the same",
+    ("world/progress.py", "ctypes.CDLL(None)"): "the same",
+    ("lab/bench/worker.py", "ctypes.CDLL(None)"): "the same",
+    ("world/gpu_mpi.py", "ctypes.CDLL(mpi.__file__)"): "mpi4py, which is imported already",
     ("kernels/native/library.py", "ctypes.CDLL(str(path))"): "_native*.so of the package's own folder",
     ("partition/native_metis.py", "ctypes.CDLL(path)"): "METIS: pymetis' own, or by names of the system's",
     (
@@ -57,11 +57,11 @@ ALLOWED = {
     ): "ParMETIS, by names of the system's",
     ("partition/native_parmetis.py", "ctypes.CDLL(name)"): "the same",
     ("partition/kaminpar_file.py", "tempfile.gettempdir"): "of a file without a name",
-    ("comm/node_memory.py", "/dev/shm"): "only its size is asked for",
+    ("world/node_memory.py", "/dev/shm"): "only its size is asked for",
     ("doctor/folders.py", "/dev/shm"): "the same",
     ("doctor/folders.py", "tempfile.gettempdir"): "told to the user; what is written there has no name",
-    ("launch/virtual_jobs.py", "/run"): "root's own, in which a folder with mode 0700 is made",
-    ("launch/virtual_network.py", "/run/netns"): "where iproute2 keeps network namespaces",
+    ("lab/virtual/jobs.py", "/run"): "root's own, in which a folder with mode 0700 is made",
+    ("lab/virtual/network.py", "/run/netns"): "where iproute2 keeps network namespaces",
 }
 """The expressions that are allowed in a file, by reason. One that no file contains any more is a failure as well."""
 

@@ -22,7 +22,7 @@ from campaign.whole import not_whole
 IN_PLACE = """
 import contextlib
 import pathlib
-from hpcgnn import whole_file
+from hpcgnn.base import whole_file
 
 @contextlib.contextmanager
 def in_place(path, **how):

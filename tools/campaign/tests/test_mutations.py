@@ -90,7 +90,7 @@ def test_second_readers_of_text(tmp_path, oracle, text, edges):
     from campaign.mutations import oracles
     from campaign.mutations.digests import of_edges, of_graph_file
     from hpcgnn import HpcgnnError
-    from hpcgnn.data.convert import convert
+    from hpcgnn.sources.convert import convert
 
     path = tmp_path / "g"
     path.write_text(text)

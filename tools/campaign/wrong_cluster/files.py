@@ -18,14 +18,14 @@ from campaign.processes import HPCGNN, wrong_end
 from campaign.run import ROOT
 from campaign.section import FAILED, REFUSED, RIGHT, Case, Session
 from campaign.wrong_cluster import ranks
-from hpcgnn.comm.thread_world import on_threads
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5, plan_store, whole_check
 from hpcgnn.data.parts_file import PartsFile, reader_of
 from hpcgnn.data.sealing import seal
-from hpcgnn.errors import HpcgnnError
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 from hpcgnn.train import archive, checkpoint, predict
+from hpcgnn.world.thread_world import on_threads
 
 _DATA = ROOT / "tests" / "data"
 _SECONDS = 90.0

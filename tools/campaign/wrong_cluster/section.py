@@ -7,10 +7,10 @@ from pathlib import Path
 
 from campaign.section import Case, Section, Session
 from campaign.wrong_cluster import files, machines, versions
-from hpcgnn.comm.thread_world import on_threads
-from hpcgnn.data.convert import ConvertOptions, convert
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
+from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.world.thread_world import on_threads
 
 
 def run(session: Session) -> Iterator[Case]:

@@ -18,8 +18,8 @@ _OTHER_VERSION = "99.7.0"
 _OTHER_MPI = "Some MPI 7.5"
 # The program of a rank whose MPI library claims to be another one.
 _OF_ANOTHER_MPI = f"""
-import hpcgnn.comm.mpi_world, hpcgnn.cli.main
-hpcgnn.comm.mpi_world.MpiWorld.library = property(lambda world: {_OTHER_MPI!r})
+import hpcgnn.world.mpi_world, hpcgnn.cli.main
+hpcgnn.world.mpi_world.MpiWorld.library = property(lambda world: {_OTHER_MPI!r})
 hpcgnn.cli.main.main()
 """
 _SECONDS = 90.0

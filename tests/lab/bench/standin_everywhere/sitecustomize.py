@@ -14,9 +14,9 @@ import torch
 from standin import standin
 
 from hpcgnn import devices
-from hpcgnn.comm import devices as choice
 from hpcgnn.devices.gpus import Gpus
 from hpcgnn.kernels import backend
+from hpcgnn.world import devices as choice
 
 
 class OneGpu(Gpus):

@@ -1,0 +1,350 @@
+"""Settings, each defined once: a field of a dataclass has its default, the values that are allowed, and its help.
+
+Checks, options of commands and their help, keys of TOML files and presets are derived from these fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import msgspec
+
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError, quoted
+from hpcgnn.base.typed import MOST_FLOAT, MOST_INT, problem_of
+
+T = TypeVar("T")
+_KEY = "hpcgnn"
+MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class About:
+    """The description of a setting, stored in the metadata of its field.
+
+    help: the text for a command's help, or a function that returns it. name: of the flag and of the key in TOML files, where
+    it differs from the field's; with None, there is neither. choices: the allowed values, or a function that returns them
+    when they are needed. least, most: inclusive bounds of a number; above, below: exclusive ones. metavar: the placeholder of
+    the value in the help. used_if: whether an object of the dataclass uses the setting; users: the choices that use it, in
+    words. is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's parameters may be used
+    with another value. default_in_words: the default as the help shows it. is_finite: whether a number must be finite.
+    """
+
+    help: str | Callable[[], str] = ""
+    name: str | None = ""
+    choices: Sequence[Any] | Callable[[], Sequence[Any]] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    metavar: str | None = None
+    used_if: Callable[[Any], bool] = lambda config: True
+    users: str = ""
+    is_kept: bool = True
+    is_free: bool = False
+    default_in_words: str = ""
+    is_finite: bool = True
+
+    def in_words(self) -> str:
+        """The text of the help."""
+        return self.help() if callable(self.help) else self.help
+
+    def chosen_from(self) -> Sequence[Any]:
+        """The allowed values; empty if the setting is not a choice."""
+        return tuple(self.choices() if callable(self.choices) else self.choices)
+
+
+def setting(default: Any, help: str | Callable[[], str] = "", **about: Any) -> Any:
+    """A field of a dataclass of settings; other arguments are those of :class:`About`."""
+    return field(default=default, metadata={_KEY: About(help, **about)})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field that is a setting.
+
+    name: of the flag and of the TOML key. attribute: name of the field. type: its annotation. default: its default value.
+    """
+
+    name: str
+    attribute: str
+    type: Any
+    default: Any
+    about: About
+
+
+def as_flag(name: str) -> str:
+    """The flag of a setting: ``--most-stale-epochs`` for ``most_stale_epochs``."""
+    return "--" + name.replace("_", "-")
+
+
+def settings_of(config_type: type) -> tuple[Setting, ...]:
+    """The fields of a dataclass that are settings."""
+    return _settings_of(config_type)
+
+
+@cache
+def _settings_of(config_type: type) -> tuple[Setting, ...]:
+    hints = typing.get_type_hints(config_type)
+    return tuple(
+        Setting(each.name if about.name == "" else about.name, each.name, hints[each.name], each.default, about)
+        for each in dataclasses.fields(config_type)
+        if (about := each.metadata.get(_KEY)) is not None
+    )
+
+
+class Checked:
+    """A dataclass of settings, whose method :meth:`check` refuses values that are not allowed."""
+
+    def __post_init__(self) -> None:
+        """Convert NumPy's numbers to Python's."""
+        for each in settings_of(type(self)):
+            object.__setattr__(self, each.attribute, plain(getattr(self, each.attribute)))
+
+    def check(self) -> None:
+        """Raise HpcgnnError for the first value that its field does not allow."""
+        config_type: type = type(self)
+        for name, kind in _parts_of(config_type).items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                kinds = " or ".join(each.__name__ for each in (typing.get_args(kind) or (kind,)))
+                raise WrongTypeError(f"{name} must be a {kinds}, not {quoted(value)}")
+        for each in settings_of(type(self)):
+            check_value(each, getattr(self, each.attribute))
+
+
+@cache
+def _parts_of(config_type: type) -> dict[str, Any]:
+    """The fields that are dataclasses of settings themselves, by name, with their annotations."""
+    hints = typing.get_type_hints(config_type)
+    found = {each.name: hints[each.name] for each in dataclasses.fields(config_type) if _KEY not in each.metadata}
+    return {name: kind for name, kind in found.items() if all(map(_is_checked, typing.get_args(kind) or (kind,)))}
+
+
+def _is_checked(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Checked)
+
+
+def check_value(setting: Setting, value: Any, where: str = "") -> None:
+    """Raise an error if the setting does not allow the value.
+
+    Args:
+        where: the file from which the value comes; empty if a program gave it.
+
+    Raises:
+        WrongTypeError, WrongValueError: for a program's value.
+        HpcgnnError: for a file's value; its sentence begins with ``where``.
+    """
+    wanted, is_type = _problem(setting, value)
+    if wanted:
+        name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
+        sentence = f"{name} must be {wanted}, not {quoted(value)}"
+        if where:
+            raise HpcgnnError(f"{where}: {sentence}")
+        raise (WrongTypeError if is_type else WrongValueError)(sentence)
+
+
+def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
+    """A phrase for the values that are allowed, and whether the value's type is wrong; an empty phrase if it is allowed."""
+    about, (kind, may_be_none) = setting.about, kind_of(setting.type)
+    if value is None and may_be_none:
+        return "", False
+    if choices := about.chosen_from():
+        is_one = any(type(value) is type(choice) and value == choice for choice in choices)
+        is_type = not isinstance(value, tuple({type(choice) for choice in choices})) or isinstance(value, bool)
+        return ("" if is_one else f"one of {', '.join(map(str, choices))}"), is_type
+    if not _is_of(kind, value):
+        return _TYPES.get(kind, str(kind)), True
+    if kind not in (int, float) or _is_a(value, _bounded(kind, about)):
+        return "", False
+    return _bounds(about, value), False
+
+
+_TYPES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path (pathlib.Path)",
+    tuple[float, float]: "two numbers",
+}
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Return whether the value is of the type; a number may be another library's, such as NumPy's."""
+    if kind in (int, float) and not isinstance(value, bool):
+        return isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    return isinstance(value, Path) if kind is Path else _is_a(value, kind)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    return not problem_of(plain(value), kind)
+
+
+def plain(value: Any) -> Any:
+    """A number as Python's own, which files and checkpoints can hold, where it was NumPy's; any other value unchanged."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _bounded(kind: Any, about: About) -> Any:
+    """The type of a number with its bounds, as msgspec checks it; a NaN is never within bounds."""
+    most, least = about.most, about.least
+    if most is None and about.below is None and about.is_finite:
+        most = MOST_INT if kind is int else MOST_FLOAT
+    if least is None and about.above is None:
+        least = -MOST_INT if kind is int else -MOST_FLOAT
+    bounds: dict[str, Any] = {"ge": least, "le": most, "gt": about.above, "lt": about.below}
+    return Annotated[kind, msgspec.Meta(**{name: bound for name, bound in bounds.items() if bound is not None})]
+
+
+def _bounds(about: About, value: Any) -> str:
+    words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
+    told = [f"{word} {bound:g}" for word, bound in words.items() if bound is not None]
+    if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and about.most is None:
+        told.append("below 2^63")
+    elif not told or (not isinstance(value, numbers.Integral) and math.isinf(value)):
+        told.append("finite")
+    return " and ".join(told)
+
+
+def kind_of(annotated: Any) -> tuple[Any, bool]:
+    """An annotation's type without None, and whether None is allowed: ``(int, True)`` for ``int | None``."""
+    if isinstance(annotated, types.UnionType):
+        (kind,) = (each for each in typing.get_args(annotated) if each is not types.NoneType)
+        return kind, True
+    return annotated, False
+
+
+# -- settings that exist only with some choices of other settings ------------------------------------------------------
+
+
+class Composed(Checked, ABC):
+    """A frozen dataclass whose fields choose further dataclasses of settings: ``ModelConfig("gat", heads=4)``.
+
+    ``own`` has one object of each dataclass that :meth:`sections` returns, and its fields are attributes of this object, too.
+    The subclass is a dataclass without a generated ``__init__``.
+
+    Raises:
+        HpcgnnError: for a setting that none of the chosen dataclasses has.
+    """
+
+    own: tuple[Any, ...]
+    by_place: ClassVar[int]  # the number of fields, from the first, that may be given as positional arguments
+
+    def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
+        common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
+        if len(values) > self.by_place:
+            raise WrongTypeError(
+                f"{type(self).__name__} takes {self.by_place} positional arguments: give the other settings by name"
+            )
+        given |= dict(zip((each.name for each in common), values, strict=False))
+        for each in common:
+            object.__setattr__(self, each.name, plain(given.pop(each.name, each.default)))
+        made: list[Any] = []
+        sections = self.sections()
+        for each in own:  # after `dataclasses.replace`: settings that are not defaults must fit a new choice
+            if type(each) not in sections:
+                default = type(each)()
+                given = {name: value for name, value in vars(each).items() if value != getattr(default, name)} | given
+        for section in sections:
+            before: Any = next((each for each in own if type(each) is section), section())
+            changes = {
+                each.attribute: plain(given.pop(each.attribute))
+                for each in settings_of(section)
+                if each.attribute in given
+            }
+            made.append(dataclasses.replace(before, **changes))
+        for name in given:
+            self._refuse(name)
+        object.__setattr__(self, "own", tuple(made))
+
+    @abstractmethod
+    def sections(self) -> tuple[type, ...]:
+        """The dataclasses of settings of the current choices, each once."""
+
+    @classmethod
+    @abstractmethod
+    def all_sections(cls) -> dict[type, list[str]]:
+        """The dataclasses of settings of all possible choices, each with the names of the choices that have it."""
+
+    @abstractmethod
+    def chosen(self) -> str:
+        """The current choices, in words."""
+
+    def _refuse(self, name: str) -> None:
+        users = self.users()
+        if name not in users:
+            raise WrongTypeError(f"{type(self).__name__} has no setting {name!r}")
+        raise WrongValueError(not_used(name, self.chosen(), users[name]))
+
+    @classmethod
+    def users(cls) -> dict[str, list[str]]:
+        """For each setting that only some choices use, the names of these choices."""
+        found: dict[str, list[str]] = {}
+        for section, names in cls.all_sections().items():
+            for each in settings_of(section):
+                found[each.attribute] = sorted({*found.get(each.attribute, ()), *names})
+        return found
+
+    @classmethod
+    def of_used(cls, values: Mapping[str, Any]) -> Self:
+        """An object with those of ``values``, by the names of settings, that the choices among them use."""
+        common = {each.name for each in dataclasses.fields(cls)} - {"own"}  # type: ignore[arg-type]
+        used = cls(**{name: value for name, value in values.items() if name in common}).flat()
+        return cls(**{name: value for name, value in values.items() if name in used})
+
+    def section(self, kind: type[T]) -> T:
+        """This object's settings of one dataclass, or the defaults if its choices do not use it."""
+        return next((each for each in self.own if type(each) is kind), kind())
+
+    def flat(self) -> dict[str, Any]:
+        """All settings, by the names of their fields."""
+        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "own"}  # type: ignore[arg-type]
+        for section in self.own:
+            found |= dataclasses.asdict(section)
+        return found
+
+    def check(self) -> None:
+        """As :meth:`Checked.check`, for the dataclasses in ``own`` as well."""
+        super().check()
+        for section in self.own:
+            for each in settings_of(type(section)):
+                check_value(each, getattr(section, each.attribute))
+
+    def __getattr__(self, name: str) -> Any:
+        """A setting in ``own``, or its default if the current choices do not use it: generic code may ask for either."""
+        if not name.startswith("__"):
+            for section in self.__dict__.get("own", ()):
+                if hasattr(section, name):
+                    return getattr(section, name)
+            for kind in self.all_sections():
+                if hasattr(kind, name):
+                    return getattr(kind(), name)
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+
+
+def not_used(name: str, chosen: str, users: Collection[str]) -> str:
+    """The sentence that refuses a setting: ``teleport is not used by gcn: appnp and gcnii use it``."""
+    *others, last = users
+    told = f"{', '.join(others)} and {last} use it" if others else f"{last} uses it"
+    return f"{name} is not used by {chosen}: {told}"
+
+
+def merged(sections: Iterable[tuple[str, tuple[type, ...]]]) -> dict[type, list[str]]:
+    """The names of the choices that have each dataclass of settings, from (name, dataclasses) of each choice."""
+    found: dict[type, list[str]] = {}
+    for name, types_ in sections:
+        for section in types_:
+            found.setdefault(section, []).append(name)
+    return found

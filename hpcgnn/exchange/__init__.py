@@ -1,0 +1,42 @@
+"""Messages between ranks: the boundary exchange, its codecs, and what stale rows keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcgnn.base.lazy import attributes
+
+if TYPE_CHECKING:
+    from hpcgnn.exchange.codecs import Codes
+    from hpcgnn.exchange.exchange import Exchange
+    from hpcgnn.exchange.links import choose_links
+    from hpcgnn.exchange.message_config import MessageConfig
+    from hpcgnn.exchange.messages import Messages
+    from hpcgnn.exchange.timings import PHASES, Timings
+    from hpcgnn.exchange.traffic import BYTES
+
+__all__ = [
+    "BYTES",
+    "PHASES",
+    "Codes",
+    "Exchange",
+    "MessageConfig",
+    "Messages",
+    "Timings",
+    "choose_links",
+]
+
+# Exchanges need torch, so names are imported when they are used.
+__getattr__ = attributes(
+    __name__,
+    {
+        "BYTES": "hpcgnn.exchange.traffic",
+        "Codes": "hpcgnn.exchange.codecs",
+        "Exchange": "hpcgnn.exchange.exchange",
+        "MessageConfig": "hpcgnn.exchange.message_config",
+        "Messages": "hpcgnn.exchange.messages",
+        "PHASES": "hpcgnn.exchange.timings",
+        "Timings": "hpcgnn.exchange.timings",
+        "choose_links": "hpcgnn.exchange.links",
+    },
+)

@@ -1,0 +1,335 @@
+"""The exchange of boundary rows between ranks: one nonblocking alltoallv for each layer and direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange.codecs import Codec, Codes, make_codec
+from hpcgnn.exchange.links import RankGraphs
+from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
+from hpcgnn.exchange.messages import Messages
+from hpcgnn.exchange.passes import ExchangeId, Slot
+from hpcgnn.exchange.row_bits import RowBits, RowRanges
+from hpcgnn.exchange.scratch import Place, Use
+from hpcgnn.exchange.traffic import Sent
+from hpcgnn.kernels import Csr
+from hpcgnn.world.agreement import raise_on_all_ranks
+from hpcgnn.world.pending import Pending
+from hpcgnn.world.transport import Route
+
+
+class Exchange:
+    """The exchange of one layer in one direction, forward or backward.
+
+    Args:
+        messages: settings, memory and counters that all exchanges of a model share.
+        send_counts, receive_counts: (P,) int64 number of rows that go to, and come from, each rank.
+        layer: number of the exchange within a pass.
+        is_backward: whether gradients travel, by the reversed plan.
+        backend: backend of the kernels.
+        links: graph of the ranks that exchange rows; None: all ranks take part.
+
+    Attributes:
+        id: layer and direction. name: the same in messages to users.
+        boundary_nodes: number of owned nodes to which received rows are added.
+        freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.exchange.mailbox`), the same on all ranks. A
+            policy sets it before each pass.
+        ranges: ranges of the rows that were sent; None before :meth:`trace_ranges`.
+        routes: the route of each codec's rows to other ranks.
+    """
+
+    def __init__(
+        self,
+        messages: Messages,
+        send_counts: np.ndarray,
+        receive_counts: np.ndarray,
+        layer: int = 0,
+        *,
+        is_backward: bool = False,
+        backend: str = "auto",
+        links: RankGraphs | None = None,
+    ) -> None:
+        self.messages, self.backend, self.links = messages, backend, links
+        self.send_counts, self.receive_counts = send_counts, receive_counts
+        self.id = ExchangeId(layer, is_backward)
+        self.name = self.id.name
+        self.freshness, self.boundary_nodes = FRESH, 0
+        self.tools = messages.tools(backend)
+        self.ranges: RowRanges | None = None
+        self._bits: RowBits | None = None
+        self._uniform: dict[int, RowBits] = {}
+        self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
+        self.routes: dict[Codec, Route] = {}
+        self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
+
+    @property
+    def layer(self) -> int:
+        """Number of the exchange within a pass."""
+        return self.id.layer
+
+    @property
+    def is_backward(self) -> bool:
+        """Return whether gradients travel."""
+        return self.id.is_backward
+
+    def reverse(self) -> Exchange:
+        """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
+        return Exchange(
+            self.messages,
+            self.receive_counts,
+            self.send_counts,
+            self.layer,
+            is_backward=not self.is_backward,
+            backend=self.backend,
+            links=None if self.links is None else self.links.reverse(),
+        )
+
+    def for_layer(self, layer: int) -> Exchange:
+        """The same exchange for another layer."""
+        counts = (self.send_counts, self.receive_counts)
+        return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links)
+
+    # -- decisions of policies ----------------------------------------------------------------------------------------
+
+    @property
+    def bits(self) -> RowBits | None:
+        """Bit-width of each row in passes that round messages; None: all rows have the bit-width of the settings."""
+        return self._bits
+
+    @bits.setter
+    def bits(self, bits: RowBits | None) -> None:
+        self._bits = bits
+        lasting = (None, bits, *self._uniform.values())
+        self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
+        self.routes = {codec: self.routes[codec] for codec in self._codecs.values()}
+        self._steps = {}
+
+    def assign_bits(self, bits: np.ndarray) -> RowBits:
+        """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
+
+        Collective.
+
+        Raises:
+            HpcgnnError: on every rank, where ``bits`` has another shape or holds an unknown bit-width.
+        """
+        with raise_on_all_ranks(self.messages.world, "assign bits"):
+            rows, wrong = int(self.send_counts.sum()), np.setdiff1d(bits, MESSAGE_BITS)
+            if bits.shape != (rows,):
+                raise HpcgnnError(f"bits must have shape ({rows},), one for each row to send, not {bits.shape}")
+            if wrong.size:
+                raise HpcgnnError(f"bits must be of {', '.join(map(str, MESSAGE_BITS))}, not {wrong[0]}")
+        received, _ = self.messages.world.alltoallv(bits.astype(np.uint8), self.send_counts)
+        self.bits = RowBits(bits, received)
+        return self.bits
+
+    def uniform_bits(self, bits: int) -> RowBits:
+        """The same bit-width for all rows."""
+        if bits not in self._uniform:
+            counts = int(self.send_counts.sum()), int(self.receive_counts.sum())
+            self._uniform[bits] = RowBits.uniform(bits, *counts)
+        return self._uniform[bits]
+
+    def trace_ranges(self) -> RowRanges:
+        """Record the ranges of values of the rows that are sent in training from now on."""
+        self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.torch_device)
+        return self.ranges
+
+    def rows_that_travel(self) -> torch.Tensor:
+        """(2, P) int64 number of rows to and from each rank; rows that are kept between epochs have these counts."""
+        return torch.from_numpy(np.stack((self.send_counts, self.receive_counts)))
+
+    # -- answers to policies ------------------------------------------------------------------------------------------
+
+    def mailboxes(self) -> list[Mailbox]:
+        """The mailboxes in which rows of this exchange are kept between epochs; none before it first starts."""
+        return self.messages.kept.mailboxes_of(self.id)
+
+    def is_late(self) -> bool:
+        """Return whether rows that were sent to this rank in an earlier epoch are still on their way."""
+        pendings = [box.in_flight.pending for box in self.mailboxes() if box.in_flight is not None]
+        return any(pending is not None and not self.messages.world.test(pending) for pending in pendings)
+
+    def has_rows_from_last(self, epochs: int, *, in_flight: bool = False) -> bool:
+        """Return whether this rank holds rows for every mailbox that were sent at most ``epochs`` epochs ago. in_flight: rows
+        that are still on their way count as well.
+        """
+        now, boxes = self.messages.current_pass.epoch, self.mailboxes()
+        messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
+        return all(message is not None and now - message.epoch <= epochs for message in messages)
+
+    def take_drift(self) -> np.ndarray:
+        """(3,) float64 sum of :meth:`Mailbox.take_drift` over the mailboxes of this exchange; their drifts are reset to zero."""
+        return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
+
+    def epochs_between_messages(self) -> int:
+        """Number of epochs between the two messages that the last drift compares."""
+        return max(box.epochs_between_messages for box in self.mailboxes())
+
+    # -- a step -------------------------------------------------------------------------------------------------------
+
+    def step(self, width: int, dtype: torch.dtype) -> Step:
+        """The exchange of rows of ``width`` columns in the present pass. It is made once, and again where a policy has changed
+        bit-widths, which is collective, or where the memory of this rank has changed.
+        """
+        messages = self.messages
+        is_training = messages.current_pass.is_training
+        call = messages.traffic.calls.get(self.id, 0) if is_training and messages.keeps_rows else 0
+        key = width, dtype, call, is_training, self._bits
+        step, state = self._steps.get(key), messages.scratch.allocations + messages.kept.changes
+        if step is None or step.memory_state != state:
+            # steps of an earlier state would keep memory that has been replaced
+            self._steps = {key: step for key, step in self._steps.items() if step.memory_state == state}
+            step = self._steps[key] = Step(self, Slot(self.id, call, width), dtype, self._codec(width, dtype))
+        return step
+
+    def wait(self, message: Message) -> None:
+        """Wait until the rows of ``message`` have arrived."""
+        box, epoch = message.mailbox, self.messages.current_pass.epoch
+        if message.pending is not None:
+            self.messages.wait(message)
+            if box is None:
+                self.messages.release_memory()
+            else:
+                box.accept(message, epoch)
+        if box is not None:
+            self.messages.traffic.ages[self.id] = epoch - message.epoch
+
+    def keep_sums(self, message: Message, sums: torch.Tensor) -> torch.Tensor | None:
+        """Keep ``sums`` (b, F) of this epoch beside the message that was sent in it. Return the sums that were kept beside
+        ``message`` if that is of an earlier epoch, else None."""
+        epoch, box = self.messages.current_pass.epoch, message.mailbox
+        assert box is not None
+        sent = box.in_flight or box.arrived
+        if sent is not None and sent.epoch == epoch:
+            sent.sums = sums
+        return message.sums if message.epoch < epoch else None
+
+    def add_received(self, message: Message, matrix: Csr, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``matrix`` (n, received rows) times the received rows of ``message``."""
+        if matrix.num_cols:
+            message.codec.add_received(message.received, message.differences, matrix, z)
+
+    # -- parts of a step ----------------------------------------------------------------------------------------------
+
+    def settle(self, box: Mailbox) -> None:
+        """Wait for the message in flight, if there is one, and use its rows from now on."""
+        message, box.in_flight = box.in_flight, None
+        if message is None:
+            return
+        if message.pending is not None:
+            self.messages.wait(message)
+        box.accept(message, self.messages.current_pass.epoch)
+
+    def _codec(self, width: int, dtype: torch.dtype) -> Codec:
+        """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""
+        messages, bits = self.messages, self._present_bits()
+        key = bits, messages.is_delta, width, dtype
+        if key not in self._codecs:
+            counts = self.send_counts, self.receive_counts
+            self._codecs[key] = codec = make_codec(
+                messages.world, self.name, counts, bits, width, dtype, self.tools,
+                is_delta=messages.is_delta,
+            )  # fmt: skip
+            self.routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
+        return self._codecs[key]
+
+    def _present_bits(self) -> RowBits | None:
+        """Bit-widths of rows in the present pass: those assigned, or those of the settings; None: rows travel unchanged."""
+        if not self.messages.is_rounded:
+            return None
+        if self.bits is not None:
+            return self.bits
+        return None if self.messages.config.bits == 32 else self.uniform_bits(self.messages.config.bits)
+
+
+class Step:
+    """One exchange of rows of one width and type, in passes of one kind: what is the same in each epoch is decided here.
+
+    codec: the encoding of the rows. rows: (s, F) memory to aggregate into before :meth:`start`; other exchanges may use it, too.
+    memory_state: number of changes of the memory that it refers to.
+    """
+
+    def __init__(self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec) -> None:
+        messages, scratch = exchange.messages, exchange.messages.scratch
+        self.codec, self._exchange = codec, exchange
+        # The mailbox that keeps rows of the slot; None in evaluations, and where rows are used in their own epoch.
+        self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
+        self._differences = messages.kept.differences_of(slot, codec)
+        self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
+        is_wire, rows, size = codec.sends_rows_as_they_are, int(exchange.send_counts.sum()), codec.item_bytes
+        self.rows = scratch.rows(Place(Use.ROWS_TO_SEND, self._own if is_wire else None), rows, slot.width, dtype)
+        items = int(codec.send_counts.sum())
+        self._sent = (
+            self.rows.view(torch.uint8) if is_wire else scratch.bytes(Place(Use.SENT_BYTES, self._own), items, size)
+        )
+        nodes, to_ranks = messages.placement.node_of, codec.send_counts * size
+        away = to_ranks[nodes != nodes[messages.world.rank]]
+        self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
+        self._wires: dict[int, tuple[torch.Tensor, Callable[[], Pending]]] = {}
+        for turn in (0,) if self._box is None else (0, 1):
+            self._wires[turn] = self._wire(turn)
+        is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
+        # The message of a rank that is alone, which has no rows.
+        self._nothing = Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
+        self.memory_state = scratch.allocations + messages.kept.changes
+
+    def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
+        """The memory of the rows that come, and the function that starts to move rows."""
+        exchange, codec = self._exchange, self.codec
+        place = Place(Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES, self._own, turn)
+        received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
+        neighbours = None if exchange.links is None else exchange.links.forward
+        transport = exchange.messages.transport
+        return received, transport.bind(self._sent, received, exchange.routes[codec], exchange.name, neighbours)
+
+    def reused(self) -> Message | None:
+        """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
+        exchange, box = self._exchange, self._box
+        if box is None or box.arrived is None or exchange.freshness not in (REUSED, SKIPPED):
+            return None
+        if exchange.freshness == REUSED:
+            exchange.settle(box)
+        calls = exchange.messages.traffic.calls
+        calls[exchange.id] = calls.get(exchange.id, 0) + 1
+        return box.arrived
+
+    def rows_to_send(self) -> torch.Tensor:
+        """:attr:`rows`, which no message under way needs any more."""
+        if self._box is not None and self.codec.sends_rows_as_they_are:
+            self._exchange.settle(self._box)  # the last message is sent from this very memory, and must have left
+        return self.rows
+
+    def start(self, given: Codes | None = None) -> Message:
+        """Encode :attr:`rows`, and start moving them. Collective.
+
+        given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the
+        message of an earlier epoch.
+        """
+        exchange, messages, box = self._exchange, self._exchange.messages, self._box
+        present, traffic = messages.current_pass, messages.traffic
+        if self._nothing is not None and exchange.ranges is None:
+            traffic.started(exchange.id, self._counted, 0)
+            return self._nothing
+        if box is None:
+            messages.claim_memory(exchange.name)
+        else:
+            exchange.settle(box)
+        received, start = self._wires[0 if box is None else box.next_turn()]
+        message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
+        call = traffic.calls.get(exchange.id, 0)
+        traffic.calls[exchange.id] = call + 1
+        key = present.noise_key(exchange.id, call, messages.world.rank)
+        nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
+        if exchange.ranges is not None and present.is_training:
+            self.codec.add_ranges(self._sent, exchange.ranges)
+        traffic.started(exchange.id, self._counted, nonfinite)
+        message.pending = start()
+        messages.make_progress(message.pending)
+        if box is not None and box.arrived is not None and exchange.freshness == STALE:
+            box.in_flight, message = message, box.arrived
+        return message

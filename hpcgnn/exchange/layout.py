@@ -1,0 +1,105 @@
+"""The place of each row of a message in the bytes that travel (SuperGCN §3.3.2, AdaQP §5).
+
+A buffer holds one segment for each peer, in rank order, padded to a multiple of :data:`BLOCK_BYTES`. A segment begins with the
+payloads of its rows, ordered by bit-width and then as the plan orders the rows; 4 bytes of parameters follow for each row of 8
+bits or fewer. MPI counts blocks, so its limit of 2**31 items is 128 GiB, not 2 GiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+
+BLOCK_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one bit-width in a buffer; (n,) int64 each. rows: numbers of the rows, ascending. payload_at, params_at: byte
+    offsets of their payloads and parameters."""
+
+    bits: int
+    rows: torch.Tensor
+    payload_at: torch.Tensor
+    params_at: torch.Tensor
+
+    def of(self, chosen: torch.Tensor) -> Group:
+        """The part of this group whose rows are set in ``chosen`` (n,) bool."""
+        return Group(self.bits, self.rows[chosen], self.payload_at[chosen], self.params_at[chosen])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One rank's buffer in one direction.
+
+    blocks: (P,) int64 number of blocks of each peer. groups: one for each bit-width that occurs. padding: (n,) int64 offsets of
+    the bytes that belong to no row; senders clear them, as they travel too.
+    """
+
+    blocks: np.ndarray
+    groups: tuple[Group, ...]
+    padding: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffer in bytes."""
+        return int(self.blocks.sum()) * BLOCK_BYTES
+
+    def to(self, torch_device: torch.device) -> Layout:
+        """The same layout with its tensors on a device."""
+        groups = (
+            Group(g.bits, g.rows.to(torch_device), g.payload_at.to(torch_device), g.params_at.to(torch_device))
+            for g in self.groups
+        )
+        return Layout(self.blocks, tuple(groups), self.padding.to(torch_device))
+
+
+def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
+    """The layout of rows of ``width`` values: ``counts`` (P,) int64 rows per peer, ``bits`` (rows,) uint8 of each row."""
+    peer = np.repeat(np.arange(counts.size), counts)
+    order = np.lexsort((bits, peer))  # stable: rows of one peer and bit-width keep their order
+    sizes = np.array([payload_bytes(width, int(b)) for b in range(max(MESSAGE_BITS) + 1)])[bits[order]]
+    has_params = bits[order] <= max(QUANTIZED_BITS)
+    # From here on, arrays are in the order of rows in the buffer; `peer` is the same in both orders.
+    unpadded = np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64)
+    payload = _padded(unpadded, PARAMS_BYTES)
+    params = np.bincount(peer[has_params], minlength=counts.size) * PARAMS_BYTES
+    blocks = _padded(payload + params, BLOCK_BYTES) // BLOCK_BYTES
+    starts = _starts(blocks) * BLOCK_BYTES
+    payload_at = starts[peer] + _within(sizes, counts)
+    params_at = (starts + payload)[peer] + _within(has_params * PARAMS_BYTES, counts)
+    groups = []
+    for found in np.unique(bits):
+        chosen = np.flatnonzero(bits[order] == found)
+        ascending = chosen[np.argsort(order[chosen])]
+        arrays = (order[ascending], payload_at[ascending], params_at[ascending])
+        groups.append(Group(int(found), *(torch.from_numpy(array.astype(np.int64)) for array in arrays)))
+    gaps = [(starts + unpadded, starts + payload), (starts + payload + params, starts + blocks * BLOCK_BYTES)]
+    padding = np.concatenate([_ranges(first, last) for first, last in gaps])
+    return Layout(blocks, tuple(groups), torch.from_numpy(padding))
+
+
+def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
+    return -(-sizes // to) * to
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    return np.cumsum(sizes) - sizes
+
+
+def _ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """The numbers of all ranges from ``first`` (n,) up to, and without, ``last`` (n,), one range after the other."""
+    lengths = last - first
+    return np.repeat(first - _starts(lengths), lengths) + np.arange(lengths.sum())
+
+
+def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(rows,) offset of each row from the first row of its peer, given the sizes of rows and the peers' counts of rows."""
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    return ends[:-1] - np.repeat(ends[firsts], counts)

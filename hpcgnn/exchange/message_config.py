@@ -1,0 +1,81 @@
+"""Settings of messages between ranks; no torch is imported for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.settings import Checked, setting
+
+CODINGS = ("plain", "delta")
+EVAL_PRECISIONS = ("float32", "training")
+NODE_AWARE = ("auto", "on", "off")
+COLLECTIVES = ("auto", "alltoallv", "neighbour")
+GPU_MPI = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class MessageConfig(Checked):
+    """Settings of boundary messages.
+
+    Args:
+        bits: bit-width of each value that is sent in training: 1, 2, 4, 8, 16 (bfloat16) or 32 (float32).
+        message_coding: ``plain``, or ``delta``, which sends differences to the rows that the receiver has.
+        eval_precision: ``float32``, or ``training`` for evaluations with the bit-widths of training.
+        overlap: whether a rank computes while its messages travel. Without it, each rank waits at once, which shows how much
+            time overlap saves.
+        collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster of both.
+        node_aware: ``on``, ``off`` or ``auto``: whether ranks of one node share the rows that they exchange with other nodes.
+        gpu_mpi: ``on``, ``off`` or ``auto``: whether MPI is given memory of GPUs.
+
+    Raises:
+        HpcgnnError: when it is used, for values that are not allowed or contradict each other.
+    """
+
+    bits: int = setting(32, name=None, choices=MESSAGE_BITS)
+    message_coding: str = setting(
+        "plain",
+        "Content of messages. plain: rows; delta: differences from the rows that the receiver has from the last epoch, so "
+        "rounding errors do not accumulate (error feedback). delta keeps all rows sent and received in memory.",
+        choices=CODINGS,
+    )
+    eval_precision: str = setting(
+        "float32",
+        "Precision of messages in evaluations: float32, or the bit-widths of training.",
+        choices=EVAL_PRECISIONS,
+    )
+    overlap: bool = setting(
+        True,
+        "Overlap of computation and communication; off waits for messages at once and shows how much time overlap saves. The "
+        "results are the same bit for bit.",
+    )
+    collective: str = setting(
+        "auto",
+        "MPI call for boundary messages: alltoallv among all ranks, or a neighbour collective among the ranks that have messages "
+        "for each other. auto measures both if the neighbour collective may be faster.",
+        choices=COLLECTIVES,
+    )
+    node_aware: str = setting(
+        "auto",
+        "Aggregation by node: a row is sent once to each other node rather than once to each of its ranks, the contributions of "
+        "a node's ranks are added up before they are sent, and rows move through shared memory within a node. auto turns this "
+        "on if there are several nodes with several ranks each.",
+        choices=NODE_AWARE,
+    )
+    gpu_mpi: str = setting(
+        "auto",
+        "Pass GPU memory to MPI. auto does so if the MPI library says that it supports it and a trial message arrives intact; "
+        "otherwise, and with off, messages are copied through host memory.",
+        choices=GPU_MPI,
+    )
+
+    def check(self) -> None:
+        """Raise HpcgnnError for settings that do not exist or cannot be combined."""
+        super().check()
+        if self.message_coding == "delta" and self.bits == 32:
+            raise WrongValueError(
+                "message_coding delta compensates for rounding errors: choose --bits 16 or fewer with it"
+            )
+        if self.message_coding == "delta" and self.eval_precision == "training":
+            raise WrongValueError("evaluations send no differences: keep --eval-precision float32 with delta")

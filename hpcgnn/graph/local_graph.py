@@ -1,0 +1,448 @@
+"""One rank's view of a partitioned graph: its nodes, their features and labels, its in-edges and its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hpcgnn.base.arguments import check_device, check_path, check_world
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values, index_array
+from hpcgnn.data import plan_store
+from hpcgnn.data.checks import sum_of_hashes
+from hpcgnn.data.graph_file import MASKS, GraphMeta
+from hpcgnn.data.h5 import damaged
+from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.devices import CPU, Device
+from hpcgnn.graph.edges_of_rank import check_edges, halo_ids, with_weights
+from hpcgnn.graph.node_order import NodeOrder, node_order
+from hpcgnn.kernels import Csr
+from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+from hpcgnn.world import World, raise_on_all_ranks, same_everywhere, whole_job
+from hpcgnn.world.device_names import HOST
+from hpcgnn.world.devices import choose_device
+from hpcgnn.world.of_ranks import OfRanks
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+
+@dataclass
+class LocalGraph(OfRanks):
+    """One rank's part of a partitioned graph: its nodes, their features and labels, and the edges that end at them.
+
+    In the shapes below, the rank owns n nodes with e in-edges and h halo nodes, F is the number of features, C the number of
+    classes, and P the number of ranks. Node tensors, and inputs and outputs of models that are built for this graph, are in
+    the order ``order``. The arrays of edges stay in the file's order, because other ranks refer to its positions.
+
+    Attributes:
+        world: the ranks of the job, a ``hpcgnn.world.World``: ``rank``, ``size``, ``allreduce`` and other collectives.
+        path: the parts file.
+        uuid: the parts file's identity, which checkpoints record. data: the same for the data of the graph, by their names.
+        meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
+        node_offsets: (P + 1,) int64, the first position of each rank.
+        features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse; or None.
+        y: (n,) int64 with -1 for no label, or (n, C) uint8; None without labels.
+        masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
+        original_ids: (n,) int64, the numbers that the nodes had when the graph was converted.
+        indptr: (n + 1,) int64, this rank's range of the whole graph's CSR by destination; it begins at the first of its
+            edges.
+        indices: (e,) int64, positions of the sources.
+        edge_weight: (e,) float32 tensor of the weights of the edges of ``edge_index``, in its order; or None.
+        matches_parts: whether this rank's part is one part of the file, with all its edges.
+        order: the order of the owned nodes, see ``reordered``.
+        device: the device that holds features, labels, masks, edge weights and ``edge_index``. Ids and arrays of edges are on
+            the host.
+        ranks_per_node: number of ranks that the partition puts on a node.
+    """
+
+    world: World
+    path: Path
+    uuid: str
+    meta: GraphMeta
+    node_offsets: np.ndarray
+    features: torch.Tensor | Csr | None
+    y: torch.Tensor | None
+    masks: dict[str, torch.Tensor]
+    original_ids: torch.Tensor
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_weight: torch.Tensor | None
+    matches_parts: bool
+    order: NodeOrder = field(default_factory=NodeOrder)
+    device: Device = CPU
+    ranks_per_node: int = 1
+    _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
+    data: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes that this rank owns, n."""
+        return self.original_ids.numel()
+
+    @property
+    def x(self) -> torch.Tensor | None:
+        """(n, F) float32 features of the owned nodes. If they are stored sparse, each access makes a new torch CSR tensor."""
+        if not isinstance(self.features, Csr):
+            return self.features
+        csr = self.features
+        assert csr.weight is not None
+        return torch.sparse_csr_tensor(csr.indptr, csr.indices.long(), csr.weight, size=(csr.num_rows, csr.num_cols))
+
+    @property
+    def first(self) -> int:
+        """Position of the first owned node."""
+        return int(self.node_offsets[self.world.rank])
+
+    @property
+    def in_degrees(self) -> np.ndarray:
+        """(n,) int64 in-degrees of the owned nodes in the whole graph."""
+        degrees = np.diff(self.indptr)
+        return degrees if self.order.nodes is None else degrees[self.order.nodes]
+
+    @property
+    def _is_inside(self) -> np.ndarray:
+        """(e,) bool, whether an edge's source is owned."""
+        return (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
+
+    @property
+    def _destinations(self) -> np.ndarray:
+        """(e,) int64 local id, in the file's order, of the owned node at which each edge ends."""
+        return np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+
+    @cached_property
+    def halo_positions(self) -> np.ndarray:
+        """(h,) int64 ascending positions in the file of the halo nodes: nodes of other ranks from which edges lead to owned
+        nodes.
+        """
+        return np.unique(self.indices[~self._is_inside])
+
+    @cached_property
+    def edge_index(self) -> torch.Tensor:
+        """(2, e) int64 in-edges of the owned nodes, sources in the first row. Ids 0 to n - 1 are owned nodes in the order of
+        ``x``, and larger ids are halo nodes in the order of their positions.
+
+        Edges are in the order of ``edge_weight`` and ``edge_ids``. The tensor is made at the first access and kept.
+        """
+        return self.local_edge_index().to(self.device.torch_device)
+
+    @property
+    def halo_ids(self) -> torch.Tensor:
+        """(h,) int64 original ids of the halo nodes, in the order of their positions. The first access is collective."""
+        if self._halo_ids is None:  # not a cached_property, for whose lock ranks that are threads would wait
+            ids = self.in_loaded_order(self.original_ids)
+            self._halo_ids = halo_ids(self.world, self.halo_positions, self.node_offsets, ids)
+        return self._halo_ids
+
+    @property
+    def original_edge_index(self) -> torch.Tensor:
+        """(2, e) int64: ``edge_index`` with original ids, on the host: sources in the first row, destinations in the second. The
+        first access is collective.
+        """
+        return torch.cat((self.original_ids, self.halo_ids))[self.local_edge_index()]
+
+    @property
+    def edge_ids(self) -> torch.Tensor:
+        """(e,) int64: ``source * num_nodes + destination`` of each edge of ``edge_index``, by original ids, on the host. The
+        first access is collective.
+
+        The id of an edge does not depend on the number of ranks, so data of one's own can be attached to edges by it.
+        Parallel edges share it.
+        """
+        source, destination = self.original_edge_index
+        return source * self.meta.num_nodes + destination
+
+    def local_edge_index(self) -> torch.Tensor:
+        """A new copy of :attr:`edge_index` in the host's memory."""
+        halo = self.halo_positions
+        sources = np.where(
+            self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
+        )
+        edges = torch.from_numpy(np.stack((sources, self._destinations)))
+        if self.order.nodes is None:
+            return edges
+        ids = torch.arange(self.num_nodes + halo.size)
+        ids[self.order.nodes] = torch.arange(self.num_nodes)
+        return ids[edges]
+
+    # -- the order of the nodes ---------------------------------------------------------------------------------------
+
+    def reordered(self, method: str, width: int = 256) -> LocalGraph:
+        """Copy this graph into a node order that may make aggregation faster. Not collective: ranks may use different orders.
+
+        Args:
+            method: ``none``, ``degree``, ``rcm``, ``hubs``, or ``auto``, which measures all orders on this rank.
+            width: number of columns of the features in that measurement.
+
+        Returns:
+            A graph whose node tensors are in the new order; build the model for it. ``in_loaded_order`` restores the file's
+            order.
+
+        Raises:
+            ValueError: for an unknown method, and if this graph is reordered already.
+        """
+        return self.in_order(node_order(self.local_edges(), method, width))
+
+    def in_order(self, order: NodeOrder) -> LocalGraph:
+        """This graph with its node tensors copied into ``order``, which becomes its attribute ``order``. Not collective."""
+        nodes = order.nodes
+        if self.order.nodes is not None:
+            raise ValueError("the graph is in another order already: start from the one that was loaded")
+        if nodes is None:
+            return replace(self, order=order)
+        features, there = self.features, nodes.to(self.device.torch_device)
+        return replace(
+            self,
+            features=features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there),
+            y=_taken(self.y, there),
+            masks={name: mask[there] for name, mask in self.masks.items()},
+            original_ids=self.original_ids[nodes],
+            order=order,
+        )
+
+    def in_loaded_order(self, values: torch.Tensor) -> torch.Tensor:
+        """Put values of the owned nodes, such as scores, back into the order of the file. Not collective.
+
+        Args:
+            values: (n, ...) tensor in the order of this graph.
+
+        Returns:
+            A tensor of the same shape and type; ``values`` itself if this graph is not reordered.
+        """
+        if self.order.nodes is None:
+            return values
+        loaded = torch.empty_like(values)
+        loaded[self.order.nodes.to(values.device)] = values
+        return loaded
+
+    def to(self, device: Device) -> LocalGraph:
+        """Copy the node tensors to a device; models that are built for the result compute there. Not collective.
+
+        Args:
+            device: a result of ``hpcgnn.world.devices.choose_device``. ``hpcgnn.load(path, device="cuda")`` does both.
+        """
+        torch_device = device.torch_device
+        device.use()
+        return replace(
+            self,
+            features=None if self.features is None else self.features.to(torch_device),
+            y=None if self.y is None else self.y.to(torch_device),
+            masks={name: mask.to(torch_device) for name, mask in self.masks.items()},
+            edge_weight=None if self.edge_weight is None else self.edge_weight.to(torch_device),
+            device=device,
+        )
+
+    # -- some of its edges --------------------------------------------------------------------------------------------
+
+    def with_edges(self, kept: np.ndarray) -> LocalGraph:
+        """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""
+        lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
+        count = np.array([lengths.sum()])
+        first, total = int(self.world.exscan(count)[0]), int(self.world.allreduce(count)[0])
+        return replace(
+            self,
+            meta=replace(self.meta, num_edges=total),
+            indptr=first + np.concatenate(([0], np.cumsum(lengths))),
+            indices=self.indices[kept],
+            edge_weight=_taken(self.edge_weight, torch.from_numpy(kept)),
+            matches_parts=False,
+        )
+
+    def local_edges(self) -> Csr:
+        """(n, n) matrix of ones for the edges inside this part; its nodes are in the file's order."""
+        inside = self._is_inside
+        indptr = np.concatenate(([0], np.cumsum(inside)))[self.indptr - self.indptr[0]]
+        # Csr checks the indices here, because a program may have changed them.
+        return Csr(indptr, self.indices[inside] - self.first, self.num_nodes)
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
+        """This rank's plan: read from the file if one for these parts is stored, else built by all ranks. Collective.
+
+        strategy: ``pre``, ``post`` or ``hybrid``. weighted: put the graph's edge weights, if it has any, into the matrices. Nodes
+        are in the file's order.
+
+        Raises:
+            HpcgnnError: on every rank, if the stored plan is damaged, or ranks have read different plans.
+        """
+        weight = self.edge_weight if weighted else None
+        plan = self.stored_plan(strategy, edges=weight is not None) or self.built_plan(strategy)
+        if weight is not None:
+            return with_weights(self.world, self.path, plan, host_values(weight), int(self.indptr[0]))
+        return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
+
+    def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
+        """This rank's plan in the file, or None where the file has none that fits. Collective.
+
+        edges: also read the number of each entry's edge, 8 bytes an entry, which only edge weights need.
+
+        Raises:
+            HpcgnnError: as :meth:`plan`.
+        """
+        if not self.matches_parts:
+            return None
+        plan, fingerprint = None, 0
+        with raise_on_all_ranks(self.world, f"read the plan in {self.path}"), PartsFile(self.path) as parts:
+            if parts.uuid == self.uuid and plan_store.is_stored(parts, strategy):
+                stored = StoredPlan(parts, strategy)
+                plan, fingerprint = stored.part(self.world.rank, edges=edges), stored.fingerprint
+        same_everywhere(
+            self.world,
+            [plan is not None, fingerprint],
+            f"the ranks read different plans from {self.path}: give each node the same file, or remove the copies",
+        )
+        if plan is not None:
+            self._check_peers(plan)
+        return plan
+
+    def _check_peers(self, plan: AggregationPlan[SparseMatrix]) -> None:
+        """Raise HpcgnnError unless senders and receivers expect the same rows, and the plan has each edge once. Collective."""
+        world = self.world
+        row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
+        said = np.zeros((world.size, 3), dtype=np.int64)
+        said[plan.send_to.peers, :2] = np.stack((plan.send_to.post, plan.send_to.pre), axis=1)
+        said[:, 2] = np.diff(plan.send.indptr[row_ends]) - said[:, 0]  # an entry of a post row is no edge
+        said, _ = world.alltoallv(said, np.ones(world.size, dtype=np.int64))
+        expected = np.zeros((world.size, 2), dtype=np.int64)
+        expected[plan.receive_from.peers] = np.stack((plan.receive_from.post, plan.receive_from.pre), axis=1)
+        in_received = plan.receive.indices.size - int(plan.receive_from.pre.sum())  # an entry for a pre row is no edge
+        edges = plan.local.indices.size + in_received + int(said[:, 2].sum())
+        with raise_on_all_ranks(world, f"use the plan in {self.path}"):
+            if not np.array_equal(said[:, :2], expected):
+                sender = int(np.flatnonzero((said[:, :2] != expected).any(axis=1))[0])
+                raise damaged(
+                    self.path, f"its plan sends other rows from part {sender} to part {world.rank} than it receives"
+                )
+            if edges != self.indices.size:
+                raise damaged(self.path, f"its plan has {edges} edges, but part {world.rank} has {self.indices.size}")
+
+    def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
+        """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
+        world = self.world
+        with raise_on_all_ranks(world, "plan the messages"):
+            check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)
+        mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
+        row_counts = mine.receive_from.counts(world.size)
+        pairs = np.zeros((world.size, 2), dtype=np.int64)
+        pairs[mine.receive_from.peers] = np.stack((mine.receive_from.post, mine.receive_from.pre), axis=1)
+        pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
+        peers = np.flatnonzero(pairs.sum(axis=1))
+        entry_ends = np.concatenate(([0], np.cumsum(mine.wanted.lengths)))[np.concatenate(([0], np.cumsum(row_counts)))]
+        lengths, _ = world.alltoallv(mine.wanted.lengths, row_counts)
+        sources, _ = world.alltoallv(mine.wanted.sources, np.diff(entry_ends))
+        edges, _ = world.alltoallv(mine.wanted.edges, np.diff(entry_ends))
+        send_to = PeerRows(peers, pairs[peers, 0], pairs[peers, 1])
+        send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
+        return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
+
+
+def load(
+    path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST
+) -> LocalGraph:
+    """Read this rank's part of a partitioned graph. Collective.
+
+    Args:
+        path: a file made by ``hpcgnn partition``.
+        world: the ranks; None: all ranks of ``MPI_COMM_WORLD``.
+        any_ranks: accept a number of ranks that differs from the number of parts, and give each rank an equal range of
+            positions. Such a graph has no stored plan: its plan is built when a model is built.
+        device: the device that holds the node tensors and computes: ``cpu``, ``cuda``, ``cuda:N``, ``auto`` as for
+            ``--device``, or a result of ``hpcgnn.world.devices.choose_device``.
+
+    Returns:
+        The rank's part, with all values checked against the file's checksums.
+
+    Raises:
+        HpcgnnError: the same on every rank, if the file is missing or damaged, if ranks read different files, or if the
+            number of ranks differs from the number of parts.
+    """
+    check_path("path", path)
+    check_world(world)
+    world, path = whole_job() if world is None else world, Path(path)
+    check_device(device, may_be_name=True)
+    chosen = choose_device(world, device) if isinstance(device, str) else device
+    with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, advised_parts=world.size) as parts:
+        matches = parts.num_parts == world.size
+        if not matches and not any_ranks:
+            ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+            raise HpcgnnError(
+                f"{path} has {parts.num_parts} parts, but this job has {ranks}: start it with "
+                f"`hpcgnn launch -n {parts.num_parts} -- COMMAND` or `mpirun -n {parts.num_parts} COMMAND`, or run "
+                f"`hpcgnn partition ... --parts {world.size}`"
+            )
+        offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
+        if not matches:  # no rank reads a whole part, so each rank verifies the checksums of some parts
+            parts.verify(range(world.rank, parts.num_parts, world.size))
+        graph = _read_slab(world, path, parts, offsets, matches)
+        fingerprint = parts.fingerprint
+    _check_alike(graph, fingerprint)
+    return graph if chosen is CPU else graph.to(chosen)
+
+
+def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
+    """Raise HpcgnnError unless all ranks read the same file, and their nodes are together all N nodes. Collective.
+
+    The file's schema has checked that a rank's own ids are in range and differ. Here the 64-bit hashes of all ranks' ids must
+    add up to those of 0 to N-1. Wrong ids pass this test with a probability of 2**-64, and no rank needs O(N) memory.
+    """
+    world, path = graph.world, graph.path
+    nodes, rank = graph.meta.num_nodes, graph.world.rank
+    share = np.arange(rank * nodes // world.size, (rank + 1) * nodes // world.size)
+    ids = index_array(graph.original_ids)
+    said = np.array([fingerprint, sum_of_hashes(ids), sum_of_hashes(share)], np.uint64).view(np.int64)
+    found = world.allgather(said).view(np.uint64)
+    other = np.flatnonzero(found[:, 0] != found[0, 0])
+    if other.size:
+        raise HpcgnnError(
+            f"ranks 0 and {other[0]} read different files as {path}: give all nodes the same file", agreed=True
+        )
+    held, wanted = found[:, 1:].sum(axis=0)
+    if held != wanted:
+        raise HpcgnnError(
+            str(damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")), agreed=True
+        )
+
+
+def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
+    first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
+    part = world.rank if matches else None  # each part has checksums of its own
+    indptr, indices = parts.edges(first, last, part)
+    labels = parts.labels(first, last, part)
+    weights = parts.weights(int(indptr[0]), int(indptr[-1]), part)
+    masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
+    return LocalGraph(
+        world=world,
+        path=path,
+        uuid=parts.uuid,
+        meta=parts.meta,
+        node_offsets=offsets,
+        features=_as_features(parts.features(first, last, part)),
+        y=None if labels is None else torch.from_numpy(labels),
+        masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
+        original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
+        indptr=indptr,
+        indices=indices,
+        edge_weight=None if weights is None else torch.from_numpy(weights),
+        matches_parts=matches,
+        ranks_per_node=parts.ranks_per_node,
+        data=parts.data,
+    )
+
+
+def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | Csr | None:
+    if features is None:
+        return None
+    if isinstance(features, np.ndarray):
+        return torch.from_numpy(features)
+    return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
+
+
+def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | None:
+    return None if values is None else values[nodes.to(values.device)]

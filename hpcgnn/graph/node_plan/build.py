@@ -1,0 +1,375 @@
+"""Construction of the plan of ranks that share nodes, by all ranks together.
+
+Here a node is a host, unless "of the graph" is said. Rank i writes rows ``w_i = S_i x_i`` into memory that all ranks of its node
+read; ``w`` is all rows written on the node. Some are for ranks of this node, and others for other nodes. The rank that carries
+a row to another node adds up the node's contributions to it, ``c = C w``. The rows that have arrived on the node, ``v``, also lie
+in memory that all of its ranks read, and each rank adds up the rows that it needs:
+
+    z = L x + R (N w + F v)
+
+N and F pick rows. The backward pass is the same on the transposes: rows that were read are written, and rows that were written
+are read. Each edge is an entry of L, of S or of R. For edges between ranks, the choice between S and R is a minimum vertex
+cover for each pair of nodes, and for each pair of ranks of one node.
+
+Ranks have three roles, and send each other records: the *reader* of an edge owns its destination; a *solver* on the reader's
+node gets all edges from one other node and covers them; the *writer* owns the source. Memory is O(edges of a rank) on average,
+and O(k P) for tables of the k ranks of a node. A solver has all edges between two nodes, so with few nodes of many ranks it
+needs much more than others: some 150 bytes for each of these edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcgnn.graph.node_plan.cover import NodeEdges, RowsOfNodes, rows_between
+from hpcgnn.graph.node_plan.record_exchange import RecordExchange
+from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
+from hpcgnn.plan.build import csr_matrix
+from hpcgnn.plan.cover import sources_in_cover
+from hpcgnn.world import World
+from hpcgnn.world.placement import Placement
+
+_POST, _PRE = 1, 0
+
+
+@dataclass(frozen=True)
+class Route:
+    """The matrices by which this rank reads rows that the k ranks of its node share; columns are in the order of the ranks.
+
+    written, arrived: (k,) int64 number of rows that each rank of the node writes, and of rows that arrive at it.
+    carry: (rows sent, all rows written) C. near: (rows read, all rows written) N. far: (rows read, all rows arrived) F.
+    """
+
+    written: np.ndarray
+    arrived: np.ndarray
+    carry: SparseMatrix
+    near: SparseMatrix
+    far: SparseMatrix
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One rank's plan where ranks share nodes.
+
+    plan: L, S of the rows that this rank writes, and R of the rows that it reads; ``send_to`` and ``receive_from`` count the
+    rows that it carries between nodes. forward, backward: the routes of the forward and of the backward pass.
+    """
+
+    plan: AggregationPlan[SparseMatrix]
+    forward: Route
+    backward: Route
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Edges that end on this rank. sources: (m,) int64 positions; destinations: (m,) int64 local indices; edges: (m,) int64
+    positions in ``parts.h5``; owners: (m,) int64 ranks of the sources."""
+
+    sources: np.ndarray
+    destinations: np.ndarray
+    edges: np.ndarray
+    owners: np.ndarray
+
+    def where(self, chosen: np.ndarray) -> _Cut:
+        return _Cut(self.sources[chosen], self.destinations[chosen], self.edges[chosen], self.owners[chosen])
+
+
+@dataclass(frozen=True)
+class _Written:
+    """S, and the use of its rows by other ranks.
+
+    rows: the row of S for each record about edges between nodes (far), and for each record about edges within the node (near).
+    far: (m, 3) int64, for each far record the row between nodes to which it contributes: sender, receiver, index among the
+    sender's rows to that receiver. is_post: (m,) bool, whether that row is a *post* row.
+    """
+
+    send: SparseMatrix
+    rows: tuple[np.ndarray, np.ndarray]
+    far: np.ndarray
+    is_post: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """R, and the places of the rows that are its columns.
+
+    is_near: (reads,) bool, whether the row is written on this node or has arrived there. at: (reads,) int64 its index among all
+    rows written on the node, or among all that have arrived. holders: (reads,) int64 rank that wrote or received the row.
+    """
+
+    receive: SparseMatrix
+    at: np.ndarray
+    is_near: np.ndarray
+    holders: np.ndarray
+
+
+class _Builder:
+    """One rank's steps of the construction. node: the world of the ranks on this rank's node. offsets: (P + 1,) int64 first
+    position of each rank."""
+
+    def __init__(self, world: World, node: World, placement: Placement, offsets: np.ndarray, strategy: str) -> None:
+        self.world, self.node, self.placement, self.offsets, self.strategy = world, node, placement, offsets, strategy
+        self.my_node = int(placement.node_of[world.rank])
+        self.mates = placement.ranks_of(self.my_node)
+        self.first = int(offsets[world.rank])
+        self.num_owned = int(offsets[world.rank + 1]) - self.first
+        self.num_positions = int(offsets[-1])
+
+    # -- readers and solvers ------------------------------------------------------------------------------------------
+
+    def solve(self, cut: _Cut) -> tuple[RecordExchange, RowsOfNodes]:
+        """Send edges from other nodes to their solvers. Returns the edges for which this rank is the solver, as records
+        (source, destination, edge), and the rows that carry them. Collective."""
+        there = self.placement.node_of[cut.owners]
+        solvers = self.mates[there % self.mates.size]
+        asked = RecordExchange(
+            self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1)
+        )
+        sources, destinations, _ = asked.received.T
+        edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
+        return asked, rows_between(edges, self.strategy, self.num_positions)
+
+    def choose_far(self, cut: _Cut) -> tuple[np.ndarray, RecordExchange]:
+        """Choose the rows that carry edges from other nodes. Collective.
+
+        Returns (m, 4) int64, for each edge whether it is *post*, and sender, receiver and index of its row; and the records
+        for writers: kind, source, sender, receiver, index, edge.
+        """
+        asked, rows = self.solve(cut)
+        sources, _, edges = asked.received.T
+        carriers = rows.carriers(self.placement, self.my_node)
+        of_row = np.stack(carriers, axis=1)
+        chosen = asked.answered(np.column_stack((rows.is_post, of_row[rows.row])))
+        posts, pre = np.flatnonzero(rows.posts), np.flatnonzero(~rows.is_post)
+        told = np.concatenate((
+            np.column_stack((np.full(posts.size, _POST), rows.ids[posts], of_row[posts], np.full(posts.size, -1))),
+            np.column_stack((np.full(pre.size, _PRE), sources[pre], of_row[rows.row[pre]], edges[pre])),
+        ))  # fmt: skip
+        return chosen, RecordExchange(self.world, self.owners(told[:, 1]), told)
+
+    def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, RecordExchange]:
+        """Choose the rows that carry edges from other ranks of this node. Collective.
+
+        Returns (m,) bool, whether an edge is *post*; (m,) int64 the record that asks for its row; and the records for writers:
+        kind, source, destination, edge.
+        """
+        sources, left = np.unique(cut.sources, return_inverse=True)
+        pairs, right = np.unique(cut.owners * max(self.num_owned, 1) + cut.destinations, return_inverse=True)
+        is_post = np.full(cut.edges.size, self.strategy == "post")
+        if self.strategy == "hybrid":
+            is_post = sources_in_cover(left, right, (sources.size, pairs.size))[left]
+        posts, of_post = np.unique(cut.sources[is_post], return_inverse=True)
+        pre = np.flatnonzero(~is_post)
+        none = np.full(posts.size, -1)
+        records = np.concatenate((
+            np.column_stack((np.full(posts.size, _POST), posts, none, none)),
+            np.column_stack((np.full(pre.size, _PRE), cut.sources[pre], cut.destinations[pre], cut.edges[pre])),
+        ))  # fmt: skip
+        record = np.empty(cut.edges.size, np.int64)
+        record[is_post], record[pre] = of_post, posts.size + np.arange(pre.size)
+        return is_post, record, RecordExchange(self.world, self.owners(records[:, 1]), records)
+
+    def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
+        """All edges that end on this rank, from its slab of the global CSR by destination."""
+        destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
+        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
+
+    def owners(self, positions: np.ndarray) -> np.ndarray:
+        """The rank that owns each position."""
+        return np.searchsorted(self.offsets, positions, side="right") - 1
+
+    # -- writers and carriers -----------------------------------------------------------------------------------------
+
+    def write(self, far: RecordExchange, near: RecordExchange) -> _Written:
+        """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
+        for ranks of this node."""
+        size = self.world.size
+        kind, source, sender, receiver, place, edge = far.received.T
+        near_kind, near_source, near_destination, near_edge = near.received.T
+        posts, sums, near_posts, near_sums = (kind == _POST, kind == _PRE, near_kind == _POST, near_kind == _PRE)
+        sources = np.unique(np.concatenate((source[posts], near_source[near_posts])))
+        keys = (sender * size + receiver) * (int(place.max(initial=0)) + 1) + place
+        near_keys = near.senders * (int(near_destination.max(initial=0)) + 1) + near_destination
+        for_nodes, for_mates = np.unique(keys[sums]), np.unique(near_keys[near_sums])
+        rows, near_rows = np.empty(kind.size, np.int64), np.empty(near_kind.size, np.int64)
+        rows[posts] = np.searchsorted(sources, source[posts])
+        rows[sums] = sources.size + np.searchsorted(for_nodes, keys[sums])
+        near_rows[near_posts] = np.searchsorted(sources, near_source[near_posts])
+        near_rows[near_sums] = sources.size + for_nodes.size + np.searchsorted(for_mates, near_keys[near_sums])
+        send = csr_matrix(
+            np.concatenate((np.arange(sources.size), rows[sums], near_rows[near_sums])),
+            np.concatenate((sources, source[sums], near_source[near_sums])) - self.first,
+            np.concatenate((np.full(sources.size, -1), edge[sums], near_edge[near_sums])),
+            (sources.size + for_nodes.size + for_mates.size, self.num_owned),
+        )
+        return _Written(send, (rows, near_rows), np.stack((sender, receiver, place), axis=1), posts)
+
+    def carry(self, mine: _Written, written: np.ndarray) -> tuple[SparseMatrix, PeerRows]:
+        """C, and the numbers of rows that this rank sends, by peer. Collective."""
+        records = np.unique(np.column_stack((mine.far, mine.rows[0], mine.is_post)), axis=0)
+        told = RecordExchange(self.world, records[:, 0], records[:, 1:])
+        receiver, place, row, is_post = told.received.T
+        first = np.zeros(receiver.size, bool)
+        keys = receiver * (int(place.max(initial=0)) + 1) + place
+        first[np.unique(keys, return_index=True)[1]] = True
+        counts = np.stack([
+            np.bincount(receiver[first & (is_post == kind)], minlength=self.world.size) for kind in (_POST, _PRE)
+        ])  # fmt: skip
+        begins = _begins(counts.sum(0))
+        columns = self.of_mates(_begins(written), told.senders) + row
+        matrix = csr_matrix(begins[receiver] + place, columns, None, (int(counts.sum()), int(written.sum())))
+        return matrix, _peers(counts)
+
+    def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
+        return values[np.searchsorted(self.mates, ranks)]
+
+    def gathered(self, value: int | np.ndarray) -> np.ndarray:
+        """(k, ...) int64 values of all ranks of the node. Collective on the node."""
+        found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
+        return found[:, 0] if np.ndim(value) == 0 else found
+
+    def own(self, values: np.ndarray) -> int:
+        """This rank's value of (k,) values."""
+        return int(values[self.node.rank])
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
+             far_at: np.ndarray) -> _Reads:  # fmt: skip
+        """Build R: its columns are *post* rows by position of their source, then *pre* rows by their place.
+
+        near_at, far_at: (m,) int64 index of each edge's row among all rows written on the node, and among all arrived there.
+        """
+        cut = [np.concatenate(both) for both in zip(vars(near).values(), vars(far).values(), strict=True)]
+        sources, destinations, edges, _ = cut
+        is_near = np.arange(sources.size) < near.sources.size
+        is_post = np.concatenate((near_post, chosen[:, 0] == _POST))
+        at = np.concatenate((near_at, far_at))
+        holders = np.concatenate((near.owners, chosen[:, 2]))
+        posts, of_post = np.unique(sources[is_post], return_inverse=True)
+        places, of_pre = np.unique(np.stack((~is_near, at), axis=1)[~is_post], axis=0, return_inverse=True)
+        column = np.empty(sources.size, np.int64)
+        column[is_post], column[~is_post] = of_post, posts.size + of_pre.reshape(-1)
+        an_edge = np.empty(posts.size + len(places), np.int64)  # for each row read, one of the edges that need it
+        an_edge[column] = np.arange(sources.size)
+        carried = np.unique(np.stack((destinations, column), axis=1)[~is_post], axis=0)
+        receive = csr_matrix(
+            np.concatenate((destinations[is_post], carried[:, 0])),
+            np.concatenate((column[is_post], carried[:, 1])),
+            np.concatenate((edges[is_post], np.full(len(carried), -1))),
+            (self.num_owned, an_edge.size),
+        )
+        return _Reads(receive, at[an_edge], is_near[an_edge], holders[an_edge])
+
+
+def build_node_plan(
+    world: World,
+    node: World,
+    placement: Placement,
+    node_offsets: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    strategy: str,
+) -> NodePlan:
+    """This rank's plan. Collective.
+
+    Args:
+        node: the ranks of this rank's node, in the order of their ranks in ``world``. placement: the nodes of all ranks.
+        node_offsets: (P + 1,) int64 first position of each rank. indptr: (n + 1,) int64 slab of the global CSR by
+            destination. indices: (e,) int64 source positions. strategy: ``pre``, ``post`` or ``hybrid``.
+    """
+    builder = _Builder(world, node, placement, node_offsets, strategy)
+    every = builder.edges(indptr, indices)
+    inside = every.where(every.owners == world.rank)
+    local = csr_matrix(inside.destinations, inside.sources - builder.first, inside.edges, (builder.num_owned,) * 2)
+    on_node = placement.node_of[every.owners] == builder.my_node
+    near, far = every.where(on_node & (every.owners != world.rank)), every.where(~on_node)
+    del every, inside
+
+    chosen, to_write = builder.choose_far(far)
+    near_post, record, near_to_write = builder.choose_near(near)
+    mine = builder.write(to_write, near_to_write)
+    written = builder.gathered(mine.send.num_rows)
+    carry, send_to = builder.carry(mine, written)
+    receive_from = _received(world, send_to)
+    near_rows = near_to_write.answered(mine.rows[1][:, None])[record, 0]
+    near_at = builder.of_mates(_begins(written), near.owners) + near_rows
+
+    arrived = builder.gathered(receive_from.total)
+    came = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): first row of each sender
+    receivers = np.searchsorted(builder.mates, chosen[:, 2])
+    far_at = _begins(arrived)[receivers] + came[receivers, chosen[:, 1]] + chosen[:, 3]
+    reads = builder.read(near, near_post, near_at, far, chosen, far_at)
+    there = Route(written, arrived, carry, *_picks(reads, int(written.sum()), int(arrived.sum())))
+    plan = AggregationPlan(local, mine.send, reads.receive, send_to, receive_from)
+    return NodePlan(plan, there, _back(builder, there, reads, mine, send_to))
+
+
+def rows_if_placed(
+    world: World,
+    placement: Placement,
+    node_offsets: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    strategy: str,
+) -> int:
+    """Number of rows that all ranks together would send between nodes with this placement; arguments are those of
+    :func:`build_node_plan`. Collective."""
+    builder = _Builder(world, world, placement, node_offsets, strategy)
+    every = builder.edges(indptr, indices)
+    far = every.where(placement.node_of[every.owners] != builder.my_node)
+    return int(world.allreduce(np.array([builder.solve(far)[1].ids.size]))[0])
+
+
+def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_to: PeerRows) -> Route:
+    """The route of the backward pass, in which the rows that were read are written. Collective."""
+    world = builder.world
+    read = builder.gathered(reads.at.size)
+    sent = builder.gathered(send_to.total)
+    went = builder.gathered(_begins(send_to.counts(world.size)))
+    begins = np.where(reads.is_near, builder.of_mates(_begins(there.written), reads.holders),
+                      builder.of_mates(_begins(there.arrived), reads.holders))  # fmt: skip
+    records = np.stack((reads.is_near, reads.at - begins, np.arange(reads.at.size)), axis=1)
+    told = RecordExchange(world, reads.holders, records)
+    is_near, row, read_row = told.received.T
+    columns = builder.of_mates(_begins(read), told.senders) + read_row
+    matrices = [
+        csr_matrix(row[chosen], columns[chosen], None, (rows, int(read.sum())))
+        for chosen, rows in ((is_near == 1, mine.send.num_rows), (is_near == 0, builder.own(there.arrived)))
+    ]
+    parts = np.unique(np.column_stack((mine.rows[0], mine.far)), axis=0)
+    senders = np.searchsorted(builder.mates, parts[:, 1])
+    columns = _begins(sent)[senders] + went[senders, parts[:, 2]] + parts[:, 3]
+    far = csr_matrix(parts[:, 0], columns, None, (mine.send.num_rows, int(sent.sum())))
+    return Route(read, sent, matrices[1], matrices[0], far)
+
+
+def _received(world: World, send_to: PeerRows) -> PeerRows:
+    """The numbers of rows that this rank receives, by peer, from those that all ranks send. Collective."""
+    pairs = np.zeros((world.size, 2), dtype=np.int64)
+    pairs[send_to.peers] = np.stack((send_to.post, send_to.pre), axis=1)
+    pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
+    return _peers(pairs.T)
+
+
+def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:
+    """N and F, which pick each row that is read from the rows written on the node, or from those that have arrived there."""
+    rows = np.arange(reads.at.size)
+    return [
+        csr_matrix(rows[chosen], reads.at[chosen], None, (reads.at.size, columns))
+        for chosen, columns in ((reads.is_near, num_written), (~reads.is_near, num_arrived))
+    ]
+
+
+def _peers(counts: np.ndarray) -> PeerRows:
+    """PeerRows from (2, P) numbers of *post* and *pre* rows of each rank."""
+    peers = np.flatnonzero(counts.sum(0))
+    return PeerRows(peers, counts[0, peers].astype(np.int64), counts[1, peers].astype(np.int64))
+
+
+def _begins(counts: np.ndarray) -> np.ndarray:
+    """The index at which each of consecutive groups begins, from the groups' sizes."""
+    return np.cumsum(counts) - counts

@@ -1,0 +1,224 @@
+"""The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges.
+
+Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
+``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.keyed import derive_key
+from hpcgnn.kernels.rows import check_index
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
+from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.halo import edge_matrix, make_halo
+from hpcgnn.nn.int8 import Int8
+from hpcgnn.pyg.draws import seeded
+from hpcgnn.pyg.halo_rows import HaloRows
+from hpcgnn.pyg.row_mode import RowMode
+from hpcgnn.pyg.rows import ENDS, is_checkpointed
+from hpcgnn.pyg.seen import Kept, Recurrence
+
+Operator = Callable[[torch.Tensor], torch.Tensor]
+_HALO = "halo"
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+class Bridge:
+    """The exchanges of one graph for the layers of one model.
+
+    exact: the exchange of rows that are never rounded. mode: it follows the rows of nodes through each call.
+
+    Sets of edges are distinguished by the tensors that hold them, not by their values: all ranks, including those without
+    edges, must decide alike whether a plan is made.
+    """
+
+    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str = "auto") -> None:
+        self.int8: Int8 | None = None  # used instead of float32 where it is faster
+        self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
+        self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
+        self.exact = HaloRows(graph)
+        self.mode = RowMode(graph.num_nodes, self.exact, self._drop, self._common_draws)
+        self.num_extended = graph.num_nodes + graph.halo_positions.size
+        self.exchanges: dict[tuple[int, str], Aggregator] = {}
+        self._halo: Aggregator | None = None
+        self._num_plans = 0
+        self.drops = True  # whether F.dropout does something
+        self._pass = -1, 0  # epoch, and number of the pass in it
+        self.in_pass = False  # whether a call of the model is under way
+        self._num_common = 0  # uses of common draws in the pass
+        self._draws = {True: 0, False: 0}  # masks drawn in the pass, in layers and outside of them
+        self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
+        self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
+        self._kinds: Kept[str] = Kept()
+        self._recurrence = Recurrence()
+
+    @property
+    def halo(self) -> Aggregator:
+        """The exchange of the halo's rows. The first access is collective: copies of a model may be made on one rank."""
+        if self._halo is None:  # not a cached_property, whose lock would keep ranks that are threads from meeting
+            with torch.inference_mode(False):
+                self._halo = make_halo(self.graph, messages=self.messages, backend=self.backend)
+        return self._halo
+
+    def begin_pass(self) -> None:
+        """Begin a call of the model: tensors of the previous call may come again. The first one is collective."""
+        self.exact.know_ids()  # here, because layers leave out their dropout on ranks without edges
+        self._recurrence.begin_pass()
+        self.mode.forget()
+        self.mode.mark(self.graph.edge_index, ENDS, 1, of_graph=True)
+        epoch = self.messages.current_pass.epoch
+        epoch_before, number = self._pass
+        self._pass = epoch, number + 1 if epoch == epoch_before else 0
+        self._draws, self._num_common = {True: 0, False: 0}, 0
+
+    def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None, *, in_layer: bool) -> torch.Tensor:
+        """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None. in_layer: whether a layer
+        computes messages.
+        """
+        if not self.drops:
+            return x
+        epoch, number = self._pass
+        draw = self._draws[in_layer]  # counted apart: layers leave out their dropout on ranks without edges
+        self._draws[in_layer] += 1
+        # A checkpoint repeats this in the backward pass, with the states of torch's generators that there were.
+        if ids is None or rate >= 1 or is_checkpointed():
+            return torch.nn.functional.dropout(x, rate)
+        keys = DropoutKeys(ids, self.messages.current_pass.seed, epoch)
+        drop = KeyedDropout(keys, derive_key(number, in_layer, draw), rate, self.backend)
+        return drop(widened(x).reshape(x.shape[0], math.prod(x.shape[1:]))).view(x.shape).to(x.dtype)
+
+    def _common_draws(self) -> AbstractContextManager[None]:
+        """A context in which all ranks draw the same random numbers, others in each pass and at each use."""
+        self._num_common += 1
+        return seeded(self.graph, derive_key(self.messages.current_pass.seed, *self._pass, self._num_common))
+
+    # -- methods for layers -------------------------------------------------------------------------------------------
+
+    def extended(self, layer: int, x: torch.Tensor, node_dim: int = 0) -> torch.Tensor:
+        """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
+        rows = x.movedim(node_dim, 0)
+        flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+        if x.is_floating_point():
+            wide = self._of_layer(layer, _HALO, self.halo)(widened(flat)).to(x.dtype)
+        else:
+            wide = self.exact.extended(flat)
+        return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
+
+    def operator(
+        self,
+        layer: int,
+        edge_index: torch.Tensor,
+        weight: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        mean: bool = False,
+    ) -> Operator:
+        """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F).
+        Collective.
+
+        Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.normalise` made from them, and
+        any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
+        """
+        planned = self._aggregators.find(edge_index, weight, (mean, dtype))
+        if planned is None and self._stays(layer, edge_index, weight):
+            self._num_plans += 1
+            planned = f"plan {self._num_plans}", self._planned(edge_index, weight, dtype, mean=mean)
+            self._aggregators.keep(edge_index, weight, planned, (mean, dtype))
+        if planned is None:
+            return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)
+        return self._of_layer(layer, *planned)
+
+    def note_kind(self, edge_index: torch.Tensor, weight: torch.Tensor, kind: str) -> None:
+        """Note that these edges stay the same. ``kind`` is a kind of :func:`make_aggregator` if it uses exactly these edges,
+        else ``fixed``.
+        """
+        self._kinds.keep(edge_index, weight, kind)
+
+    # -- choice of the plan -------------------------------------------------------------------------------------------
+
+    def is_graphs(self, edge_index: torch.Tensor) -> bool:
+        """Return whether these are the graph's own edges."""
+        return edge_index is self.graph.edge_index
+
+    def _stays(self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+        if weight is not None and weight.requires_grad:
+            return False
+        if self._kinds.find(edge_index, weight) is not None or (self.is_graphs(edge_index) and weight is None):
+            return True
+        return self._recurrence.comes_again(layer, edge_index, weight)
+
+    def _planned(
+        self, edge_index: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype, *, mean: bool
+    ) -> Aggregator:
+        how: dict[str, Any] = {"messages": self.messages, "backend": self.backend}
+        kind = self._kinds.find(edge_index, weight)
+        if kind is None and weight is None and self.is_graphs(edge_index):
+            kind = "mean" if mean else "sum"
+        if kind not in (None, "fixed") and (kind == "mean" or not mean):
+            unweighted = replace(self.graph, edge_weight=None)
+            return make_aggregator(unweighted, kind, self.strategy, dtype=dtype, **how)
+        graph = self._with_edges(edge_index, weight)
+        plan = graph.plan(self.strategy, weighted=weight is not None)
+        left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None] if mean else None
+        return aggregator_of_plan(self.graph, plan, left, **how)
+
+    def _with_edges(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> LocalGraph:
+        """The graph with other edges, in the file's order of nodes."""
+        graph = self.graph
+        nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
+        positions = torch.cat((nodes + graph.first, torch.from_numpy(graph.halo_positions)))
+        check_index(edge_index[0], positions.numel())
+        check_index(edge_index[1], nodes.numel())
+        edge_index = edge_index.cpu()
+        source, destination = index_array(positions[edge_index[0]]), index_array(nodes[edge_index[1]])
+        order = np.lexsort((source, destination))
+        indptr = np.concatenate(([0], np.cumsum(np.bincount(destination, minlength=graph.num_nodes))))
+        values = None if weight is None else weight.detach().cpu()[torch.from_numpy(order)]
+        return replace(graph, indptr=indptr, indices=source[order], edge_weight=values, matches_parts=False)
+
+    # -- aggregation over the halo ------------------------------------------------------------------------------------
+
+    def _over_halo(
+        self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None, x: torch.Tensor, *, mean: bool
+    ) -> torch.Tensor:
+        csr, order = self._structure(edge_index)
+        z = spmm(csr, self.extended(layer, x), None if weight is None else weight[order], backend=self.backend)
+        return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
+
+    def _structure(self, edge_index: torch.Tensor) -> tuple[Csr, torch.Tensor]:
+        """The (n, n + h) matrix of the edges, and the number of the edge of each entry."""
+        found = self._structures.find(edge_index, None)
+        if found is None:
+            found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended), check=True)
+            self._structures.keep(edge_index, None, found)
+        return found
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+
+    def _of_layer(self, layer: int, name: str, aggregator: Aggregator) -> Aggregator:
+        """The aggregator for one layer, with messages of its own. Layers are numbered in the order of their first exchanges."""
+        key = layer, name
+        if key not in self.exchanges:
+            self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
+        if name != _HALO:  # computations with halo rows are done by the layer's own code
+            self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
+        return self.exchanges[key]
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in a type in which rows travel and are added: ``torch.autocast`` gives layers rows of 16 bits."""
+    return x.float() if x.dtype in _NARROW else x

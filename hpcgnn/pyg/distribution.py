@@ -1,0 +1,226 @@
+"""A copy of a PyG model whose layers exchange boundary rows: the result of :func:`hpcgnn.distribute`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch_geometric.nn import BatchNorm, MessagePassing
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
+from hpcgnn.nn.int8 import Int8, make_int8
+from hpcgnn.nn.whole_graph import among
+from hpcgnn.pyg import convolutions, norms
+from hpcgnn.pyg.bridge import Bridge
+from hpcgnn.pyg.draws import draws_of_rank
+from hpcgnn.pyg.given import Given
+from hpcgnn.pyg.integers import use_integers
+from hpcgnn.pyg.methods import OnRanks, replace_method, restore_methods
+from hpcgnn.pyg.normalise import Normaliser
+from hpcgnn.pyg.rows import DirectedError, Refused, Reversed
+from hpcgnn.pyg.same_weights import SameWeights
+
+M = TypeVar("M", bound=torch.nn.Module)
+_ATTRIBUTE = "_hpcgnn"
+
+
+class Distribution:
+    """The ranks behind a distributed model. bridge: its exchanges."""
+
+    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
+        self.graph, self.messages = graph, messages
+        self.bridge = Bridge(graph, messages, strategy, backend)
+        self.normaliser = Normaliser(self.bridge)
+        self.same_weights = SameWeights(graph.world)
+        self.has_trainer = False
+        self.int8: Int8 | None = None
+        self.asked_compute = FLOAT32
+        self.given = Given(graph)
+
+    def another(self) -> Distribution:
+        """A distribution for a copy of the model. Not collective: its exchanges are made in the copy's first call."""
+        present, bridge = self.messages.current_pass, self.bridge
+        messages = Messages(self.graph.world, self.messages.config, seed=present.seed, device=self.graph.device)
+        made = Distribution(self.graph, messages, bridge.strategy, bridge.backend)
+        made.begin_epoch(present.epoch)
+        if self.int8 is not None:
+            made.int8 = Int8(self.int8.config, self.int8.uses, messages, bridge.backend)
+            made.int8.is_checked, made.asked_compute = self.int8.is_checked, self.asked_compute
+        return made
+
+    @property
+    def compute(self) -> str:
+        """The arithmetic of products, except for those of the user's own code: ``float32``, or one of 8-bit integers."""
+        return FLOAT32 if self.bridge.int8 is None else self.asked_compute
+
+    def use_compute(self, compute: str) -> None:
+        """Compute products in this arithmetic from now on."""
+        self.bridge.int8 = self.int8 if compute in INTEGERS else None
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin a training step: dropout and messages use random numbers of this epoch from now on."""
+        self.messages.begin_epoch(epoch)
+        if self.int8 is not None:
+            self.int8.begin_epoch(epoch)
+
+    def begin_pass(self, *, training: bool) -> None:
+        """Begin a call of the model. In a training loop without a trainer, each training pass is a step."""
+        self.messages.begin_pass(is_training=training)
+        if training and not self.has_trainer:
+            self.begin_epoch(self.messages.current_pass.epoch + 1)
+        self.bridge.begin_pass()
+        self.normaliser.begin_pass()
+
+
+def on_ranks(
+    model: M,
+    graph: LocalGraph,
+    messages: Messages,
+    *,
+    strategy: str = "hybrid",
+    backend: str = "auto",
+    compute: str = FLOAT32,
+    int8: Int8Config | None = None,
+) -> M:
+    """Distribute a model as :func:`hpcgnn.distribute` does, but without a rehearsal. Collective."""
+    twin = copy.deepcopy(model, _shared_tensors(model))
+    distribution = Distribution(graph, messages, strategy, backend)
+    assert distribution.bridge.halo is not None  # made here, where all ranks are
+    if compute in INTEGERS:
+        distribution.asked_compute = compute
+        distribution.int8 = make_int8(int8 or Int8Config(), messages, backend, always=compute == INT8_ALWAYS)
+    _adapt(twin, distribution)
+    return twin
+
+
+def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
+    """Make ``model`` itself run on the ranks of ``distribution``. Not collective."""
+    bridge, world = distribution.bridge, distribution.graph.world
+    for number, (name, module) in enumerate(list(model.named_modules())):
+        described = name or type(model).__name__
+        if isinstance(module, MessagePassing):
+            convolutions.adapt(module, number, bridge, distribution.normaliser, described)
+        elif isinstance(module, BatchNorm) and getattr(module, "allow_single_element", False):
+            raise HpcgnnError(
+                f"{described} (BatchNorm) cannot be distributed with allow_single_element: a rank may own one node of many"
+            )
+        else:
+            norms.adapt(module, world, described)
+    if distribution.int8 is not None and distribution.int8.is_useful:
+        use_integers(model, bridge, distribution.int8)
+    replace_method(model, "forward", _with_passes(model, model.forward, distribution))
+    object.__setattr__(model, _ATTRIBUTE, distribution)
+    for name, method in {"__deepcopy__": _distributed_copy, "__reduce_ex__": _saved}.items():
+        replace_method(model, name, OnRanks(method, model))
+
+
+def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> OnRanks:
+    """``forward``, extended by a call of :meth:`Distribution.begin_pass`."""
+    method = OnRanks(_forward_on_ranks, model, forward, distribution)
+    functools.update_wrapper(method, forward)
+    return method
+
+
+@contextmanager
+def _outside_inference_mode() -> Iterator[None]:
+    """``torch.no_grad`` in place of ``torch.inference_mode``, because training uses tensors that an evaluation has kept."""
+    is_recorded = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
+        yield
+
+
+@torch.compiler.disable  # exchanges and roles of rows cannot be traced; PyG has imported the compiler, which takes a second
+@_outside_inference_mode()
+def _forward_on_ranks(
+    model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution, *inputs: Any, **named: Any
+) -> Any:
+    """Replaces ``forward`` of the model."""
+    distribution.begin_pass(training=model.training)
+    if not distribution.has_trainer:
+        distribution.same_weights.check(model)
+    mode = distribution.bridge.mode
+    inputs, named = distribution.given.prepare(model, mode, inputs, named)
+    distribution.bridge.in_pass = True
+    try:
+        with (
+            among(distribution.graph.world),
+            draws_of_rank(distribution.graph),
+            mode,
+        ):
+            return forward(*inputs, **named)
+    except Refused as refused:
+        kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
+        raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
+    finally:
+        distribution.bridge.in_pass = False
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def plain_copy(model: M) -> M:
+    """The model of one process behind a distributed one, with the same parameters and buffers. Not collective."""
+    return _undistributed(model, _shared_tensors(model))
+
+
+def _distributed_copy(model: M, memo: dict[int, Any]) -> M:
+    """Replaces ``__deepcopy__``: a copy with exchanges of its own. Not collective, because programs also copy on one rank."""
+    distribution = distribution_of(model)
+    twin = _undistributed(model, memo)
+    others = distribution.another()
+    _adapt(twin, others)
+    others.use_compute(distribution.compute)
+    return twin
+
+
+def _saved(model: torch.nn.Module, protocol: Any) -> Any:
+    """Replaces ``__reduce_ex__``: what ``pickle`` and ``torch.save`` write is the model of one process."""
+    if sys._getframe(1).f_globals.get("__name__") == "copy":
+        raise HpcgnnError(f"copy.copy of a distributed {type(model).__name__} shares its layers: use copy.deepcopy")
+    return plain_copy(model).__reduce_ex__(protocol)
+
+
+def _undistributed(model: M, memo: dict[int, Any]) -> M:
+    """A copy of a distributed model in which nothing is adapted. memo: of ``copy.deepcopy``."""
+    ours = {name: vars(model).pop(name) for name in (_ATTRIBUTE, "__deepcopy__", "__reduce_ex__")}
+    for module in model.modules():
+        memo |= {id(value): value for value in vars(module).values() if isinstance(value, OnRanks)}
+    try:
+        plain = copy.deepcopy(model, memo)
+    finally:
+        vars(model).update(ours)
+    for module in plain.modules():
+        restore_methods(module, memo)
+        norms.restore(module)
+        if isinstance(module, MessagePassing):
+            convolutions.forget_caches(module)
+        for number, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__module__", None) == Int8.__module__:  # checks the bits in the first training pass
+                del module._forward_hooks[number]
+    return plain
+
+
+def _shared_tensors(model: torch.nn.Module) -> dict[int, Any]:
+    """The memo for ``copy.deepcopy`` with which a copy shares parameters and buffers."""
+    return {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+
+
+def is_distributed(model: torch.nn.Module) -> bool:
+    """Return whether ``model`` is a result of :func:`hpcgnn.distribute`."""
+    return hasattr(model, _ATTRIBUTE)
+
+
+def distribution_of(model: torch.nn.Module) -> Distribution:
+    """The ranks behind a model from :func:`hpcgnn.distribute`."""
+    found = getattr(model, _ATTRIBUTE, None)
+    if found is None:
+        raise HpcgnnError(f"this {type(model).__name__} is not distributed: call hpcgnn.distribute(model, graph) first")
+    return found

@@ -1,0 +1,117 @@
+"""Rows of halo nodes that are sent as they are, whatever the bit-widths of messages are: degrees, ids, types, and rows that a
+model's own code takes.
+
+They come and go by one alltoallv, which is not overlapped. Rows of layers travel as the messages of :mod:`hpcgnn.exchange`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.base.host import index_array
+from hpcgnn.graph.edges_of_rank import asked_rows
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels.keyed import splitmix64
+
+
+class HaloRows:
+    """The exchange for one graph: n owned nodes and h halo nodes on this rank. All methods are collective, also backward."""
+
+    def __init__(self, graph: LocalGraph) -> None:
+        self._graph = graph
+        self._ids: torch.Tensor | None = None
+        self._both_ways: bool | None = None
+        self._rows: tuple[torch.Tensor, np.ndarray, np.ndarray] | None = None
+
+    def _asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """The owned rows, by id, that are in other ranks' halos; their number by rank; the number of halo nodes by rank."""
+        if self._rows is None:
+            self._rows = self._ask()
+        return self._rows
+
+    def _ask(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        graph = self._graph
+        ids, asked_counts, counts = asked_rows(graph.world, graph.halo_positions, graph.node_offsets)
+        if graph.order.nodes is not None:
+            ids = torch.argsort(graph.order.nodes)[ids]
+        return ids, asked_counts, counts
+
+    def know_ids(self) -> None:
+        """Learn :attr:`original_ids`. The first call is collective."""
+        if self._ids is None:
+            ids = torch.cat((self._graph.original_ids, self._graph.halo_ids))
+            self._ids = ids.to(self._graph.device.torch_device)
+
+    @property
+    def original_ids(self) -> torch.Tensor:
+        """(n + h,) int64 original ids of the owned nodes and of the halo nodes, after :meth:`know_ids`. Not collective."""
+        assert self._ids is not None
+        return self._ids
+
+    def is_undirected(self) -> bool:
+        """Return whether the graph has each of its edges in both directions. The first call is collective.
+
+        64-bit hashes of all edges, parallel ones once, add up to those of the reversed edges. Other edges pass this test with a
+        probability of 2**-64.
+        """
+        if self._both_ways is None:
+            source, destination = np.unique(index_array(self.original_ids[self._graph.edge_index]), axis=1).astype(
+                np.uint64
+            )
+            sums = [
+                (splitmix64(one ^ splitmix64(other))).sum(dtype=np.uint64)
+                for one, other in ((source, destination), (destination, source))
+            ]
+            total = self._graph.world.allreduce(np.array(sums, np.uint64).view(np.int64), what="hashes of edges")
+            self._both_ways = bool(total[0] == total[1])
+        return self._both_ways
+
+    def extended(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, ...) rows of any type to (n + h, ...), differentiable. Collective."""
+        return _Extended.apply(x, self)
+
+    def summed(self, wide: torch.Tensor) -> torch.Tensor:
+        """(n + h, ...) values of the copies of nodes to (n, ...) sums at their owners, differentiable. Collective."""
+        return _Summed.apply(wide, self)
+
+    def fetch(self, x: torch.Tensor) -> torch.Tensor:
+        """(h, ...) rows of the halo nodes from (n, ...). Collective."""
+        rows, counts, _ = self._asked()
+        return self._moved(x[rows.to(x.device)], counts)
+
+    def add_copies(self, wide: torch.Tensor) -> torch.Tensor:
+        """See :meth:`summed`, without a gradient."""
+        rows, _, counts = self._asked()
+        owned = self._graph.num_nodes
+        return wide[:owned].index_add(0, rows.to(wide.device), self._moved(wide[owned:], counts))
+
+    def _moved(self, rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
+        flat = rows.detach().cpu().reshape(len(rows), math.prod(rows.shape[1:])).contiguous()
+        came, _ = self._graph.world.alltoallv(flat, counts)
+        return came.view(-1, *rows.shape[1:]).to(rows.device)
+
+
+class _Extended(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, halo: HaloRows) -> torch.Tensor:
+        ctx.halo = halo
+        return torch.cat((x, halo.fetch(x)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Summed.apply(gradients[0], ctx.halo), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, wide: torch.Tensor, halo: HaloRows) -> torch.Tensor:
+        ctx.halo = halo
+        return halo.add_copies(wide)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _Extended.apply(gradients[0], ctx.halo), None

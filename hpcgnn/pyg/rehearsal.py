@@ -1,0 +1,216 @@
+"""A rehearsal of a model on a tiny graph, before it runs on a real one: several ranks must give the same results as one.
+
+The ranks are threads, so a refused model leaves no other rank waiting, and it is refused on one rank as well as on many.
+Outputs and gradients must agree. If they do not, the message names the first layer, or torch function outside of
+layers, whose results differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.messages import MessageConfig
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.whole_graph import among
+from hpcgnn.pyg import tiny_graph
+from hpcgnn.pyg.distribution import on_ranks
+from hpcgnn.pyg.halo_rows import HaloRows
+from hpcgnn.pyg.recorder import Call, PartError, Recorder
+from hpcgnn.pyg.rows import EDGES, NODES, DirectedError
+from hpcgnn.pyg.tiny_graph import RANKS, Arguments, TinyGraph, expected_call
+from hpcgnn.world.thread_world import ThreadWorld, on_threads, one_rank
+
+_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
+_PASSES = 2  # edges that come again are aggregated by a plan
+_LOG = logging.getLogger("hpcgnn")
+_NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, so it may be wrong on several ranks: %s"
+
+
+@dataclass
+class Outcome:
+    """The outcome of running a model: its result, its gradients by name, its recorded calls, and the numbers of its rows."""
+
+    result: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    calls: list[Call]
+    rows: dict[str, torch.Tensor]
+
+
+def rehearse(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call | None = None) -> int | None:
+    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one.
+
+    All ranks do the same. Collective where the model needs a graph with both directions of each edge: the tiny graph has them
+    if ``graph`` does.
+
+    call: the arguments of a real call. None stands for those that are expected, see :func:`expected_call`; a model that takes
+    others is rehearsed in its first real call. A model that does not run in float64 is rehearsed in float32; if it does not run
+    on a tiny graph at all, a warning says so.
+
+    Returns the ``shape`` of the call that was rehearsed, or None.
+    """
+    name, expected = type(model).__name__, call is None
+    call = call or expected_call(model.forward, graph)
+    if call is None:
+        return None
+    for dtype in _TOLERANCES:
+        try:
+            _rehearse_both_modes(model, graph, call, dtype)
+            break
+        except _DoesNotRun as error:
+            if dtype is torch.float32 and expected:
+                return None  # the arguments of the first real call may be others
+            if dtype is torch.float32 and graph.world.rank == 0:
+                _LOG.warning(_NOT_REHEARSED, name, error)
+    return call.shape()
+
+
+def _rehearse_both_modes(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call, dtype: torch.dtype) -> None:
+    for training in (True, False):
+        plain = copy.deepcopy(model).cpu().to(dtype).train(training)
+        try:
+            _rehearse(plain, TinyGraph(call, dtype))
+        except DirectedError:
+            halo = HaloRows(graph)
+            halo.know_ids()
+            if not halo.is_undirected():
+                raise
+            _rehearse(plain, TinyGraph(call, dtype, both_ways=True))
+
+
+_ALONE = threading.Lock()  # ranks that are threads share torch's generator, whose state tells whether a model draws
+
+
+class _DoesNotRun(Exception):
+    """The model raised an error on the tiny graph on one machine."""
+
+
+def _rehearse(plain: torch.nn.Module, tiny: TinyGraph) -> None:
+    with _ALONE, torch.random.fork_rng(devices=[]):
+        _compare_ranks(plain, tiny)
+
+
+def _compare_ranks(plain: torch.nn.Module, tiny: TinyGraph) -> None:
+    try:
+        with among(one_rank()):
+            wanted, after = _run(copy.deepcopy(plain), tiny.whole()), torch.get_rng_state()
+            again = _run(copy.deepcopy(plain), tiny.whole())
+    except Exception as error:  # any error of the user's model, such as wrong arguments of a kernel
+        if isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError)):
+            raise
+        raise _DoesNotRun(error) from error
+    # models that seed the generator themselves leave it in the same state
+    if not (torch.equal(after, torch.get_rng_state()) and _same(wanted[-1].result, again[-1].result)):
+        return  # the model draws random numbers of its own, so there is nothing to compare with
+    for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny), strict=True):
+        _compare(type(plain).__name__, whole, parts)
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def _on_ranks(name: str, plain: torch.nn.Module, tiny: TinyGraph) -> list[list[Outcome]]:
+    def program(world: ThreadWorld) -> list[Outcome]:
+        graph, arguments = tiny.part(world)
+        messages = Messages(world, MessageConfig(collective="alltoallv"))
+        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), arguments)
+
+    try:
+        return on_threads(RANKS, program)
+    except PartError as error:
+        raise HpcgnnError(
+            f"{name} cannot be distributed: on a part of a graph {error} (outside of layers, a rank has the rows of its own "
+            "nodes only, not those of their in-neighbours)"
+        ) from error
+
+
+def _run(model: torch.nn.Module, arguments: Arguments) -> list[Outcome]:
+    """Run some passes without dropout. Backward starts from the sum of the result's rows weighted by the pull at each node."""
+    outcomes, pull = [], arguments.pull
+    for _ in range(_PASSES):
+        recorder = Recorder(model)
+        with recorder:
+            result = arguments.give(model)
+        if not isinstance(result, torch.Tensor) or result.shape[:1] != pull.shape:
+            raise HpcgnnError(
+                f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node, of which "
+                "each rank would have its own"
+            )
+        model.zero_grad()
+        for leaf, _ in arguments.with_gradient:
+            leaf.grad = None
+        if result.requires_grad:
+            (result.flatten(1).sum(1) if result.dim() > 1 else result).mul(pull).sum().backward()
+        gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
+        for number, (leaf, kind) in enumerate(arguments.with_gradient):
+            gradients[f"argument {number + 1} with rows of {kind}"] = _gradient(leaf)
+        rows = {NODES: arguments.nodes, EDGES: arguments.edges}
+        outcomes.append(Outcome(result.detach(), gradients, recorder.calls, rows))
+        recorder.stop()
+    return outcomes
+
+
+def _gradient(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.detach().clone()
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def _compare(model: str, wanted: Outcome, found: list[Outcome]) -> None:
+    """Raise HpcgnnError, naming the layer or function responsible, if the ranks' results differ from those of one machine."""
+    rows = {kind: torch.cat([outcome.rows[kind] for outcome in found]) for kind in (NODES, EDGES)}
+    if not _same(wanted.result[rows[NODES]], torch.cat([outcome.result for outcome in found])):
+        raise HpcgnnError(f"{model} cannot be distributed: {_blamed(wanted, found, rows)}")
+    largest = max((float(value.abs().max()) for value in wanted.gradients.values() if value.numel()), default=0.0)
+    for name, value in wanted.gradients.items():
+        shares, kind = [outcome.gradients[name] for outcome in found], name.rpartition(" ")[2]
+        of_rows = kind in rows and name.startswith("argument ")
+        total = torch.cat(shares) if of_rows else torch.stack(shares).sum(0)
+        if not _same(value[rows[kind]] if of_rows else value, total, largest):
+            raise HpcgnnError(
+                f"{model} cannot be distributed: on a part of a graph its results are right, but the gradient of {name} is not"
+            )
+
+
+def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, torch.Tensor]) -> str:
+    for call, *theirs in zip(wanted.calls, *(outcome.calls for outcome in found), strict=False):
+        if any(call.name != other.name for other in theirs):
+            break
+        if not _agree(call.result, [other.result for other in theirs], rows):
+            where = f" ({call.where})" if call.where else ""
+            return (
+                f"{call.name}{where} gives other values on a part of a graph than on the whole graph; it may only use a node's "
+                "own row and the rows of its in-neighbours, in any order"
+            )
+    return "its result on a part of a graph differs from that on the whole graph, because of an operation that was not found"
+
+
+def _agree(whole: torch.Tensor, parts: list[torch.Tensor], rows: dict[str, torch.Tensor]) -> bool:
+    """Return whether the parts together have the whole's rows, or, for a result of the whole graph, whether each equals it."""
+    if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
+        kind = {rows[kind].numel(): kind for kind in rows}.get(whole.shape[0])
+        if any(part.shape[1:] != whole.shape[1:] for part in parts):
+            return False  # it has a column for each node, too
+        if kind == EDGES and not whole.is_floating_point():
+            return True  # ids, which differ between a graph and its parts
+        return kind is None or _same(whole[rows[kind]], torch.cat(parts))
+    if all(part.shape == whole.shape for part in parts):
+        return all(_same(whole, part) for part in parts)
+    return True  # the result belongs to other things than nodes or edges
+
+
+def _same(wanted: torch.Tensor, found: torch.Tensor, largest: float | None = None) -> bool:
+    """Return whether two tensors are equal up to rounding, relative to ``largest``, or to the largest value of ``wanted``."""
+    if wanted.shape != found.shape:
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(wanted, found)
+    scale = float(wanted.abs().max()) if largest is None and wanted.numel() else largest or 0.0
+    return torch.allclose(wanted, found, rtol=0, atol=_TOLERANCES[wanted.dtype] * max(scale, 1e-12), equal_nan=True)

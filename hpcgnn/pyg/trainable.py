@@ -1,0 +1,105 @@
+"""A wrapper that gives a distributed model the interface of a :class:`hpcgnn.nn.GraphModel`, for trainers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.kernels import Csr
+from hpcgnn.nn.config import DistributedConfig
+from hpcgnn.nn.dropout import DropoutKeys
+from hpcgnn.nn.int8 import Int8
+from hpcgnn.policy.channel import Channel
+from hpcgnn.pyg.distribution import distribution_of
+
+_WARM_UPS = 2  # edges that were used in the previous pass get a plan
+
+
+class TrainableModule:
+    """``model(features)`` is the distributed model's result for the edges of its graph. Collective, and so is construction.
+
+    Construction runs warm-up passes, so that all exchanges are known to policies.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.module, self._of = model, distribution_of(model)
+        self._of.has_trainer = True
+        self.graph, self.messages = self._of.graph, self._of.messages
+        self.keys = DropoutKeys(self.graph.original_ids, self.messages.current_pass.seed)
+        self.aggregator = self._of.bridge.halo
+        rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+        self.int8: Int8 | None = self._of.int8
+        self.asked_compute = self._of.asked_compute
+        self.keeps_input = False
+        self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
+        weight = self.graph.edge_weight
+        takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
+        dtype = next(model.parameters()).dtype
+        self._others = (
+            {"edge_weight": weight.to(self.graph.device.torch_device, dtype)}
+            if takes_weight and weight is not None
+            else {}
+        )
+        was_training = model.training
+        model.eval()
+        features = self.graph.x
+        assert features is not None
+        self._x = (features.to_dense() if isinstance(self.graph.features, Csr) else features).to(dtype)
+        with torch.no_grad():
+            for _ in range(_WARM_UPS):
+                self(self._x)
+        model.train(was_training)
+
+    def __call__(self, features: torch.Tensor | Csr, labels: Csr | None = None) -> torch.Tensor:
+        """(n, F) features to the model's (n, C) result. Sparse features are made dense."""
+        return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """See :class:`torch.nn.Module`."""
+        return self.module.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`torch.nn.Module`."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """See :class:`torch.nn.Module`."""
+        return self.module.load_state_dict(state_dict)
+
+    def train(self) -> None:
+        """See :class:`torch.nn.Module`."""
+        self.module.train()
+
+    def eval(self) -> None:
+        """See :class:`torch.nn.Module`."""
+        self.module.eval()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """See :meth:`hpcgnn.nn.GraphModel.begin_epoch`."""
+        self._of.begin_epoch(epoch)
+
+    def channels(self, degrees: np.ndarray) -> list[Channel]:
+        """See :meth:`hpcgnn.nn.GraphModel.channels`."""
+        return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
+
+    @property
+    def compute(self) -> str:
+        """The arithmetic of linear layers; other layers compute with their own code."""
+        return self._of.compute
+
+    def use_compute(self, compute: str) -> None:
+        """See :meth:`hpcgnn.nn.GraphModel.use_compute`."""
+        self._of.use_compute(compute)
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """See :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
+        return []
+
+    def description(self) -> dict[str, Any]:
+        """See :meth:`hpcgnn.nn.GraphModel.description`."""
+        shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
+        return {"class": type(self.module).__name__, "shapes": shapes}

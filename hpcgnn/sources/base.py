@@ -1,0 +1,224 @@
+"""The interface of a source of graphs, and a source over arrays in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
+from hpcgnn.sources.arrays import feature_array, label_array, mask_array, one_hot_note, rows_unknown
+from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
+from hpcgnn.sources.spec import is_file
+
+CHUNK_EDGES = 1 << 20
+# Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
+_NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
+Rows: TypeAlias = np.ndarray | sp.csr_matrix
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """Counts and properties of a source's graph, before options of the conversion are applied.
+
+    num_edges: None if only reading the edges tells their number. x_nnz: number of nonzeros of sparse features, None for dense
+    ones. x_dtype: ``float32`` or ``float16``, of dense features in the file. default_split: the rule of the split if there are no
+    masks and the user gives no rule. both_ways: the format requires every edge to have its reverse, of the same weight.
+    fixed_ids: the format says whether ids count from 0 or 1. notes: phrases for users about what was read, and how.
+    """
+
+    num_nodes: int
+    num_edges: int | None = None
+    weighted: bool = False
+    num_features: int = 0
+    x_nnz: int | None = None
+    x_dtype: str = FULL
+    num_classes: int = 0
+    task: str = NO_TASK
+    has_masks: bool = False
+    default_split: str | None = None
+    seed: int | None = None
+    both_ways: bool = False
+    fixed_ids: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """A graph that is read in pieces. Every method may be called more than once."""
+
+    @property
+    def info(self) -> SourceInfo:
+        """Counts and properties of the graph."""
+        ...
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """All edges once, about ``chunk_edges`` at a time, as ``(src, dst, weight)``; the caller checks the ids."""
+        ...
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """(n, F) of ``info.x_dtype``, dense or CSR, of nodes ``[first, last)``; None if there are none."""
+        ...
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """Labels of nodes ``[first, last)``: (n,) int64 with -1 for no label, or (n, C) uint8; None if there are none."""
+        ...
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """(n,) bool each of ``train_mask``, ``val_mask``, ``test_mask`` of nodes ``[first, last)``; None if there are none."""
+        ...
+
+
+class StructureSource:
+    """A base class for formats that have only edges, without features, labels and masks."""
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return None
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return None
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return None
+
+
+class ArraySource:
+    """A graph in memory, whose shapes, dtypes and values are checked at construction (HpcgnnError)."""
+
+    def __init__(
+        self,
+        where: str,
+        num_nodes: int,
+        edge_index: Any,
+        *,
+        weight: Any = None,
+        x: Any = None,
+        y: Any = None,
+        masks: Mapping[str, Any] | None = None,
+        default_split: str | None = None,
+        seed: int | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``x``: (N, F) dense or CSR;
+        ``y``: (N,) or (N, C); ``masks``: (N,) by name; ``notes``: phrases about what was
+        read, without the source's name."""
+        self._edge_index = np.asarray(edge_index)
+        if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
+            raise HpcgnnError(
+                f"{where}: edge_index is {self._edge_index.dtype} of shape {self._edge_index.shape}, "
+                "but it should be whole numbers of shape (2, E)"
+            )
+        num_edges = self._edge_index.shape[1]
+        self._weight = None if weight is None else np.asarray(weight).reshape(-1)
+        if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
+            raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
+        self._x = None if x is None else feature_array(x, num_nodes, where)
+        self._where, self._unknown = where, rows_unknown(y)
+        self._y, task, classes = label_array(y, num_nodes, where)
+        self._masks = (
+            None if not masks else {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS}
+        )
+        self.info = SourceInfo(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            weighted=weight is not None,
+            num_features=0 if self._x is None else self._x.shape[1],
+            x_nnz=None if self._x is None or isinstance(self._x, np.ndarray) else self._x.nnz,
+            x_dtype=HALF if self._x is not None and self._x.dtype == np.float16 else FULL,
+            num_classes=classes,
+            task=task,
+            has_masks=self._masks is not None,
+            default_split=default_split,
+            seed=seed,
+            notes=tuple(f"{where}: {note}" for note in (*notes, *one_hot_note(self._y))),
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        for first in range(0, self._edge_index.shape[1], chunk_edges):
+            part = slice(first, first + chunk_edges)
+            src, dst = self._edge_index[:, part].astype(np.int64)
+            yield src, dst, None if self._weight is None else self._weight[part]
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return None if self._x is None else self._x[first:last]
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return None if self._y is None else self._y[first:last]
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        if self._masks is None:
+            return None
+        found = {name: mask[first:last] for name, mask in self._masks.items()}
+        for name, mask in found.items():
+            if self._unknown is not None and (mask & self._unknown[first:last]).any():
+                node = first + int(np.argmax(mask & self._unknown[first:last]))
+                raise HpcgnnError(f"{self._where}: node {node} is in {name} but has no label: its row of y is NaN")
+        return found
+
+    def without_labels(self) -> ArraySource:
+        """This source for labels from elsewhere: nodes whose own label is unknown may be in its masks."""
+        other = copy.copy(self)
+        other._y = other._unknown = None
+        other.info = replace(self.info, task=NO_TASK, num_classes=0)
+        return other
+
+
+def existing_file(name: str, kind: str) -> Path:
+    """``name`` as a path, with ``~`` expanded. Raises HpcgnnError unless it is a file. kind: the source's, for the sentence."""
+    path = Path(name)
+    if not is_file(path):
+        raise HpcgnnError(f"{kind}: {path} does not exist or is not a file")
+    return path.expanduser()
+
+
+def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) -> int:
+    """The number of nodes of a file that announces ``announced``. asked: the user's ``?nodes=N``, 0 without one.
+
+    Each node takes memory and disk space, so the file's number is accepted only if each node has a line or a row in the file
+    (``num_edges`` None), if there are not many more nodes than edges, or if the user gives the same number. Raises
+    :class:`HpcgnnError` otherwise.
+    """
+    if asked and asked != announced:
+        raise HpcgnnError(f"{where}: nodes={asked} was given, but there are {announced:,}")
+    # A number above MAX_NODES is refused later, before memory is allocated for nodes, with a sentence of its own.
+    if num_edges is None or asked or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * num_edges):
+        return announced
+    if announced > MAX_NODES:
+        return announced
+    raise HpcgnnError(
+        f"{where} has {num_edges:,} edge{'s' * (num_edges != 1)}, but its node ids go up to {announced - 1:,}: number the "
+        f"nodes from 0 without gaps, or say ?nodes={announced} if most of them are to have no edges"
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Turn errors that a library raises for a damaged file into one sentence. expected: the format's name."""
+    try:
+        yield
+    except HpcgnnError:
+        raise
+    except _errors_of_damage() as error:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error
+
+
+def _errors_of_damage() -> tuple[type[Exception], ...]:
+    lzma = sys.modules.get("lzma")  # not imported here, because a Python may be built without it
+    known = (OSError, EOFError, ValueError, KeyError, OverflowError, zlib.error)
+    return (*known, lzma.LZMAError) if lzma else known

@@ -1,0 +1,295 @@
+"""Conversion of any source to ``graph.h5``, in pieces: edges are sorted on disk, then node values are checked and written."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.base import whole_file
+from hpcgnn.base.arguments import check_path, check_type
+from hpcgnn.base.byte_sink import LocalFile
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.version import __version__
+from hpcgnn.data import h5, sealing
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
+from hpcgnn.data.schema import FULL
+from hpcgnn.sources import Source, SourceInfo, open_source
+from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
+from hpcgnn.sources.features import DENSE, Features, make_features, parse_features, row_normalised, written_out
+from hpcgnn.sources.node_checks import NodeChecker
+from hpcgnn.sources.random_labels import RandomLabels, parse_labels
+from hpcgnn.sources.split import make_split, parse_split
+from hpcgnn.sources.spool import Spool
+
+Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""``progress(description, total)`` is a context with a progress bar; it yields a function that advances the bar. Total None means
+that it is unknown."""
+Masks = Callable[[int, int], dict[str, np.ndarray] | None]
+
+_PIECE_BYTES = 16 << 20
+_PIECE_NODES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.split`, :mod:`hpcgnn.sources.features`,
+    :mod:`hpcgnn.sources.random_labels` and :class:`EdgeOptions`.
+
+    ``split``, ``features`` and ``labels`` replace the masks, features and labels of the source. ``force`` overwrites an existing
+    file.
+    """
+
+    split: str | None = None
+    features: str | None = None
+    labels: str | None = None
+    row_normalise: bool = False
+    undirected: bool = False
+    self_loops: bool = False
+    drop_duplicates: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("split", "features", "labels"):
+            check_type(name, getattr(self, name), str, type(None))
+        for name in ("row_normalise", "undirected", "self_loops", "drop_duplicates", "force"):
+            check_type(name, getattr(self, name), bool)
+
+
+@dataclass(frozen=True)
+class ConvertSummary:
+    """The contents of a new file, and the time and memory of its conversion.
+
+    split_sizes: nodes in each mask; empty without masks. notes: sentences for the user.
+    """
+
+    path: str
+    meta: GraphMeta
+    split_sizes: dict[str, int]
+    seconds: float
+    peak_memory_bytes: int
+    file_bytes: int
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as one flat JSON object."""
+        values = asdict(self)
+        return values.pop("meta") | values
+
+
+def convert(
+    source: str, output: str | Path, options: ConvertOptions = ConvertOptions(), progress: Progress | None = None
+) -> ConvertSummary:
+    """Write the graph that ``source`` names to ``output``. Not collective.
+
+    For generators, text and binary files, and OGB's two largest graphs, memory is bounded whatever the number of edges and the
+    width of x. A split needs about 30 bytes a node. Sources that are read whole (npz, PyG, OGB's other graphs) take their size.
+
+    Raises:
+        HpcgnnError: for anything wrong with the source, the options or the disk; nothing is left behind then.
+    """
+    check_type("source", source, str)
+    return write_graph(lambda folder: open_source(source, folder), source, output, options, progress, _files_of(source))
+
+
+def write_graph(
+    opened: Callable[[Path], Source],
+    source: str,
+    output: str | Path,
+    options: ConvertOptions = ConvertOptions(),
+    progress: Progress | None = None,
+    inputs: Iterable[str] = (),
+) -> ConvertSummary:
+    """Like :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns.
+
+    source: the graph's name in messages and in the file's provenance. inputs: files that must not be replaced.
+    """
+    start = time.perf_counter()
+    check_path("output", output)
+    check_type("options", options, ConvertOptions)
+    output = Path(output)
+    rules: list[tuple[str | None, Callable[[str], Any]]] = [
+        (options.split, parse_split),
+        (options.features, parse_features),
+        (options.labels, parse_labels),
+    ]
+    for text, parse in rules:
+        if text is not None:
+            parse(text)
+    with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
+        graph = opened(temporary.parent)
+        own = graph.info
+        if options.labels is not None:
+            graph = RandomLabels(graph, parse_labels(options.labels), source)
+        with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
+            checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
+            notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
+        sealing.seal(temporary)
+    return ConvertSummary(
+        path=str(output),
+        meta=meta,
+        split_sizes=checker.split_sizes if meta.has_masks else {},
+        seconds=time.perf_counter() - start,
+        peak_memory_bytes=peak_memory_bytes(),
+        file_bytes=output.stat().st_size,
+        notes=notes,
+    )
+
+
+def _files_of(source: str) -> list[str]:
+    """Paths that can be the source's file: its text after the colon, with and without options. Some sources have no file."""
+    name = source.partition(":")[2]
+    return list(filter(None, (name, name.partition("?")[0])))
+
+
+def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, progress: Progress) -> SortedEdges:
+    info = graph.info
+    edge_options = EdgeOptions(options.undirected, options.self_loops, options.drop_duplicates)
+    with progress("edges", info.num_edges) as advance:
+        edges = sort_edges(graph.edges(), info.num_nodes, info.weighted, edge_options, folder, where, advance)
+    if info.both_ways and not edges.symmetric:
+        edges.close()
+        raise HpcgnnError(
+            f"{where} has an edge at one of its ends only, or with another weight there: list each edge at both ends, with the "
+            "same weight"
+        )
+    return edges
+
+
+def _first_id_note(info: SourceInfo, edges: SortedEdges) -> list[str]:
+    """A note about a list of edges whose ids may count from 1; in a source with features or labels, their rows are the nodes."""
+    if not edges.smallest or info.fixed_ids or info.num_features or info.num_classes:
+        return []
+    return [
+        f"the smallest node id is {edges.smallest}, so node 0 has no edges: if ids count from {edges.smallest} in this source, "
+        f"subtract {edges.smallest} from all of them"
+    ]
+
+
+def _write(
+    path: Path, graph: Source, edges: SortedEdges, where: str, options: ConvertOptions, progress: Progress
+) -> tuple[NodeChecker, GraphMeta]:
+    features = _features(graph, edges, options)
+    if options.row_normalise and not features.columns:
+        raise HpcgnnError(f"{where} has no features, so that --row-normalise has nothing to do: add --features")
+    masks, split = _masks(graph, options, where)
+    meta = _meta(graph, edges, features, split, where, options)
+    schema = meta.schema()
+    offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
+    checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
+    with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
+        writer = h5.SlabWriter(sink, offsets, schema)
+        _copy(writer, "edges/indptr", edges.indptr)
+        _copy(writer, "edges/indices", edges.indices)
+        if edges.weights is not None:
+            _copy(writer, "edges/weight", edges.weights)
+        _write_nodes(
+            writer, graph, features, masks if meta.has_masks else None, checker, options.row_normalise, advance
+        )
+    return checker, meta
+
+
+def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:
+    info = graph.info
+    if options.features in (None, DENSE):
+        # Normalised values are new ones, which are rounded only once, to float32.
+        dtype = FULL if options.row_normalise else info.x_dtype
+        given = Features(info.num_features, info.x_nnz, graph.features, dtype)
+        return given if options.features is None else written_out(given)
+    return make_features(parse_features(options.features), info.num_nodes, edges.in_degrees)
+
+
+def _masks(graph: Source, options: ConvertOptions, where: str) -> tuple[Masks, str | None]:
+    """A function that returns masks, and the split's rule if masks are made here. The user's rule comes first, then the
+    source's own masks, then the source's default rule."""
+    info = graph.info
+    split = options.split or (None if info.has_masks else info.default_split)
+    if split is None:
+        return graph.masks, None
+    made = make_split(parse_split(split), graph.labels, info.num_nodes, info.task, where)
+    return lambda first, last: {name: mask[first:last] for name, mask in made.items()}, split
+
+
+def _meta(
+    graph: Source, edges: SortedEdges, features: Features, split: str | None, where: str, options: ConvertOptions
+) -> GraphMeta:
+    info = graph.info
+    seeds = {"source": info.seed, "split": parse_split(split).seed if split else None}
+    if options.features:
+        seeds["features"] = parse_features(options.features).seed
+    if options.labels:
+        seeds["labels"] = parse_labels(options.labels).seed
+    chosen = {name: value for name, value in asdict(options).items() if name != "force"} | {"split": split}
+    return GraphMeta(
+        num_nodes=info.num_nodes,
+        num_edges=edges.num_edges,
+        num_features=features.columns,
+        num_classes=info.num_classes,
+        task=info.task,
+        directed=not edges.symmetric,
+        weighted=info.weighted,
+        x_nnz=features.nnz if features.columns else None,
+        x_dtype=features.dtype,
+        has_masks=info.has_masks or split is not None,
+        provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
+    )
+
+
+def _copy(writer: h5.SlabWriter, name: str, spool: Spool) -> None:
+    for first, piece in spool.pieces():
+        writer.write(name, first, piece)
+
+
+def _write_nodes(
+    writer: h5.SlabWriter,
+    graph: Source,
+    features: Features,
+    masks: Masks | None,
+    checker: NodeChecker,
+    normalise: bool,
+    advance: Callable[[int], None],
+) -> None:
+    dense_columns = features.columns if features.nnz is None else 0
+    step = max(1, min(_PIECE_NODES, _PIECE_BYTES // (4 * max(dense_columns, 1))))
+    nonzeros = 0
+    for first in range(0, graph.info.num_nodes, step):
+        last = min(first + step, graph.info.num_nodes)
+        x = features.rows(first, last) if features.columns else None
+        if x is not None:
+            checker.features(first, x)
+            nonzeros = _write_features(writer, first, row_normalised(x) if normalise else x, nonzeros)
+        y = graph.labels(first, last)
+        if y is not None:
+            checker.labels(first, y)
+            writer.write("nodes/y", first, y)
+        chosen = masks(first, last) if masks else None
+        if chosen is not None:
+            checker.masks(first, chosen, y)
+            for name, mask in chosen.items():
+                writer.write(f"nodes/{name}", first, mask)
+        advance(last - first)
+
+
+def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) -> int:
+    """Write the rows from ``first`` on. ``nonzeros`` sparse values are written already; returns their new number."""
+    if isinstance(x, np.ndarray):
+        writer.write("nodes/x", first, x)
+        return 0
+    if first == 0:
+        writer.write("nodes/x_indptr", 0, np.zeros(1, np.int64))
+    writer.write("nodes/x_indptr", first + 1, nonzeros + x.indptr[1:].astype(np.int64))
+    writer.write("nodes/x_indices", nonzeros, x.indices)
+    writer.write("nodes/x_data", nonzeros, x.data)
+    return nonzeros + x.nnz
+
+
+@contextlib.contextmanager
+def _silent(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    yield lambda count: None

@@ -1,0 +1,122 @@
+"""Running the loaders of PyG and OGB: where they keep their files, what they may ask, and why they failed, in one sentence."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import gzip
+import http.client
+import os
+import socket
+import ssl
+import sys
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcgnn.base.errors import HpcgnnError, quoted
+from hpcgnn.data.signatures import GZIP, ZIP, begins_with
+from hpcgnn.sources.pickles import plain_pickles
+
+_OF_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, http.client.HTTPException)
+_OF_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_PIECE_BYTES = 1 << 20
+
+
+def default_root(kind: str) -> Path:
+    """The folder for downloads of ``kind`` (``pyg`` or ``ogb``) if the user names no root."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hpcgnn" / kind
+
+
+@contextlib.contextmanager
+def warnings_off() -> Iterator[None]:
+    """Suppress warnings that other packages give about each other, which do not help users of this one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def loading(where: str, root: Path, *, may_download: bool = False) -> Iterator[None]:
+    """Run another project's loader: its output goes to stderr, no pickle that it reads can run code, and any error becomes one
+    sentence (HpcgnnError).
+
+    may_download: answer a question about the size of a download with yes. Other questions go to the terminal. Without one, files
+    are not updated, and any other question is an error, because a job would wait for the answer without end.
+    """
+
+    def answer(prompt: object = "") -> str:
+        question = " ".join(str(prompt).split())
+        if may_download and "download" in question.lower():
+            return "y"
+        if sys.stdin is not None and sys.stdin.isatty():
+            return asked(prompt)
+        if "update" in question.lower():
+            print("The files that are there are read.", file=sys.stderr)
+            return "n"
+        raise HpcgnnError(
+            f"{where}: its loader asks {quoted(question)}, and there is no terminal to answer on: run the command once on a "
+            "terminal, or, if it asks about a download, add ?download=yes"
+        )
+
+    asked = builtins.input
+    try:
+        builtins.input = answer
+        with contextlib.redirect_stdout(sys.stderr), warnings_off(), plain_pickles(f"{where} in {root}"):
+            yield
+    except HpcgnnError:
+        raise
+    except (Exception, SystemExit) as error:  # loaders raise errors of network and parser libraries, of any type
+        detail = " ".join(str(error).split()) or type(error).__name__
+        told = "the loader has given up" if isinstance(error, SystemExit) else f"{type(error).__name__}: {detail}"
+        raise HpcgnnError(f"{where} cannot be loaded from {root}: {told}{_advice(error, root)}") from error
+    finally:
+        builtins.input = asked
+
+
+def _advice(error: BaseException, root: Path) -> str:
+    """The advice after an error of a loader; begins with a separator."""
+    if isinstance(error, SystemExit):
+        return ", as after the answer no to its question about a download"
+    if isinstance(error, TypeError) and "required positional argument" in str(error):
+        return "; the class has several graphs: write CLASS/NAME, such as WikipediaNetwork/chameleon"
+    if any(isinstance(each, _OF_NETWORK) or type(each).__module__.startswith("urllib") for each in _chain(error)):
+        return "; without a network, copy the downloaded files there and name the folder with ?root=DIR"
+    if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
+        return ""
+    if cut := _cut_files(root, into_gzip=isinstance(error, (EOFError, zlib.error))):
+        names = " and ".join(map(str, cut[:3])) + (", and others" if len(cut) > 3 else "")
+        return f"; a download, or a job before this one, was cut short: delete {names}, and run the command again"
+    return "; if the data set's files there are damaged, delete them, and run the command again"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it followed from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _cut_files(root: Path, *, into_gzip: bool) -> list[Path]:
+    """Files of data sets in ``root`` that are empty, or archives without an end; with ``into_gzip``, gzipped files are read to
+    their end. A data set's files are at most three folders below."""
+    found = {path for depth in ("*", "*/*", "*/*/*", "*/*/*/*") for path in root.glob(depth)}
+    return [path for path in sorted(found) if path.is_file() and _is_cut(path, into_gzip=into_gzip)]
+
+
+def _is_cut(path: Path, *, into_gzip: bool) -> bool:
+    try:
+        if into_gzip and begins_with(path, GZIP):
+            with gzip.open(path) as file:
+                while file.read(_PIECE_BYTES):
+                    pass
+        is_empty = path.parent.name == "raw" and not path.stat().st_size
+        return is_empty or (begins_with(path, ZIP) and not zipfile.is_zipfile(path))
+    except (EOFError, zlib.error):
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""``pyg:NAME``: a data set of PyTorch Geometric, through its own loader, so that files downloaded before are used.
+
+``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr, Yelp), a class and one of its graphs as ``CLASS/NAME``
+(``WikipediaNetwork/chameleon``), or a well-known graph of such a class (Cora, Computers, Physics). ``root`` is the folder that
+the class takes as its argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.base.errors import HpcgnnError, quoted
+from hpcgnn.sources.base import ArraySource
+from hpcgnn.sources.loaders import default_root, loading, warnings_off
+from hpcgnn.sources.masks import read_masks
+from hpcgnn.sources.spec import Spec
+
+_FAMILIES = {
+    "Planetoid": ("Cora", "CiteSeer", "PubMed"),
+    "Amazon": ("Computers", "Photo"),
+    "Coauthor": ("CS", "Physics"),
+}
+# PyG returns sparse features as dense ones. Below this share of nonzeros they are stored sparse again.
+_SPARSE_SHARE = 0.1
+
+
+def open_pyg(spec: Spec, folder: Path) -> ArraySource:
+    """See the module's text; needs ``torch_geometric``."""
+    root_text, split = spec.take("root"), spec.take_split()
+    try:
+        with warnings_off():
+            from torch_geometric import datasets
+    except ImportError as error:
+        raise HpcgnnError(f"{spec.text} needs PyTorch Geometric ({error}): pip install 'hpcgnn[pyg]'") from error
+    family, arguments = _resolve(spec, datasets)
+    root = Path(root_text).expanduser() if root_text else default_root("pyg") / ("" if arguments else family)
+    with _writable_root(root) as usable, loading(spec.text, root), _without_remains(root):
+        loaded = getattr(datasets, family)(str(usable), *arguments)
+        if len(loaded) != 1:
+            raise HpcgnnError(f"{spec.text} holds {len(loaded)} graphs, but hpcgnn trains on one")
+        return data_source(loaded[0], spec.text, split)
+
+
+def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
+    """The name of the class in ``torch_geometric.datasets``, and its arguments after the root."""
+    family, slash, name = spec.name.partition("/")
+    if not slash:
+        for candidate, names in _FAMILIES.items():
+            for known in names:
+                if known.lower() == spec.name.lower():
+                    return candidate, (known,)
+    if not inspect.isclass(getattr(datasets, family, None)):
+        raise HpcgnnError(
+            f"{spec.text}: PyTorch Geometric has no data set {spec.name!r}; write a class of torch_geometric.datasets, "
+            "such as Reddit, or CLASS/NAME, such as WikipediaNetwork/chameleon"
+        )
+    return family, (name,) if slash else ()
+
+
+def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
+    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes. split: the number of the split of
+    masks (N, splits).
+
+    The attributes are tensors on any device, or arrays; ``torch_geometric`` is not needed. Other attributes are left out.
+    """
+    if getattr(data, "edge_index", None) is None:
+        raise HpcgnnError(
+            f"{where} is not a plain graph (it has no edge_index): hpcgnn trains on graphs with one kind of nodes and edges"
+        )
+
+    def get(name: str) -> np.ndarray | None:
+        return _array(getattr(data, name, None), name, where)
+
+    edge_index, x = get("edge_index"), getattr(data, "x", None)
+    num_nodes = _num_nodes(data, edge_index, where)
+    masks, notes = read_masks(get, num_nodes, split, where)
+    if getattr(data, "edge_attr", None) is not None:
+        notes.append("edge_attr is not read; edge_weight would be")
+    return ArraySource(
+        where,
+        num_nodes,
+        edge_index,
+        weight=get("edge_weight"),
+        x=None if x is None else _features(x, where),
+        y=get("y"),
+        masks=masks,
+        notes=notes,
+    )
+
+
+def _array(value: Any, name: str, where: str) -> np.ndarray | None:
+    """A tensor as an array on the host; bfloat16, which numpy does not have, becomes float32, which is exact."""
+    if value is None:
+        return None
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
+            raise HpcgnnError(f"{where}: {name} is a sparse tensor: give it as a dense one, .to_dense()")
+        return value.resolve_neg().numpy() if hasattr(value, "resolve_neg") else np.asarray(value)
+    return np.asarray(value)
+
+
+def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
+    """The attribute ``num_nodes``, or else the number of rows of x, or else the largest id plus 1."""
+    count, x = getattr(data, "num_nodes", None), getattr(data, "x", None)
+    if count is None and x is not None and hasattr(x, "shape"):
+        count = x.shape[0]
+    if count is None:
+        count = int(edge_index.max()) + 1 if edge_index.size else 0
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise HpcgnnError(f"{where}: num_nodes is {quoted(count)}, but it should be a whole number")
+    return int(count)
+
+
+def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
+    """x as a CSR matrix if it is sparse or has few nonzeros, else as an array."""
+    if sp.issparse(x):
+        return sp.csr_matrix(x)
+    if hasattr(x, "to_scipy"):
+        return x.to_scipy(layout="csr")
+    if getattr(x, "is_sparse", False) or "sparse" in str(getattr(x, "layout", "")):
+        return _sparse_features(x)
+    dense = _array(x, "x", where)
+    assert dense is not None
+    is_sparse = dense.ndim == 2 and dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size
+    return sp.csr_matrix(dense) if is_sparse else dense
+
+
+def _sparse_features(x: Any) -> sp.csr_matrix:
+    """The CSR matrix of a sparse tensor of any of torch's layouts, without making it dense."""
+    coo = x.detach().cpu().to_sparse_coo().coalesce()
+    rows, columns = coo.indices().numpy()
+    return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
+
+
+@contextlib.contextmanager
+def _without_remains(root: Path) -> Iterator[None]:
+    """Remove the folders ``processed`` that a loader has made before it failed. The downloaded files stay."""
+
+    def processed() -> set[Path]:
+        return {path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}processed")}
+
+    before = processed()
+    try:
+        yield
+    except BaseException:
+        for folder in processed() - before:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _writable_root(root: Path) -> Iterator[Path]:
+    """Yield ``root``, or, if it is read-only, a temporary folder with links to its files, because PyG writes beside them."""
+    if not root.is_dir() or all(_writable(path) for path in (root, *root.iterdir()) if path.is_dir()):
+        yield root
+        return
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-pyg-") as mirror:
+        for folder, _, files in os.walk(root, followlinks=True):
+            copy = Path(mirror, os.path.relpath(folder, root))
+            copy.mkdir(exist_ok=True)
+            for name in files:
+                (copy / name).symlink_to(Path(folder, name).resolve())
+        yield Path(mirror)
+
+
+def _writable(folder: Path) -> bool:
+    # A superuser may write anywhere, but a folder that its owner has made read-only must stay as it is.
+    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

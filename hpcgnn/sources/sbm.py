@@ -1,0 +1,73 @@
+"""``sbm:nodes=N,blocks=B,degree=D,...``: an undirected stochastic block model, where a node's class is its block.
+
+An edge joins a random node to another node of its block with probability ``homophily``, and else to a node of another block.
+Node v is in block v mod B. Every edge is stored in both directions, and a pair may have several edges.
+
+    blocks=10  degree=16 (mean in-degree)  homophily=0.8  features=64  seed=0  signal=3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.graph_file import SINGLE_LABEL
+from hpcgnn.data.random_kernels import key_for, sbm_edges
+from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo
+from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.spec import Spec
+from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, take_features
+
+_EDGES = 3  # number of this use of a seed
+
+
+class SbmSource:
+    """A stochastic block model. Nothing is stored: every edge and row is computed from its number."""
+
+    def __init__(self, spec: Spec) -> None:
+        nodes, seed = spec.take_int("nodes", least=2), spec.take_int("seed", 0)
+        self._blocks = spec.take_int("blocks", 10, least=1)
+        if nodes < 2 * self._blocks:
+            raise HpcgnnError(
+                f"{spec.text}: {self._blocks} blocks need at least two nodes each, there are {nodes} nodes"
+            )
+        self._within = np.uint64(round(spec.take_float("homophily", 0.8, most=1) * 2**32))
+        num_features, self._features = take_features(spec, self._blocks, seed)
+        self._key = key_for(seed, _EDGES)
+        self.info = SourceInfo(
+            num_nodes=nodes,
+            num_edges=2 * round(spec.take_float("degree", 16, most=LARGEST_DEGREE) * nodes / 2),
+            num_features=num_features,
+            num_classes=self._blocks,
+            task=SINGLE_LABEL,
+            default_split=f"random:0.6,0.2,0.2,{seed}",
+            seed=seed,
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        total = self.info.num_edges or 0
+        for first in range(0, total, chunk_edges):
+            src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
+            sbm_edges(self._key, self.info.num_nodes, self._blocks, self._within, first, src, dst)
+            yield src, dst, None
+
+    def features(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._features.rows(first, self.labels(first, last)) if self.info.num_features else None
+
+    def labels(self, first: int, last: int) -> np.ndarray:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return np.arange(first, last, dtype=np.int64) % self._blocks
+
+    def masks(self, first: int, last: int) -> None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return
+
+
+def open_sbm(spec: Spec, folder: Path) -> SbmSource:
+    """See the module's text."""
+    return SbmSource(spec)

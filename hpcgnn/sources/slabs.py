@@ -1,0 +1,191 @@
+"""Reading of large arrays in slabs, from ``.npy`` files, members of ``.npz`` archives, and plain binary files.
+
+Headers are compared with the size of the file before anything is read, so that a file that was cut short is refused at once.
+Files are read, and not mapped into memory, because pages of a mapped file count as the memory of the process, and a mapped file
+that shrinks ends the process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy as np
+
+from hpcgnn.base.errors import HpcgnnError
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# The header of a zip member: the bytes before its name, and the place of the lengths of the name and of the extra field.
+_LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
+_PIECE_BYTES = 1 << 20
+
+
+class Bytes(Protocol):
+    """Bytes that are read by position; reading them in ascending order is fastest."""
+
+    def fill(self, out: np.ndarray, position: int) -> None:
+        """Fill ``out`` (n,) uint8 with the bytes from ``position`` on. Raises :class:`HpcgnnError` if there are fewer."""
+        ...
+
+
+class FileBytes:
+    """The bytes of ``path`` from ``offset`` on."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self._offset = path, offset
+
+    def fill(self, out: np.ndarray, position: int) -> None:
+        """See :class:`Bytes`."""
+        view, at = out.data, self._offset + position
+        with self._path.open("rb", buffering=0) as file:
+            while view:
+                count = os.preadv(file.fileno(), [view[: 1 << 30]], at)
+                if not count:
+                    raise HpcgnnError(f"{self._path} was cut short: it ends at byte {at:,}")
+                view, at = view[count:], at + count
+
+
+class DeflatedBytes:
+    """The bytes of a deflated member of a zip archive, from byte ``skipped`` on. To go back, it must read from the start, so each
+    range that is read in turn with others needs an object of its own."""
+
+    def __init__(self, path: Path, member: str, skipped: int) -> None:
+        self._path, self._member, self._skipped = path, member, skipped
+        self._archive: zipfile.ZipFile | None = None
+        self._file: IO[bytes] | None = None
+        self._at = 0
+
+    def fill(self, out: np.ndarray, position: int) -> None:
+        """See :class:`Bytes`."""
+        position += self._skipped
+        try:
+            if self._file is None or position < self._at:
+                self._open()
+            assert self._file is not None
+            while self._at < position:
+                self._at += len(self._some(min(_PIECE_BYTES, position - self._at)))
+            done = 0
+            while done < out.size:
+                piece = self._some(min(_PIECE_BYTES, out.size - done))
+                out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+                done, self._at = done + len(piece), self._at + len(piece)
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise HpcgnnError(
+                f"{self._path}: {self._member} is damaged at byte {self._at:,}: {_told(error)}"
+            ) from error
+
+    def _open(self) -> None:
+        self.close()
+        self._archive = zipfile.ZipFile(self._path)
+        self._file, self._at = self._archive.open(self._member), 0
+
+    def _some(self, count: int) -> bytes:
+        assert self._file is not None
+        piece = self._file.read(count)
+        if not piece:
+            raise EOFError("it ends there")
+        return piece
+
+    def close(self) -> None:
+        """Close the archive."""
+        for opened in (self._file, self._archive):
+            if opened is not None:
+                opened.close()
+        self._file = self._archive = None
+
+
+class SlabArray:
+    """An array (n, ...) in C order, of which slabs of rows are read. where: its name in errors."""
+
+    def __init__(self, where: str, shape: tuple[int, ...], dtype: np.dtype, readers: list[Bytes]) -> None:
+        """``readers``: one, or, if :meth:`columns` reads the array, one for each index of its first axis."""
+        self.where, self.shape, self.dtype = where, shape, dtype
+        self._readers = readers
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Rows ``[first, last)``, (last - first, ...)."""
+        return self._read(self._readers[0], first * math.prod(self.shape[1:]), (last - first, *self.shape[1:]))
+
+    def columns(self, first: int, last: int) -> list[np.ndarray]:
+        """Elements ``[first, last)`` of each of the k rows of a (k, n) array."""
+        width = self.shape[1]
+        readers = self._readers if len(self._readers) == self.shape[0] else self._readers * self.shape[0]
+        return [self._read(reader, row * width + first, (last - first,)) for row, reader in enumerate(readers)]
+
+    def _read(self, reader: Bytes, first: int, shape: tuple[int, ...]) -> np.ndarray:
+        out = np.empty(shape, self.dtype)
+        reader.fill(out.reshape(-1).view(np.uint8), first * self.dtype.itemsize)
+        return out.astype(self.dtype.newbyteorder("="), copy=False)
+
+
+def check_file(path: Path) -> None:
+    """Raise HpcgnnError unless it is a file: opening a pipe may wait forever, and a device may have no end."""
+    if not path.is_file():
+        raise HpcgnnError(f"{path} does not exist or is not a file")
+
+
+def open_npy(path: Path) -> SlabArray:
+    """Open the array of a ``.npy`` file. Raises HpcgnnError where it is damaged or cut short."""
+    check_file(path)
+    with path.open("rb") as file:
+        shape, dtype, begin = _header(file, str(path))
+    _check_size(str(path), shape, dtype, path.stat().st_size - begin)
+    return SlabArray(str(path), shape, dtype, [FileBytes(path, begin)])
+
+
+def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
+    """Open array ``name`` of a ``.npz`` file. ``num_readers`` ranges of a deflated array can be read in turn. Raises HpcgnnError
+    where the array is missing, damaged or cut short."""
+    member, where = f"{name}.npy", f"{path}, array {name}"
+    check_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if member not in archive.namelist():
+                had = ", ".join(sorted(found.removesuffix(".npy") for found in archive.namelist())) or "none"
+                raise HpcgnnError(f"{path} has no array {name!r}; it has {had}")
+            info = archive.getinfo(member)
+            with archive.open(info) as file:
+                shape, dtype, begin = _header(file, where)
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise HpcgnnError(f"{path} cannot be read as npz, and may have been cut short: {_told(error)}") from error
+    _check_size(where, shape, dtype, info.file_size - begin)
+    if info.compress_type == zipfile.ZIP_STORED:
+        offset = _data_offset(path, info.header_offset)
+        if offset + info.file_size > path.stat().st_size:
+            raise HpcgnnError(f"{where} was cut short: it ends beyond the file")
+        return SlabArray(where, shape, dtype, [FileBytes(path, offset + begin)])
+    return SlabArray(where, shape, dtype, [DeflatedBytes(path, member, begin) for _ in range(num_readers)])
+
+
+def _data_offset(path: Path, header: int) -> int:
+    """The place at which the bytes of a member begin, from the place of its local header."""
+    raw = np.empty(_LOCAL_HEADER_BYTES, np.uint8)
+    FileBytes(path).fill(raw, header)
+    return header + _LOCAL_HEADER_BYTES + int(raw[_LENGTHS].view("<u2").sum())
+
+
+def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, int]:
+    """The shape, the dtype, and the number of bytes before the values."""
+    try:
+        version = np.lib.format.read_magic(file)
+        shape, fortran, dtype = _HEADERS[version](file)
+    except Exception as error:  # numpy passes a damaged header to Python's parsers, which raise errors of many types
+        raise HpcgnnError(f"{where} cannot be read as npy: {_told(error)}") from error
+    if dtype.kind not in "biuf" or (fortran and len(shape) > 1) or min(shape, default=0) < 0:
+        raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, but it should be numbers in C order")
+    return shape, dtype, file.tell()
+
+
+def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype, there: int) -> None:
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted != there:
+        short = "was cut short" if there < wanted else "has more bytes than its header says"
+        raise HpcgnnError(f"{where} {short}: {dtype} of shape {shape} take {wanted:,} bytes, but there are {there:,}")
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,91 @@
+"""A queue of exchanges whose bytes are not ready yet when the exchange is requested: each starts in its turn, once it can.
+
+MPI matches nonblocking collectives of different ranks by the order in which each rank starts them. The bytes of a device become
+ready later, at a time that other ranks do not know. So such exchanges wait in a queue, which has the same order on all ranks, and
+travel over a communicator of their own. Any thread that tests one of them starts the first ones in the queue that are ready.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hpcgnn.world.pending import Pending
+from hpcgnn.world.segments import Neighbours, Segments
+
+if TYPE_CHECKING:
+    from hpcgnn.devices import Event
+
+_MOST_UNDER_WAY = 8  # pieces of a transfer: testing more of them would cost time, and gain nothing
+
+
+class Starts(Protocol):
+    """A function that starts to move whole rows, as :meth:`hpcgnn.world.world.World.start_alltoallv` does, over a communicator of
+    its own. Two threads must not call it at the same time."""
+
+    def __call__(self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None) -> Pending:
+        """See :meth:`hpcgnn.world.world.World.start_alltoallv`."""
+        ...
+
+
+@dataclass(eq=False)
+class Piece:
+    """One collective of a transfer. ready: event that is over when the bytes of ``send`` are complete. pending: the started
+    collective; None before."""
+
+    ready: Event
+    send: Segments
+    received: Segments
+    pending: Pending | None = None
+
+    def is_over(self) -> bool:
+        """Return whether its bytes have arrived."""
+        return self.pending is not None and self.pending.test()
+
+
+class Transfer(Protocol):
+    """An entry of the queue. pieces: its collectives, which start one after the other."""
+
+    what: str
+    neighbours: Neighbours | None
+    pieces: list[Piece]
+
+    def land(self) -> bool:
+        """Take the pieces that have arrived; true once all pieces have arrived and were taken."""
+        ...
+
+
+class ExchangeQueue:
+    """The queue of one world."""
+
+    def __init__(self, start: Starts) -> None:
+        self._start = start
+        self._queue: deque[Transfer] = deque()
+
+    def put(self, transfer: Transfer) -> Transfer:
+        """Append ``transfer``, which starts when all before it have started. Collective: all ranks call in the same order."""
+        self._queue.append(transfer)
+        return transfer
+
+    def advance(self) -> None:
+        """Start the first transfers that are ready, and take the pieces that have arrived."""
+        may_start = True
+        for transfer in tuple(self._queue):
+            may_start = may_start and self._all_started(transfer)
+            if transfer.land():
+                self._queue.remove(transfer)
+
+    def _all_started(self, transfer: Transfer) -> bool:
+        """Start the pieces of ``transfer`` that are ready; true if all have started.
+
+        The number of pieces under way is limited. Each rank may apply the limit by itself, because the order stays the same.
+        """
+        under_way = sum(piece.pending is not None and not piece.pending.seconds for piece in transfer.pieces)
+        for piece in transfer.pieces:
+            if piece.pending is None:
+                if under_way >= _MOST_UNDER_WAY or not piece.ready.is_over():
+                    return False
+                under_way += 1
+                piece.pending = self._start(piece.send, piece.received, transfer.what, transfer.neighbours)
+        return True

@@ -1,0 +1,403 @@
+"""All use of MPI in hpcgnn; the only module that imports mpi4py.
+
+Every wait tests with back-off: ranks that share a core do not starve each other, Python's signal handlers get to run, and if a
+peer stops answering, the wait ends with an error that names the collective it waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcgnn.base.byte_sink import ByteSink, LocalFile
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world import abort_hook, job
+from hpcgnn.world.blocking import limited, stalled
+from hpcgnn.world.buffer import Buffer
+from hpcgnn.world.collectives import Collectives
+from hpcgnn.world.exchange_queue import ExchangeQueue
+from hpcgnn.world.files import MpiFile
+from hpcgnn.world.pending import Pending
+from hpcgnn.world.placement import Placement, block_on_host
+from hpcgnn.world.progress import PROGRESS
+from hpcgnn.world.roll_call import ROLL_CALL, receive_all_at_exit
+from hpcgnn.world.segments import Neighbours, Segments
+from hpcgnn.world.shared_window import SharedWindow
+from hpcgnn.world.startup import check_alike, check_not_alone
+from hpcgnn.world.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Large messages move only while MPI is called, so the pauses between calls must be short compared with the copy of a fragment.
+_EAGER_SECONDS = 0.01
+_THREAD = threading.local()  # its attribute takes_part exists in threads that have waited before
+_PAUSE_SECONDS = 5e-5
+
+
+def _mpi() -> Any:
+    """Import and initialise MPI, at ``MPI_THREAD_SERIALIZED``: autograd may run backward on a thread of its own."""
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise HpcgnnError(
+            f"no usable MPI library was found ({error}): install a system MPI, or `pip install mpich` into this environment"
+        ) from error
+    return MPI
+
+
+_NODES = "the ranks of each node to find each other"
+_PAIRS_TAG = 1  # one tag for all messages between two ranks, as these arrive in the order in which they were sent
+
+
+class _All:
+    """Several requests, tested as one."""
+
+    def __init__(self, mpi: Any, requests: list[Any]) -> None:
+        self._mpi, self._requests = mpi, requests
+
+    def Test(self) -> bool:
+        """Return whether all requests are complete."""
+        return self._mpi.Request.Testall(self._requests)
+
+
+def _free(handle: Any) -> None:
+    """Free a communicator unless it was freed before."""
+    if handle:
+        handle.Free()
+
+
+class MpiWorld(Collectives):
+    """:class:`hpcgnn.world.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Initialises MPI.
+
+    Raises:
+        HpcgnnError: for a timeout of 0 s or less, without a usable MPI library, and where the launcher belongs to another MPI.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        if not timeout_seconds > 0:
+            raise HpcgnnError(f"timeout must be a number of seconds above 0, not {timeout_seconds}", agreed=True)
+        self._mpi = _mpi()
+        receive_all_at_exit()
+        self._communicator = self._mpi.COMM_WORLD if comm is None else comm
+        if comm is None:
+            check_not_alone(self._communicator.size, self.library)
+        super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
+        self._row_types: dict[int, Any] = {}
+        self._watched: list[Pending] = []
+        self._queue: ExchangeQueue | None = None
+        self._takes: dict[str, bool] = {}
+        self._node: MpiWorld | None = None
+        self._made = contextlib.ExitStack()  # frees MPI's objects of this world, the newest first
+
+    @property
+    def _comm(self) -> Any:
+        """The communicator, for a call from this thread; the progress thread does not call MPI from now on."""
+        PROGRESS.take_over()
+        return self._communicator
+
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI library."""
+        return self._mpi.Get_library_version().splitlines()[0].strip().rstrip("\0")
+
+    @property
+    def mpi_handle(self) -> MpiHandle:
+        """The communicator for C libraries."""
+        return MpiHandle(self._mpi._handleof(self._comm), self._mpi._sizeof(self._mpi.Comm))
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def test(self, pending: Pending) -> bool:
+        """See :meth:`hpcgnn.world.world.World.test`; the other methods are documented there as well."""
+        PROGRESS.take_over()
+        is_complete = self._tested(pending)
+        self.watch_on()
+        return is_complete
+
+    def _advance(self, what: str) -> None:
+        if self._queue is not None:
+            with self._starting(what):
+                self._queue.advance()
+
+    def _tested(self, pending: Pending) -> bool:
+        try:
+            return pending.test()
+        except self._mpi.Exception as error:
+            raise self._failed(pending.what, error) from error
+
+    def _failed(self, what: str, error: Exception) -> HpcgnnError:
+        """The error for an exception that MPI has raised in ``what``."""
+        problem = " ".join(job.mpi_problem(error).split())  # MPICH's descriptions have several lines
+        return HpcgnnError(
+            f"MPI failed on rank {self.rank} of {self.size} in {what}: {problem} (do all ranks read the same files, and run "
+            "the same version?)"
+        )
+
+    @contextlib.contextmanager
+    def _starting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._mpi.Exception as error:
+            raise self._failed(what, error) from error
+
+    @contextlib.contextmanager
+    def _blocking(self, what: str) -> Iterator[None]:
+        """Context of calls that have no nonblocking form: as :meth:`_starting`, and limited to ``timeout_seconds``."""
+        with self._starting(what), self._limited(what):
+            yield
+
+    def _limited(self, what: str) -> contextlib.AbstractContextManager[None]:
+        error = stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, what)
+        return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
+
+    def watch(self, pending: Pending) -> None:
+        """Let the thread of :mod:`hpcgnn.world.progress` test ``pending``."""
+        self._watched.append(pending)
+        self.watch_on()
+
+    def watch_on(self) -> None:
+        """Give MPI to the progress thread until this rank calls it again."""
+        watched = [pending for pending in self._watched if not pending.seconds]
+        self._watched[:] = watched  # this world and that of its node share one list
+        if watched and self.size > 1 and self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED:
+            # all() gets a list, so that each one is tested: the test notes when it was complete
+            PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
+
+    def wait(self, pending: Pending) -> None:
+        """Test with back-off."""
+        started, slept = time.perf_counter(), False
+        if not hasattr(_THREAD, "takes_part"):
+            abort_hook.taking_part.add(threading.current_thread())
+            _THREAD.takes_part = True
+        PROGRESS.take_over()
+        while not self._tested(pending):
+            self._advance(pending.what)  # other messages in flight make progress, too
+            waited = time.perf_counter() - started
+            if waited < _EAGER_SECONDS:
+                os.sched_yield()
+            else:
+                time.sleep(_PAUSE_SECONDS)
+                slept = True
+                ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
+            if waited > self.timeout_seconds:
+                raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
+        if slept:
+            ROLL_CALL.over(time.perf_counter() - started)
+        self.watch_on()
+
+    # -- nonblocking collectives --------------------------------------------------------------------------------------
+
+    def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
+        """``Iallreduce``; a copy where this rank is alone."""
+        if self.size == 1 and mine.device == result.device == "cpu":
+            ctypes.memmove(result.address, mine.address, mine.num_bytes)
+            return Pending.done(what)
+        mpi_op = {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[op]
+        with self._starting(what):
+            request = self._comm.Iallreduce(self._typed(mine), self._typed(result), op=mpi_op)
+        return Pending.started(request, what, mine, result)
+
+    def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Iexscan``. It leaves rank 0's result undefined, so it gets other memory there."""
+        kept = result if self.rank else Buffer.of(result.on_host().copy())
+        spec = [self._memory(kept), self._type(result)]
+        with self._starting(what):
+            return Pending.started(self._comm.Iexscan(self._typed(mine), spec, op=self._mpi.SUM), what, mine, kept)
+
+    def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Iallgather``."""
+        with self._starting(what):
+            return Pending.started(self._comm.Iallgather(self._bytes(mine), self._bytes(result)), what, mine, result)
+
+    def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
+        """``Ialltoall``."""
+        with self._starting(what):
+            return Pending.started(self._comm.Ialltoall(self._bytes(mine), self._bytes(result)), what, mine, result)
+
+    def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
+        """``Ibcast``."""
+        with self._starting(what):
+            return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
+
+    def start_alltoallv(
+        self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
+    ) -> Pending:
+        """``Ialltoallv``, or ``Ineighbor_alltoallv``, with a datatype for a row."""
+        return self._moved(self._comm, send, received, what, neighbours)  # self._comm takes MPI back from the thread
+
+    def _moved(
+        self, comm: Any, send: Segments, received: Segments, what: str, neighbours: Neighbours | None
+    ) -> Pending:
+        if send.buffer.device != "cpu" and self.library.startswith("Open MPI"):
+            return self._moved_by_pairs(comm, send, received, what)
+        start = comm.Ialltoallv if neighbours is None else neighbours.handle.Ineighbor_alltoallv
+        if send.for_mpi is None or received.for_mpi is None or send.among is not neighbours:
+            send.for_mpi = self._for_mpi(send, None if neighbours is None else neighbours.destinations)
+            received.for_mpi = self._for_mpi(received, None if neighbours is None else neighbours.sources)
+            send.among = neighbours
+        try:
+            request = start(send.for_mpi, received.for_mpi)
+        except self._mpi.Exception as error:
+            raise self._failed(what, error) from error
+        return Pending.started(request, what, send, received)
+
+    def _for_mpi(self, segments: Segments, ranks: np.ndarray | None) -> list[Any]:
+        """The segments, or those of ``ranks``, as mpi4py takes them."""
+        where = segments.counts, segments.begins
+        if ranks is not None:
+            where = segments.counts[ranks], segments.begins[ranks]
+        return [self._memory(segments.buffer), where, self._row_type(segments.buffer.row_bytes)]
+
+    def _moved_by_pairs(self, comm: Any, send: Segments, received: Segments, what: str) -> Pending:
+        """``Isend`` and ``Irecv``: Open MPI does not promise to take a device's memory in nonblocking collectives."""
+        row_type, requests = self._row_type(send.buffer.row_bytes), []
+        with self._starting(what):
+            for segments, start in ((received, comm.Irecv), (send, comm.Isend)):
+                memory, begins = segments.buffer, segments.begins
+                for peer in np.flatnonzero(segments.counts).tolist():
+                    count, address = int(segments.counts[peer]), memory.address + int(begins[peer]) * memory.row_bytes
+                    rows = self._mpi.buffer.fromaddress(address, count * memory.row_bytes)
+                    requests.append(start([rows, count, row_type], peer, _PAIRS_TAG))
+        return Pending.started(_All(self._mpi, requests), what, send, received)
+
+    def exchange_queue(self) -> ExchangeQueue:
+        """A queue over a communicator of its own; whichever thread may call MPI starts its exchanges."""
+        if self._queue is None:
+            with self._blocking("a communicator for messages in flight"):
+                apart = self._comm.Dup()
+            self._queue = ExchangeQueue(lambda *transfer: self._moved(apart, *transfer))
+            self._made.callback(apart.Free)
+        return self._queue
+
+    def takes_memory_of(self, kind: str) -> bool:
+        """The library's answer (:func:`hpcgnn.world.gpu_mpi.says_yes`), which is looked up once."""
+        if kind not in self._takes:
+            from hpcgnn.world import gpu_mpi  # imported here because it needs torch
+
+            self._takes[kind] = gpu_mpi.says_yes(self._mpi, kind)
+        return self._takes[kind]
+
+    # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
+
+    def _memory(self, buffer: Buffer) -> Any:
+        kind = buffer.device.split(":")[0]
+        if kind != "cpu" and not self.takes_memory_of(kind):
+            raise HpcgnnError(f"this MPI library takes memory of the host, not of {buffer.device}")
+        return self._mpi.buffer.fromaddress(buffer.address if buffer.num_bytes else 0, buffer.num_bytes)
+
+    def _bytes(self, buffer: Buffer) -> list[Any]:
+        return [self._memory(buffer), self._mpi.BYTE]
+
+    def _typed(self, buffer: Buffer) -> list[Any]:
+        return [self._memory(buffer), self._type(buffer)]
+
+    def _type(self, buffer: Buffer) -> Any:
+        return self._mpi.Datatype.fromcode(np.dtype(buffer.dtype).char)
+
+    def _row_type(self, row_bytes: int) -> Any:
+        if row_bytes not in self._row_types:
+            self._row_types[row_bytes] = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
+            self._made.callback(self._row_types[row_bytes].Free)
+        return self._row_types[row_bytes]
+
+    # -- nodes and files ----------------------------------------------------------------------------------------------
+
+    def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
+        """The graph of ranks, in a communicator of MPI that has this graph."""
+        ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
+        with self._blocking("a communicator of neighbours"):
+            found = Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
+        self._made.callback(_free, found.handle)
+        return found
+
+    def free(self, neighbours: Neighbours) -> None:
+        """Free the communicator of ``neighbours``."""
+        PROGRESS.take_over()
+        with self._blocking("the end of a communicator of neighbours"):
+            _free(neighbours.handle)
+
+    def ranks_on_my_cores(self) -> int:
+        """Number of ranks of this host that the system lets run on the same cores as this one."""
+        with self._blocking(_NODES):
+            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+            mine = sorted(os.sched_getaffinity(0))
+            count = sum(cores == mine for cores in host.allgather(mine))
+            host.Free()
+        return count
+
+    def hosts(self) -> np.ndarray:
+        """(size,) int64 lowest rank of each rank's host; ranks of a host are those that can share memory."""
+        with self._blocking(_NODES):
+            host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
+        with self._blocking(_NODES):
+            host.Free()
+        return self.allgather(lowest)[:, 0]
+
+    def placement(self) -> Placement:
+        """The node of each rank; nodes are those of :meth:`on_my_node`."""
+        lowest = self.on_my_node().allreduce(np.array([self.rank]), "min", "the ranks of a node")
+        return Placement.of(self.allgather(lowest)[:, 0])
+
+    def on_my_node(self) -> MpiWorld:
+        """The ranks of this rank's node, made once. Its waits give MPI back to the progress thread for this world's messages."""
+        if self._node is None:
+            with self._blocking(_NODES):
+                host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+                comm = host.Split(block_on_host(host.rank))
+                host.Free()
+            self._node = MpiWorld(comm, self.timeout_seconds)
+            self._node._watched = self._watched
+            self._made.callback(comm.Free)
+            self._made.callback(self._node.close)
+        return self._node
+
+    def share(self, num_bytes: int) -> SharedWindow:
+        """Memory of ``MPI_Win_allocate_shared``, all of which the lowest rank allocates."""
+        with self._blocking("the memory that ranks of a node share"):
+            window = SharedWindow(self, self._comm, self._mpi, num_bytes)
+        self._made.callback(window.free)
+        return window
+
+    def close(self) -> None:
+        """Free everything in an order that is the same on all ranks: the newest first."""
+        PROGRESS.take_over()
+        with self._blocking("the release of MPI's objects"):
+            self._made.close()
+        self._node, self._queue, self._row_types = None, None, {}
+
+    def poke(self) -> None:
+        """Let MPI make progress with the messages that this rank has sent, while the rank waits for something else."""
+        PROGRESS.take_over()
+        self._communicator.Iprobe()
+        self.watch_on()
+
+    def open_shared(self, path: str) -> ByteSink:
+        """The file, opened by MPI-IO if there is more than one rank."""
+        if self.size == 1:
+            return LocalFile(path)
+        with self._blocking(f"opening {path} for writing"):
+            handle = self._mpi.File.Open(self._comm, os.fsencode(path), self._mpi.MODE_WRONLY)
+        return MpiFile(path, handle, self._mpi.Status(), lambda: self._limited(f"closing {path}"))
+
+
+@functools.cache
+def whole_job() -> MpiWorld:
+    """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
+    in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.world.abort_hook`). Collective."""
+    world = check_alike(MpiWorld())
+    if world.size > 1:
+        abort_hook.install()
+    return world

@@ -1,0 +1,326 @@
+"""Exchanges between ranks: received rows, rounding, counters, their order, and the layout of rows in a buffer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_pool import ThreadPool
+from ranks import exchanges
+
+from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange.codecs.packed import fuses, reads_codes_faster
+from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
+from hpcgnn.exchange.mailbox import Keeping
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.world import World, collectives
+from hpcgnn.world.exchange_queue import ExchangeQueue, Piece
+from hpcgnn.world.thread_world import on_threads
+
+
+@pytest.fixture(params=[2, 4])
+def ranks(request):
+    return ThreadPool(request.param)
+
+
+class TestExchange:
+    @pytest.mark.parametrize("backend", [name for name in exchanges.BACKENDS if name != "triton"])
+    def test_rows_arrive_within_a_step_of_their_grid(self, ranks, backend):
+        ranks.run(exchanges.arrive_within_a_step, backend)
+
+    def test_each_row_may_have_bits_of_its_own(self, ranks):
+        ranks.run(exchanges.mixed)
+
+    @pytest.mark.slow
+    def test_rounding_is_unbiased_over_epochs(self, ranks):
+        """Of some thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 10."""
+        errors = {bits: ranks.run(exchanges.mean_error, bits)[0] for bits in (1, 2, 4, 8)}
+        assert max(errors.values()) < 6, errors
+
+    def test_differences_come_to_what_is_sent(self, ranks):
+        for bits in (1, 2, 4):
+            errors = ranks.run(exchanges.delta, bits)[0]
+            assert errors[-1] <= 1e-3 * errors[0], bits
+
+    def test_both_sides_keep_the_same(self, ranks):
+        ranks.run(exchanges.kept)
+
+    def test_a_value_that_is_no_number_is_named_with_its_exchange(self, ranks):
+        sentences = ranks.run(exchanges.errors_of_nonfinite_rows)[0]
+        assert len(sentences) == 6
+        for sentence in sentences:
+            assert sentence.startswith(f"layer 2's gradients of rank {ranks.size - 1} held NaN or infinite values")
+            assert "in epoch 7" in sentence
+
+    def test_more_than_mpi_can_count_is_refused_on_every_rank(self, ranks, monkeypatch):
+        assert collectives.MOST_ROWS == 2**31 - 1  # counts and displacements are C ints
+        monkeypatch.setattr(collectives, "MOST_ROWS", 999)
+        rows, rows_in_few_bits, blocks = ranks.run(exchanges.too_many, 999)[0]
+        for sentence in (rows, rows_in_few_bits):
+            assert sentence.startswith("layer 3's boundary rows of rank 0 would be 1000 items")
+        assert blocks.startswith("layer 3's boundary rows in blocks of 64 bytes of rank 0 would be 1280 items")
+
+    def test_an_evaluation_is_exact_unless_asked_otherwise(self, ranks):
+        ranks.run(exchanges.evaluation)
+
+
+def test_bytes_for_ranks_of_other_nodes_are_counted_apart(monkeypatch):
+    monkeypatch.setenv("HPCGNN_RANKS_PER_NODE", "2")
+
+    def program(world: World) -> None:
+        exchange = exchanges.make(world)
+        exchanges.moved(exchange, exchanges.outgoing(world, 40))
+        rows, away = exchange.send_counts, np.arange(4) // 2 != world.rank // 2
+        found = exchange.messages.traffic.bytes()
+        assert (found["bytes_sent"], found["bytes_between_nodes"]) == (rows.sum() * 160, rows[away].sum() * 160)
+
+    on_threads(4, program)
+
+
+def test_the_drift_of_kept_rows_is_that_of_the_epochs_between_their_messages():
+    def program(world: World) -> list[int]:
+        exchange, found = exchanges.make(world), []
+        exchange.messages.kept.begin(Keeping(compares=True))
+        for epoch in (2, 3, 6):
+            exchange.messages.begin_epoch(epoch)
+            exchanges.moved(exchange, exchanges.outgoing(world, 40))
+            found.append(exchange.epochs_between_messages())
+        return found
+
+    assert on_threads(2, program) == [[1, 1, 3]] * 2
+
+
+def test_another_trainer_begins_without_the_differences_of_the_one_before():
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world, bits=2, message_coding="delta"), exchanges.outgoing(world, 40)
+        first = exchanges.moved(exchange, rows)
+        exchange.messages.kept.begin(None)
+        exchange.messages.begin_epoch(0)
+        assert first.equal(exchanges.moved(exchange, rows))
+
+    on_threads(2, program)
+
+
+def test_unknown_bit_widths_are_refused_on_every_rank():
+    def program(world: World) -> None:
+        exchange = exchanges.make(world)
+        bits = np.full(int(exchange.send_counts.sum()), 8)
+        bits[-1] = 3 if world.rank else 8
+        with pytest.raises(HpcgnnError, match="bits must be of 1, 2, 4, 8, 16, 32, not 3"):
+            exchange.assign_bits(bits)
+
+    on_threads(2, program)
+
+
+def test_an_exchange_waits_for_the_one_under_way():
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world), exchanges.outgoing(world, 40)
+        message = exchanges.started(exchange, rows)
+        with pytest.raises(RuntimeError, match=r"^layer 2's boundary rows cannot be sent while layer 1's"):
+            exchanges.started(exchange.for_layer(1), rows)
+        exchange.wait(message)
+
+    on_threads(2, program)
+
+
+def test_an_exchange_waits_for_those_before_it_in_the_queue():
+    ready, started = set(), []
+
+    def transfer(name):
+        piece = Piece(SimpleNamespace(is_over=lambda: name in ready), None, None)
+        return SimpleNamespace(what=name, neighbours=None, pieces=[piece], land=lambda: False)
+
+    def start(send, received, what, neighbours):
+        started.append(what)
+        return SimpleNamespace(seconds=0.0, test=lambda: False)
+
+    queue = ExchangeQueue(start)
+    for name in ("first", "second", "third"):
+        queue.put(transfer(name))
+    for name, expected in (("second", []), ("first", ["first", "second"]), ("third", ["first", "second", "third"])):
+        ready.add(name)
+        queue.advance()
+        assert started == expected
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+MANY = 10**6  # entries of a matrix that names each row many times
+
+
+def fused(bits: int, width: int, entries: int, rows: int) -> bool:
+    return fuses(bits, SimpleNamespace(num_entries=entries, num_cols=rows), width)
+
+
+def test_rows_are_added_from_codes_where_this_is_faster() -> None:
+    for bits in (1, 2, 4):  # they are read again for each entry, unless rows are narrow
+        assert fused(bits, 64, MANY, 1000)
+        assert fused(bits, 63, 4000, 1000)
+        assert not fused(bits, 63, 4001, 1000)
+    assert not fused(8, 256, MANY, 1000)  # 1 MB of decoded rows fits into a cache
+    assert fused(8, 256, MANY, 10_000)
+    assert fused(8, 63, MANY, MANY)
+    assert not fused(8, 63, MANY + 1, MANY)
+    for bits, entries_per_row in ((16, 4), (32, 1)):
+        assert fused(bits, 256, entries_per_row * MANY, MANY)
+        assert not fused(bits, 256, entries_per_row * MANY + 1, MANY)
+        assert not reads_codes_faster(bits, MANY, 256)
+
+
+def test_sums_of_double_precision_have_the_same_rows() -> None:
+    """The kernel that adds rows from codes is of single precision, so other sums take decoded rows."""
+
+    def program(world: World) -> bool:
+        rows = exchanges.outgoing(world, 40)
+        single, double = (exchanges.moved(exchanges.make(world, bits=2), values) for values in (rows, rows.double()))
+        return torch.equal(double, single.double())
+
+    assert on_threads(2, program) == [True, True]
+
+
+def test_rows_that_were_floats_are_not_received_as_integers() -> None:
+    """Rows that were integers are, see test_rows_of_the_halo_arrive_as_the_integers_that_they_are in tests/nn."""
+
+    def program(world: World) -> list[bool]:
+        found = []
+        for coding, bits in (("plain", 8), ("delta", 8), ("plain", 4), ("plain", 32)):
+            exchange = exchanges.make(world, bits=bits, message_coding=coding)
+            message = exchanges.started(exchange, exchanges.outgoing(world, 40))
+            exchange.wait(message)
+            count = int(exchange.receive_counts.sum())
+            out = Int8Rows(torch.empty(count, 40, dtype=torch.int8), torch.empty(count))
+            found.append(message.codec.received_codes(message.received, out))
+        return found
+
+    assert on_threads(2, program) == [[False] * 4] * 2
+
+
+def test_ranges_of_rows_are_mean_squares_since_they_were_last_taken() -> None:
+    def program(world: World) -> None:
+        exchange, rows = exchanges.make(world, bits=8), exchanges.outgoing(world, 40)
+        ranges, wanted = exchange.trace_ranges(), (rows.amax(1) - rows.amin(1)).double() ** 2
+        for factor in (1, 3):
+            for _ in range(2):
+                exchanges.moved(exchange, factor * rows)
+            torch.testing.assert_close(torch.from_numpy(ranges.take()), factor**2 * wanted, rtol=0.02, atol=0)
+
+    on_threads(3, program)
+
+
+# -- over MPI ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi
+class TestOverMpi:
+    """Triton's interpreter, settings of threads, and patches are those of a process, so each rank is one."""
+
+    @pytest.mark.parametrize(("size", "backend"), [(2, "triton"), (4, "auto")])
+    def test_rows_arrive_and_their_bytes_are_counted_as_they_leave(self, mpi_ranks, size, backend):
+        mpi_ranks(size).run(exchanges.arrive_within_a_step, backend)
+        mpi_ranks(size).run(exchanges.counted_bytes)
+
+    def test_what_the_noise_depends_on(self, mpi_ranks):
+        mpi_ranks(2).run(exchanges.repeats)
+
+    def test_decoding_in_registers_changes_no_bit(self, mpi_ranks):
+        mpi_ranks(2).run(exchanges.fused)
+
+    def test_wire_bytes_depend_on_neither_threads_nor_timing(self, mpi_ranks):
+        mpi_ranks(4).run(exchanges.wires)
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    width=st.integers(0, 70),
+    seed=st.integers(0, 1000),
+)
+def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
+    counts = np.array(counts)
+    bits = np.random.default_rng(seed).choice(np.array(MESSAGE_BITS, np.uint8), counts.sum())
+    layout = make_layout(counts, bits, width)
+    ends = np.cumsum(layout.blocks) * BLOCK_BYTES
+    used = np.zeros(layout.num_bytes, np.int64)
+    peer = np.repeat(np.arange(counts.size), counts)
+    seen = []
+    for group in layout.groups:
+        for row, payload, params in zip(
+            *(a.tolist() for a in (group.rows, group.payload_at, group.params_at)), strict=True
+        ):
+            pieces = [slice(payload, payload + payload_bytes(width, group.bits))]
+            if group.bits <= 8:
+                assert params % PARAMS_BYTES == 0
+                pieces.append(slice(params, params + PARAMS_BYTES))
+            for piece in pieces:
+                used[piece] += 1
+                assert ends[peer[row]] - layout.blocks[peer[row]] * BLOCK_BYTES <= piece.start
+                assert piece.stop <= ends[peer[row]]
+            assert bits[row] == group.bits
+            seen.append(row)
+    assert sorted(seen) == list(range(counts.sum()))
+    assert used.max(initial=0) <= 1
+    assert np.flatnonzero(used == 0).tolist() == sorted(layout.padding.tolist())
+    assert layout.num_bytes - used.sum() < (BLOCK_BYTES + PARAMS_BYTES) * counts.size
+
+
+def test_two_bits_are_fifteen_times_fewer_bytes_with_parameters():
+    """This holds for any sizes of messages from 120 rows for each peer on; for fewer rows, padding to 64 bytes matters."""
+
+    def ratio(*counts: int) -> float:
+        total = sum(counts)
+        return total * 256 * 4 / make_layout(np.array(counts), np.full(total, 2, np.uint8), 256).num_bytes
+
+    assert ratio(0, 5000, 3000) >= 15
+    assert min(ratio(count) for count in range(237, 400)) >= 15
+    assert ratio(*range(120, 360)) >= 15
+    assert min(ratio(count) for count in range(1, 17)) == ratio(1) == 8
+
+
+def test_layouts_reach_beyond_2_gib():
+    """Displacements in blocks fit MPI's ints where displacements in bytes would not, and rows lie beyond 2 GiB."""
+    counts = np.array([40_000, 0, 1000])
+    layout = make_layout(counts, np.full(41_000, 16, np.uint8), 32_768)  # rows of 64 KiB
+    assert layout.num_bytes == 41_000 << 16 > 2**31
+    assert layout.blocks.sum() < 2**31
+    (group,) = layout.groups
+    assert group.payload_at.tolist() == [row << 16 for row in range(41_000)]
+
+
+@pytest.mark.mpi
+def test_exchanges_over_neighbours_alone_move_the_same_rows(mpi_ranks):
+    """There and back on a directed graph of 6 ranks, one of which sends nothing."""
+    mpi_ranks(6).run(exchanges.over_neighbours)
+
+
+@pytest.mark.mpi
+def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpi_ranks, tmp_path):
+    """Losses, weights and all sent bytes are equal in runs with the same seed, P and number of threads."""
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(nodes=3000, edges=15_000), 2)
+    for threads in (1, 2):
+        mpi_ranks(2).run(exchanges.repeats_bit_for_bit, path, threads)
+
+
+def test_a_step_that_one_rank_makes_again_waits_for_no_other():
+    """The memory of a rank grows without the others."""
+
+    def program(world: World) -> bool:
+        exchange = exchanges.make(world, bits=2)
+        messages, route = exchange.messages, exchange.messages.transport.route
+
+        def agreed(*about: Any) -> Any:  # as on GPUs
+            world.allreduce(np.zeros(1))
+            return route(*about)
+
+        messages.transport.route = agreed
+        first = exchange.step(16, torch.float32)
+        messages.scratch.allocations += world.rank
+        return exchange.step(16, torch.float32) is first
+
+    assert on_threads(2, program, timeout_seconds=10) == [True, False]
