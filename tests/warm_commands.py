@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 
 # Modules that take long to import and start neither MPI nor threads.
 LARGE = (
-    "torch", "numba", "scipy.sparse.linalg", "sklearn.datasets", "h5py", "matplotlib.pyplot", "hpcgnn.cli.main", "hpcgnn.world", "hpcgnn.exchange",
-    "hpcgnn.sources.convert", "hpcgnn.partition", "hpcgnn.train.run_config", "hpcgnn.nn", "torch_geometric.nn",
+    "torch", "numba", "scipy.sparse.linalg", "sklearn.datasets", "h5py", "matplotlib.pyplot", "hpcgnn.cli.main", "hpcgnn.world",
+    "hpcgnn.exchange", "hpcgnn.sources.convert", "hpcgnn.partition", "hpcgnn.train.run_config", "hpcgnn.nn", "torch_geometric.nn",
 )  # fmt: skip
 
 # The program in place of a command. It runs without site packages, which would take as long as the rest of it.

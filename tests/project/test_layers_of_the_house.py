@@ -16,17 +16,9 @@ from hpcgnn.base.host import index_array
 
 PACKAGE = ROOT / "hpcgnn"
 MODULES = modules("hpcgnn")
+_ALONE = "bit_widths byte_sink compiled errors file_lock footprint host lazy memory processor stop version"
 FLOORS = [
-    {
-        "base/bit_widths",
-        "base/byte_sink",
-        "base/compiled",
-        "base/errors",
-        "base/file_lock",
-        "base/footprint",
-        "base/host",
-    },
-    {"base/lazy", "base/memory", "base/processor", "base/stop", "base/version"},
+    {f"base/{name}" for name in _ALONE.split()},
     {"base/arguments", "base/caches", "base/registry", "base/typed", "base/whole_file"},
     {"base/settings"},
     {"devices"},
@@ -157,10 +149,6 @@ def lines_of_docstring(node: ast.AST) -> int:
 
 
 def too_long(path: Path) -> Iterator[str]:
-    lines = len(text_of(path).splitlines())
-    code = lines - sum(map(lines_of_docstring, nodes_of(path)))
-    if lines > 450 or code > 400:
-        yield f"{place(path)} has {lines} lines, {code} of them without docstrings"
     for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1 - lines_of_docstring(node)
@@ -168,5 +156,23 @@ def too_long(path: Path) -> Iterator[str]:
                 yield f"{place(path, node.lineno)}: {node.name} has {length} lines"
 
 
-def test_functions_and_modules_stay_readable() -> None:
+def test_functions_stay_short() -> None:
     assert_none(offender for path in MODULES for offender in too_long(path))
+
+
+# A change that needs more lines takes them from elsewhere, or says in its commit why the bound goes up. The aim is 33,000 lines
+# of core, 10,000 of laboratory, 4,600 of native code, and 300 files.
+BUDGET = {"core": 47_664, "laboratory": 14_137, "native": 4_649, "files": 514}
+
+
+def test_the_tree_keeps_its_budget() -> None:
+    lines = {path: len(text_of(path).splitlines()) for path in MODULES}
+    laboratory = sum(count for path, count in lines.items() if PACKAGE / "lab" in path.parents)
+    native = sum(
+        len(path.read_text().splitlines()) for path in (ROOT / "native").iterdir() if path.suffix in (".h", ".cpp")
+    )
+    found = {"core": sum(lines.values()) - laboratory, "laboratory": laboratory, "native": native, "files": len(lines)}
+    assert_none(f"{name}: {found[name]} exceeds {bound}" for name, bound in BUDGET.items() if found[name] > bound)
+    assert_none(
+        f"{name}: lower its bound to {found[name]}" for name, bound in BUDGET.items() if found[name] < 0.99 * bound
+    )

@@ -22,7 +22,8 @@ from campaign.children import redirect
 _IMPORTS = (
     "torch",
     "scipy.sparse",
-    *(f"hpcgnn.cli.{name}" for name in ("convert", "partition", "plan", "train", "predict", "report")),
+    *(f"hpcgnn.cli.{name}" for name in ("convert", "partition", "plan", "train", "predict")),
+    "hpcgnn.lab.cli.report",
     "hpcgnn.world.devices",
     "hpcgnn.world.threads",
     "hpcgnn.sources.sbm",

@@ -165,7 +165,7 @@ def _write_studies(folder: Path) -> None:
 
 def _write_profile(path: Path) -> None:
     """Write one of the machine profiles that the package contains, as a user's file."""
-    shipped = tomllib.loads((ROOT / "hpcgnn" / "cost_model" / "profiles.toml").read_text())
+    shipped = tomllib.loads((ROOT / "hpcgnn" / "lab" / "cost_model" / "profiles.toml").read_text())
     path.write_text(tomli_w.dumps({_PROFILE: shipped[_PROFILE]}))
 
 
