@@ -228,12 +228,11 @@ HPCGNN_KERNEL(void, dense_gradient_int8_dot)(int64_t rows, int64_t depth, int64_
                                              const float* scale, const float* dy, int to_nearest, uint64_t key,
                                              float* dweight, float* sums, int threads);
 
-// As sddmm_f32, for a (rows, width) times a_scale, and b times b_scale; op is not HPCGNN_LEFT.
+// As sddmm_f32 with HPCGNN_DOT, for a (rows, width) times a_scale, and b times b_scale.
 HPCGNN_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
-                                const float* b_scale, int64_t width, int op, int64_t heads, float* out, int threads);
+                                const float* b_scale, int64_t width, int64_t heads, float* out, int threads);
 HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
-                                    const float* b_scale, int64_t width, int op, int64_t heads, float* out,
-                                    int threads);
+                                    const float* b_scale, int64_t width, int64_t heads, float* out, int threads);
 
 // -- activation.h, dropout.h -----------------------------------------------------------------------------------------
 

@@ -29,10 +29,9 @@ HPCGNN_INT8_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64
 }
 
 HPCGNN_INT8_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
-                                     const float* b_scale, int64_t width, int op, int64_t heads, float* out,
-                                     int threads) {
+                                     const float* b_scale, int64_t width, int64_t heads, float* out, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    sddmm_int8(csr, a, a_scale, b, b_scale, width, op, heads, out, threads);
+    sddmm_int8(csr, a, a_scale, b, b_scale, width, heads, out, threads);
 }
 
 HPCGNN_INT8_KERNEL(double, multiply_ceiling_int8)(int64_t rounds, int threads) {

@@ -1,5 +1,4 @@
-// Products and sums of the two rows of 8-bit integers that each entry joins (Tango §3.3). Products are added as
-// integers; for sums, both rows become floats first.
+// Products of the two rows of 8-bit integers that each entry joins (Tango §3.3), added as integers.
 #pragma once
 
 #include <algorithm>
@@ -129,8 +128,7 @@ struct Int8Row {
 };
 
 inline void sddmm_int8(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,
-                       const float* b_scale, const int64_t width, const int op, const int64_t heads, float* out,
-                       const int threads) {
+                       const float* b_scale, const int64_t width, const int64_t heads, float* out, const int threads) {
     const int64_t last_entry = csr->indptr[csr->rows] - 1;
     const HeadLayout layout(width, heads);
     for_entry_ranges(*csr, threads, [&](const int64_t row, const int64_t begin, const int64_t end) {
@@ -140,17 +138,7 @@ inline void sddmm_int8(const hpcgnn_csr* csr, const int8_t* a, const float* a_sc
             const int64_t later = csr->indices[std::min(e + kEntriesAhead, last_entry)], column = csr->indices[e];
             prefetch_row(b + later * width, width);
             __builtin_prefetch(b_scale + later);
-            const int8_t* right = b + column * width;
-            if (op == HPCGNN_DOT) {
-                left.dot(right, a_scale[row] * b_scale[column], out + e * heads);
-                continue;
-            }
-            const float of_a = a_scale[row], of_b = b_scale[column];
-            const int8_t* own = a + row * width;
-            float* to = out + e * width;
-#pragma omp simd
-            for (int64_t c = 0; c < width; ++c)
-                to[c] = static_cast<float>(own[c]) * of_a + static_cast<float>(right[c]) * of_b;
+            left.dot(b + column * width, a_scale[row] * b_scale[column], out + e * heads);
         }
     });
 }

@@ -255,11 +255,10 @@ class Int8Kernels(Protocol):
         a_scale: torch.Tensor,
         b: torch.Tensor,
         b_scale: torch.Tensor,
-        op: str,
         heads: int,
         out: torch.Tensor,
     ) -> None:
-        """Like :meth:`EdgeKernels.sddmm` with op ``dot`` or ``add``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
+        """Like :meth:`EdgeKernels.sddmm` with op ``dot``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
         F); a_scale: (R,). b_scale: (C,). out: float32."""
         ...
 

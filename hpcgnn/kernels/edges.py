@@ -105,11 +105,6 @@ def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tenso
     return out.view(csr.num_entries, *a.shape[1:])
 
 
-def check_operation(op: str) -> None:
-    """Raise ValueError unless ``op`` is an operation of :func:`sddmm`."""
-    check_choice("op", op, OPERATIONS)
-
-
 def check_heads(op: str, heads: int | None, width: int) -> None:
     """Raise ValueError unless ``heads`` is None, or ``op`` is ``dot`` and ``heads`` divides the ``width`` columns."""
     if heads is not None:
@@ -119,7 +114,7 @@ def check_heads(op: str, heads: int | None, width: int) -> None:
 
 
 def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:
-    check_operation(op)
+    check_choice("op", op, OPERATIONS)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise WrongValueError(
             f"a must be float32 or float64 of shape ({csr.num_rows}, F), not {a.dtype} {tuple(a.shape)}"

@@ -29,7 +29,7 @@ from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import INT8
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.edges import check_heads, check_operation
+from hpcgnn.kernels.edges import check_heads
 from hpcgnn.kernels.keyed import check_key
 
 MOST_CODE = 127
@@ -161,17 +161,14 @@ def weight_gradient(
     return dweight, column_sums
 
 
-def sddmm(
-    csr: Csr, a: Int8Rows, b: Int8Rows, op: str = "dot", heads: int | None = None, backend: str = "auto"
-) -> torch.Tensor:
-    """:func:`hpcgnn.kernels.edges.sddmm` of 8-bit integers (Tango §3.3), with a float32 result.
+def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend: str = "auto") -> torch.Tensor:
+    """:func:`hpcgnn.kernels.edges.sddmm` with op ``dot``, of 8-bit integers (Tango §3.3), with a float32 result.
 
-    ``dot`` adds products of codes as integers; ``add`` adds the numbers that codes stand for, in float32. a: (R, F). b: (C, F).
+    Products of codes are added as integers. a: (R, F). b: (C, F).
 
     Raises:
         ValueError: naming the argument that is wrong, also where a head has more than :data:`MOST_TERMS` columns.
     """
-    check_operation(op)
     _check_operand("a", a)
     _check_operand("b", b)
     width = a.shape[1]
@@ -180,14 +177,13 @@ def sddmm(
             f"a must have {csr.num_rows} rows, and b {csr.num_cols}, of as many columns: they are {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
-    check_heads(op, heads, width)
-    if op == "dot":
-        _check_terms(width // (heads or 1))
+    check_heads("dot", heads, width)
+    _check_terms(width // (heads or 1))
     kernels = choose(INT8, backend, a=a.codes, b=b.codes, csr=csr.indices)
-    out = buffers.empty(csr.num_entries, width if op == "add" else heads or 1, torch.float32, a.codes.device)
+    out = buffers.empty(csr.num_entries, heads or 1, torch.float32, a.codes.device)
     if out.numel():
-        kernels.sddmm(csr, a.codes, a.scale, b.codes, b.scale, op, heads or 1, out)
-    return out[:, 0] if op == "dot" and heads is None else out
+        kernels.sddmm(csr, a.codes, a.scale, b.codes, b.scale, heads or 1, out)
+    return out[:, 0] if heads is None else out
 
 
 def _new_rows(x: torch.Tensor) -> Int8Rows:

@@ -116,5 +116,5 @@ class _Spmm(torch.autograd.Function):
             dx = plain_spmm(transpose, gradient.codes, values, scale=gradient.scale, backend=backend)
         if ctx.needs_input_grad[1]:
             heads = None if weight.dim() == 1 else weight.shape[1]
-            dweight = int8.sddmm(csr, gradient, Int8Rows(*kept), "dot", heads, backend)
+            dweight = int8.sddmm(csr, gradient, Int8Rows(*kept), heads, backend)
         return dx, dweight, None, None

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from bench.as_gpu import environment
 from gpu import programs
 from gpu.programs import relative
+from lab.bench.as_gpu import environment
 from requires import require_module
 
 MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii")

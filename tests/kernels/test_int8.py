@@ -153,9 +153,8 @@ def check_entries(backend: str, heads: int | None, columns: int, entries: int, t
     if troubled:
         left[30, :1], right[7, -1:] = torch.nan, torch.inf
     a, b = quantize_rows(left, key=KEY), quantize_rows(right, key=KEY)
-    for op, count in (("dot", heads), ("add", None)):
-        found, expected = (sddmm(csr, a, b, op, count, backend=name) for name in (backend, compared_with(backend)))
-        assert_close(found, expected)
+    found, expected = (sddmm(csr, a, b, heads, backend=name) for name in (backend, compared_with(backend)))
+    assert_close(found, expected)
 
 
 def test_values_of_entries(backend: str) -> None:
@@ -198,17 +197,14 @@ def test_wrong_arguments_are_named():
         (r"x.scale must be contiguous float32 of shape \(6,\)$", product, Int8Rows(rows.codes, x[0]), weight),
         (r"dy must be a float32 matrix", weight_gradient, rows, x.double()),
         (r"dy must have as many rows as x, 6, not 5$", weight_gradient, rows, x[:5]),
-        (r"op must be one of .*, not 'left'$", sddmm, six, rows, rows, "left"),
         (r"a.codes must be contiguous int8", sddmm, six, Int8Rows(x, rows.scale), rows),
         (r"b.scale must be contiguous float32", sddmm, six, rows, Int8Rows(rows.codes, x[0])),
         (r"a must have 1 rows, and b 1, of as many columns: they are \(6, 4\) and \(6, 4\)$", sddmm, one, rows, rows),
-        (rf"{heads} 3 for dot$", sddmm, six, rows, rows, "dot", 3),
-        (rf"{heads} 2 for add$", sddmm, six, rows, rows, "add", 2),
-        (r"heads must be a whole number of at least 1, and below 2\^63, not 0$", sddmm, six, rows, rows, "dot", 0),
+        (rf"{heads} 3 for dot$", sddmm, six, rows, rows, 3),
+        (r"heads must be a whole number of at least 1, and below 2\^63, not 0$", sddmm, six, rows, rows, 0),
     ]
     assert not_refused([(f"^{sentence}", partial(*call)) for sentence, *call in refusals]) == []
     assert sddmm(one, wide, wide, heads=5).shape == (1, 5), "what is limited is a head"
-    assert sddmm(one, wide, wide, "add").shape == (1, MOST_TERMS + 1)
 
 
 def test_dot_products_are_known_of_every_backend(backend):

@@ -28,7 +28,7 @@ KERNELS = {
     "_spmm", "_join", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
     "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "spmm_rows",
     "_forward", "_backward", "_add_segments", "_dropout", "_pack", "_unpack",
-    "_quantize", "_quantize_columns", "_multiply", "_contract", "_add_in_order", "_dot_codes", "_add_codes",
+    "_quantize", "_quantize_columns", "_multiply", "_contract", "_add_in_order", "_dot_codes",
 }  # fmt: skip
 RUN = JITFunction.run
 EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"
@@ -132,9 +132,7 @@ def integers(csr: Csr) -> None:
         int8.product(x, key, codes, scale, weight, key, bias if accumulate else None, accumulate, out)
         int8.weight_gradient(codes, scale, x, key, weight, bias)
     of_heads = torch.zeros(csr.num_entries, HEADS)
-    int8.sddmm(csr, codes, scale, codes, scale, "dot", HEADS, of_heads)
-    narrow_codes = codes[:, :HEADS].contiguous()
-    int8.sddmm(csr, narrow_codes, scale, narrow_codes, scale, "add", 1, of_heads)
+    int8.sddmm(csr, codes, scale, codes, scale, HEADS, of_heads)
 
 
 def main(targets: list[str]) -> None:

@@ -30,8 +30,7 @@ struct Heads {
     int64_t width, number;
 };
 
-// op: HPCGNN_DOT of `heads`, or HPCGNN_ADD.
-void test_sddmm_int8(Isas& isas, const Graph& graph, const int op, const Heads& heads, Random& random) {
+void test_sddmm_int8(Isas& isas, const Graph& graph, const Heads& heads, Random& random) {
     const int64_t width = heads.width, number = heads.number, columns = width / number;
     const Exact<int8_t> a(random_codes(graph.rows * width, random)), b(random_codes(graph.cols * width, random));
     Exact<float> a_scale(random.numbers(graph.rows)), b_scale(random.numbers(graph.cols));
@@ -43,20 +42,17 @@ void test_sddmm_int8(Isas& isas, const Graph& graph, const int op, const Heads& 
         for (int64_t e = graph.indptr[row]; e < graph.indptr[row + 1]; ++e) {
             const int8_t *left = a.data() + row * width, *right = b.data() + graph.indices[e] * width;
             const float of_a = a_scale[row], of_b = b_scale[graph.indices[e]];
-            for (int64_t h = 0; h < number && op == HPCGNN_DOT; ++h)
+            for (int64_t h = 0; h < number; ++h)
                 expected.push_back(dot(left + h * columns, right + h * columns, columns) * (of_a * of_b));
-            for (int64_t c = 0; c < width && op == HPCGNN_ADD; ++c)
-                expected.push_back(static_cast<float>(left[c]) * of_a + static_cast<float>(right[c]) * of_b);
         }
     }
     const auto run = [&](const Way& way) {
         Exact<float> out(static_cast<int64_t>(expected.size()));
         KERNEL(way, sddmm_int8)
-        (&csr, a.data(), a_scale.data(), b.data(), b_scale.data(), width, op, number, out.data(), way.threads);
+        (&csr, a.data(), a_scale.data(), b.data(), b_scale.data(), width, number, out.data(), way.threads);
         return together(out);
     };
-    expect(isas, text("sddmm_int8", op, "entries", graph.entries(), "width", width, "heads", number), expected, run,
-           true);
+    expect(isas, text("sddmm_int8", "entries", graph.entries(), "width", width, "heads", number), expected, run, true);
 }
 
 // Heads of whole chunks of codes, for instructions that take from 1 to 64 codes; several heads in a chunk; and all
@@ -68,14 +64,10 @@ void test_entries(Isas& isas) {
                                    {17, 1}, {40, 4}, {64, 1},  {64, 4},  {64, 8},  {64, 16}, {64, 64}, {96, 1},
                                    {96, 3}, {96, 2}, {100, 5}, {128, 4}, {128, 8}, {192, 2}, {256, 2}, {320, 5}};
     const std::vector<Heads> long_rows{{4096, 1}, {4096, 4}, {4160, 1}, {4160, 5}, {4097, 1}};
-    for (const Heads& heads : kinds) test_sddmm_int8(isas, graphs.sparse, HPCGNN_DOT, heads, graphs.random);
-    for (const int64_t width : {1, 3, 16, 17, 100})
-        test_sddmm_int8(isas, graphs.sparse, HPCGNN_ADD, {width, 1}, graphs.random);
-    for (const Heads& heads : long_rows) test_sddmm_int8(isas, small, HPCGNN_DOT, heads, graphs.random);
+    for (const Heads& heads : kinds) test_sddmm_int8(isas, graphs.sparse, heads, graphs.random);
+    for (const Heads& heads : long_rows) test_sddmm_int8(isas, small, heads, graphs.random);
     for (const Graph* graph : {&graphs.large, &graphs.no_entries, &graphs.no_rows}) {
-        for (const Heads& heads : {Heads{5, 1}, Heads{64, 2}})
-            test_sddmm_int8(isas, *graph, HPCGNN_DOT, heads, graphs.random);
-        test_sddmm_int8(isas, *graph, HPCGNN_ADD, {20, 1}, graphs.random);
+        for (const Heads& heads : {Heads{5, 1}, Heads{64, 2}}) test_sddmm_int8(isas, *graph, heads, graphs.random);
     }
 }
 

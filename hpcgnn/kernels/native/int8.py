@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.native.edges import OPERATIONS
-from hpcgnn.kernels.native.library import constant, function, has_dot_products, isa, threads
+from hpcgnn.kernels.native.library import function, has_dot_products, isa, threads
 from hpcgnn.kernels.native.spmm import csr_argument
 
 dot_products = has_dot_products
@@ -106,11 +105,10 @@ def sddmm(
     a_scale: torch.Tensor,
     b: torch.Tensor,
     b_scale: torch.Tensor,
-    op: str,
     heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Write ``op`` of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
+    """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     _kernel("sddmm_int8")(
         csr=csr_argument(csr),
         a=a,
@@ -118,7 +116,6 @@ def sddmm(
         b=b,
         b_scale=b_scale,
         width=a.shape[1],
-        op=constant(OPERATIONS[op]),
         heads=heads,
         out=out,
         threads=threads(),

@@ -88,16 +88,11 @@ def sddmm(
     a_scale: torch.Tensor,
     b: torch.Tensor,
     b_scale: torch.Tensor,
-    op: str,
     heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Write ``op`` of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
+    """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     rows, columns = csr.entry_rows(), csr.indices.long()
-    if op == "add":
-        left, right = a[rows].float() * a_scale[rows, None], b[columns].float() * b_scale[columns, None]
-        torch.add(left, right, out=out)
-        return
     products = (a[rows].double() * b[columns].double()).view(rows.numel(), heads, a.shape[1] // heads).sum(2).float()
     torch.mul(products, (a_scale[rows] * b_scale[columns])[:, None], out=out)
 

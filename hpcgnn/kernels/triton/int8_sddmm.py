@@ -1,4 +1,4 @@
-"""A value for each entry from two rows of 8-bit integers; part of :mod:`hpcgnn.kernels.triton.int8`.
+"""Products for each entry of two rows of 8-bit integers; part of :mod:`hpcgnn.kernels.triton.int8`.
 
 Programs take equal numbers of entries, as in :mod:`hpcgnn.kernels.triton.sddmm`. Sums of products are integers, so their order
 does not matter, and a lane takes 16 consecutive columns of a row, which are one read.
@@ -17,11 +17,9 @@ from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import plan_of, vector
 
 _BYTES = 8192  # bytes of each operand that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
-_SUMS = 2048  # sums of two codes that a program writes
 _INTERPRETED = 16  # an interpreted program takes this many times as much
 _MOST_HEADS = 32  # heads of a tile
 _MOST_OF_A_HEAD = 256  # columns of a tile of products
-_MOST_COLUMNS = 128  # columns of a tile of sums
 
 
 def sddmm(
@@ -30,33 +28,22 @@ def sddmm(
     a_scale: torch.Tensor,
     b: torch.Tensor,
     b_scale: torch.Tensor,
-    op: str,
     heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Write ``op`` of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
+    """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     if out.numel() == 0:
         return
     given = plan_of(csr).entry_rows, csr.indices, a, a_scale, b, b_scale, out, csr.num_entries
     more = _INTERPRETED if interprets() else 1
-    if op == "dot":
-        of_a_head = a.shape[1] // heads
-        units = vector(of_a_head, 1)
-        columns = min(_MOST_OF_A_HEAD, triton.next_power_of_2(max(1, of_a_head)))
-        block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
-        entries = max(1, _BYTES * more // (columns * block_heads))
-        launch(
-            _dot_codes, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads), *given,
-            heads, of_a_head // units, VECTOR=units, ENTRIES=entries, HEADS=block_heads, COLUMNS=columns,
-        )  # fmt: skip
-        return
-    width = a.shape[1]
-    units = vector(width, 1)
-    columns = min(_MOST_COLUMNS, triton.next_power_of_2(width))
-    entries = _SUMS * more // columns
+    of_a_head = a.shape[1] // heads
+    units = vector(of_a_head, 1)
+    columns = min(_MOST_OF_A_HEAD, triton.next_power_of_2(max(1, of_a_head)))
+    block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
+    entries = max(1, _BYTES * more // (columns * block_heads))
     launch(
-        _add_codes, triton.cdiv(csr.num_entries, entries) * triton.cdiv(width, columns), *given, width // units,
-        VECTOR=units, ENTRIES=entries, COLUMNS=columns,
+        _dot_codes, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads), *given,
+        heads, of_a_head // units, VECTOR=units, ENTRIES=entries, HEADS=block_heads, COLUMNS=columns,
     )  # fmt: skip
 
 
@@ -102,29 +89,3 @@ def _dot_codes(
         other = tl.load(right + first, mask=here, other=0).to(tl.int32)
         total += tl.sum(one * other, 2, keep_dims=True)
     tl.store(out + entry * heads + head, total.to(tl.float32) * (of_a * of_b), mask=exists)
-
-
-@triton.jit(do_not_specialize=["entries"])
-def _add_codes(
-    entry_rows,
-    indices,
-    a,
-    a_scale,
-    b,
-    b_scale,
-    out,
-    entries,
-    vectors,
-    VECTOR: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    width = vectors * VECTOR
-    tiles = tl.cdiv(width, COLUMNS)
-    entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None]
-    column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    exists = (entry < entries) & (column < width)
-    row, source, of_a, of_b = _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries)
-    left = tl.load(a + row * vectors * VECTOR + column, mask=exists, other=0).to(tl.float32) * of_a
-    right = tl.load(b + source * vectors * VECTOR + column, mask=exists, other=0).to(tl.float32) * of_b
-    tl.store(out + entry * vectors * VECTOR + column, left + right, mask=exists)

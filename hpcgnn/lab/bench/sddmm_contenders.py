@@ -48,19 +48,20 @@ def _ours(problem: SddmmProblem, op: str) -> Call:
 
 
 def _ours_int8(problem: SddmmProblem, op: str) -> Call:
-    csr, heads = problem.csr, problem.heads_of(op)
-
-    def call() -> torch.Tensor:
-        a, b = (int8.quantize_rows(x, key=key) for x, key in zip((problem.a, problem.b), _KEYS, strict=True))
-        return int8.sddmm(csr, a, b, op, heads)
-
-    return call
+    return lambda: _products_int8(problem, *_quantized(problem))
 
 
 def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
-    csr, heads = problem.csr, problem.heads_of(op)
-    a, b = (int8.quantize_rows(x, key=key) for x, key in zip((problem.a, problem.b), _KEYS, strict=True))
-    return lambda: int8.sddmm(csr, a, b, op, heads)
+    a, b = _quantized(problem)
+    return lambda: _products_int8(problem, a, b)
+
+
+def _quantized(problem: SddmmProblem) -> list[int8.Int8Rows]:
+    return [int8.quantize_rows(x, key=key) for x, key in zip((problem.a, problem.b), _KEYS, strict=True)]
+
+
+def _products_int8(problem: SddmmProblem, a: int8.Int8Rows, b: int8.Int8Rows) -> torch.Tensor:
+    return int8.sddmm(problem.csr, a, b, problem.heads)
 
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
@@ -69,7 +70,7 @@ def _exact(problem: SddmmProblem, op: str) -> Call:
     kept: list[int8.Int8Rows] = []
 
     def call() -> torch.Tensor:
-        kept[:] = [int8.quantize_rows(x, key=key) for x, key in zip((problem.a, problem.b), _KEYS, strict=True)]
+        kept[:] = _quantized(problem)
         return edges.sddmm(csr, problem.a, problem.b, op, heads)
 
     return call
@@ -139,9 +140,9 @@ def _line_up(modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
     """The contenders. modules: modules that the ceilings need."""
     return (
         Contender("ours", "ours float32", "ours", _ours, directions=EDGE_OPS, ceiling=_GATHER),
-        Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=EDGE_OPS, **_OF_INT8),
+        Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=("dot",), **_OF_INT8),
         Contender("ours.int8.alone", "ours int8, codes given", "ours.int8.alone", _ours_int8_alone,
-                  directions=EDGE_OPS, **_OF_INT8),
+                  directions=("dot",), **_OF_INT8),
         Contender("exact", "EXACT-like storage", "exact", _exact, directions=EDGE_OPS, dtype="int8",
                   ceiling=_GATHER),
         Contender("dgl", "DGL float32", "dgl", _dgl, ("dgl",), directions=EDGE_OPS, ceiling=_GATHER),

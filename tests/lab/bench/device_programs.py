@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.contenders import HEADS, WIDTH, matrix, results_of
+from lab.bench.contenders import HEADS, WIDTH, matrix, results_of
 from standin import standin
 
 import hpcgnn

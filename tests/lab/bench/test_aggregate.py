@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from bench.contenders import NODES, WIDTH, assert_aggregated, matrix
 from command_line import refusal, said, told
+from lab.bench.contenders import NODES, WIDTH, assert_aggregated, matrix
 from requires import require_module
 
 from hpcgnn.base.errors import HpcgnnError

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from bench.as_gpu import environment
+from lab.bench.as_gpu import environment
 from requires import EVERYTHING, require_module
 from virtual_clusters import default_name, require_rights
 

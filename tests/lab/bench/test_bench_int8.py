@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bench.contenders import HEADS, WIDTH, matrix, results_of
 from command_line import said, told
+from lab.bench.contenders import HEADS, WIDTH, matrix, results_of
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels.native import library

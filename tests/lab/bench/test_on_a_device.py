@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import small_graphs
-from bench import device_programs
-from bench.contenders import HEADS, WIDTH, assert_aggregated, matrix
-from bench.device_programs import HERE
+from lab.bench import device_programs
+from lab.bench.contenders import HEADS, WIDTH, assert_aggregated, matrix
+from lab.bench.device_programs import HERE
 from requires import require_module
 
 from hpcgnn.lab.bench import gemm_contenders, sddmm_contenders
