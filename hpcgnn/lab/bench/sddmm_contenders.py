@@ -48,29 +48,25 @@ def _ours(problem: SddmmProblem, op: str) -> Call:
 
 
 def _ours_int8(problem: SddmmProblem, op: str) -> Call:
-    return lambda: _products_int8(problem, *_quantized(problem))
+    return lambda: int8.sddmm(problem.csr, *_quantized(problem), heads=problem.heads)
 
 
 def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
-    a, b = _quantized(problem)
-    return lambda: _products_int8(problem, a, b)
+    operands = _quantized(problem)
+    return lambda: int8.sddmm(problem.csr, *operands, heads=problem.heads)
 
 
-def _quantized(problem: SddmmProblem) -> list[int8.Int8Rows]:
-    return [int8.quantize_rows(x, key=key) for x, key in zip((problem.a, problem.b), _KEYS, strict=True)]
-
-
-def _products_int8(problem: SddmmProblem, a: int8.Int8Rows, b: int8.Int8Rows) -> torch.Tensor:
-    return int8.sddmm(problem.csr, a, b, problem.heads)
+def _quantized(problem: SddmmProblem) -> tuple[int8.Int8Rows, int8.Int8Rows]:
+    return int8.quantize_rows(problem.a, key=_KEYS[0]), int8.quantize_rows(problem.b, key=_KEYS[1])
 
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
     """Quantizes both operands, to keep them for backward, and multiplies in float32."""
     csr, heads = problem.csr, problem.heads_of(op)
-    kept: list[int8.Int8Rows] = []
+    kept: list[tuple[int8.Int8Rows, int8.Int8Rows]] = []
 
     def call() -> torch.Tensor:
-        kept[:] = _quantized(problem)
+        kept[:] = [_quantized(problem)]
         return edges.sddmm(csr, problem.a, problem.b, op, heads)
 
     return call
