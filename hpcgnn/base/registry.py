@@ -1,4 +1,4 @@
-"""Classes that are chosen by name. Each is in a module of its own, which is imported when the class is first needed."""
+"""Classes and functions that are chosen by name. Each is in a module that is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hpcgnn.base.errors import WrongTypeError, WrongValueError, quoted
 
-T = TypeVar("T", bound=type)
+T = TypeVar("T", bound=Any)  # a class, or a function
 
 
 @dataclass(frozen=True)
 class Known:
-    """The description of a class of this package, which needs no import of its module, and so not of torch.
+    """The description of a class or function of this package, which needs no import of its module, and so not of torch.
 
     module: the module that registers it. summary: a phrase for a command's help. settings: the dataclasses of its own settings.
     """
 
     module: str
-    summary: str
+    summary: str = ""
     settings: tuple[type, ...] = ()
 
 
@@ -49,7 +49,7 @@ class Registry(Generic[T]):
             if before is not None and (before.__module__, before.__qualname__) != place:
                 raise ValueError(f"there is a {self._kind} {name!r} already: {before.__module__}.{before.__qualname__}")
             if known is not None:
-                found.summary, found.settings = known.summary, known.settings  # type: ignore[attr-defined]
+                found.summary, found.settings = known.summary, known.settings
             self._found[name] = found
             return found
 
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
     def settings(self, name: str) -> tuple[type, ...]:
         """The dataclasses of the settings that a class has of its own. Raises as :meth:`__getitem__`."""
         self._check(name)
-        return self._known[name].settings if name in self._known else self[name].settings  # type: ignore[attr-defined]
+        return self._known[name].settings if name in self._known else self[name].settings
 
     def _check(self, name: str) -> None:
         if not isinstance(name, str) or name not in self:
@@ -90,4 +90,4 @@ class Registry(Generic[T]):
         return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
 
     def _summary(self, name: str) -> str:
-        return self._known[name].summary if name in self._known else self[name].summary  # type: ignore[attr-defined]
+        return self._known[name].summary if name in self._known else self[name].summary

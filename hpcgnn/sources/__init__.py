@@ -18,62 +18,22 @@ rmat:scale=S,..  sbm:nodes=N,..  digits
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import ArraySource, Source, SourceInfo
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, SourceInfo
 from hpcgnn.sources.spec import Spec, parse_spec
 
-__all__ = ["ArraySource", "Source", "SourceInfo", "open_source"]
+__all__ = ["SOURCES", "ArraySource", "Source", "SourceInfo", "Spec", "open_source"]
 
 
 def open_source(text: str, folder: Path) -> Source:
     """Open the source that ``text`` names; ``folder`` is for temporary files. Raises :class:`HpcgnnError`."""
     spec = parse_spec(text)
-    openers = _openers()
-    if spec.kind not in openers:
+    if spec.kind not in SOURCES:
         raise HpcgnnError(
-            f"{text!r} is not a source: a source begins with one of {', '.join(f'{kind}:' for kind in openers)}"
+            f"{text!r} is not a source: a source begins with one of {', '.join(f'{kind}:' for kind in SOURCES)}"
         )
-    source = openers[spec.kind](spec, folder)
+    source: Source = SOURCES[spec.kind](spec, folder)
     spec.finish()
     return source
-
-
-def _openers() -> dict[str, Callable[[Spec, Path], Source]]:
-    # Each kind imports its own libraries when it is opened, so that converting a text file loads neither torch nor scikit-learn.
-    from hpcgnn.sources import (
-        binary,
-        dgl,
-        matrix_market,
-        metis,
-        networkx,
-        npz,
-        ogb,
-        parquet,
-        pyg,
-        rmat,
-        sbm,
-        text,
-        webgraph,
-    )
-    from hpcgnn.sources.digits import open_digits
-
-    return {
-        "npz": npz.open_npz,
-        "pyg": pyg.open_pyg,
-        "ogb": ogb.open_ogb,
-        "dgl": dgl.open_dgl,
-        "graphml": networkx.open_graphml,
-        "edgelist": text.open_edge_list,
-        "arclist": text.open_edge_list,
-        "binedges": binary.open_binary_edges,
-        "parquet": parquet.open_parquet,
-        "bvgraph": webgraph.open_bvgraph,
-        "metis": metis.open_metis,
-        "mtx": matrix_market.open_matrix_market,
-        "rmat": rmat.open_rmat,
-        "sbm": sbm.open_sbm,
-        "digits": open_digits,
-    }

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.registry import Known, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.sources.arrays import feature_array, label_array, mask_array, one_hot_note, rows_unknown
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
@@ -24,6 +25,14 @@ CHUNK_EDGES = 1 << 20
 # Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
 _NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
 Rows: TypeAlias = np.ndarray | sp.csr_matrix
+_MODULES = {
+    "arclist": "text", "binedges": "binary", "bvgraph": "webgraph", "dgl": "dgl", "digits": "digits", "edgelist": "text",
+    "graphml": "networkx", "metis": "metis", "mtx": "matrix_market", "npz": "npz", "ogb": "ogb", "parquet": "parquet",
+    "pyg": "pyg", "rmat": "rmat", "sbm": "sbm",
+}  # fmt: skip
+# Functions that open a source, ``(spec: Spec, folder: Path) -> Source``, by the kind with which its name begins. A module is
+# imported when it is needed, so that converting a text file loads neither torch nor scikit-learn.
+SOURCES: Registry[Any] = Registry("source", {kind: Known(f"hpcgnn.sources.{name}") for kind, name in _MODULES.items()})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, agreed_nodes, existing_file
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes, SlabArray
 from hpcgnn.sources.spec import Spec
@@ -57,6 +57,7 @@ class BinaryEdges(StructureSource):
         return self._chunks(chunk_edges)
 
 
+@SOURCES.register("binedges")
 def open_binary_edges(spec: Spec, folder: Path) -> BinaryEdges:
     """See the module's text."""
     path, name = existing_file(spec.name, "binedges"), spec.take("dtype", "int64")

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import MASKS
-from hpcgnn.sources.base import ArraySource, agreed_nodes, existing_file, reading
+from hpcgnn.sources.base import SOURCES, ArraySource, agreed_nodes, existing_file, reading
 from hpcgnn.sources.dgl_file import DglGraph, KindsError, reading_dgl
 from hpcgnn.sources.masks import read_masks
 from hpcgnn.sources.spec import Spec
@@ -22,6 +22,7 @@ from hpcgnn.sources.spec import Spec
 _X, _Y, _WEIGHT = ("feat", "x"), ("label", "y"), ("edge_weight", "weight", "w")
 
 
+@SOURCES.register("dgl")
 def open_dgl(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text."""
     path = existing_file(spec.name, "dgl")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcgnn.sources.base import ArraySource
+from hpcgnn.sources.base import SOURCES, ArraySource
 from hpcgnn.sources.spec import Spec
 
 _NEIGHBOURS = 8
 _GREYS = 16.0
 
 
+@SOURCES.register("digits")
 def open_digits(spec: Spec, folder: Path) -> ArraySource:
     """The graph in which each image (64 grey values from 0 to 1) has edges, in both directions, to the 8 images whose pixels are
     nearest."""

@@ -14,7 +14,7 @@ from typing import TextIO
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
 from hpcgnn.sources.edge_columns import ROLES, EdgeColumns
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.lines import LONGEST_LINE, blocks, open_text
@@ -76,6 +76,7 @@ class MatrixMarketSource(StructureSource):
         return *both, None if weight is None else np.concatenate([weight, self._mirrored * weight[aside]])
 
 
+@SOURCES.register("mtx")
 def open_matrix_market(spec: Spec, folder: Path) -> MatrixMarketSource:
     """See the module's text."""
     return MatrixMarketSource(existing_file(spec.name, "mtx"), spec.take_int("nodes", 0))

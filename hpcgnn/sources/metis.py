@@ -14,7 +14,7 @@ from typing import TextIO
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, existing_file, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, existing_file, reading
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.lines import blocks, open_text
 from hpcgnn.sources.spec import Spec
@@ -88,6 +88,7 @@ class MetisSource(StructureSource):
         return src, dst, weight
 
 
+@SOURCES.register("metis")
 def open_metis(spec: Spec, folder: Path) -> MetisSource:
     """See the module's text."""
     return MetisSource(existing_file(spec.name, "metis"))

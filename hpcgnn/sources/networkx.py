@@ -18,13 +18,14 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.sources.base import ArraySource, existing_file, reading
+from hpcgnn.sources.base import SOURCES, ArraySource, existing_file, reading
 from hpcgnn.sources.lines import open_unpacked
 from hpcgnn.sources.spec import Spec
 
 X, Y, WEIGHT = "x", "y", "weight"
 
 
+@SOURCES.register("graphml")
 def open_graphml(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text; needs networkx, which is installed with torch."""
     path = existing_file(spec.name, "graphml")

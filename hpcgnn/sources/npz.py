@@ -18,13 +18,14 @@ from typing import Any
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.sources.archive import Archive
 from hpcgnn.sources.arrays import sparse_features
-from hpcgnn.sources.base import ArraySource, agreed_nodes, existing_file
+from hpcgnn.sources.base import SOURCES, ArraySource, agreed_nodes, existing_file
 from hpcgnn.sources.masks import read_masks
 from hpcgnn.sources.spec import Spec
 
 _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 
+@SOURCES.register("npz")
 def open_npz(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text."""
     path = existing_file(spec.name, "npz")

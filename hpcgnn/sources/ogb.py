@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import ArraySource, Source
+from hpcgnn.sources.base import SOURCES, ArraySource, Source
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.masks import mask_of
 from hpcgnn.sources.ogb_raw import open_mag, open_papers
@@ -31,6 +31,7 @@ _IN_SLABS: dict[str, Callable[[str, Path], Source]] = {
 _SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
+@SOURCES.register("ogb")
 def open_ogb(spec: Spec, folder: Path) -> Source:
     """See the module's text; needs ``ogb``."""
     root_text = spec.take("root")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, agreed_nodes, existing_file
 from hpcgnn.sources.edge_columns import ROLES, USUAL_NAMES, WEIGHT, EdgeColumns, columns_by_name, roles_in_order
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.spec import Spec
@@ -78,6 +78,7 @@ class ParquetEdges(StructureSource):
         return src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None
 
 
+@SOURCES.register("parquet")
 def open_parquet(spec: Spec, folder: Path) -> ParquetEdges:
     """See the module's text; needs ``pyarrow``."""
     try:

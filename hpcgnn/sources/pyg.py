@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.sources.base import ArraySource
+from hpcgnn.sources.base import SOURCES, ArraySource
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.masks import read_masks
 from hpcgnn.sources.spec import Spec
@@ -34,6 +34,7 @@ _FAMILIES = {
 _SPARSE_SHARE = 0.1
 
 
+@SOURCES.register("pyg")
 def open_pyg(spec: Spec, folder: Path) -> ArraySource:
     """See the module's text; needs ``torch_geometric``."""
     root_text, split = spec.take("root"), spec.take_split()

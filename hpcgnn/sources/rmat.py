@@ -18,7 +18,7 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, rmat_classes, rmat_edges
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.spec import Spec
 from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, take_features
@@ -78,6 +78,7 @@ class RmatSource:
         return
 
 
+@SOURCES.register("rmat")
 def open_rmat(spec: Spec, folder: Path) -> RmatSource:
     """See the module's text."""
     return RmatSource(spec)

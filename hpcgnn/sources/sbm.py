@@ -16,7 +16,7 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, sbm_edges
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.spec import Spec
 from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, take_features
@@ -68,6 +68,7 @@ class SbmSource:
         return
 
 
+@SOURCES.register("sbm")
 def open_sbm(spec: Spec, folder: Path) -> SbmSource:
     """See the module's text."""
     return SbmSource(spec)

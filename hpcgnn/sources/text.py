@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
 from hpcgnn.sources.edge_columns import (
     ROLES,
     SOURCE,
@@ -76,6 +76,8 @@ class EdgeListSource(StructureSource):
             yield self._src.read(first, last), self._dst.read(first, last), weight
 
 
+@SOURCES.register("edgelist")
+@SOURCES.register("arclist")
 def open_edge_list(spec: Spec, folder: Path) -> EdgeListSource:
     """See the module's text."""
     asked = {role: spec.take(role) for role in ROLES}

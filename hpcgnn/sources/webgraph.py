@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.signatures import UTF8_MARK
-from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo, StructureSource, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, reading
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes
 from hpcgnn.sources.spec import Spec, is_file
@@ -172,6 +172,7 @@ def _beside(base: Path, suffix: str) -> Path:
     return path
 
 
+@SOURCES.register("bvgraph")
 def open_bvgraph(spec: Spec, folder: Path) -> BvGraph:
     """See the module's text."""
     name = spec.name

@@ -112,7 +112,7 @@ def test_same_bytes_on_every_machine(tmp_path):
         ("sbm:nodes=10,blocks=6", "need at least two nodes each"),
         ("sbm:nodes=100,homophily=2", "homophily=2 should be a number of 0 to 1"),
         ("digits:k=3", "digits has no option 'k'; it takes none"),
-        ("tape:x", "is not a source: a source begins with one of npz:, pyg:"),
+        ("tape:x", "is not a source: a source begins with one of arclist:, binedges:"),
         ("cora", "is not a source"),
         ("npz:", "is not a source: write KIND:NAME"),
         ("friends.npz?split=1", r"is not a source: write npz:friends.npz\?split=1$"),
