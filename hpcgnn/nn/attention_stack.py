@@ -24,6 +24,7 @@ class AttentionStack(Stack):
 
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
     layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
+    kept_rows = 4
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:

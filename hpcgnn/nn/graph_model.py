@@ -91,7 +91,9 @@ class GraphModel(torch.nn.Module, ABC):
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
     models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
     exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
-    :meth:`dense_parameters` returns any.
+    :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
+    measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
+    ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of classes.
     """
 
     summary: ClassVar[str] = ""
@@ -99,6 +101,8 @@ class GraphModel(torch.nn.Module, ABC):
     aggregation: ClassVar[str] = "gcn"
     begins_with_exchange: ClassVar[bool] = False
     has_dense_parameters: ClassVar[bool] = False
+    kept_rows: ClassVar[int] = 0
+    ends_hidden: ClassVar[bool] = False
     layers: torch.nn.ModuleList
 
     @classmethod

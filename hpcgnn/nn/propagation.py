@@ -18,6 +18,7 @@ class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
+    kept_rows = 2
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)

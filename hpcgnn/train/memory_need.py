@@ -10,17 +10,13 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import MODELS, ModelConfig
 from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
 from hpcgnn.world import raise_on_all_ranks
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose
-# Rows of --hidden columns that a hidden layer keeps for its gradients: measured, and rounded down
-# (tests/train/test_memory_need.py). Models that are not listed count with 0, so no model is refused that would fit.
-_KEPT_ROWS = {"appnp": 2, "dagnn": 2, "gat": 4, "gatv2": 4, "gcn": 2, "gcnii": 2, "gin": 4, "jknet": 4, "sage": 3}
 _KEPT_BY_BATCH_NORM = 2
-_LAST_IS_HIDDEN = ("gcnii",)  # the last layer of others is as wide as there are classes
 _GIB = 1 << 30
 
 
@@ -30,7 +26,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     Halo rows, messages, most temporary memory and the memory of libraries come on top.
     """
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
-    hidden_layers, rows = _hidden_layers(config), _KEPT_ROWS.get(config.model, 0)
+    hidden_layers, rows = _hidden_layers(config), MODELS[config.model].kept_rows
     if rows and config.section(LayerSettings).norm == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)
@@ -51,7 +47,7 @@ def _hidden_layers(config: ModelConfig) -> int:
     if LayerSettings not in config.sections():
         return 0
     layers = config.section(LayerSettings).layers
-    return layers if config.model in _LAST_IS_HIDDEN else layers - 1
+    return layers if MODELS[config.model].ends_hidden else layers - 1
 
 
 def _attends(config: ModelConfig) -> bool:

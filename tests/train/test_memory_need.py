@@ -14,6 +14,7 @@ from requires import EVERYTHING
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.nn.model_settings import KNOWN
 from hpcgnn.train.memory_need import check_fits, needed_bytes
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
@@ -70,8 +71,12 @@ def test_on_ranks_too(device_ranks, tmp_path, model):
         assert 0.3 * found.taken < found.needed < found.taken
 
 
+def test_every_model_is_measured():
+    assert set(EVERY) == set(KNOWN)
+
+
 def test_a_model_of_which_nothing_is_known_is_hardly_refused(graph):
-    config = SimpleNamespace(model="toy", hidden=1 << 20, decoder="none", sections=lambda: ())
+    config = SimpleNamespace(model="sgc", hidden=1 << 20, decoder="none", sections=lambda: ())
     assert needed_bytes(graph, config) < 20_000
 
 

@@ -12,3 +12,4 @@ class GCN(LinearStack):
     """A stack of :class:`GCNLayer`."""
 
     layer = GCNLayer
+    kept_rows = 2

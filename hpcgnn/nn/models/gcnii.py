@@ -16,6 +16,8 @@ class GCNII(GraphModel):
     """A dense layer and activation; ``layers`` times [dropout, GCNII layer, norm, activation]; dropout and a dense layer."""
 
     has_dense_parameters = True
+    kept_rows = 2
+    ends_hidden = True
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)

@@ -13,3 +13,4 @@ class GIN(LinearStack):
 
     aggregation = "sum"
     layer = GINLayer
+    kept_rows = 4

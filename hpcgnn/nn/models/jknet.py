@@ -16,6 +16,7 @@ class JKNet(LinearStack):
     """A stack of GCN layers whose results are concatenated for a dense last layer (PyG's ``jk="cat"``)."""
 
     layer = GCNLayer
+    kept_rows = 4
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)

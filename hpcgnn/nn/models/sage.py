@@ -13,3 +13,4 @@ class SAGE(LinearStack):
 
     aggregation = "mean"
     layer = SAGELayer
+    kept_rows = 3
