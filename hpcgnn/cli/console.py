@@ -149,11 +149,11 @@ def note(text: str) -> None:
     print(f"note: {printable(text)}", file=sys.stderr)
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes with a unit that fits: ``size(3 << 20) == '3.0 MiB'``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
+        if abs(value) < 1024:
             break
         value, unit = value / 1024, larger
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

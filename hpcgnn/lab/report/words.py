@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hpcgnn.cli import console
+
 MISSING = "-"
 
 
@@ -29,14 +31,7 @@ def _three_digits(value: float) -> str:
 
 def size(value: float | None) -> str:
     """Bytes with a unit that fits: ``size(3 << 20) == '3.0 MiB'``."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    scaled, unit = value, "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(scaled) < 1024:
-            break
-        scaled, unit = scaled / 1024, larger
-    return f"{scaled:,.0f} B" if unit == "B" else f"{scaled:,.1f} {unit}"
+    return MISSING if value is None or not math.isfinite(value) else console.size(value)
 
 
 def count(value: float | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
+from hpcgnn.cli import console
 from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.lab.study.records import Record
 
@@ -88,7 +89,6 @@ _IN_PERCENT = (
 )
 _ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
 _COUNTS = ("python_calls", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def known() -> list[str]:
@@ -189,13 +189,5 @@ def shown(name: str, number: float) -> str:
     if base in _COUNTS:
         return f"{sign}{number:,.0f}"
     if re.search("bytes", base):
-        return sign + _size(number)
+        return sign + console.size(number)
     return f"{sign}{number:.4g}"
-
-
-def _size(count: float) -> str:
-    for unit in _SIZES[:-1]:
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_SIZES[-1]}"

@@ -338,7 +338,7 @@ class TestPictures:
         assert [words.seconds(value) for value in (0.0, 2e-6, 0.0123, 4.5, 3725.0, None, float("nan"))] == [
             "0 s", "2.00 µs", "12.3 ms", "4.50 s", "3,725 s", "-", "-",
         ]  # fmt: skip
-        assert [words.size(value) for value in (0, 1023, 3 << 20, 5 << 40)] == ["0 B", "1,023 B", "3.0 MiB", "5.0 TiB"]
+        assert [words.size(value) for value in (0, 1023, 3 << 20, 5 << 40)] == ["0 B", "1023 B", "3.0 MiB", "5.0 TiB"]
         assert [words.ratio(1.0, base) for base in (0.0, None, 2.0, 400.0)] == ["", "", "x0.50", "x0.0025"]
 
 
