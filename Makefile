@@ -33,7 +33,7 @@ help: ## list the targets
 run: $(RUNS)/digits-$(PARTS).h5 ## build the environment, then convert, partition and train a real graph on 4 MPI ranks
 	$(BIN)/hpcgnn launch -n $(PARTS) -- $(BIN)/hpcgnn train $< --out $(RUNS)/digits-$$(date +%Y%m%d-%H%M%S) --epochs $(EPOCHS)
 
-$(RUNS)/digits.h5: $(wildcard hpcgnn/data/*.py) | native
+$(RUNS)/digits.h5: $(wildcard hpcgnn/data/*.py hpcgnn/sources/*.py) | native
 	@mkdir -p $(RUNS) && rm -f $@
 	$(BIN)/hpcgnn convert digits $@
 

@@ -1,1 +1,1 @@
-"""Foundations that need no torch: errors, checks, settings, complete files, and facts of the process and the machine."""
+"""Foundations: errors, checks, settings, complete files, and facts of the process and the machine. Only ``host`` needs torch."""

@@ -1,1 +1,1 @@
-"""Graphs on disk: sources, generators, ``graph.h5`` and ``parts.h5``."""
+"""Graphs on disk: ``graph.h5``, ``parts.h5`` and stored plans."""

@@ -41,7 +41,7 @@ class Pass:
     is_training: bool = True
 
     def noise_key(self, exchange: ExchangeId, call: int, rank: int) -> int:
-        """The key of one message's rounding noise (:func:`hpcgnn.kernels.messages.encode_rows`)."""
+        """The key of one message's rounding noise (:mod:`hpcgnn.kernels.messages`)."""
         epoch = self.epoch + (0 if self.is_training else _EVALUATION)
         return keyed.derive_key(self.seed, epoch, exchange.layer, call, int(exchange.is_backward), rank)
 

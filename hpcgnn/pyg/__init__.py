@@ -1,4 +1,4 @@
-"""The bridge from PyTorch Geometric: users' own models on many ranks. No module outside this folder imports PyG's layers."""
+"""The bridge from PyTorch Geometric: users' own models on many ranks. No other module of the core imports PyG's layers."""
 
 from hpcgnn.base.errors import HpcgnnError
 

@@ -36,7 +36,7 @@ def cases(session: Session, parts: Path) -> Iterator[Case]:
     """Yield all cases; ``parts`` has two parts."""
     other = session.folder / "other-version"
     shutil.copytree(ROOT / "hpcgnn", other / "hpcgnn", ignore=shutil.ignore_patterns("__pycache__"))
-    (other / "hpcgnn" / "version.py").write_text(f'__version__ = "{_OTHER_VERSION}"\n')
+    (other / "hpcgnn" / "base" / "version.py").write_text(f'__version__ = "{_OTHER_VERSION}"\n')
     commands: dict[str, list[object]] = {
         "train": ["train", parts, "--out", session.folder / "refused", "--quiet"],
         "info": ["info"],
