@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from rank_pool import LONGEST_SECONDS, ROOT, signal_ranks
+from rank_pool import ROOT, signal_ranks
 from requires import require
 from trainings import (
     HPCGNN,
@@ -36,6 +36,7 @@ from trainings import (
     wait_for_epoch,
     weights,
 )
+from virtual_clusters import LONGEST_SECONDS
 
 from hpcgnn.cli import train_job
 from hpcgnn.data.sealing import seal

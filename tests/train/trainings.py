@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 import torch
 from command_line import told
-from rank_pool import LONGEST_SECONDS, Completed, RankPool, ranks_of
-from virtual_clusters import wait_until
+from rank_pool import Completed, RankPool, ranks_of
+from virtual_clusters import LONGEST_SECONDS, wait_until
 
 import hpcgnn
 from hpcgnn.base.stop import StopRequest

@@ -17,7 +17,7 @@ from hpcgnn.world.blocking import limited, stalled
 from hpcgnn.world.startup import check_alike, check_not_alone
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
-LONGEST_SECONDS = 240.0
+LONGEST_SECONDS = 60.0
 
 
 def test_a_call_that_does_not_end_ends_the_process_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
