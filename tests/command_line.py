@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -14,21 +12,19 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.main import cli
 
 
-@contextlib.contextmanager
-def _logging_of_its_own() -> Iterator[None]:
-    """Take back how a command has set up logging: a later command in this process would have it, too."""
+def _ran(words: tuple[object, ...], *, catch_exceptions: bool) -> Result:
+    """Run a command, and take back how it has set up logging: a later command in this process would have it, too."""
     logger = logging.getLogger("hpcgnn")
     handlers, level = logger.handlers, logger.level
     try:
-        yield
+        return CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=catch_exceptions)
     finally:
         logger.handlers = handlers
         logger.setLevel(level)
 
 
 def _done(words: tuple[object, ...]) -> Result:
-    with _logging_of_its_own():
-        result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    result = _ran(words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result
 
@@ -45,8 +41,7 @@ def told(*words: object) -> Any:
 
 def refusal(*words: object) -> str:
     """The message of ``hpcgnn *words``, which ends with an error before it prints anything on standard output."""
-    with _logging_of_its_own():
-        result = CliRunner().invoke(cli, [str(word) for word in words])
+    result = _ran(words, catch_exceptions=True)
     assert isinstance(result.exception, HpcgnnError | SystemExit)  # SystemExit is click's, after its message
     assert not result.stdout
     return result.stderr if isinstance(result.exception, SystemExit) else str(result.exception)

@@ -152,7 +152,7 @@ def note(text: str) -> None:
 def size(count: float) -> str:
     """Bytes with a unit that fits: ``size(3 << 20) == '3.0 MiB'``."""
     value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(value) < 1024:
             break
         value, unit = value / 1024, larger

@@ -25,6 +25,7 @@ __all__ = [
     "whole_job",
 ]
 
+# The ranks of `hpcgnn partition` do not need torch, which some of these modules do, and save the memory of importing it.
 __getattr__ = attributes(
     __name__,
     {
