@@ -10,7 +10,6 @@ Graph500.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +17,17 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, rmat_classes, rmat_edges
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo
-from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.base import SOURCES, SourceInfo
 from hpcgnn.sources.spec import Spec
-from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, take_features
+from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, GeneratedSource, take_features
 
 _EDGES, _SCRAMBLE = 1, 2  # numbers of these uses of a seed
 _LARGEST_SCALE = 31
 _QUADRANTS = {"a": 0.57, "b": 0.19, "c": 0.19}
 
 
-class RmatSource:
-    """An R-MAT graph. Nothing is stored: every edge and row is computed from its number."""
+class RmatSource(GeneratedSource):
+    """An R-MAT graph."""
 
     def __init__(self, spec: Spec) -> None:
         self._scale = spec.take_int("scale", least=1)
@@ -55,27 +53,14 @@ class RmatSource:
             seed=seed,
         )
 
-    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        total = self.info.num_edges or 0
-        for first in range(0, total, chunk_edges):
-            src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
-            rmat_edges(self._edge_key, self._scramble_key, self._scale, self._thresholds, first, src, dst)
-            yield src, dst, None
-
-    def features(self, first: int, last: int) -> np.ndarray | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return self._features.rows(first, self.labels(first, last)) if self.info.num_features else None
+    def _write_edges(self, first: int, src: np.ndarray, dst: np.ndarray) -> None:
+        rmat_edges(self._edge_key, self._scramble_key, self._scale, self._thresholds, first, src, dst)
 
     def labels(self, first: int, last: int) -> np.ndarray:
         """See :class:`hpcgnn.sources.base.Source`."""
         out = np.empty(last - first, np.int64)
         rmat_classes(self._scramble_key, self._scale, self._classes, first, out)
         return out
-
-    def masks(self, first: int, last: int) -> None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return
 
 
 @SOURCES.register("rmat")

@@ -8,7 +8,6 @@ Node v is in block v mod B. Every edge is stored in both directions, and a pair 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,15 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SINGLE_LABEL
 from hpcgnn.data.random_kernels import key_for, sbm_edges
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo
-from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.base import SOURCES, SourceInfo
 from hpcgnn.sources.spec import Spec
-from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, take_features
+from hpcgnn.sources.synthetic_nodes import LARGEST_DEGREE, GeneratedSource, take_features
 
 _EDGES = 3  # number of this use of a seed
 
 
-class SbmSource:
-    """A stochastic block model. Nothing is stored: every edge and row is computed from its number."""
+class SbmSource(GeneratedSource):
+    """A stochastic block model."""
 
     def __init__(self, spec: Spec) -> None:
         nodes, seed = spec.take_int("nodes", least=2), spec.take_int("seed", 0)
@@ -47,25 +45,12 @@ class SbmSource:
             seed=seed,
         )
 
-    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        total = self.info.num_edges or 0
-        for first in range(0, total, chunk_edges):
-            src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
-            sbm_edges(self._key, self.info.num_nodes, self._blocks, self._within, first, src, dst)
-            yield src, dst, None
-
-    def features(self, first: int, last: int) -> np.ndarray | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return self._features.rows(first, self.labels(first, last)) if self.info.num_features else None
+    def _write_edges(self, first: int, src: np.ndarray, dst: np.ndarray) -> None:
+        sbm_edges(self._key, self.info.num_nodes, self._blocks, self._within, first, src, dst)
 
     def labels(self, first: int, last: int) -> np.ndarray:
         """See :class:`hpcgnn.sources.base.Source`."""
         return np.arange(first, last, dtype=np.int64) % self._blocks
-
-    def masks(self, first: int, last: int) -> None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return
 
 
 @SOURCES.register("sbm")

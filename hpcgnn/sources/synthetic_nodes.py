@@ -1,11 +1,16 @@
-"""Features of generated graphs: a point for each class, plus noise."""
+"""Features and methods of generated graphs: a point for each class plus noise, and edges computed from their numbers."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import key_for, noisy_rows, normal_rows
+from hpcgnn.sources.base import CHUNK_EDGES, SourceInfo
+from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.spec import Spec
 
 LARGEST_WIDTH = 2**31 - 1
@@ -37,3 +42,34 @@ def take_features(spec: Spec, classes: int, seed: int) -> tuple[int, ClassFeatur
     if num_features > LARGEST_WIDTH:
         raise HpcgnnError(f"{spec.text}: features is at most {LARGEST_WIDTH}")
     return num_features, ClassFeatures(classes, num_features, signal, seed)
+
+
+class GeneratedSource(ABC):
+    """A source that computes every edge and row from its number. A subclass sets ``info`` and ``_features``."""
+
+    info: SourceInfo
+    _features: ClassFeatures
+
+    @abstractmethod
+    def labels(self, first: int, last: int) -> np.ndarray:
+        """See :class:`hpcgnn.sources.base.Source`."""
+
+    @abstractmethod
+    def _write_edges(self, first: int, src: np.ndarray, dst: np.ndarray) -> None:
+        """Write the edges from number ``first`` on to ``src`` and ``dst``, (n,) int64."""
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        total = self.info.num_edges or 0
+        for first in range(0, total, chunk_edges):
+            src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
+            self._write_edges(first, src, dst)
+            yield src, dst, None
+
+    def features(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._features.rows(first, self.labels(first, last)) if self.info.num_features else None
+
+    def masks(self, first: int, last: int) -> None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return
