@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
@@ -11,7 +12,7 @@ from hpcgnn.kernels.contract import ACTIVATION, ActivationKernels
 from hpcgnn.kernels.operands import DropoutMask, Norm
 
 
-def check_activation(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None) -> None:
+def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> None:
     """Raise ValueError, which names the argument, unless these can be arguments of :func:`activate`."""
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
@@ -22,8 +23,8 @@ def check_activation(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | Non
 
 
 def activate(
-    kernels: ActivationKernels, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None
+) -> tuple[Tensor, Tensor | None]:
     """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the tensor, or None, that the gradient needs beside
     ``x``. Arguments were checked by :func:`check_activation`.
     """
@@ -32,13 +33,8 @@ def activate(
 
 
 def activate_backward(
-    kernels: ActivationKernels,
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    kept: torch.Tensor | None,
-    norm: Norm | None,
-    mask: DropoutMask | None,
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    kernels: ActivationKernels, dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The gradients of x, weight and bias from ``dy`` (n, F); ``kept`` is the second result of :func:`activate`."""
     dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     dweight = dbias = None
@@ -48,7 +44,7 @@ def activate_backward(
     return dx, dweight, dbias
 
 
-def activation_kernels(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, backend: str) -> ActivationKernels:
+def activation_kernels(x: Tensor, norm: Norm | None, mask: DropoutMask | None, backend: str) -> ActivationKernels:
     """The kernels for these arguments. Raises ValueError where their devices or types differ, or no backend takes them."""
     weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
     return choose(ACTIVATION, backend, x=x, weight=weight, bias=bias, ids=None if mask is None else mask.ids)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_number, check_type
 from hpcgnn.kernels import edges as plain_edges
@@ -13,7 +14,7 @@ from hpcgnn.kernels.autograd_functions import end_sums, once_differentiable
 from hpcgnn.kernels.csr import Csr
 
 
-def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, backend: str = "auto") -> torch.Tensor:
+def attention_weights(csr: Csr, a: Tensor, b: Tensor, slope: float, backend: str = "auto") -> Tensor:
     """``edge_softmax(csr, leaky_relu(sddmm(csr, a, b, "add"), slope))``, differentiable in ``a`` (R, H) and ``b`` (C, H).
 
     Only the (entries, H) result is kept for backward, which computes the scores again. slope: positive slope of the leaky ReLU
@@ -27,7 +28,7 @@ def attention_weights(csr: Csr, a: torch.Tensor, b: torch.Tensor, slope: float, 
 
 class _AttentionWeights(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, csr: Csr, slope: float, backend: str) -> torch.Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, csr: Csr, slope: float, backend: str) -> Tensor:
         scores = F.leaky_relu(plain_edges.sddmm(csr, a, b, "add", backend=backend), slope, inplace=True)
         alpha = plain_edges.edge_softmax(csr, scores, backend)
         ctx.save_for_backward(a, b, alpha)
@@ -36,7 +37,7 @@ class _AttentionWeights(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         a, b, alpha = ctx.saved_tensors
         csr, slope, backend = ctx.csr, ctx.slope, ctx.backend
         of_scores = plain_edges.edge_softmax_backward(csr, alpha, gradient.contiguous(), backend)

@@ -7,6 +7,7 @@ matrix. ``spmm`` has gradients of gradients; torch refuses those of the others.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_tensors, check_type, check_whole
 from hpcgnn.base.errors import WrongValueError
@@ -36,15 +37,15 @@ _DIFFERENTIABLE = (torch.float32, torch.float64)
 
 def spmm(
     csr: Csr,
-    x: torch.Tensor,
-    weight: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor | None = None,
     reduce: str = "sum",
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     backend: str = "auto",
     *,
-    scale: torch.Tensor | None = None,
+    scale: Tensor | None = None,
     accumulate: bool = True,
-) -> torch.Tensor:
+) -> Tensor:
     """Multiply a sparse matrix by a dense one: row r of the result is the sum of ``weight[e] * x[indices[e]]`` over the entries
     e of row r.
 
@@ -85,7 +86,7 @@ def spmm(
     return Spmm.apply(x, weight, csr, reduce, backend)
 
 
-def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def gather_rows(x: Tensor, index: Tensor, backend: str = "auto") -> Tensor:
     """Take rows by number: ``x[index]``. Differentiable in ``x`` if that is float32 or float64. Not collective.
 
     Args:
@@ -106,7 +107,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto") -> 
     return GatherRows.apply(x, index, backend)
 
 
-def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
     """Put rows at given places: row ``index[k]`` of the result is row k of ``src``, and other rows are 0. Differentiable in
     ``src``. Not collective.
 
@@ -129,9 +130,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     return ScatterRows.apply(src, index, num_rows, backend)
 
 
-def sddmm(
-    csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
-) -> torch.Tensor:
+def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
     """Compute a value for each entry (r, c) of a sparse matrix from the rows ``a[r]`` and ``b[c]``. Differentiable in both. Not
     collective.
 
@@ -157,13 +156,13 @@ def sddmm(
 
 
 def dense(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    plus: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    plus: Tensor | None = None,
     backend: str = "auto",
     compute: str = "float32",
-) -> torch.Tensor:
+) -> Tensor:
     """Compute ``x @ weight + bias + plus`` in one pass. Differentiable in all four. Not collective.
 
     Args:
@@ -192,7 +191,7 @@ def dense(
     return run_dense(kernels, x, weight, bias, plus, compute)
 
 
-def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
     """Compute the softmax of values of entries over each row of a sparse matrix. Differentiable in ``scores``. Not collective.
 
     A score of -inf gives 0, and a row that has no other scores gives zeros. A NaN, or +inf, makes its row NaN. In float32,
@@ -216,7 +215,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
     return EdgeSoftmax.apply(scores, csr, backend)
 
 
-def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
     """Add up the values of each row's entries. Differentiable in ``values``. Not collective.
 
     Args:
@@ -237,9 +236,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     return EdgeSum.apply(values, csr, backend)
 
 
-def activation(
-    x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
-) -> torch.Tensor:
+def activation(x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto") -> Tensor:
     """Compute ``dropout(relu(norm(x)))`` in one pass. Differentiable in ``x`` and in the norm's weight and bias. Not collective.
 
     Args:
@@ -263,6 +260,6 @@ def activation(
     return run_activation(activation_kernels(x, norm, mask, backend), x, norm, mask)
 
 
-def _check_differentiable(name: str, tensor: torch.Tensor) -> None:
+def _check_differentiable(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in _DIFFERENTIABLE:
         raise WrongValueError(f"{name} must be float32 or float64 where a gradient is needed, not {tensor.dtype}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import function as torchs_function
 
 from hpcgnn.base.arguments import check_given
@@ -31,18 +32,18 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     refusing = torchs_function.once_differentiable(backward)
 
     @functools.wraps(backward)
-    def run(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def run(ctx: Any, *gradients: Tensor) -> Any:
         return (refusing if torch.is_grad_enabled() else backward)(ctx, *gradients)
 
     return run
 
 
-def tracked(*tensors: torch.Tensor | None) -> bool:
+def tracked(*tensors: Tensor | None) -> bool:
     """Return whether autograd records operations on these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tuple[Csr, torch.Tensor | None]:
+def transposed_with(csr: Csr, weight: Tensor | None, backend: str) -> tuple[Csr, Tensor | None]:
     """The transpose of ``csr``, and the weights of its entries: ``weight`` in the transpose's order if given, else the stored
     ones."""
     if weight is None:
@@ -51,14 +52,12 @@ def transposed_with(csr: Csr, weight: torch.Tensor | None, backend: str) -> tupl
     return csr.structure.transpose(), _to_transpose(csr, weight, backend)
 
 
-def _to_transpose(csr: Csr, values: torch.Tensor, backend: str) -> torch.Tensor:
+def _to_transpose(csr: Csr, values: Tensor, backend: str) -> Tensor:
     """``values`` (entries, ...) in the order of the transpose's entries."""
     return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
 
 
-def end_sums(
-    csr: Csr, values: torch.Tensor, wanted: Sequence[bool], backend: str
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def end_sums(csr: Csr, values: Tensor, wanted: Sequence[bool], backend: str) -> tuple[Tensor | None, Tensor | None]:
     """The sums of ``values`` (entries, H) over each row of ``csr``, (R, H), and over each column, (C, H); None where not
     wanted."""
     of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
@@ -71,15 +70,13 @@ class Spmm(torch.autograd.Function):
     """``z = A x``; ``dx = Aᵀ dz``, and the gradient of a weight is the product of its edge's two rows."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, reduce: str, backend: str
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csr: Csr, reduce: str, backend: str) -> Tensor:
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.csr, ctx.reduce, ctx.backend = csr, reduce, backend
         return plain_spmm(csr, x, weight, reduce, backend=backend)
 
     @staticmethod
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         csr, dz = ctx.csr, dz.contiguous()
         if ctx.reduce == "mean":
@@ -97,8 +94,8 @@ class Spmm(torch.autograd.Function):
 
 
 def _differentiable_gradients(
-    csr: Csr, x: torch.Tensor | None, weight: torch.Tensor | None, dz: torch.Tensor, wanted: Sequence[bool]
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    csr: Csr, x: Tensor | None, weight: Tensor | None, dz: Tensor, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a sum by torch's own functions, which can be differentiated again; with a row for each entry."""
     dx = dweight = None
     dz, columns = dz[csr.entry_rows()], csr.indices.long()
@@ -119,14 +116,14 @@ class ScatterRows(torch.autograd.Function):
     """``z[index] = src``; the gradient of row k of ``src`` is row ``index[k]`` of ``dz``."""
 
     @staticmethod
-    def forward(ctx: Any, src: torch.Tensor, index: torch.Tensor, num_rows: int, backend: str) -> torch.Tensor:
+    def forward(ctx: Any, src: Tensor, index: Tensor, num_rows: int, backend: str) -> Tensor:
         ctx.save_for_backward(index)
         ctx.backend = backend
         return plain_rows.scatter_rows(index, src, num_rows, backend)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
         return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
 
@@ -135,14 +132,14 @@ class GatherRows(torch.autograd.Function):
     """Rows of ``x`` by ``index``; the gradients of all copies of a row are added."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, backend: str) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, index: Tensor, backend: str) -> Tensor:
         ctx.save_for_backward(index)
         ctx.shape, ctx.backend = x.shape, backend
         return plain_rows.gather_rows(x, index, backend)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
         rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
         dx = add_rows(index, rows, ctx.shape[0], ctx.backend)
@@ -153,9 +150,7 @@ class Sddmm(torch.autograd.Function):
     """A value for each entry of ``csr`` from the rows of its two ends; gradients are sums over rows and columns."""
 
     @staticmethod
-    def forward(
-        ctx: Any, a: torch.Tensor, b: torch.Tensor, csr: Csr, op: str, heads: int | None, backend: str
-    ) -> torch.Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, csr: Csr, op: str, heads: int | None, backend: str) -> Tensor:
         if op == "dot":
             ctx.save_for_backward(a, b)
         ctx.csr, ctx.op, ctx.backend = csr, op, backend
@@ -163,7 +158,7 @@ class Sddmm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         csr, backend, gradient = ctx.csr, ctx.backend, gradient.contiguous()
         da = db = None
         if ctx.op == "dot":
@@ -179,30 +174,25 @@ class Sddmm(torch.autograd.Function):
 
 
 def layer_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    plus: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    plus: Tensor | None = None,
     backend: str = "auto",
     compute: str = "float32",
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`hpcgnn.kernels.dense_product` for layers, whose arguments fit but for an input of the wrong type or width."""
     fits = x.dtype is weight.dtype and x.shape[1:] == weight.shape[:1] and x.is_cpu is weight.is_cpu
     fits = fits and (bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[1:]))
-    if type(x) is not torch.Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
+    if type(x) is not Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
         check_given(x=x, weight=weight)
         plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
     return run_dense(plain_dense.kernels_for(x, backend), x, weight, bias, plus, compute)
 
 
 def run_dense(
-    kernels: DenseKernels,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    plus: torch.Tensor | None,
-    compute: str,
-) -> torch.Tensor:
+    kernels: DenseKernels, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, compute: str
+) -> Tensor:
     """``x @ weight + bias + plus`` by ``kernels``, recorded by autograd where a gradient is needed."""
     if not tracked(x, weight, bias, plus):
         return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
@@ -215,20 +205,20 @@ class Dense(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        plus: torch.Tensor | None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        plus: Tensor | None,
         kernels: DenseKernels,
         compute: str,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.kernels, ctx.compute = kernels, compute
         return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
@@ -241,7 +231,7 @@ class Dense(torch.autograd.Function):
         return dx, dweight, dbias, dy if needs_plus else None, None, None
 
 
-def reused(plus: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A writable tensor over the memory of ``plus``; a copy if ``plus`` is a leaf that needs a gradient, or not contiguous."""
     if plus is None or plus.dtype != dtype:
         return plus
@@ -255,7 +245,7 @@ class EdgeSoftmax(torch.autograd.Function):
     """Softmax over the entries of each row, for each head; the result is kept for the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, scores: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
+    def forward(ctx: Any, scores: Tensor, csr: Csr, backend: str) -> Tensor:
         alpha = plain_edges.edge_softmax(csr, scores, backend)
         ctx.save_for_backward(alpha)
         ctx.csr, ctx.backend = csr, backend
@@ -263,7 +253,7 @@ class EdgeSoftmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (alpha,) = ctx.saved_tensors
         return plain_edges.edge_softmax_backward(ctx.csr, alpha, gradient, ctx.backend), None, None
 
@@ -272,19 +262,19 @@ class EdgeSum(torch.autograd.Function):
     """The sum over the entries of each row; the gradient of a row goes to all its entries."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, csr: Csr, backend: str) -> torch.Tensor:
+    def forward(ctx: Any, values: Tensor, csr: Csr, backend: str) -> Tensor:
         ctx.csr, ctx.backend = csr, backend
         return plain_edges.edge_sum(csr, values, backend)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None
 
 
 def layer_activation(
-    x: torch.Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
-) -> torch.Tensor:
+    x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto"
+) -> Tensor:
     """:func:`hpcgnn.kernels.activation` for layers, whose arguments fit but for an input of the wrong type or shape."""
     fits = norm is None or (
         norm.weight is not None
@@ -301,9 +291,7 @@ def layer_activation(
     return run_activation(activation_kernels(x, norm, None, backend), x, norm, mask)
 
 
-def run_activation(
-    kernels: ActivationKernels, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None
-) -> torch.Tensor:
+def run_activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
     """``dropout(relu(norm(x)))`` by ``kernels``, recorded by autograd where a gradient is needed."""
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
@@ -317,13 +305,13 @@ class Activation(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
         eps: float,
         mask: DropoutMask | None,
         kernels: ActivationKernels,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         y, kept = activate(kernels, x, _norm(weight, bias, eps), mask)
         ctx.save_for_backward(x, weight, bias, kept)
         ctx.eps, ctx.mask, ctx.kernels = eps, mask, kernels
@@ -331,11 +319,11 @@ class Activation(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, kept = ctx.saved_tensors
         gradients = activate_backward(ctx.kernels, dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask)
         return (*gradients, None, None, None)
 
 
-def _norm(weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> Norm | None:
+def _norm(weight: Tensor | None, bias: Tensor | None, eps: float) -> Norm | None:
     return None if weight is None or bias is None else Norm(weight, bias, eps)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_tensors, check_type, is_plain
 from hpcgnn.base.errors import WrongValueError, quoted
@@ -95,7 +96,7 @@ def backends() -> tuple[str, ...]:
     return tuple(_found())
 
 
-def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
+def resolve(backend: str = AUTO, **tensors: Tensor | None) -> str:
     """Return the name of the backend that would take these tensors. Not collective.
 
     Args:
@@ -110,7 +111,7 @@ def resolve(backend: str = AUTO, **tensors: torch.Tensor | None) -> str:
     return _select(None, backend, tensors).name
 
 
-def choose(operator: Operator[K], backend: str = AUTO, **tensors: torch.Tensor | None) -> K:
+def choose(operator: Operator[K], backend: str = AUTO, **tensors: Tensor | None) -> K:
     """The kernels of an operator for these tensors.
 
     ``auto`` chooses the backend of the highest rank that can run here, has the operator, and takes device and type.
@@ -135,7 +136,7 @@ def problem_on(kind: str) -> str | None:
     return next((reason for reason in reasons if reason), f"no backend has kernels for {kind}")
 
 
-def _select(operator: Operator | None, backend: str, tensors: dict[str, torch.Tensor | None]) -> Backend:
+def _select(operator: Operator | None, backend: str, tensors: dict[str, Tensor | None]) -> Backend:
     device = _device_of(tensors)
     dtype = _dtype_of(tensors) if operator is not None and operator.of_features else None
     if isinstance(backend, str) and backend == AUTO:
@@ -151,13 +152,13 @@ def _takes(backend: Backend, dtype: torch.dtype | None) -> bool:
     return dtype is None or dtype in backend.dtypes
 
 
-def _dtype_of(tensors: dict[str, torch.Tensor | None]) -> torch.dtype | None:
+def _dtype_of(tensors: dict[str, Tensor | None]) -> torch.dtype | None:
     for tensor in tensors.values():
         return None if tensor is None else tensor.dtype
     return None
 
 
-def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
+def _device_of(tensors: dict[str, Tensor | None]) -> torch.device:
     """The device of the first tensor. The result is the object ``_CPU`` itself if all are on the CPU, or there are none: the
     caller then need not compare devices."""
     first = None
@@ -171,7 +172,7 @@ def _device_of(tensors: dict[str, torch.Tensor | None]) -> torch.device:
     return _CPU
 
 
-def _check_together(device: torch.device, tensors: dict[str, torch.Tensor | None]) -> None:
+def _check_together(device: torch.device, tensors: dict[str, Tensor | None]) -> None:
     """Raise ValueError unless all tensors are on ``device``, that of the first."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != device:
@@ -179,7 +180,7 @@ def _check_together(device: torch.device, tensors: dict[str, torch.Tensor | None
 
 
 def _preferred(
-    operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: dict[str, torch.Tensor | None]
+    operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: dict[str, Tensor | None]
 ) -> Backend:
     for backend in _ranked():
         if device.type not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
@@ -199,7 +200,7 @@ def _named(
     name: str,
     device: torch.device,
     dtype: torch.dtype | None,
-    tensors: dict[str, torch.Tensor | None],
+    tensors: dict[str, Tensor | None],
 ) -> Backend:
     backend = _found().get(name) if isinstance(name, str) else None
     if backend is None:
@@ -217,9 +218,7 @@ def _named(
     return backend
 
 
-def _wrong_device(
-    tensors: dict[str, torch.Tensor | None], device: torch.device, who: str, devices: tuple[str, ...]
-) -> str:
+def _wrong_device(tensors: dict[str, Tensor | None], device: torch.device, who: str, devices: tuple[str, ...]) -> str:
     places = " or ".join({"cpu": "the CPU"}.get(known, known) for known in devices)
     return f"{next(iter(tensors), 'a tensor')} must be on {places} for {who}, not on {device}"
 

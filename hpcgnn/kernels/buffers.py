@@ -18,6 +18,7 @@ import weakref
 
 import numpy as np
 import torch
+from torch import Tensor
 
 # Smaller results come from torch's allocator, because the C library keeps memory of such sizes itself.
 _LEAST_BYTES = 1 << 20
@@ -43,7 +44,7 @@ class BufferPool:
         self._lock = threading.Lock()
         self._used_bytes = self._most_used_bytes = 0
 
-    def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A (rows, width) tensor of any type, contiguous, at the start of a page if large; its values are arbitrary."""
         num_bytes = rows * width * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
@@ -108,7 +109,7 @@ def default_pool() -> BufferPool | None:
     return None if os.environ.get("HPCGNN_BUFFER_POOL", "on") == "off" else BufferPool()
 
 
-def empty(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU) -> torch.Tensor:
+def empty(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU) -> Tensor:
     """An uninitialised (rows, width) tensor for a result: in this machine's memory from :func:`default_pool`, if there is one.
 
     On other devices it comes from torch, whose allocator keeps memory there itself.

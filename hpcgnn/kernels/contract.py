@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.backend import Operator
 from hpcgnn.kernels.csr import Csr
@@ -27,7 +27,7 @@ from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.rows import ROWS, RowKernels
 
 # A count: an int, or, if reading it would wait for a device, an int64 tensor without dimensions on that device.
-DeviceCount = int | torch.Tensor
+DeviceCount = int | Tensor
 
 
 class SpmmKernels(Protocol):
@@ -38,13 +38,7 @@ class SpmmKernels(Protocol):
     """
 
     def spmm(
-        self,
-        csr: Csr,
-        weight: torch.Tensor | None,
-        x: torch.Tensor,
-        scale: torch.Tensor | None,
-        accumulate: bool,
-        out: torch.Tensor,
+        self, csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor
     ) -> None:
         """Write ``csr @ x`` to ``out`` (R, F), or add it.
 
@@ -57,7 +51,7 @@ class SpmmKernels(Protocol):
 class EdgeKernels(Protocol):
     """See :mod:`hpcgnn.kernels.edges`. All tensors of a call are float32, or all float64; ``csr.weight`` is ignored."""
 
-    def sddmm(self, csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
+    def sddmm(self, csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
         """Write a value for each entry (r, c), from row r of ``a`` (R, F) and row c of ``b`` (C, F), to ``out``.
 
         op: ``dot`` writes the dot products of ``heads`` equal groups of columns, out (E, heads). ``add`` writes the sums of both
@@ -65,15 +59,15 @@ class EdgeKernels(Protocol):
         """
         ...
 
-    def edge_softmax(self, csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+    def edge_softmax(self, csr: Csr, scores: Tensor, out: Tensor) -> None:
         """Write the softmax over each row's entries of ``scores`` (E, H) to ``out`` (E, H)."""
         ...
 
-    def edge_softmax_backward(self, csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+    def edge_softmax_backward(self, csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
         """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (E, H), to ``out``."""
         ...
 
-    def edge_sum(self, csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+    def edge_sum(self, csr: Csr, values: Tensor, out: Tensor) -> None:
         """Write the sum of each row's entries of ``values`` (E, F) to ``out`` (R, F)."""
         ...
 
@@ -87,20 +81,12 @@ class DenseKernels(Protocol):
         ...
 
     def product(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        accumulate: bool,
-        out: torch.Tensor,
-        compute: str,
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str
     ) -> None:
         """Write ``x`` (n, F) times ``weight`` (F, H; any strides), plus ``bias`` (H,), to ``out`` (n, H), or add it."""
         ...
 
-    def weight_gradient(
-        self, x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
-    ) -> None:
+    def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
         """Write ``x.T @ dy``, from ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy``
         to ``sums`` (H,)."""
         ...
@@ -109,9 +95,7 @@ class DenseKernels(Protocol):
 class ActivationKernels(Protocol):
     """See :mod:`hpcgnn.kernels.activation`. All tensors of a call, except a mask's ids, are float32, or all are float64."""
 
-    def activate(
-        self, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor
-    ) -> torch.Tensor | None:
+    def activate(self, x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
         """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; return a tensor that the backward pass takes as ``kept``, or None.
 
         ``x`` and the tensors of ``norm`` and ``mask`` need not be contiguous.
@@ -120,14 +104,14 @@ class ActivationKernels(Protocol):
 
     def activate_backward(
         self,
-        dy: torch.Tensor,
-        x: torch.Tensor,
-        kept: torch.Tensor | None,
+        dy: Tensor,
+        x: Tensor,
+        kept: Tensor | None,
         norm: Norm | None,
         mask: DropoutMask | None,
-        dx: torch.Tensor,
-        dweight: torch.Tensor | None,
-        dbias: torch.Tensor | None,
+        dx: Tensor,
+        dweight: Tensor | None,
+        dbias: Tensor | None,
     ) -> None:
         """Write the gradients of ``x`` (n, F) and, with a norm, of its weight and bias (F,). ``dy`` has the shape of ``x``, and
         need not be contiguous either."""
@@ -137,9 +121,7 @@ class ActivationKernels(Protocol):
 class DropoutKernels(Protocol):
     """See :mod:`hpcgnn.kernels.dropout`."""
 
-    def dropout(
-        self, x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor
-    ) -> None:
+    def dropout(self, x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
         """Write ``x * scale`` (n, F), float32 or float64, to ``out``, but 0 where the random draw is below ``threshold``.
 
         The draw is that of :mod:`hpcgnn.kernels.keyed` for (key, ids[row], column). ids: (n,) int64.
@@ -157,13 +139,13 @@ class MessageKernels(Protocol):
 
     def encode_rows(
         self,
-        x: torch.Tensor,
-        rows: torch.Tensor,
+        x: Tensor,
+        rows: Tensor,
         bits: int,
         key: int | None,
-        buffer: torch.Tensor,
-        payload_at: torch.Tensor,
-        params_at: torch.Tensor | None,
+        buffer: Tensor,
+        payload_at: Tensor,
+        params_at: Tensor | None,
     ) -> DeviceCount:
         """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; return the number of rows that are not
         finite."""
@@ -171,25 +153,19 @@ class MessageKernels(Protocol):
 
     def decode_rows(
         self,
-        buffer: torch.Tensor,
-        payload_at: torch.Tensor,
-        params_at: torch.Tensor | None,
+        buffer: Tensor,
+        payload_at: Tensor,
+        params_at: Tensor | None,
         bits: int,
-        out: torch.Tensor,
-        rows: torch.Tensor,
+        out: Tensor,
+        rows: Tensor,
         accumulate: bool,
     ) -> DeviceCount:
         """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (n, F), or add it; return the number of rows not finite."""
         ...
 
     def spmm_rows(
-        self,
-        csr: Csr,
-        buffer: torch.Tensor,
-        payload_at: torch.Tensor,
-        params_at: torch.Tensor | None,
-        bits: int,
-        out: torch.Tensor,
+        self, csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor
     ) -> None:
         """Add the product of ``csr``, weighted by ``csr.weight`` (float32) if there is one, and the C rows of ``buffer`` to
         ``out`` (R, F)."""
@@ -209,23 +185,21 @@ class Int8Kernels(Protocol):
         """
         ...
 
-    def quantize_rows(
-        self, x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
-    ) -> None:
+    def quantize_rows(self, x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
         """Quantize the rows of ``x`` (n, F) float32, times ``factor`` (n,) float32, to ``codes`` (n, F) and ``scale`` (n,)."""
         ...
 
     def product(
         self,
-        x: torch.Tensor | None,
+        x: Tensor | None,
         key: int | None,
-        codes: torch.Tensor,
-        scale: torch.Tensor,
-        weight: torch.Tensor,
+        codes: Tensor,
+        scale: Tensor,
+        weight: Tensor,
         weight_key: int | None,
-        bias: torch.Tensor | None,
+        bias: Tensor | None,
         accumulate: bool,
-        out: torch.Tensor,
+        out: Tensor,
     ) -> None:
         """Write ``(codes * scale) @ weight + bias`` to ``out`` (n, H), or add it; ``codes`` (n, F), ``scale`` (n,), ``weight``
         (F, H; any strides), ``bias`` (H,).
@@ -236,28 +210,13 @@ class Int8Kernels(Protocol):
         ...
 
     def weight_gradient(
-        self,
-        codes: torch.Tensor,
-        scale: torch.Tensor,
-        dy: torch.Tensor,
-        key: int | None,
-        dweight: torch.Tensor,
-        sums: torch.Tensor | None,
+        self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
     ) -> None:
         """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` (n, H) to ``sums``
         (H,)."""
         ...
 
-    def sddmm(
-        self,
-        csr: Csr,
-        a: torch.Tensor,
-        a_scale: torch.Tensor,
-        b: torch.Tensor,
-        b_scale: torch.Tensor,
-        heads: int,
-        out: torch.Tensor,
-    ) -> None:
+    def sddmm(self, csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
         """Like :meth:`EdgeKernels.sddmm` with op ``dot``, for the rows ``a * a_scale`` (R, F) and ``b * b_scale`` (C,
         F); a_scale: (R,). b_scale: (C,). out: float32."""
         ...
@@ -267,26 +226,14 @@ class Int8MessageKernels(Protocol):
     """See :mod:`hpcgnn.kernels.int8_messages`. Every backend writes the same bytes."""
 
     def encode_codes(
-        self,
-        codes: torch.Tensor,
-        scale: torch.Tensor,
-        rows: torch.Tensor,
-        buffer: torch.Tensor,
-        payload_at: torch.Tensor,
-        params_at: torch.Tensor,
+        self, codes: Tensor, scale: Tensor, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor
     ) -> DeviceCount:
         """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
         scales."""
         ...
 
     def decode_codes(
-        self,
-        buffer: torch.Tensor,
-        payload_at: torch.Tensor,
-        params_at: torch.Tensor,
-        codes: torch.Tensor,
-        scale: torch.Tensor,
-        rows: torch.Tensor,
+        self, buffer: Tensor, payload_at: Tensor, params_at: Tensor, codes: Tensor, scale: Tensor, rows: Tensor
     ) -> DeviceCount:
         """Reverse :meth:`encode_codes`; return the number of rows of ``buffer`` that have another form, whose results are
         useless."""
@@ -296,12 +243,12 @@ class Int8MessageKernels(Protocol):
 class NarrowKernels(Protocol):
     """See :mod:`hpcgnn.kernels.narrow`."""
 
-    def pack_bf16(self, x: torch.Tensor, out: torch.Tensor) -> None:
+    def pack_bf16(self, x: Tensor, out: Tensor) -> None:
         """Write ``x`` (n, F) float32 to ``out`` (n, F) bfloat16, rounded to the nearest, ties to even; every NaN becomes
         0x7FC0."""
         ...
 
-    def unpack_bf16(self, x: torch.Tensor, out: torch.Tensor) -> None:
+    def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
         """Write ``x`` (n, F) bfloat16 to ``out`` (n, F) float32."""
         ...
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_tensors, check_type, check_whole
 from hpcgnn.base.errors import WrongTypeError, WrongValueError
 from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 
-Array = torch.Tensor | np.ndarray
+Array = Tensor | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class HotColumns:
         :meth:`Csr.hot_columns`).
     """
 
-    columns: torch.Tensor
-    indices: torch.Tensor
+    columns: Tensor
+    indices: Tensor
 
 
 class Csr:
@@ -72,9 +73,9 @@ class Csr:
             self.weight = _converted(self.weight, self.weight.dtype, own=check)
         self.num_rows = self.indptr.numel() - 1
         self._transpose: Csr | None = None
-        self._transpose_order: torch.Tensor | None = None
+        self._transpose_order: Tensor | None = None
         self._blocks: dict[int, list[tuple[int, int]]] = {}
-        self._heavy: dict[int, torch.Tensor] = {}
+        self._heavy: dict[int, Tensor] = {}
         self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
         # kernels.spmm.multiply: its kernels, by type and width of x and the backend that was asked for
         self.products: dict[tuple[torch.dtype, int, str], Callable[..., None]] = {}
@@ -83,7 +84,7 @@ class Csr:
             None  # the matrix whose transpose this is; weak, so that the pair can be freed
         )
         self.each_column_once = False  # if set, no column is hot, and uses need not be counted
-        self._rows_before: torch.Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
+        self._rows_before: Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"products": {}}  # those have addresses of this matrix
@@ -131,7 +132,7 @@ class Csr:
         return self if self._shared is None else self._shared
 
     @property
-    def transpose_order(self) -> torch.Tensor:
+    def transpose_order(self) -> Tensor:
         """(entries,) int32: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix.
 
         int64 for 2**31 entries or more.
@@ -150,13 +151,13 @@ class Csr:
         assert self._transpose_order is not None
         return self._transpose_order
 
-    def _entries_of(self, rows: torch.Tensor) -> torch.Tensor:
+    def _entries_of(self, rows: Tensor) -> Tensor:
         """(number of entries in ``rows``,) int64 numbers of the entries of ``rows`` (r,), row after row."""
         lengths = self.row_lengths()[rows]
         starts = self.indptr[rows] - (lengths.cumsum(0) - lengths)
         return torch.repeat_interleave(starts, lengths) + torch.arange(int(lengths.sum()), device=self.device)
 
-    def in_order(self, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Csr:
+    def in_order(self, rows: Tensor | None, columns: Tensor | None) -> Csr:
         """This matrix with its rows, its columns or both in another order; the entries of a row keep theirs.
 
         The rows of the result's transpose keep the order of their entries, too. So products with both matrices sum each row as
@@ -213,7 +214,7 @@ class Csr:
             self._transpose = transpose
         return self._transpose
 
-    def _sorted_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sorted_by_column(self) -> tuple[Tensor, Tensor]:
         """``indptr`` and ``transpose_order`` of the transpose; within a column, entries are ordered by the number that their row
         had before :meth:`in_order`."""
         if self._rows_before is None:
@@ -222,7 +223,7 @@ class Csr:
         indptr, order = cluster(self.indices[by_row], self.num_cols, check=False)
         return indptr, by_row[order].to(order.dtype)
 
-    def with_weight(self, weight: torch.Tensor) -> Csr:
+    def with_weight(self, weight: Tensor) -> Csr:
         """A matrix of the same structure with the values ``weight`` (entries,); both share the structure of the transpose."""
         if weight.shape != self.indices.shape:
             raise WrongValueError("weight must have one value per entry")
@@ -243,18 +244,18 @@ class Csr:
         indices = other.indices[other._entries_of(columns)]
         return Csr(ends[self.indptr], indices, other.num_cols, weight, check=False)
 
-    def row_lengths(self) -> torch.Tensor:
+    def row_lengths(self) -> Tensor:
         """(num_rows,) int64 number of entries of each row."""
         return self.indptr[1:] - self.indptr[:-1]
 
-    def entry_rows(self, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    def entry_rows(self, dtype: torch.dtype = torch.int64) -> Tensor:
         """(entries,) row of each entry."""
         rows = torch.arange(self.num_rows, dtype=dtype, device=self.device)
         return torch.repeat_interleave(
             rows, self.row_lengths(), output_size=self.num_entries
         )  # with a known size, torch need not wait for the device
 
-    def heavy_rows(self, entries: int) -> torch.Tensor:
+    def heavy_rows(self, entries: int) -> Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending; threads share such rows."""
         cache = self.structure._heavy
         if entries not in cache:
@@ -304,22 +305,22 @@ class Csr:
         return self._blocks[count]
 
 
-def _array(name: str, given: Array) -> torch.Tensor:
+def _array(name: str, given: Array) -> Tensor:
     """``given`` as a tensor. Raises an error that names the argument if it is neither a tensor nor an array of numbers."""
     try:
-        array = given if isinstance(given, torch.Tensor) else torch.as_tensor(given)
+        array = given if isinstance(given, Tensor) else torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise WrongTypeError(f"{name} must be an array or a tensor of numbers: {error}") from error
     check_tensors(**{name: array})
     return array
 
 
-def _converted(given: torch.Tensor, dtype: torch.dtype, *, own: bool) -> torch.Tensor:
+def _converted(given: Tensor, dtype: torch.dtype, *, own: bool) -> Tensor:
     """``given`` contiguous and of ``dtype``; with ``own``, in memory that is not the caller's (a tensor cannot be frozen)."""
     converted = given.to(dtype).contiguous()
     return converted.clone() if own and converted.data_ptr() == given.data_ptr() else converted
 
 
-def as_columns(values: torch.Tensor) -> torch.Tensor:
+def as_columns(values: Tensor) -> Tensor:
     """(entries,) or (entries, heads) values as (entries, heads)."""
     return values[:, None] if values.dim() == 1 else values

@@ -6,6 +6,7 @@ These functions are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wr
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
@@ -32,13 +33,13 @@ def _has(arithmetic: str, backend: str, torch_device: torch.device | str) -> boo
 
 
 def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
     backend: str = "auto",
     compute: str = "float32",
-) -> torch.Tensor:
+) -> Tensor:
     """``x @ weight``, plus ``bias`` in each row.
 
     ``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so
@@ -65,18 +66,13 @@ def product(
     return run_product(kernels, x, weight, bias, out, compute)
 
 
-def kernels_for(x: torch.Tensor, backend: str) -> DenseKernels:
+def kernels_for(x: Tensor, backend: str) -> DenseKernels:
     """The kernels for matrices of the type and on the device of ``x``."""
     return choose(DENSE, backend, x=x)
 
 
 def checked_kernels(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor | None,
-    backend: str,
-    compute: str,
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, backend: str, compute: str
 ) -> DenseKernels:
     """The kernels for a product. Raises ValueError, naming the argument that is wrong."""
     _check_product(x, weight, bias, out)
@@ -87,12 +83,12 @@ def checked_kernels(
 
 def run_product(
     kernels: DenseKernels,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
     compute: str = "float32",
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`product` of arguments that were checked, by ``kernels``."""
     accumulate = out is not None
     if out is None:
@@ -102,7 +98,7 @@ def run_product(
     return out
 
 
-def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None) -> None:
+def _check_product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> None:
     _check_matrix("x", x, x.dtype)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
@@ -121,8 +117,8 @@ def _check_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 
 
 def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, *, sums: bool = False, backend: str = "auto", compute: str = "float32"
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    x: Tensor, dy: Tensor, *, sums: bool = False, backend: str = "auto", compute: str = "float32"
+) -> tuple[Tensor, Tensor | None]:
     """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of the columns of ``dy`` (H,) if ``sums`` is set.
 
     ``native`` sums segments of 1,024 rows and adds these sums in order, so the bits are the same for any number of threads. See
@@ -141,8 +137,8 @@ def weight_gradient(
 
 
 def run_weight_gradient(
-    kernels: DenseKernels, x: torch.Tensor, dy: torch.Tensor, sums: bool = False, compute: str = "float32"
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    kernels: DenseKernels, x: Tensor, dy: Tensor, sums: bool = False, compute: str = "float32"
+) -> tuple[Tensor, Tensor | None]:
     """:func:`weight_gradient` of arguments that were checked, by ``kernels``."""
     dweight = x.new_empty(x.shape[1], dy.shape[1])
     column_sums = x.new_empty(dy.shape[1]) if sums else None
@@ -159,7 +155,7 @@ def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, back
         )
 
 
-def _check_matrix(name: str, matrix: torch.Tensor, dtype: torch.dtype) -> None:
+def _check_matrix(name: str, matrix: Tensor, dtype: torch.dtype) -> None:
     if matrix.dim() != 2 or matrix.dtype not in _DTYPES or matrix.dtype != dtype:
         wanted = "float32 or float64" if dtype not in _DTYPES else str(dtype)
         raise WrongValueError(

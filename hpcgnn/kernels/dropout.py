@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_number, check_type
 from hpcgnn.base.errors import WrongValueError
@@ -14,7 +15,7 @@ from hpcgnn.kernels.operands import DropoutMask
 _DTYPES = (torch.float32, torch.float64)
 
 
-def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, backend: str = "auto") -> torch.Tensor:
+def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str = "auto") -> Tensor:
     """``x`` (n, F) with each element zeroed with ``probability``, and the others divided by ``1 - probability``.
 
     The mask of an element depends on (``key``, ``ids[row]``, column) alone. ``x``: float32 or float64. ``ids``: (n,) int64.
@@ -43,7 +44,7 @@ def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, probability: float, ba
     return drop(x, DropoutMask(ids, key, probability), backend)
 
 
-def drop(x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
+def drop(x: Tensor, mask: DropoutMask, backend: str) -> Tensor:
     """:func:`dropout` for layers, whose masks fit but for an input of another type or number of rows."""
     if x.dim() != 2 or x.dtype not in _DTYPES or x.is_neg() or mask.ids.shape != x.shape[:1]:
         return dropout(x, mask.ids, mask.key, mask.probability, backend)

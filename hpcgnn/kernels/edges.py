@@ -7,6 +7,7 @@ differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_choice, check_whole
 from hpcgnn.base.errors import WrongValueError
@@ -19,9 +20,7 @@ OPERATIONS = ("dot", "add")
 _TYPES = (torch.float32, torch.float64)
 
 
-def sddmm(
-    csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto"
-) -> torch.Tensor:
+def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
     """A value for each entry (r, c) from the two rows that it joins, ``a[r]`` and ``b[c]``.
 
     Args:
@@ -47,7 +46,7 @@ def sddmm(
     return out[:, 0] if op == "dot" and heads is None else out
 
 
-def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
     """``scores`` (entries,) or (entries, H), float32 or float64, with a softmax over the entries of each row.
 
     A score of -inf gives 0, and a row of nothing else gives zeros; a NaN, or +inf, makes its row NaN. In float32, scores
@@ -65,7 +64,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, backend: str = "auto") -> torch
     return out.view(scores.shape)
 
 
-def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, backend: str = "auto") -> Tensor:
     """The gradient of the scores, from the softmax ``alpha`` and its ``gradient``; all (entries,) or (entries, H)."""
     _check_entries(csr, alpha, "alpha")
     if gradient.shape != alpha.shape or gradient.dtype != alpha.dtype:
@@ -78,7 +77,7 @@ def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor,
     return out.view(alpha.shape)
 
 
-def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
     """The sum of each row's entries of ``values``: (R,) from (entries,), (R, F) from (entries, F); float32 or float64.
 
     Raises:
@@ -93,7 +92,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, backend: str = "auto") -> torch.Ten
     return out.view(csr.num_rows, *values.shape[1:])
 
 
-def repeat_rows(csr: Csr, a: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def repeat_rows(csr: Csr, a: Tensor, backend: str = "auto") -> Tensor:
     """Row r of ``a`` (R,) or (R, F) for each entry of row r, (entries,) or (entries, F): the transpose of :func:`edge_sum`."""
     if a.dim() not in (1, 2) or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise WrongValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
@@ -113,7 +112,7 @@ def check_heads(op: str, heads: int | None, width: int) -> None:
         raise WrongValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
 
 
-def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int | None) -> None:
+def _check_sddmm(csr: Csr, a: Tensor, b: Tensor, op: str, heads: int | None) -> None:
     check_choice("op", op, OPERATIONS)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise WrongValueError(
@@ -126,7 +125,7 @@ def _check_sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor, op: str, heads: int
     check_heads(op, heads, a.shape[1])
 
 
-def _check_entries(csr: Csr, values: torch.Tensor, name: str) -> None:
+def _check_entries(csr: Csr, values: Tensor, name: str) -> None:
     if values.dim() not in (1, 2) or values.shape[0] != csr.num_entries or values.dtype not in _TYPES:
         found = f"{values.dtype} {tuple(values.shape)}"
         shape = f"({csr.num_entries},) or ({csr.num_entries}, F)"

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
@@ -40,8 +41,8 @@ MOST_TERMS = (2**31 - 1) // MOST_CODE**2  # products that an int32 sum can hold
 class Int8Rows:
     """Rows of (n, F) numbers, ``codes * scale``. codes: (n, F) int8, contiguous. scale: (n,) float32, contiguous."""
 
-    codes: torch.Tensor
-    scale: torch.Tensor
+    codes: Tensor
+    scale: Tensor
 
     @property
     def shape(self) -> torch.Size:
@@ -53,7 +54,7 @@ class Int8Rows:
         """Bytes of both tensors."""
         return self.codes.numel() + 4 * self.scale.numel()
 
-    def float(self) -> torch.Tensor:
+    def float(self) -> Tensor:
         """The numbers as (n, F) float32."""
         return self.codes.float() * self.scale[:, None]
 
@@ -71,7 +72,7 @@ def gathers_bytes(backend: str = "auto", torch_device: torch.device | str = "cpu
 
 
 def quantize_rows(
-    x: torch.Tensor, factor: torch.Tensor | None = None, *, key: int | None = None, backend: str = "auto"
+    x: Tensor, factor: Tensor | None = None, *, key: int | None = None, backend: str = "auto"
 ) -> Int8Rows:
     """``x`` (n, F) float32, with each row multiplied by its ``factor`` (n,) float32 if given, as 8-bit integers.
 
@@ -93,15 +94,15 @@ def quantize_rows(
 
 
 def product(
-    x: torch.Tensor | Int8Rows,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
+    x: Tensor | Int8Rows,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
     *,
     key: int | None = None,
     weight_key: int | None = None,
     backend: str = "auto",
-) -> tuple[torch.Tensor, Int8Rows]:
+) -> tuple[Tensor, Int8Rows]:
     """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row; and the quantized ``x``.
 
     Args:
@@ -138,8 +139,8 @@ def product(
 
 
 def weight_gradient(
-    x: Int8Rows, dy: torch.Tensor, *, key: int | None = None, sums: bool = False, backend: str = "auto"
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    x: Int8Rows, dy: Tensor, *, key: int | None = None, sums: bool = False, backend: str = "auto"
+) -> tuple[Tensor, Tensor | None]:
     """``x.T @ dy`` (F, H) computed with 8-bit integers, and, if ``sums``, the float32 sums of the columns of ``dy`` (H,).
 
     The rows of ``dy`` (n, H) float32 are multiplied by the scales of the rows of ``x``, and quantized in blocks of 256 rows,
@@ -161,7 +162,7 @@ def weight_gradient(
     return dweight, column_sums
 
 
-def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend: str = "auto") -> torch.Tensor:
+def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend: str = "auto") -> Tensor:
     """:func:`hpcgnn.kernels.edges.sddmm` with op ``dot``, of 8-bit integers (Tango §3.3), with a float32 result.
 
     Products of codes are added as integers. a: (R, F). b: (C, F).
@@ -186,12 +187,12 @@ def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend:
     return out[:, 0] if heads is None else out
 
 
-def _new_rows(x: torch.Tensor) -> Int8Rows:
+def _new_rows(x: Tensor) -> Int8Rows:
     codes = buffers.empty(x.shape[0], x.shape[1], torch.int8, x.device)
     return Int8Rows(codes, torch.empty(x.shape[0], device=x.device))
 
 
-def _check_operand(name: str, x: torch.Tensor | Int8Rows) -> None:
+def _check_operand(name: str, x: Tensor | Int8Rows) -> None:
     if not isinstance(x, Int8Rows):
         _check_float(name, x)
     elif x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
@@ -200,12 +201,12 @@ def _check_operand(name: str, x: torch.Tensor | Int8Rows) -> None:
         raise WrongValueError(f"{name}.scale must be contiguous float32 of shape ({x.shape[0]},)")
 
 
-def _check_float(name: str, x: torch.Tensor) -> None:
+def _check_float(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32:
         raise WrongValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
-def _check_weight(x: torch.Tensor | Int8Rows, weight: torch.Tensor) -> None:
+def _check_weight(x: Tensor | Int8Rows, weight: Tensor) -> None:
     _check_float("weight", weight)
     if weight.shape[0] != x.shape[1]:
         raise WrongValueError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels import int8
 from hpcgnn.kernels.autograd_functions import once_differentiable, reused, tracked, transposed_with
@@ -17,13 +18,7 @@ from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
 
-def dense(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    plus: torch.Tensor | None,
-    quantizer: Quantizer,
-) -> torch.Tensor:
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, quantizer: Quantizer) -> Tensor:
     """``x @ weight + bias + plus`` for ``x`` (n, F) and ``weight`` (F, H), float32 and differentiable in all four.
 
     The memory of ``plus`` may become that of the result, as for :func:`hpcgnn.kernels.autograd.dense`.
@@ -33,7 +28,7 @@ def dense(
     return _Dense.apply(x, weight, bias, plus, quantizer)
 
 
-def spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, quantizer: Quantizer) -> torch.Tensor:
+def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Tensor:
     """:func:`hpcgnn.kernels.spmm` of ``x`` (C, F), quantized to 8-bit integers, with float32 ``weight`` (entries,) or (entries,
     H).
 
@@ -43,12 +38,8 @@ def spmm(csr: Csr, x: torch.Tensor, weight: torch.Tensor | None, quantizer: Quan
 
 
 def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor | None,
-    quantizer: Quantizer,
-) -> tuple[torch.Tensor, Int8Rows]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, quantizer: Quantizer
+) -> tuple[Tensor, Int8Rows]:
     """``out + x @ weight + bias``, and the quantized ``x``, which the quantizer may know from before. Not differentiable."""
     known = quantizer.find(x)
     key = None if known is not None else quantizer.next_key()
@@ -66,13 +57,8 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        plus: torch.Tensor | None,
-        quantizer: Quantizer,
-    ) -> torch.Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, quantizer: Quantizer
+    ) -> Tensor:
         y, rows = product(x, weight, bias, reused(plus, x.dtype), quantizer)
         ctx.save_for_backward(rows.codes, rows.scale, weight)
         ctx.quantizer = quantizer
@@ -80,7 +66,7 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         codes, scale, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
         dy, quantizer = dy.contiguous(), ctx.quantizer
@@ -97,7 +83,7 @@ class _Dense(torch.autograd.Function):
 
 class _Spmm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, csr: Csr, quantizer: Quantizer) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csr: Csr, quantizer: Quantizer) -> Tensor:
         rows = quantizer.rows(x)
         weight = None if weight is None else weight.contiguous()
         ctx.save_for_backward(weight, *((rows.codes, rows.scale) if ctx.needs_input_grad[1] else ()))
@@ -106,7 +92,7 @@ class _Spmm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         weight, *kept = ctx.saved_tensors
         csr, quantizer, backend = ctx.csr, ctx.quantizer, ctx.quantizer.backend
         gradient = quantizer.rows(dz.contiguous())  # quantized once for both products

@@ -7,7 +7,7 @@ A code of an 8-bit row stands for ``zero-point + code * S`` in :mod:`hpcgnn.kern
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import INT8_MESSAGES, DeviceCount
@@ -15,12 +15,7 @@ from hpcgnn.kernels.int8 import Int8Rows
 
 
 def encode_codes(
-    x: Int8Rows,
-    rows: torch.Tensor,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
-    backend: str = "auto",
+    x: Int8Rows, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor, backend: str = "auto"
 ) -> DeviceCount:
     """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, in the form that :func:`hpcgnn.kernels.messages.decode_rows` reads as
     8 bits.
@@ -41,12 +36,7 @@ def encode_codes(
 
 
 def decode_codes(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
-    out: Int8Rows,
-    rows: torch.Tensor,
-    backend: str = "auto",
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor, out: Int8Rows, rows: Tensor, backend: str = "auto"
 ) -> DeviceCount:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F); arguments as for :func:`encode_codes`.
 

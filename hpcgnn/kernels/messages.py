@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.base.errors import WrongValueError
@@ -50,17 +51,17 @@ from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.keyed import check_key
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
-Encode = Callable[[torch.Tensor, int | None, torch.Tensor], DeviceCount]  # a function of (x, key, buffer)
+Encode = Callable[[Tensor, int | None, Tensor], DeviceCount]  # a function of (x, key, buffer)
 
 
 def encode_rows(
-    x: torch.Tensor,
-    rows: torch.Tensor,
+    x: Tensor,
+    rows: Tensor,
     bits: int,
     key: int | None,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
+    buffer: Tensor,
+    payload_at: Tensor,
+    params_at: Tensor | None,
     backend: str = "auto",
     *,
     check: bool = True,
@@ -103,12 +104,12 @@ def encode_rows(
 
 
 def decode_rows(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
+    buffer: Tensor,
+    payload_at: Tensor,
+    params_at: Tensor | None,
     bits: int,
-    out: torch.Tensor,
-    rows: torch.Tensor,
+    out: Tensor,
+    rows: Tensor,
     accumulate: bool = False,
     backend: str = "auto",
     *,
@@ -138,12 +139,12 @@ def decode_rows(
 
 def spmm_rows(
     csr: Csr,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
+    buffer: Tensor,
+    payload_at: Tensor,
+    params_at: Tensor | None,
     bits: int,
     num_columns: int,
-    out: torch.Tensor,
+    out: Tensor,
     backend: str = "auto",
     *,
     check: bool = True,
@@ -173,12 +174,7 @@ def spmm_rows(
 
 
 def encoder(
-    kernels: MessageKernels,
-    rows: torch.Tensor,
-    bits: int,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
-    width: int,
+    kernels: MessageKernels, rows: Tensor, bits: int, payload_at: Tensor, params_at: Tensor, width: int
 ) -> Encode:
     """:func:`encode_rows` as a function of (x, key, buffer) that checks nothing, for the same rows and places in each epoch."""
     if hasattr(kernels, "bind_encode"):
@@ -187,27 +183,27 @@ def encoder(
 
 
 def adder(
-    kernels: MessageKernels, csr: Csr, payload_at: torch.Tensor, params_at: torch.Tensor, bits: int, width: int
-) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    kernels: MessageKernels, csr: Csr, payload_at: Tensor, params_at: Tensor, bits: int, width: int
+) -> Callable[[Tensor, Tensor], None]:
     """:func:`spmm_rows` as a function of (buffer, out) that checks nothing, for the same matrix and places in each epoch."""
     if hasattr(kernels, "bind_spmm_rows"):
         return kernels.bind_spmm_rows(csr, payload_at, params_at, bits, width)
     return lambda buffer, out: kernels.spmm_rows(csr, buffer, payload_at, params_at, bits, out)
 
 
-def _check_matrix(name: str, x: torch.Tensor) -> None:
+def _check_matrix(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous():
         raise WrongValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
-def _check_numbers(name: str, numbers: torch.Tensor) -> None:
+def _check_numbers(name: str, numbers: Tensor) -> None:
     if numbers.dim() != 1 or numbers.dtype != torch.int64 or not numbers.is_contiguous():
         raise WrongValueError(
             f"{name} must be contiguous int64 of shape (n,), not {numbers.dtype} of {tuple(numbers.shape)}"
         )
 
 
-def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
+def _check_rows(rows: Tensor, size: int, check: bool) -> None:
     _check_numbers("rows", rows)
     if check and rows.numel():
         least, most = map(int, torch.aminmax(rows))
@@ -215,7 +211,7 @@ def _check_rows(rows: torch.Tensor, size: int, check: bool) -> None:
             raise WrongValueError(f"rows must lie in [0, {size}), not reach from {least} to {most}")
 
 
-def _check_distinct(rows: torch.Tensor, size: int) -> None:
+def _check_distinct(rows: Tensor, size: int) -> None:
     """Raise ValueError if ``rows`` names a row twice. Takes O(n) time: only the marks that were set are read."""
     positions, marks = torch.arange(rows.numel(), device=rows.device), rows.new_empty(size)
     marks[rows] = positions
@@ -225,13 +221,7 @@ def _check_distinct(rows: torch.Tensor, size: int) -> None:
 
 
 def _check_places(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    count: int,
-    num_columns: int,
-    check: bool,
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, count: int, num_columns: int, check: bool
 ) -> None:
     if bits not in MESSAGE_BITS:
         raise WrongValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
@@ -246,7 +236,7 @@ def _check_places(
         _check_offsets("params_at", params_at, count, buffer.numel() - PARAMS_BYTES, check)
 
 
-def _check_offsets(name: str, offsets: torch.Tensor, count: int, last: int, check: bool) -> None:
+def _check_offsets(name: str, offsets: Tensor, count: int, last: int, check: bool) -> None:
     _check_numbers(name, offsets)
     if offsets.numel() != count:
         raise WrongValueError(f"{name} must hold {count} offsets, one for each row, not {offsets.numel()}")
@@ -258,6 +248,6 @@ def _check_offsets(name: str, offsets: torch.Tensor, count: int, last: int, chec
             )
 
 
-def _check_apart(name: str, matrix: torch.Tensor, buffer: torch.Tensor) -> None:
+def _check_apart(name: str, matrix: Tensor, buffer: Tensor) -> None:
     if matrix.numel() and matrix.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr():
         raise WrongValueError(f"{name} must not share memory with buffer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_tensors
 from hpcgnn.base.errors import WrongValueError
@@ -11,7 +12,7 @@ from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import NARROW
 
 
-def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
+def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
     """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0.
 
     ``out`` is (n, F) contiguous bfloat16 to overwrite; None makes a new tensor.
@@ -27,7 +28,7 @@ def pack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | Non
     return out
 
 
-def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | None = None) -> torch.Tensor:
+def unpack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
     """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32 to overwrite; None makes a new tensor.
 
     Raises:
@@ -41,13 +42,13 @@ def unpack_bf16(x: torch.Tensor, *, backend: str = "auto", out: torch.Tensor | N
     return out
 
 
-def _check_matrix(x: torch.Tensor, dtype: torch.dtype) -> None:
+def _check_matrix(x: Tensor, dtype: torch.dtype) -> None:
     check_given(x=x)
     if x.dim() != 2 or x.dtype != dtype:
         raise WrongValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
-def _result(given: torch.Tensor | None, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _result(given: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor:
     """``given``, checked, or a new tensor."""
     if given is None:
         return buffers.empty(x.shape[0], x.shape[1], dtype, x.device)

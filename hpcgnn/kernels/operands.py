@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_number, check_type
 from hpcgnn.base.errors import WrongValueError
@@ -18,7 +19,7 @@ class DropoutMask:
     ids: (n,) int64, a number for each row, such as the original node id. key: in [0, 2**64). probability: in [0, 1).
     """
 
-    ids: torch.Tensor
+    ids: Tensor
     key: int
     probability: float
 
@@ -53,11 +54,11 @@ class Norm:
     weight, bias: (F,) of x's type, contiguous.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor
+    weight: Tensor
+    bias: Tensor
     eps: float
 
-    def check(self, x: torch.Tensor) -> None:
+    def check(self, x: Tensor) -> None:
         """Raise ValueError unless this norm is for rows of ``x``."""
         check_number("eps", self.eps)
         for name, value in (("weight", self.weight), ("bias", self.bias)):

@@ -9,6 +9,7 @@ import math
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
@@ -18,14 +19,14 @@ from hpcgnn.kernels.backend import Operator, choose
 class RowKernels(Protocol):
     """Part of :mod:`hpcgnn.kernels.contract`. These kernels move bytes, so any type of features will do."""
 
-    def gather_rows(self, x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+    def gather_rows(self, x: Tensor, index: Tensor, out: Tensor) -> None:
         """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
 
         index: (m,) int32 or int64. out: (m, bytes) uint8.
         """
         ...
 
-    def cluster(self, index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+    def cluster(self, index: Tensor, indptr: Tensor, order: Tensor) -> None:
         """Write the stable order that sorts ``index`` (m,), int32 or int64, to ``order``, and each row's range in it to
         ``indptr``.
 
@@ -37,7 +38,7 @@ class RowKernels(Protocol):
 ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
 
 
-def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, check: bool = True) -> torch.Tensor:
+def gather_rows(x: Tensor, index: Tensor, backend: str = "auto", *, check: bool = True) -> Tensor:
     """``x[index]``: (m, ...) from ``x`` (n, ...) of any dtype and ``index`` (m,) int32 or int64.
 
     ``check=False`` is for an index that is right by construction; a negative number in it then gives a row of zeros.
@@ -58,7 +59,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, backend: str = "auto", *, 
     return out.view(index.numel(), *x.shape[1:])
 
 
-def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
     """(num_rows, ...) tensor whose row ``index[k]`` is row k of ``src`` (m, ...), of any dtype; other rows are 0.
 
     Raises:
@@ -77,9 +78,7 @@ def scatter_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend:
     return gather_rows(src, source, backend, check=False)
 
 
-def cluster(
-    index: torch.Tensor, num_rows: int, backend: str = "auto", *, check: bool = True
-) -> tuple[torch.Tensor, torch.Tensor]:
+def cluster(index: Tensor, num_rows: int, backend: str = "auto", *, check: bool = True) -> tuple[Tensor, Tensor]:
     """The stable order that sorts ``index`` (m,), int32 or int64 numbers below ``num_rows``, in O(m + num_rows) time.
 
     ``check=False`` is for an index that is right by construction.
@@ -103,7 +102,7 @@ def cluster(
     return indptr, order
 
 
-def check_index(index: torch.Tensor, size: int) -> None:
+def check_index(index: Tensor, size: int) -> None:
     """Check ``index`` in one pass over it.
 
     Raises:
@@ -119,7 +118,7 @@ def check_index(index: torch.Tensor, size: int) -> None:
             raise WrongValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
 
 
-def _empty(rows: int, width: int, like: torch.Tensor) -> torch.Tensor:
+def _empty(rows: int, width: int, like: Tensor) -> Tensor:
     if like.dtype in (torch.float32, torch.float64):
         return buffers.empty(rows, width, like.dtype, like.device)
     return like.new_empty(rows, width)

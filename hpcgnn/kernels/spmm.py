@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
@@ -30,15 +31,15 @@ _VALUE_TYPE = {
 
 def spmm(
     csr: Csr,
-    x: torch.Tensor,
-    weight: torch.Tensor | None = None,
+    x: Tensor,
+    weight: Tensor | None = None,
     reduce: str = "sum",
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     backend: str = "auto",
     *,
-    scale: torch.Tensor | None = None,
+    scale: Tensor | None = None,
     accumulate: bool = True,
-) -> torch.Tensor:
+) -> Tensor:
     """``csr @ x``: row r is the sum of ``weight[e] * x[indices[e]]`` over its entries e.
 
     Args:
@@ -73,19 +74,19 @@ def spmm(
 
 def multiply(
     csr: Csr,
-    x: torch.Tensor,
-    out: torch.Tensor | None = None,
+    x: Tensor,
+    out: Tensor | None = None,
     backend: str = "auto",
     *,
-    scale: torch.Tensor | None = None,
+    scale: Tensor | None = None,
     accumulate: bool = True,
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`spmm` for callers of this package, in each epoch: the kernels are chosen once for each matrix, type and width.
 
     Only what protects memory is checked: shapes and types of ``x`` and ``out``, and that the host has ``x`` if it has ``csr``.
     ``out`` must be on the same device, and ``scale`` must be (C,) float32.
     """
-    wrong = x.dim() != 2 or x.shape[0] != csr.num_cols or type(x) is not torch.Tensor or x.is_neg()
+    wrong = x.dim() != 2 or x.shape[0] != csr.num_cols or type(x) is not Tensor or x.is_neg()
     wrong = wrong or (x.dtype is torch.int8) != (scale is not None) or x.is_cpu != csr.indices.is_cpu
     if out is not None:
         fits = out.shape == (csr.num_rows, x.shape[-1]) and out.dtype is _VALUE_TYPE.get(x.dtype)
@@ -99,7 +100,7 @@ def multiply(
     return out
 
 
-def _bind(csr: Csr, x: torch.Tensor, backend: str, scale: torch.Tensor | None) -> Callable[..., None]:
+def _bind(csr: Csr, x: Tensor, backend: str, scale: Tensor | None) -> Callable[..., None]:
     _check_spmm(csr, x, csr.weight, "sum", None, scale)
     kernels: Any = choose(SPMM, backend, x=x, weight=csr.weight, scale=scale, csr=csr.indices)
     run = kernels.bind(csr, x.dtype, x.shape[1]) if hasattr(kernels, "bind") else kernels.spmm
@@ -107,7 +108,7 @@ def _bind(csr: Csr, x: torch.Tensor, backend: str, scale: torch.Tensor | None) -
     return run
 
 
-def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bool) -> torch.Tensor:
+def _mean(csr: Csr, sums: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     """``sums``, which is overwritten, divided by the rows' numbers of entries. Training does not use this: it scales rows by a
     plan's diagonal."""
     sums /= csr.row_lengths().clamp(min=1).to(sums.dtype)[:, None]
@@ -116,7 +117,7 @@ def _mean(csr: Csr, sums: torch.Tensor, out: torch.Tensor | None, accumulate: bo
     return out.add_(sums) if accumulate else out.copy_(sums)
 
 
-def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> torch.Tensor:
+def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
     """(num_rows, F) tensor whose row r is the sum of the rows of ``src`` (E, F) with ``index`` (E,) equal to r.
 
     This is the gradient of :func:`hpcgnn.kernels.gather_rows`. The sources are clustered by destination first (SuperGCN §3.2.1),
@@ -128,7 +129,7 @@ def add_rows(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str
     return spmm(clustered(index, src, num_rows, backend), src, backend=backend)
 
 
-def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: str = "auto") -> Csr:
+def clustered(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Csr:
     """The (num_rows, E) matrix that adds row k of ``src`` (E, ...) to row ``index[k]``, for ``index`` (E,)."""
     if index.dim() != 1 or index.numel() != src.shape[0]:
         raise WrongValueError("index must hold one int32 or int64 integer per row of src")
@@ -141,12 +142,7 @@ def clustered(index: torch.Tensor, src: torch.Tensor, num_rows: int, backend: st
 
 
 def _check_spmm(
-    csr: Csr,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduce: str,
-    out: torch.Tensor | None,
-    scale: torch.Tensor | None,
+    csr: Csr, x: Tensor, weight: Tensor | None, reduce: str, out: Tensor | None, scale: Tensor | None
 ) -> None:
     check_choice("reduce", reduce, REDUCTIONS)
     if x.dim() != 2 or x.shape[0] != csr.num_cols:
@@ -168,7 +164,7 @@ def _check_spmm(
         raise WrongValueError("out must not share memory with x, whose rows are read after rows of out are written")
 
 
-def _check_weight(csr: Csr, weight: torch.Tensor, width: int, value_type: torch.dtype) -> None:
+def _check_weight(csr: Csr, weight: Tensor, width: int, value_type: torch.dtype) -> None:
     if weight.dim() not in (1, 2) or weight.shape[0] != csr.num_entries or weight.dtype != value_type:
         raise WrongValueError(
             f"weight must be {value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
+from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.jit.keyed import draw32, row_hash
@@ -12,7 +12,7 @@ from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
 @on_torch_threads
-def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
     """``out = x * scale`` where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.base.compiled import njit
@@ -20,13 +21,7 @@ _INFINITY = np.uint32(0x7F800000)
 
 @on_torch_threads
 def encode_rows(
-    x: torch.Tensor,
-    rows: torch.Tensor,
-    bits: int,
-    key: int | None,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
+    x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None
 ) -> int:
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows that are not finite."""
     places = (buffer.numpy(), payload_at.numpy())
@@ -70,13 +65,7 @@ def _encode_words(x, rows, is_bfloat16, buffer, payload_at):
 
 @on_torch_threads
 def decode_rows(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-    rows: torch.Tensor,
-    accumulate: bool,
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor, rows: Tensor, accumulate: bool
 ) -> int:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows that are not
     finite."""
@@ -113,14 +102,7 @@ def _decode_words(buffer, payload_at, is_bfloat16, out, rows, accumulate):
     return not_finite
 
 
-def spmm_rows(
-    csr: Csr,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-) -> None:
+def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor) -> None:
     """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
     decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
     decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)

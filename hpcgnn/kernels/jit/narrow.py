@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.jit.quantize import to_bfloat16
@@ -12,7 +13,7 @@ from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
 @on_torch_threads
-def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def pack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``, rounded to the nearest, ties to even."""
     _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
 
@@ -24,7 +25,7 @@ def _pack_bf16(patterns, out):
 
 
 @on_torch_threads
-def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def unpack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``."""
     _unpack_bf16(x.view(torch.uint16).numpy().reshape(-1), out.view(torch.uint32).numpy().reshape(-1))
 

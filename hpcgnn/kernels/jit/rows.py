@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
+from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.jit.threads import on_torch_threads
 
 
 @on_torch_threads
-def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
     """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
     _gather_rows(x.numpy(), index.numpy(), out.numpy())
 
 
-def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+def cluster(index: Tensor, indptr: Tensor, order: Tensor) -> None:
     """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     _cluster(index.numpy(), indptr.numpy(), order.numpy())
 

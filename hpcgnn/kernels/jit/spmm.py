@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.csr import Csr
@@ -18,14 +19,7 @@ _NO_SCALE = np.zeros(0, np.float32)
 
 
 @on_torch_threads
-def spmm(
-    csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    scale: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-) -> None:
+def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
     """Write ``csr @ x`` to ``out``, or add it."""
     _spmm(
         row_tasks(csr),

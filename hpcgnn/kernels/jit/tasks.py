@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr, as_columns
 
@@ -16,6 +16,6 @@ def row_tasks(csr: Csr) -> np.ndarray:
     return np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
 
 
-def weights_or_none(weight: torch.Tensor | None, dtype: np.dtype) -> np.ndarray:
+def weights_or_none(weight: Tensor | None, dtype: np.dtype) -> np.ndarray:
     """(entries, heads) weights; an array of shape (0, 1) stands for ones."""
     return np.zeros((0, 1), dtype) if weight is None else as_columns(weight).numpy()

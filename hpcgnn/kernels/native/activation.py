@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.native.dropout import dropout
 from hpcgnn.kernels.native.library import function, struct, threads
@@ -12,7 +13,7 @@ from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.activation import activate_backward_with, activate_with
 
 
-def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
+def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
     """Write ``dropout(relu(norm(x)))`` to ``out``; with a norm and float32, return each row's mean and 1/std, (n, 2)."""
     if x.dtype != torch.float32:
         activate_with(dropout, x, norm, mask, out)
@@ -24,14 +25,14 @@ def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: 
 
 
 def activate_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    kept: torch.Tensor | None,
+    dy: Tensor,
+    x: Tensor,
+    kept: Tensor | None,
     norm: Norm | None,
     mask: DropoutMask | None,
-    dx: torch.Tensor,
-    dweight: torch.Tensor | None,
-    dbias: torch.Tensor | None,
+    dx: Tensor,
+    dweight: Tensor | None,
+    dbias: Tensor | None,
 ) -> None:
     """Write the gradients of ``x``, weight and bias; ``kept`` is what :func:`activate` returned."""
     if x.dtype != torch.float32:
@@ -42,8 +43,8 @@ def activate_backward(
 
 
 def _job(
-    x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: torch.Tensor | None
-) -> tuple[ctypes.Structure, list[torch.Tensor | None]]:
+    x: Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: Tensor | None
+) -> tuple[ctypes.Structure, list[Tensor | None]]:
     """The kernel's argument, and the tensors that must live while it is used."""
     x = x.contiguous()
     gamma, beta = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.native.library import function, isa, multiplies_bf16, threads
 from hpcgnn.kernels.reference import dense as by_torch
@@ -25,14 +26,7 @@ def pays(rows: int, in_width: int, out_width: int) -> bool:
     return is_large and isa() != "scalar"
 
 
-def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-    compute: str,
-) -> None:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str) -> None:
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *weight.shape)):
         multiply(x, weight, bias, accumulate, out, compute)
@@ -40,9 +34,7 @@ def product(
         by_torch.product(x, weight, bias, accumulate, out, compute)
 
 
-def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
-) -> None:
+def weight_gradient(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
     """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
     ``sums`` (H,)."""
     if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape)):
@@ -52,12 +44,7 @@ def weight_gradient(
 
 
 def multiply(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-    compute: str = "float32",
+    x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str = "float32"
 ) -> None:
     """:func:`product` by the native kernel of ``compute``, at any size; float32 tensors."""
     function(f"dense_{_SUFFIX[compute]}")(
@@ -75,17 +62,8 @@ def multiply(
     )
 
 
-def contract(
-    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str = "float32"
-) -> None:
+def contract(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str = "float32") -> None:
     """:func:`weight_gradient` by the native kernel of ``compute``, at any size; float32 tensors."""
     function(f"dense_gradient_{_SUFFIX[compute]}")(
-        rows=x.shape[0],
-        depth=x.shape[1],
-        width=dy.shape[1],
-        x=x,
-        dy=dy,
-        dweight=dweight,
-        sums=sums,
-        threads=threads(),
+        rows=x.shape[0], depth=x.shape[1], width=dy.shape[1], x=x, dy=dy, dweight=dweight, sums=sums, threads=threads()
     )

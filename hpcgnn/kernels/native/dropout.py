@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.native.library import function, threads
 
 
-def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
     """``out = x * scale`` where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     function("dropout", x.dtype)(
         rows=x.shape[0],

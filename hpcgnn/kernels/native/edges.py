@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.native.library import constant, function, threads
@@ -11,7 +11,7 @@ from hpcgnn.kernels.native.spmm import csr_argument
 OPERATIONS = {"dot": "HPCGNN_DOT", "add": "HPCGNN_ADD", "left": "HPCGNN_LEFT"}
 
 
-def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
+def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
     """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
     function("sddmm", a.dtype)(
         csr=csr_argument(csr),
@@ -25,21 +25,21 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
     )
 
 
-def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
     """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     function("edge_softmax", scores.dtype)(
         csr=csr_argument(csr), scores=scores, width=scores.shape[1], out=out, threads=threads()
     )
 
 
-def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
     """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     function("edge_softmax_backward", alpha.dtype)(
         csr=csr_argument(csr), alpha=alpha, gradient=gradient, width=alpha.shape[1], out=out, threads=threads()
     )
 
 
-def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     function("edge_sum", values.dtype)(
         csr=csr_argument(csr), values=values, width=values.shape[1], out=out, threads=threads()

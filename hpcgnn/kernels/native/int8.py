@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.native.library import function, has_dot_products, isa, threads
@@ -23,9 +23,7 @@ def gathers_bytes() -> bool:
     return isa() == "avx512"
 
 
-def quantize_rows(
-    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
-) -> None:
+def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
     """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     function("quantize_int8")(
         rows=x.shape[0],
@@ -41,15 +39,15 @@ def quantize_rows(
 
 
 def product(
-    x: torch.Tensor | None,
+    x: Tensor | None,
     key: int | None,
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    weight: Tensor,
     weight_key: int | None,
-    bias: torch.Tensor | None,
+    bias: Tensor | None,
     accumulate: bool,
-    out: torch.Tensor,
+    out: Tensor,
 ) -> None:
     """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     if codes.shape[1] == 0:
@@ -76,12 +74,7 @@ def product(
 
 
 def weight_gradient(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    dy: torch.Tensor,
-    key: int | None,
-    dweight: torch.Tensor,
-    sums: torch.Tensor | None,
+    codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
 ) -> None:
     """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,)."""
     _kernel("dense_gradient_int8")(
@@ -99,15 +92,7 @@ def weight_gradient(
     )
 
 
-def sddmm(
-    csr: Csr,
-    a: torch.Tensor,
-    a_scale: torch.Tensor,
-    b: torch.Tensor,
-    b_scale: torch.Tensor,
-    heads: int,
-    out: torch.Tensor,
-) -> None:
+def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
     """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     _kernel("sddmm_int8")(
         csr=csr_argument(csr),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.native.library import function, threads
 
 
 def encode_codes(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    rows: torch.Tensor,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
+    codes: Tensor, scale: Tensor, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor
 ) -> DeviceCount:
     """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
     scales."""
@@ -32,12 +27,7 @@ def encode_codes(
 
 
 def decode_codes(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    rows: torch.Tensor,
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor, codes: Tensor, scale: Tensor, rows: Tensor
 ) -> DeviceCount:
     """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     return function("decode_int8")(

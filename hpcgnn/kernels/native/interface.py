@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import is_plain
 from hpcgnn.base.errors import WrongTypeError
@@ -61,7 +62,7 @@ class Values:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
-    def address(self, tensor: torch.Tensor | None) -> int | None:
+    def address(self, tensor: Tensor | None) -> int | None:
         """The address of the tensor's first value; None for null. Raises TypeError for another type or device."""
         if tensor is None:
             return None
@@ -71,11 +72,11 @@ class Values:
             raise TypeError(f"native kernels take {self.dtype} on the CPU here, not {tensor.dtype} on {tensor.device}")
         return tensor.data_ptr()
 
-    def from_param(self, tensor: torch.Tensor | None) -> ctypes.c_void_p | None:
+    def from_param(self, tensor: Tensor | None) -> ctypes.c_void_p | None:
         """The argument that ctypes passes."""
         if tensor is None:
             return None
-        if type(tensor) is torch.Tensor and tensor.dtype is self.dtype and tensor.is_cpu:
+        if type(tensor) is Tensor and tensor.dtype is self.dtype and tensor.is_cpu:
             return ctypes.c_void_p(tensor.data_ptr())
         return ctypes.c_void_p(self.address(tensor))  # raises, unless it is a parameter
 

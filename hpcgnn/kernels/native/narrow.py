@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from hpcgnn.kernels.native.library import function, threads
 
 
-def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def pack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``, rounded to the nearest, ties to even."""
     function("pack_bf16")(count=x.numel(), x=x, out=out, threads=threads())
 
 
-def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def unpack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``."""
     function("unpack_bf16")(count=x.numel(), x=x, out=out, threads=threads())

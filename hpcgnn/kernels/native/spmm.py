@@ -9,6 +9,7 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr, HotColumns
@@ -66,16 +67,16 @@ class Packed:
     """Copies of the rows of ``x`` that many entries of a matrix name. hot: their numbers."""
 
     hot: HotColumns
-    rows: torch.Tensor
+    rows: Tensor
 
 
 def spmm(
     csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    scale: torch.Tensor | None,
+    weight: Tensor | None,
+    x: Tensor,
+    scale: Tensor | None,
     accumulate: bool,
-    out: torch.Tensor,
+    out: Tensor,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> None:
     """Write ``csr @ x`` to ``out``, or add it."""
@@ -111,12 +112,7 @@ def bind(csr: Csr, dtype: torch.dtype, width: int) -> Callable[..., None]:
     writing = streaming if out_bytes >= DEFAULT_TUNING.streaming_bytes else plain
 
     def multiply(
-        _csr: Csr,
-        _weight: torch.Tensor | None,
-        x: torch.Tensor,
-        scale: torch.Tensor | None,
-        accumulate: bool,
-        out: torch.Tensor,
+        _csr: Csr, _weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor
     ) -> None:
         kernel(
             x=x.data_ptr(),
@@ -130,11 +126,11 @@ def bind(csr: Csr, dtype: torch.dtype, width: int) -> Callable[..., None]:
     return multiply
 
 
-def _may_pack(weight: torch.Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
+def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
     return bool(tuning.hot_bytes) and _heads(weight) == 1 and num_bytes >= _LEAST_BYTES_TO_PACK
 
 
-def pack(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
+def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
     """The rows of ``x`` that are worth copying before the product, if there are any."""
     if not _may_pack(weight, x.numel() * x.element_size(), tuning):
         return None
@@ -152,7 +148,7 @@ def pack(csr: Csr, weight: torch.Tensor | None, x: torch.Tensor, tuning: Tuning 
     return Packed(hot, rows)
 
 
-def _heads(weight: torch.Tensor | None) -> int:
+def _heads(weight: Tensor | None) -> int:
     return 1 if weight is None or weight.dim() == 1 else weight.shape[1]
 
 

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.reference.dropout import dropout
 
-Drop = Callable[[torch.Tensor, torch.Tensor, int, int, float, torch.Tensor], None]
+Drop = Callable[[Tensor, Tensor, int, int, float, Tensor], None]
 
 
-def activate_with(drop: Drop, x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> None:
+def activate_with(drop: Drop, x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> None:
     """Write ``drop(relu(norm(x)))`` to ``out``."""
     y = _normalised(x, norm).relu()
     if mask is None:
@@ -24,13 +25,13 @@ def activate_with(drop: Drop, x: torch.Tensor, norm: Norm | None, mask: DropoutM
 
 def activate_backward_with(
     drop: Drop,
-    dy: torch.Tensor,
-    x: torch.Tensor,
+    dy: Tensor,
+    x: Tensor,
     norm: Norm | None,
     mask: DropoutMask | None,
-    dx: torch.Tensor,
-    dweight: torch.Tensor | None,
-    dbias: torch.Tensor | None,
+    dx: Tensor,
+    dweight: Tensor | None,
+    dbias: Tensor | None,
 ) -> None:
     """Write the gradients of ``x``, weight and bias. Norm and ReLU are computed again."""
     given = dy
@@ -48,24 +49,24 @@ def activate_backward_with(
         result.copy_(gradient)
 
 
-def _normalised(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+def _normalised(x: Tensor, norm: Norm | None) -> Tensor:
     return x if norm is None else F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
 
 
-def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> None:
+def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> None:
     """Write ``dropout(relu(norm(x)))`` to ``out``."""
     activate_with(dropout, x, norm, mask, out)
 
 
 def activate_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    kept: torch.Tensor | None,
+    dy: Tensor,
+    x: Tensor,
+    kept: Tensor | None,
     norm: Norm | None,
     mask: DropoutMask | None,
-    dx: torch.Tensor,
-    dweight: torch.Tensor | None,
-    dbias: torch.Tensor | None,
+    dx: Tensor,
+    dweight: Tensor | None,
+    dbias: Tensor | None,
 ) -> None:
     """Write the gradients of ``x``, weight and bias; ``kept`` is None."""
     activate_backward_with(dropout, dy, x, norm, mask, dx, dweight, dbias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 
 def arithmetics() -> tuple[str, ...]:
@@ -10,14 +11,7 @@ def arithmetics() -> tuple[str, ...]:
     return ("float32",)
 
 
-def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-    compute: str,
-) -> None:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str) -> None:
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if accumulate:
         if bias is not None:
@@ -29,9 +23,7 @@ def product(
         torch.mm(x, weight, out=out)
 
 
-def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
-) -> None:
+def weight_gradient(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
     """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
     ``sums`` (H,)."""
     torch.mm(x.T, dy, out=dweight)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 
 
-def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
+def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
     """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
     left = a[csr.entry_rows()]
     if b is None:
@@ -19,7 +20,7 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
         out.copy_(products.view(csr.num_entries, heads, a.shape[1] // heads).sum(2))
 
 
-def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
     """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     rows = csr.entry_rows()
     top = scores.new_full((csr.num_rows, scores.shape[1]), -torch.inf)
@@ -31,13 +32,13 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
     torch.div(values, total[rows], out=out)
 
 
-def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
     """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     rows = csr.entry_rows()
     total = alpha.new_zeros(csr.num_rows, alpha.shape[1]).index_add_(0, rows, alpha * gradient)
     torch.mul(alpha, gradient - total[rows], out=out)
 
 
-def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     out.zero_().index_add_(0, csr.entry_rows(), values)

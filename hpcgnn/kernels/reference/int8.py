@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.csr import Csr
@@ -23,9 +24,7 @@ def gathers_bytes() -> bool:
     return False
 
 
-def quantize_rows(
-    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
-) -> None:
+def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
     """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     values = (x if factor is None else x * factor[:, None]).numpy()
     found = scales(np.abs(values).max(axis=1, initial=0))
@@ -34,15 +33,15 @@ def quantize_rows(
 
 
 def product(
-    x: torch.Tensor | None,
+    x: Tensor | None,
     key: int | None,
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    weight: Tensor,
     weight_key: int | None,
-    bias: torch.Tensor | None,
+    bias: Tensor | None,
     accumulate: bool,
-    out: torch.Tensor,
+    out: Tensor,
 ) -> None:
     """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     if x is not None:
@@ -58,12 +57,7 @@ def product(
 
 
 def weight_gradient(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    dy: torch.Tensor,
-    key: int | None,
-    dweight: torch.Tensor,
-    sums: torch.Tensor | None,
+    codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
 ) -> None:
     """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,)."""
     dweight.zero_()
@@ -82,15 +76,7 @@ def weight_gradient(
         torch.sum(dy, 0, out=sums)
 
 
-def sddmm(
-    csr: Csr,
-    a: torch.Tensor,
-    a_scale: torch.Tensor,
-    b: torch.Tensor,
-    b_scale: torch.Tensor,
-    heads: int,
-    out: torch.Tensor,
-) -> None:
+def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
     """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     rows, columns = csr.entry_rows(), csr.indices.long()
     products = (a[rows].double() * b[columns].double()).view(rows.numel(), heads, a.shape[1] // heads).sum(2).float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.contract import DeviceCount
 from hpcgnn.kernels.packing import PARAMS_BYTES
@@ -12,12 +13,7 @@ _ROWS_AT_ONCE = 1 << 14  # limits memory: an index takes 8 bytes for each byte t
 
 
 def encode_codes(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    rows: torch.Tensor,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
+    codes: Tensor, scale: Tensor, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor
 ) -> DeviceCount:
     """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
     scales."""
@@ -32,12 +28,7 @@ def encode_codes(
 
 
 def decode_codes(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor,
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    rows: torch.Tensor,
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor, codes: Tensor, scale: Tensor, rows: Tensor
 ) -> DeviceCount:
     """Reverse :func:`encode_codes`; return the number of rows of ``buffer`` that have another form."""
     params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
@@ -49,6 +40,6 @@ def decode_codes(
     return int(others) if others.is_cpu else others
 
 
-def _bytes(at: torch.Tensor, count: int) -> torch.Tensor:
+def _bytes(at: Tensor, count: int) -> Tensor:
     """(n, count) positions of the ``count`` bytes that begin at each of ``at`` (n,)."""
     return at[:, None] + torch.arange(count, device=at.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels import buffers
@@ -14,13 +15,7 @@ from hpcgnn.kernels.reference.spmm import spmm
 
 
 def encode_rows(
-    x: torch.Tensor,
-    rows: torch.Tensor,
-    bits: int,
-    key: int | None,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
+    x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None
 ) -> int:
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows that are not finite."""
     values = x[rows]
@@ -41,13 +36,7 @@ def encode_rows(
 
 
 def decode_rows(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-    rows: torch.Tensor,
-    accumulate: bool,
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor, rows: Tensor, accumulate: bool
 ) -> int:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows that are not
     finite."""
@@ -66,25 +55,18 @@ def decode_rows(
     return not_finite
 
 
-def spmm_rows(
-    csr: Csr,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-) -> None:
+def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor) -> None:
     """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
     decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
     decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
     spmm(csr, csr.weight, decoded, None, True, out)
 
 
-def _bytes(offsets: torch.Tensor, count: int) -> torch.Tensor:
+def _bytes(offsets: Tensor, count: int) -> Tensor:
     """(n, count) positions of the ``count`` bytes that begin at each offset."""
     return offsets[:, None] + torch.arange(count)
 
 
-def _not_finite(values: torch.Tensor) -> int:
+def _not_finite(values: Tensor) -> int:
     """The number of rows of ``values`` with a NaN or an infinity."""
     return int((~values.isfinite()).any(1).sum())

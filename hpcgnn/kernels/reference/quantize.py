@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.packing import LARGEST, NAN, SMALLEST_SCALE
 
 
-def quantize(
-    x: torch.Tensor, numbers: np.ndarray, bits: int, key: int | None, payload: torch.Tensor, params: torch.Tensor
-) -> None:
+def quantize(x: Tensor, numbers: np.ndarray, bits: int, key: int | None, payload: Tensor, params: Tensor) -> None:
     """Write the codes of ``x`` (n, F) to ``payload`` and their zero-points and scales to ``params``.
 
     The noise of a row depends on its number in ``numbers`` (n,) int64. Without a key, values are rounded to the centres of cells.
@@ -66,7 +65,7 @@ def _upper_half(pattern: np.ndarray) -> np.ndarray:
     return (pattern & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def dequantize(payload: torch.Tensor, params: torch.Tensor, bits: int, out: torch.Tensor) -> None:
+def dequantize(payload: Tensor, params: Tensor, bits: int, out: Tensor) -> None:
     """``out`` (n, F) = zero-point + code * scale."""
     byte, shift = packing.places(out.shape[1], bits)
     codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)

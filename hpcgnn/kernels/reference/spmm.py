@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr, as_columns
 
 
-def spmm(
-    csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    scale: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-) -> None:
+def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
     """Write ``csr @ x`` to ``out``, or add it."""
     source = csr.indices.long()
     values = x[source].to(out.dtype)

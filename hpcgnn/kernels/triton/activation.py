@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.operands import DropoutMask, Norm
 from hpcgnn.kernels.triton.dropout import kept as stays
@@ -24,7 +24,7 @@ _MOST_SEGMENTS = 4096
 _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel that adds segments
 
 
-def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: torch.Tensor) -> torch.Tensor | None:
+def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
     """Write ``dropout(relu(norm(x)))`` to ``out``; with a norm, return each row's mean and 1/std, (n, 2)."""
     rows, width = x.shape
     statistics = None if norm is None else x.new_empty(rows, 2)
@@ -38,14 +38,14 @@ def activate(x: torch.Tensor, norm: Norm | None, mask: DropoutMask | None, out: 
 
 
 def activate_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    kept: torch.Tensor | None,
+    dy: Tensor,
+    x: Tensor,
+    kept: Tensor | None,
     norm: Norm | None,
     mask: DropoutMask | None,
-    dx: torch.Tensor,
-    dweight: torch.Tensor | None,
-    dbias: torch.Tensor | None,
+    dx: Tensor,
+    dweight: Tensor | None,
+    dbias: Tensor | None,
 ) -> None:
     """Write the gradients of ``x``, weight and bias; ``kept`` is what :func:`activate` returned."""
     rows, width = x.shape
@@ -66,7 +66,7 @@ def activate_backward(
         )  # fmt: skip
 
 
-def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[torch.Tensor | int | None, ...]:
+def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[Tensor | int | None, ...]:
     """Arguments of both kernels: weight, bias, ids and key."""
     weight, bias = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())
     return weight, bias, None if mask is None else mask.ids.contiguous(), 0 if mask is None else mask.key

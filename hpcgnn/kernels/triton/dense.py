@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels.reference import dense as by_torch
 
@@ -21,14 +22,7 @@ def arithmetics() -> tuple[str, ...]:
     return ("float32", "bf16", "tf32") if has_tf32 else ("float32", "bf16")
 
 
-def product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-    compute: str,
-) -> None:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str) -> None:
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if compute == "tf32":
         with _tf32():
@@ -46,9 +40,7 @@ def product(
         out += bias  # not by addmm: only newer versions of torch take a float32 summand with bfloat16 factors there
 
 
-def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, dweight: torch.Tensor, sums: torch.Tensor | None, compute: str
-) -> None:
+def weight_gradient(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
     """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
     ``sums`` (H,)."""
     if compute == "tf32":
@@ -73,13 +65,13 @@ def _tf32() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _adds_in_float32(x: torch.Tensor) -> bool:
+def _adds_in_float32(x: Tensor) -> bool:
     """Return whether torch returns products of bfloat16 as float32 sums on the device of ``x``: on CUDA it does from torch 2.8
     on.
     """
     return x.is_cuda and torch.version.hip is None and "dtype" in torch.ops.aten.mm.overloads()
 
 
-def _rounded(x: torch.Tensor, compute: str) -> torch.Tensor:
+def _rounded(x: Tensor, compute: str) -> Tensor:
     """``x`` with the rounding of ``compute``, in its own type."""
     return x.bfloat16().float() if compute == "bf16" else x

@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import launch
 from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
 
 
-def dropout(x: torch.Tensor, ids: torch.Tensor, key: int, threshold: int, scale: float, out: torch.Tensor) -> None:
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
     """``out = x * scale`` (n, F) where the mask keeps an element, else 0; the mask is a function of (key, id, column)."""
     rows, width = x.shape
     wide = padded(width)

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
@@ -18,7 +18,7 @@ _MOST_HEADS = 32  # heads of a tile
 __all__ = ["edge_softmax", "edge_softmax_backward", "edge_sum", "sddmm"]
 
 
-def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
     """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     if out.numel() == 0:
         return
@@ -46,7 +46,7 @@ def edge_softmax(csr: Csr, scores: torch.Tensor, out: torch.Tensor) -> None:
         _launch_on_tasks(_softmax, tasks.parts, of_hubs, tasks.parts, scores, shape, JOINED=True)
 
 
-def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor, out: torch.Tensor) -> None:
+def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
     """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     if out.numel() == 0:
         return
@@ -60,7 +60,7 @@ def edge_softmax_backward(csr: Csr, alpha: torch.Tensor, gradient: torch.Tensor,
         _launch_on_tasks(_softmax_backward, tasks.parts, (*at, totals, out), tasks.parts, alpha, shape, JOINED=True)
 
 
-def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
+def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
     """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     if out.numel() == 0:
         return
@@ -71,7 +71,7 @@ def edge_sum(csr: Csr, values: torch.Tensor, out: torch.Tensor) -> None:
     join(tasks, partial, False, out)
 
 
-def _shape_of_a_program(csr: Csr, values: torch.Tensor) -> dict[str, int]:
+def _shape_of_a_program(csr: Csr, values: Tensor) -> dict[str, int]:
     """The sizes (TASKS, ENTRIES, HEADS), powers of two, of a warp's tile for rows of average length of ``values`` (entries, H).
 
     With these, a lane has two reads of 16 bytes under way, or four shorter ones; more would take registers from other warps.
@@ -89,9 +89,9 @@ def _shape_of_a_program(csr: Csr, values: torch.Tensor) -> dict[str, int]:
 def _launch_on_tasks(
     kernel: triton.JITFunction,
     count: int,
-    arguments: tuple[torch.Tensor, ...],
+    arguments: tuple[Tensor, ...],
     parts: int,
-    values: torch.Tensor,
+    values: Tensor,
     shape: dict[str, int],
     **constants: bool,
 ) -> None:

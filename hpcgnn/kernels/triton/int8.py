@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels import packing
 from hpcgnn.kernels.reference.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
@@ -70,7 +71,7 @@ def _has_matrix_cores(name: str) -> bool:
     return family > 10 or (family == 9 and chip >= 0x08)
 
 
-def _check_instructions(x: torch.Tensor) -> None:
+def _check_instructions(x: Tensor) -> None:
     """Raise ValueError where ``x`` lies on a GPU for which there is no ``tl.dot`` of 8-bit integers."""
     if x.is_cuda and not dot_products():
         raise ValueError(
@@ -79,9 +80,7 @@ def _check_instructions(x: torch.Tensor) -> None:
         )
 
 
-def quantize_rows(
-    x: torch.Tensor, factor: torch.Tensor | None, key: int | None, codes: torch.Tensor, scale: torch.Tensor
-) -> None:
+def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
     """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     rows, width = x.shape
     wide = padded(lanes(width, 8, 2))
@@ -94,15 +93,15 @@ def quantize_rows(
 
 
 def product(
-    x: torch.Tensor | None,
+    x: Tensor | None,
     key: int | None,
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    weight: Tensor,
     weight_key: int | None,
-    bias: torch.Tensor | None,
+    bias: Tensor | None,
     accumulate: bool,
-    out: torch.Tensor,
+    out: Tensor,
 ) -> None:
     """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
     _check_instructions(codes)
@@ -121,12 +120,7 @@ def product(
 
 
 def weight_gradient(
-    codes: torch.Tensor,
-    scale: torch.Tensor,
-    dy: torch.Tensor,
-    key: int | None,
-    dweight: torch.Tensor,
-    sums: torch.Tensor | None,
+    codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
 ) -> None:
     """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,).
 

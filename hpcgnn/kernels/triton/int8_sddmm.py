@@ -8,9 +8,9 @@ does not matter, and a lane takes 16 consecutive columns of a row, which are one
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
@@ -22,15 +22,7 @@ _MOST_HEADS = 32  # heads of a tile
 _MOST_OF_A_HEAD = 256  # columns of a tile of products
 
 
-def sddmm(
-    csr: Csr,
-    a: torch.Tensor,
-    a_scale: torch.Tensor,
-    b: torch.Tensor,
-    b_scale: torch.Tensor,
-    heads: int,
-    out: torch.Tensor,
-) -> None:
+def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
     """Write the products of row r of ``a`` and row c of ``b``, codes with scales, to ``out`` for each entry (r, c)."""
     if out.numel() == 0:
         return

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _LEAST_VERSION = (3, 3)
 _RANK = 3  # above all backends for CPUs, whose tensors it does not take
@@ -60,7 +61,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, num_warps: int = 4, **co
     """
     if programs == 0:
         return
-    device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+    device = next(each.device for each in arguments if isinstance(each, Tensor))
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel[(programs,)](*arguments, **constants, num_warps=num_warps, enable_fp_fusion=False)

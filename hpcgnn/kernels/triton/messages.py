@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import triton
+from torch import Tensor
 
 from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.kernels.csr import Csr
@@ -22,14 +23,8 @@ _ENTRIES_AT_ONCE = 8  # entries whose bytes each thread of spmm_rows reads at on
 
 
 def encode_rows(
-    x: torch.Tensor,
-    rows: torch.Tensor,
-    bits: int,
-    key: int | None,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-) -> torch.Tensor:
+    x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None
+) -> Tensor:
     """Write row ``rows[i]`` of ``x`` (m, F) to its place in ``buffer``; return the number of rows not finite, () int64."""
     tile, num_warps = _tile(rows.numel(), x.shape[1], bits, max(8 // bits, 2) if bits in QUANTIZED_BITS else 1)
     nonfinite = _new_counts(rows, tile["ROWS"])
@@ -46,14 +41,8 @@ def encode_rows(
 
 
 def decode_rows(
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-    rows: torch.Tensor,
-    accumulate: bool,
-) -> torch.Tensor:
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor, rows: Tensor, accumulate: bool
+) -> Tensor:
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), or add it; return the number of rows not finite, ()
     int64."""
     tile, num_warps = _tile(rows.numel(), out.shape[1], bits, max(8 // bits, 1))
@@ -74,14 +63,7 @@ def decode_rows(
     return nonfinite.sum()
 
 
-def spmm_rows(
-    csr: Csr,
-    buffer: torch.Tensor,
-    payload_at: torch.Tensor,
-    params_at: torch.Tensor | None,
-    bits: int,
-    out: torch.Tensor,
-) -> None:
+def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor) -> None:
     """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F); the bits are those of :func:`decode_rows` and spmm."""
     if out.numel() == 0 or csr.num_entries == 0:
         return
@@ -116,6 +98,6 @@ def _tile(rows: int, width: int, bits: int, slots: int) -> tuple[dict[str, int],
     return tile, warps(together * wide * slots)
 
 
-def _new_counts(rows: torch.Tensor, rows_of_a_program: int) -> torch.Tensor:
+def _new_counts(rows: Tensor, rows_of_a_program: int) -> Tensor:
     """(programs,) int32 memory for the number of rows of each program that are not finite."""
     return torch.empty(triton.cdiv(rows.numel(), rows_of_a_program), dtype=torch.int32, device=rows.device)

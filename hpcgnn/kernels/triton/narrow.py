@@ -9,23 +9,24 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.triton.launch import launch
 from hpcgnn.kernels.triton.plain import to_bfloat16
 from hpcgnn.kernels.triton.tiles import WARP, rows_of_tile
 
 
-def pack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def pack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``, rounded to the nearest, ties to even; every NaN becomes 0x7FC0."""
     _launch(_pack, x.view(torch.int32), out.view(torch.int16))
 
 
-def unpack_bf16(x: torch.Tensor, out: torch.Tensor) -> None:
+def unpack_bf16(x: Tensor, out: Tensor) -> None:
     """``out`` = ``x``."""
     _launch(_unpack, x.view(torch.int16), out.view(torch.int32))
 
 
-def _launch(kernel: Any, x: torch.Tensor, out: torch.Tensor) -> None:
+def _launch(kernel: Any, x: Tensor, out: Tensor) -> None:
     values = rows_of_tile(x.numel(), 1, 4 * WARP)
     launch(kernel, triton.cdiv(x.numel(), values), x, out, x.numel(), VALUES=values)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.tasks import vector
@@ -16,7 +17,7 @@ _MOST_COLUMNS = 512  # words of a tile's row, 2 KiB
 _WORDS_OF_A_PROGRAM = 2048  # each of 128 lanes makes 4 reads of 16 bytes
 
 
-def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
+def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
     """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
     if out.numel() == 0:
         return
@@ -42,7 +43,7 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None
     )
 
 
-def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> None:
+def cluster(index: Tensor, indptr: Tensor, order: Tensor) -> None:
     """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     ordered, positions = torch.sort(index.int(), stable=True)  # row numbers fit in int32, and sort faster
     rows = torch.arange(indptr.numel(), dtype=torch.int32, device=index.device)
@@ -50,7 +51,7 @@ def cluster(index: torch.Tensor, indptr: torch.Tensor, order: torch.Tensor) -> N
     order.copy_(positions)
 
 
-def _word_bytes(x: torch.Tensor, out: torch.Tensor) -> int:
+def _word_bytes(x: Tensor, out: Tensor) -> int:
     """The bytes, at most 4, of the largest word that divides the rows and to which both tensors are aligned."""
     common = x.shape[1] | x.data_ptr() | out.data_ptr() | 4
     return common & -common

@@ -7,9 +7,9 @@ Programs take equal numbers of entries, independent of rows. Dot products have t
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
@@ -23,7 +23,7 @@ _MOST_HEADS = 32  # heads of a tile
 _MOST_COLUMNS = 128  # columns of a tile of sums
 
 
-def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int, out: torch.Tensor) -> None:
+def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
     """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
     if out.numel() == 0:
         return
@@ -49,7 +49,7 @@ def sddmm(csr: Csr, a: torch.Tensor, b: torch.Tensor | None, op: str, heads: int
     )
 
 
-def _dots(csr: Csr, a: torch.Tensor, b: torch.Tensor, heads: int, out: torch.Tensor) -> None:
+def _dots(csr: Csr, a: Tensor, b: Tensor, heads: int, out: Tensor) -> None:
     columns = a.shape[1] // heads
     units = vector(columns, a.element_size())
     chunks = min(_MOST_CHUNKS, triton.next_power_of_2(max(1, triton.cdiv(columns, _LANES))))
@@ -80,16 +80,7 @@ def _values() -> int:
 
 @triton.jit(do_not_specialize=["entries"])
 def _add(
-    entry_rows,
-    indices,
-    a,
-    b,
-    out,
-    entries,
-    vectors,
-    VECTOR: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    entry_rows, indices, a, b, out, entries, vectors, VECTOR: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr
 ):
     width = vectors * VECTOR
     tiles = tl.cdiv(width, COLUMNS)

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.triton.launch import interprets, launch
@@ -15,14 +15,7 @@ from hpcgnn.kernels.triton.tasks import columns_of_a_program, join, plan_of, tas
 _ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane starts at once
 
 
-def spmm(
-    csr: Csr,
-    weight: torch.Tensor | None,
-    x: torch.Tensor,
-    scale: torch.Tensor | None,
-    accumulate: bool,
-    out: torch.Tensor,
-) -> None:
+def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
     """Write ``csr @ x`` to ``out``, or add it."""
     if out.numel() == 0:
         return

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
@@ -44,20 +45,20 @@ class Tasks:
     hub_parts: (hubs + 1,) int32 first part of each hub, and one more at the end.
     """
 
-    begin: torch.Tensor
-    length: torch.Tensor
-    row: torch.Tensor
+    begin: Tensor
+    length: Tensor
+    row: Tensor
     parts: int
-    hub_of: torch.Tensor
-    hubs: torch.Tensor
-    hub_parts: torch.Tensor
+    hub_of: Tensor
+    hubs: Tensor
+    hub_parts: Tensor
 
     @property
     def count(self) -> int:
         """Number of tasks."""
         return self.row.numel()
 
-    def scratch(self, width: int, like: torch.Tensor) -> torch.Tensor:
+    def scratch(self, width: int, like: Tensor) -> Tensor:
         """(parts, width) memory for the sums of parts, of the type and on the device of ``like``; its values are arbitrary."""
         return like.new_empty(self.parts, width)
 
@@ -95,7 +96,7 @@ class Plan:
         )
 
     @cached_property
-    def entry_rows(self) -> torch.Tensor:
+    def entry_rows(self) -> Tensor:
         """(entries,) int32 row of each entry."""
         lengths = self._indptr[1:] - self._indptr[:-1]
         rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
@@ -134,7 +135,7 @@ def tasks_of_a_program(columns: int, value_bytes: int) -> int:
     return 64 if interprets() else max(1, LANES * _VECTOR_BYTES // (columns * value_bytes))
 
 
-def join(tasks: Tasks, partial: torch.Tensor, accumulate: bool, out: torch.Tensor, *, by_hub: bool = False) -> None:
+def join(tasks: Tasks, partial: Tensor, accumulate: bool, out: Tensor, *, by_hub: bool = False) -> None:
     """Write each hub's rows of ``partial`` (parts, width), added in order, to its row of ``out`` (rows, width), or add them.
 
     The other rows of ``out`` stay as they are. by_hub: ``out`` is (hubs, width), with a row for each hub.

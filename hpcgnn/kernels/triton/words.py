@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 MOST = 16  # bytes: the widest access of one thread
@@ -21,7 +21,7 @@ class Alignments:
     def __init__(self) -> None:
         self._found: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
-    def of(self, offsets: torch.Tensor, buffer: torch.Tensor) -> int:
+    def of(self, offsets: Tensor, buffer: Tensor) -> int:
         """The largest power of two, at most :data:`MOST`, that divides the addresses of ``offsets`` (n,) int64 in ``buffer``."""
         known = self._found.get(offsets)
         if known is None or known[0] != offsets._version:
@@ -31,7 +31,7 @@ class Alignments:
         return min(known[1], begin & -begin)
 
 
-def _alignment(offsets: torch.Tensor) -> int:
+def _alignment(offsets: Tensor) -> int:
     if offsets.numel() == 0:
         return MOST
     either = offsets | MOST
