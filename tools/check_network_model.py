@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.base.processor import processor
+from hpcgnn.base.process import processor
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.lab.cost_model.network import MOST_MESSAGES, Network, exchange_seconds

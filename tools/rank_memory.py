@@ -12,7 +12,7 @@ import importlib
 
 from mpi4py import MPI
 
-from hpcgnn.base.footprint import private_memory_bytes
+from hpcgnn.base.process import private_memory_bytes
 
 STEPS = {
     "Python and MPI": (),

@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are complete.
+"""Files that appear under their name only when they are complete, and locks of files between processes.
 
 A file is written under a temporary name in the same folder, and renamed at the end. A killed process leaves its temporary file
 behind; the next process on the same host that writes into the folder removes it.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from hpcgnn.base.errors import HpcgnnError
 
@@ -194,3 +196,17 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(stream: IO[str], *, waits: bool) -> bool:
+    """Lock an open file; return False if another process holds the lock. The lock ends when the process closes the file or ends.
+
+    waits: wait for the other process instead. On a file system without locks, nothing is locked, and the result is True.
+    """
+    try:
+        fcntl.lockf(stream, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except (BlockingIOError, PermissionError):  # POSIX allows both errors
+        return False
+    except OSError:
+        pass
+    return True

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import click
 
-from hpcgnn.base import caches, version
+from hpcgnn.base import process, version
 from hpcgnn.base.errors import HpcgnnError, StalledError, nearest, printable, quoted
 from hpcgnn.base.lazy import importing
-from hpcgnn.base.stop import StopRequest, answer_interruptions
+from hpcgnn.base.process import StopRequest, answer_interruptions
 from hpcgnn.cli import streams
 from hpcgnn.world import job
 
@@ -119,7 +119,7 @@ def main() -> None:
 def _run(stop: StopRequest) -> int:
     """Run the command and return its exit code. After an error, this function does not return."""
     try:
-        caches.check()
+        process.check_cache_folders()
         code = cli.main(standalone_mode=False, obj=stop)
         sys.stdout.flush()
         return code

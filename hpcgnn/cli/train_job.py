@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.memory import keep_freed_memory
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest, keep_freed_memory
 from hpcgnn.cli import console, train_options
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import load

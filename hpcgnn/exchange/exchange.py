@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.codecs import Codec, Codes, make_codec
 from hpcgnn.exchange.links import RankGraphs
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message

@@ -11,9 +11,8 @@ import torch
 import xxhash
 
 from hpcgnn.base import typed
-from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import Count
+from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS, Count
 from hpcgnn.exchange.passes import ExchangeId
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 

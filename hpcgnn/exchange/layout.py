@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
+from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 BLOCK_BYTES = 64

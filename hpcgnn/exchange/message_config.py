@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import Checked, setting
+from hpcgnn.base.typed import MESSAGE_BITS
 
 CODINGS = ("plain", "delta")
 EVAL_PRECISIONS = ("float32", "training")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
+from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.exchange.layout import Layout, make_layout
 from hpcgnn.kernels.packing import PARAMS_BYTES
 

@@ -43,8 +43,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
 from hpcgnn.kernels.csr import Csr

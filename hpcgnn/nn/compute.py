@@ -24,7 +24,7 @@ import torch
 
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.processor import processor
+from hpcgnn.base.process import processor
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import dense, pack_bf16
 from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable

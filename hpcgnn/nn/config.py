@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.base.errors import WrongValueError
-from hpcgnn.base.registry import Registry
-from hpcgnn.base.settings import Checked, Composed, merged, setting, settings_of
+from hpcgnn.base.settings import Checked, Composed, Registry, merged, setting, settings_of
 from hpcgnn.nn.model_settings import KNOWN, LayerSettings
 
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcgnn.base.registry import Known
-from hpcgnn.base.settings import setting
+from hpcgnn.base.settings import Known, setting
 
 NORMS = ("layer", "batch", "none")
 ACTIVATIONS = ("relu", "elu")

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.base.arguments import check_path, check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
 from hpcgnn.data.graph_file import GraphFile, SlabReader

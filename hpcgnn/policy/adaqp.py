@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from hpcgnn.base import typed
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
-from hpcgnn.base.typed import Count
+from hpcgnn.base.typed import MESSAGE_BITS, Count
 from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import assign

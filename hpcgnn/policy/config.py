@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.base.registry import Registry
-from hpcgnn.base.settings import Composed, merged, setting
+from hpcgnn.base.settings import Composed, Registry, merged, setting
 from hpcgnn.policy.settings import FIXED, KNOWN_BITS, KNOWN_STALENESS, OFF
 
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.

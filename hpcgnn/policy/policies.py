@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base import typed
-from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import FRESH, Keeping
 from hpcgnn.exchange.row_bits import RowBits

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcgnn.base.registry import Known
-from hpcgnn.base.settings import setting
+from hpcgnn.base.settings import Known, setting
 
 FIXED, OFF = "fixed", "off"
 SMOOTHINGS = ("none", "features", "gradients", "both")

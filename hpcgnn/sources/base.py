@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.registry import Known, Registry
+from hpcgnn.base.settings import Known, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.sources.arrays import feature_array, label_array, mask_array, one_hot_note, rows_unknown
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk

@@ -16,7 +16,7 @@ from hpcgnn.base import whole_file
 from hpcgnn.base.arguments import check_path, check_type
 from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, sealing
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.typed import Count, Finite
 from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.exchange.traffic import Traffic

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import WrongTypeError, WrongValueError
 from hpcgnn.base.settings import (
     MOST_SEED,
@@ -22,6 +21,7 @@ from hpcgnn.base.settings import (
     setting,
     settings_of,
 )
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph.node_order.methods import METHODS
 from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcgnn.base.errors import HpcgnnError, printable
-from hpcgnn.base.file_lock import lock
+from hpcgnn.base.whole_file import lock
 
 NAME = ".lock"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.base.footprint import private_memory_bytes
-from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.process import peak_memory_bytes, private_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.graph.local_graph import LocalGraph

@@ -14,8 +14,7 @@ import torch
 
 from hpcgnn.base.arguments import check_callable, check_type
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.footprint import seconds_since_start
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest, seconds_since_start
 from hpcgnn.exchange import PHASES
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel

@@ -42,7 +42,7 @@ class Placement:
 
     @classmethod
     def of(cls, names: np.ndarray) -> Placement:
-        """The placement from (P,) int64 names of nodes, such as their lowest ranks (:meth:`hpcgnn.world.world.World.nodes`)."""
+        """The placement from (P,) int64 names of nodes, such as their lowest ranks (:meth:`hpcgnn.world.world.World.hosts`)."""
         return cls(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
     @classmethod

@@ -11,7 +11,7 @@ import torch
 
 import hpcgnn
 from hpcgnn import HpcgnnError, kernels
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.data.sealing import seal
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.sources.convert import ConvertOptions, convert

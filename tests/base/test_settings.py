@@ -11,8 +11,7 @@ import pytest
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.registry import Registry
-from hpcgnn.base.settings import Checked, setting
+from hpcgnn.base.settings import Checked, Registry, setting
 from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
 
@@ -124,7 +123,7 @@ def test_a_registry_imports_the_module_of_a_class_that_is_asked_for(tmp_path, mo
     package = tmp_path / "shapes_of_a_test"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from hpcgnn.base.registry import Known, Registry\n"
+        "from hpcgnn.base.settings import Known, Registry\n"
         "SHAPES = Registry('shape', {name: Known(f'shapes_of_a_test.{name}', f'is {name}') for name in ('round', 'even')})\n"
     )
     for name in ("round", "even"):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rank_pool import ThreadPool
 from ranks import exchanges
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.codecs.packed import fuses, reads_codes_faster
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import Keeping

@@ -17,7 +17,7 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.base.footprint import private_memory_bytes, seconds_since_start
+from hpcgnn.base.process import private_memory_bytes, seconds_since_start
 from hpcgnn.data import plan_pieces, plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.exchange import Messages

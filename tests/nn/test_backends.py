@@ -9,7 +9,7 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.kernels import backend
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.task_config import LabelPropagationConfig

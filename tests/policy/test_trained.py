@@ -10,7 +10,7 @@ import small_graphs
 from rank_pool import ThreadPool
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.policy import adaqp
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World

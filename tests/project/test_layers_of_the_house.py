@@ -16,10 +16,10 @@ from hpcgnn.base.host import index_array
 
 PACKAGE = ROOT / "hpcgnn"
 MODULES = modules("hpcgnn")
-_ALONE = "bit_widths byte_sink compiled errors file_lock footprint host lazy memory processor stop version"
+_ALONE = "byte_sink compiled errors host lazy version"
 FLOORS = [
     {f"base/{name}" for name in _ALONE.split()},
-    {"base/arguments", "base/caches", "base/registry", "base/typed", "base/whole_file"},
+    {"base/arguments", "base/process", "base/typed", "base/whole_file"},
     {"base/settings"},
     {"devices"},
     {"kernels", "plan"},

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import click
 import numpy as np
 
-from hpcgnn.base import stop
+from hpcgnn.base import process
 from hpcgnn.cli import main as command_line
 from hpcgnn.world.mpi_world import MpiWorld
 
@@ -71,7 +71,7 @@ def in_a_fork() -> None:
             time.sleep(60)
         os._exit(0)
     os.waitpid(fork, 0)
-    time.sleep(2 * stop._ANSWER_SECONDS)
+    time.sleep(2 * process._ANSWER_SECONDS)
     print("went on")
 
 

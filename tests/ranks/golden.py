@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.cli.main import cli
 
 RUNS = Path(__file__).parents[1] / "golden" / "runs.toml"

@@ -12,7 +12,7 @@ from ranks import models, staleness
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import int8_autograd

@@ -11,7 +11,7 @@ import torch
 from ranks import equivalence
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum

@@ -16,7 +16,7 @@ from ranks.devices import taking_device_memory
 from standin import bytes_to_host, standin, waits
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.cli import main
 from hpcgnn.devices import CPU, Device
 from hpcgnn.exchange import Messages

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.train.run_folder import RunFolder

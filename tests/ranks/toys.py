@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import hpcgnn
+from hpcgnn.base.process import StopRequest
 from hpcgnn.base.settings import setting
-from hpcgnn.base.stop import StopRequest
 from hpcgnn.cli.main import cli
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import FRESH, STALE

@@ -18,7 +18,7 @@ from trainings import lines
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.base.typed import read_json
 from hpcgnn.policy.clock import Decision, Observed
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, MOST_BLOCKS, Ranks, first_ranks

@@ -20,7 +20,7 @@ from trainings import lines, trainer_of
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.cli import train_options
 from hpcgnn.cli.train import train as train_command
 from hpcgnn.exchange import MessageConfig

@@ -11,7 +11,7 @@ import torch
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.train.gradients import GradientBucket
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank

@@ -20,7 +20,7 @@ from rank_pool import Completed, RankPool, ranks_of
 from virtual_clusters import LONGEST_SECONDS, wait_until
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.launch import mpiexec

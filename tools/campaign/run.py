@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from campaign.section import ENDS, FAILED, LEFT_OUT, Case, Section, Session
-from hpcgnn.base.processor import processor
+from hpcgnn.base.process import processor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.base.compiled import njit
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.kernels import buffers, packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16

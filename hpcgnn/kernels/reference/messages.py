@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes

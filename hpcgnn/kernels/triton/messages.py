@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
 from hpcgnn.kernels.triton.plain import decode_words, encode_words

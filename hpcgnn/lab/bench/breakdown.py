@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.timings import Timings
 from hpcgnn.graph.local_graph import LocalGraph

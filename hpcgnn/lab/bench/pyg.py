@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.memory import peak_memory_bytes
+from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.local_graph import LocalGraph

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows

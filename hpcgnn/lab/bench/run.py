@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.base.processor import processor
+from hpcgnn.base.process import processor
 from hpcgnn.base.version import __version__
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import resolve

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.base.memory import keep_freed_memory
+from hpcgnn.base.process import keep_freed_memory
 from hpcgnn.devices import Device, device_of
 from hpcgnn.lab.bench import clock
 from hpcgnn.lab.bench.names import HOST_NAME

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, NumberRange
 from hpcgnn.lab.bench.names import ACTIVATIONS, NORMS, PYG_MODELS, PygSettings
@@ -143,7 +143,7 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
 
 def _loaded(parts: Path) -> LocalGraph:
     """This rank's part, in a process that is set up as for training. Collective."""
-    from hpcgnn.base.memory import keep_freed_memory
+    from hpcgnn.base.process import keep_freed_memory
     from hpcgnn.graph.local_graph import load
     from hpcgnn.world import MpiWorld, check_alike
     from hpcgnn.world.threads import use_threads

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.exchange.layout import BLOCK_BYTES
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.lab.cost_model.rows import Pairs, padded

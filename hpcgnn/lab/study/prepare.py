@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.file_lock import lock
+from hpcgnn.base.whole_file import lock
 from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.parts_file import PartsFile

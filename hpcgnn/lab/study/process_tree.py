@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from hpcgnn.base.footprint import mapped_bytes
+from hpcgnn.base.process import mapped_bytes
 
 _EVERY_SECONDS = 0.05
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.processor import processor
+from hpcgnn.base.process import processor
 from hpcgnn.base.typed import NotNegative
 from hpcgnn.train import run_files
 

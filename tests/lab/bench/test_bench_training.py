@@ -12,7 +12,7 @@ from command_line import refusal, said, told
 from requires import require_module
 
 import hpcgnn
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.devices import CPU
 from hpcgnn.lab.bench import breakdown, pyg
 from hpcgnn.lab.bench.exchange import CALLS, summary

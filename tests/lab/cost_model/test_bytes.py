@@ -10,8 +10,8 @@ from rank_pool import ThreadPool
 from ranks import cost_model
 from small_graphs import even_graph, in_parts, random_multigraph
 
-from hpcgnn.base.bit_widths import MESSAGE_BITS
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout

@@ -13,7 +13,7 @@ import torch
 import hpcgnn
 from campaign.run import ROOT
 from hpcgnn import kernels
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.data.sealing import seal
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import load

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from campaign.mutations.digests import digest, of_graph_file, of_hdf5, of_run
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.cli.main import main
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import load

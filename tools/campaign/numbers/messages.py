@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from hpcgnn.base.bit_widths import QUANTIZED_BITS
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.exchange.codecs import packed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.native import library

@@ -13,7 +13,7 @@ import torch
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.stop import StopRequest
+from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import compute

@@ -45,7 +45,7 @@ ALLOWED = {
     ("partition/methods.py", "ctypes.CDLL(None)"): "the C library that Python runs on",
     ("partition/kaminpar_run.py", "ctypes.CDLL(None)"): "the same",
     ("partition/mtkahypar_run.py", "ctypes.CDLL(None)"): "the same",
-    ("base/memory.py", "ctypes.CDLL(None)"): "the same",
+    ("base/process.py", "ctypes.CDLL(None)"): "the same",
     ("world/progress.py", "ctypes.CDLL(None)"): "the same",
     ("lab/bench/worker.py", "ctypes.CDLL(None)"): "the same",
     ("world/gpu_mpi.py", "ctypes.CDLL(mpi.__file__)"): "mpi4py, which is imported already",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rank_pool import ranks_of
 
-from hpcgnn.base.footprint import private_memory_bytes
+from hpcgnn.base.process import private_memory_bytes
 
 _PAUSE_SECONDS = 0.1
 _SHARED_MEMORY = "/dev/shm/"  # found among the memory mappings of ranks

@@ -1,17 +1,23 @@
-"""Signals that ask a process to stop: SIGUSR1, which Slurm's ``--signal`` sends before the time limit, is remembered; Ctrl-C and
-SIGTERM interrupt at once."""
+"""This process: the signals that ask it to stop, its memory, its age, its processor, and folders that libraries use."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
+import platform
+import resource
 import signal
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from hpcgnn.base.errors import HpcgnnError
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 # Launchers send SIGTERM several times. A repetition must not interrupt the cleaning up that the first one has begun.
@@ -36,7 +42,7 @@ def _forget_arrivals_in_forks() -> None:
 
 
 class StopRequest:
-    """Remembers the signals that have come.
+    """Remembers the signals that have come. SIGUSR1 is what Slurm's ``--signal`` sends before the time limit.
 
     The handler of SIGUSR1 stays installed, because the signal may come at any moment, also after the last epoch. Ctrl-C and
     SIGTERM, which launchers send, raise KeyboardInterrupt; repetitions within two seconds are ignored. C code between the
@@ -121,3 +127,107 @@ class StopRequest:
         again = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
         again.daemon = True
         again.start()
+
+
+# options of mallopt() in glibc's <malloc.h>
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+
+
+def peak_memory_bytes(*, or_of_children: bool = False) -> int:
+    """The largest resident memory of this process so far, in bytes.
+
+    With ``or_of_children`` the largest one of this process and of the processes that it has started and waited for.
+    """
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if or_of_children:
+        peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
+
+
+def keep_freed_memory() -> bool:
+    """Make the C library take large blocks from its heap, and never return freed memory to the system.
+
+    A training step frees and allocates the same sizes again and again, and the page faults of fresh memory cost more than most
+    computations on it. Only our own commands call this, because a library must not decide it for other programs. Returns
+    False where the C library has no such settings.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26))
+    return mallopt is not None and all(mallopt(option, value) == 1 for option, value in settings)
+
+
+_PRIVATE = ("Private_Clean:", "Private_Dirty:")
+# Index of the start time in stat (proc(5)), counted after the command's name, which is in brackets and may have spaces.
+_START_FIELD = 19
+
+
+def private_memory_bytes(process: int | str = "self") -> int:
+    """Resident memory, in bytes, that no other process maps: the memory that one more such process on the host would take.
+
+    process: its id, or ``"self"``. Pages of libraries count only if no other process has them. 0 where the system has no
+    ``/proc`` (only Linux has), or the process has ended.
+    """
+    return mapped_bytes(process, _PRIVATE)
+
+
+def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:
+    """Bytes of some kinds of memory, such as ``"Pss:"``, of a process or of ``"self"`` (proc(5), smaps_rollup). 0 where the
+    system has no ``/proc``, or the process has ended."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(kinds))
+
+
+def seconds_since_start() -> float:
+    """Seconds since the system started this process, imports included; 0 where the system has no ``/proc``."""
+    try:
+        fields = Path("/proc/self/stat").read_text()
+    except OSError:
+        return 0.0
+    started = int(fields.rpartition(")")[2].split()[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
+
+
+def processor() -> str:
+    """The name in Linux's /proc/cpuinfo; without one, Python's name of the processor or of the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "cpu"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+_CACHE_FOLDERS = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
+_TEMPORARY = "TMPDIR"
+
+
+def check_cache_folders() -> None:
+    """Raise HpcgnnError if a cache folder of compiled code belongs to another user or everybody may write there, or if
+    ``TMPDIR`` is not a folder, for which MPI would print dozens of lines."""
+    temporary = Path(os.environ.get(_TEMPORARY, ""))
+    if temporary.exists() and not temporary.is_dir():
+        raise HpcgnnError(
+            f"{_TEMPORARY} is {temporary}, which is not a folder: set it to a folder for temporary files, or unset it"
+        )
+    for variable in _CACHE_FOLDERS:
+        folder = os.environ.get(variable, "")
+        if folder and (problem := _folder_problem(Path(folder))):
+            raise HpcgnnError(
+                f"{variable} is {folder}, {problem}, and compiled code in it is run: set it to a folder that only you can write"
+            )
+
+
+def _folder_problem(folder: Path) -> str:
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""  # the folder does not exist yet, or the library cannot use it
+    if found.st_uid not in (os.geteuid(), 0):
+        return "which belongs to another user"
+    return "which everybody may write" if found.st_mode & stat.S_IWOTH else ""
