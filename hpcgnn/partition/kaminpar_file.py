@@ -19,7 +19,7 @@ from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import loops
 from hpcgnn.partition.balance import Balance
 from hpcgnn.partition.slabs import Advance, EdgeChunk, edge_chunks
-from hpcgnn.sources.spool import Spool
+from hpcgnn.sources.slabs import Spool
 
 RANGE_ENTRIES = 1 << 22
 _MOST_RANGES = 256

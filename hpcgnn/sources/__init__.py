@@ -21,8 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import SOURCES, ArraySource, Source, SourceInfo
-from hpcgnn.sources.spec import Spec, parse_spec
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, SourceInfo, Spec, parse_spec
 
 __all__ = ["SOURCES", "ArraySource", "Source", "SourceInfo", "Spec", "open_source"]
 

@@ -23,11 +23,20 @@ from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
 from hpcgnn.data.schema import FULL
 from hpcgnn.sources import Source, SourceInfo, open_source
 from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
-from hpcgnn.sources.features import DENSE, Features, make_features, parse_features, row_normalised, written_out
-from hpcgnn.sources.node_checks import NodeChecker
-from hpcgnn.sources.random_labels import RandomLabels, parse_labels
-from hpcgnn.sources.split import make_split, parse_split
-from hpcgnn.sources.spool import Spool
+from hpcgnn.sources.node_rules import (
+    DENSE,
+    Features,
+    RandomLabels,
+    make_features,
+    make_split,
+    parse_features,
+    parse_labels,
+    parse_split,
+    row_normalised,
+    written_out,
+)
+from hpcgnn.sources.node_values import NodeChecker
+from hpcgnn.sources.slabs import Spool
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 """``progress(description, total)`` is a context with a progress bar; it yields a function that advances the bar. Total None means
@@ -40,8 +49,8 @@ _PIECE_NODES = 1 << 20
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.split`, :mod:`hpcgnn.sources.features`,
-    :mod:`hpcgnn.sources.random_labels` and :class:`EdgeOptions`.
+    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.node_rules`, :mod:`hpcgnn.sources.node_rules`,
+    :mod:`hpcgnn.sources.node_rules` and :class:`EdgeOptions`.
 
     ``split``, ``features`` and ``labels`` replace the masks, features and labels of the source. ``force`` overwrites an existing
     file.

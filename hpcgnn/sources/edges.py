@@ -16,8 +16,8 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import asymmetry
-from hpcgnn.sources.arrays import as_float32
-from hpcgnn.sources.spool import Spool
+from hpcgnn.sources.node_values import as_float32
+from hpcgnn.sources.slabs import Spool
 
 EdgeChunk = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """``(src, dst, weight)``: (n,) int64, (n,) int64, (n,) numbers or None; the weights become float32."""

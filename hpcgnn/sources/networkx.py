@@ -18,9 +18,8 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.sources.base import SOURCES, ArraySource, existing_file, reading
-from hpcgnn.sources.lines import open_unpacked
-from hpcgnn.sources.spec import Spec
+from hpcgnn.sources.base import SOURCES, ArraySource, Spec, existing_file, reading
+from hpcgnn.sources.text import open_unpacked
 
 X, Y, WEIGHT = "x", "y", "weight"
 

@@ -2,25 +2,221 @@
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
 download, for jobs without a terminal. The published split is kept. Two data sets are read in slabs from their raw files instead,
-without ogb: :mod:`hpcgnn.sources.ogb_raw`.
+without ogb: :mod:`hpcgnn.sources.ogb`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import SOURCES, ArraySource, Source
+from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec
+from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
-from hpcgnn.sources.masks import mask_of
-from hpcgnn.sources.ogb_raw import open_mag, open_papers
-from hpcgnn.sources.spec import Spec
+from hpcgnn.sources.node_values import Rows, as_float32, mask_of
+from hpcgnn.sources.slabs import SlabArray, check_file, open_member, open_npy
+
+_PIECE_NODES = 1 << 20
+_LINE_BYTES = 21  # the most bytes of a whole number of 64 bits, with its sign and the line's end
+
+
+class SlabSource:
+    """A graph whose arrays are read in slabs. edges: (2, E) integers. x: (N, F). y: (N,) or (N, 1). splits: the nodes of each
+    mask, (k,) integers."""
+
+    def __init__(
+        self, where: str, edges: SlabArray, x: SlabArray, y: SlabArray, splits: Mapping[str, np.ndarray], nodes: int
+    ) -> None:
+        self._edges, self._x, self._y = edges, x, y
+        for array, columns in ((x, x.shape[1] if len(x.shape) == 2 else -1), (y, 1)):
+            if array.shape not in ((nodes, columns), (nodes,)) or (array is x and columns < 0):
+                raise HpcgnnError(
+                    f"{array.where} has shape {array.shape}, but it should have a row for each of {nodes:,} nodes"
+                )
+        if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+            raise HpcgnnError(
+                f"{edges.where} is {edges.dtype} of shape {edges.shape}, but it should be whole numbers of shape (2, E)"
+            )
+        self._splits = {name: _checked_split(splits[name], nodes, f"{where}, {name}") for name in MASKS}
+        classes = self._num_classes()
+        self.info = SourceInfo(
+            num_nodes=nodes,
+            num_edges=edges.shape[1],
+            num_features=x.shape[1],
+            x_dtype=HALF if x.dtype == np.float16 else FULL,
+            num_classes=classes,
+            task=SINGLE_LABEL if classes else NO_TASK,
+            has_masks=bool(classes),
+        )
+
+    def _num_classes(self) -> int:
+        largest, counted = -1, 0
+        for first in range(0, self._y.shape[0], _PIECE_NODES):
+            y = self._label_rows(first, min(first + _PIECE_NODES, self._y.shape[0]))
+            largest, counted = max(largest, int(y.max(initial=-1))), counted + int((y >= 0).sum())
+        if largest >= max(counted, 1):
+            raise HpcgnnError(f"{self._y.where} has class {largest}, but only {counted:,} nodes with a label")
+        return largest + 1
+
+    def _label_rows(self, first: int, last: int) -> np.ndarray:
+        y = self._y.rows(first, last).reshape(-1)
+        if y.dtype.kind == "f":
+            y = np.where(np.isnan(y), -1, y)
+            whole = y == np.trunc(y)
+            if not whole.all():
+                bad = int(np.flatnonzero(~whole)[0])
+                raise HpcgnnError(f"{self._y.where} holds {y[bad]} for node {first + bad}: labels are whole numbers")
+        return y.astype(np.int64)
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        for first in range(0, self._edges.shape[1], chunk_edges):
+            src, dst = self._edges.columns(first, min(first + chunk_edges, self._edges.shape[1]))
+            yield src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False), None
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        x = self._x.rows(first, last)
+        return x if x.dtype == np.float16 else as_float32(x)
+
+    def labels(self, first: int, last: int) -> np.ndarray | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._label_rows(first, last) if self.info.num_classes else None
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        if not self.info.num_classes:
+            return None
+        has_label = self._label_rows(first, last) >= 0
+        found = {}
+        for name, nodes in self._splits.items():
+            begin, end = np.searchsorted(nodes, [first, last])
+            found[name] = np.zeros(last - first, np.bool_)
+            found[name][nodes[begin:end] - first] = True
+            found[name] &= has_label
+        return found
+
+
+def _checked_split(nodes: np.ndarray, num_nodes: int, where: str) -> np.ndarray:
+    """The nodes of a mask as sorted (k,) int64. Raises HpcgnnError for numbers out of range."""
+    nodes = np.sort(np.asarray(nodes).reshape(-1))
+    if nodes.dtype.kind not in "iu" or (nodes.size and not 0 <= nodes[0] <= nodes[-1] < num_nodes):
+        raise HpcgnnError(f"{where} should hold numbers of nodes, from 0 to {num_nodes - 1}")
+    return nodes.astype(np.int64)
+
+
+# -- papers100M --------------------------------------------------------------------------------------------------------
+
+
+def open_papers(where: str, root: Path) -> SlabSource:
+    """Open ogbn-papers100M. where: its name in errors. root: the folder to look in."""
+    folder = _folder(where, root, ("ogbn_papers100M", "papers100M-bin"), Path("raw", "data.npz"))
+    data = folder / "raw" / "data.npz"
+    nodes, edges = (_one_number(open_member(data, f"num_{name}_list")) for name in ("nodes", "edges"))
+    edge_index = open_member(data, "edge_index", num_readers=2)
+    if edge_index.shape != (2, edges):
+        raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, but num_edges_list says (2, {edges})")
+    files = {name: folder / "split" / "time" / f"{own}.csv.gz" for name, own in zip(MASKS, _OWN_NAMES, strict=True)}
+    splits = {name: _numbers(path, nodes) for name, path in files.items()}
+    labels = open_member(folder / "raw" / "node-label.npz", "node_label")
+    return SlabSource(where, edge_index, open_member(data, "node_feat"), labels, splits, nodes)
+
+
+_OWN_NAMES = ("train", "valid", "test")
+
+
+def _one_number(array: SlabArray) -> int:
+    if array.shape != (1,) or array.dtype.kind not in "iu":
+        raise HpcgnnError(f"{array.where} is {array.dtype} of shape {array.shape}, but it should be one whole number")
+    return int(array.rows(0, 1)[0])
+
+
+def _numbers(path: Path, most: int) -> np.ndarray:
+    """The whole numbers, one on each line, of a gzipped text that has at most ``most`` of them."""
+    check_file(path)
+    try:
+        with gzip.open(path, "rb") as file:
+            text = file.read(most * _LINE_BYTES + 1)
+        if len(text) > most * _LINE_BYTES:
+            raise ValueError(f"it has more numbers than there are nodes, {most:,}")
+        words = text.split()
+        return np.array(words, dtype=np.int64) if words else np.empty(0, np.int64)
+    except (OSError, EOFError, ValueError, OverflowError, zlib.error) as error:
+        raise HpcgnnError(f"{path} cannot be read as gzipped numbers of nodes, one a line: {error}") from error
+
+
+# -- MAG240M -----------------------------------------------------------------------------------------------------------
+
+
+def open_mag(where: str, root: Path) -> SlabSource:
+    """Open the graph of the papers of MAG240M-LSC and their citations. where: its name in errors. root: the folder to look in."""
+    folder = _folder(where, root, ("mag240m_kddcup2021", "mag240m"), Path("processed", "paper", "node_feat.npy"))
+    papers = folder / "processed" / "paper"
+    nodes = _loaded(folder / "meta.pt").get("paper")
+    if not isinstance(nodes, int) or nodes < 0:
+        raise HpcgnnError(f"{folder / 'meta.pt'} does not have the number of papers under 'paper'")
+    found = _loaded(folder / "split_dict.pt")
+    names = ("train", "valid", "test" if "test" in found else "test-dev")
+    if missing := [name for name in names if not isinstance(found.get(name), np.ndarray)]:
+        raise HpcgnnError(
+            f"{folder / 'split_dict.pt'} has no array {missing[0]!r}; it has {', '.join(map(str, found))}"
+        )
+    return SlabSource(
+        where,
+        open_npy(folder / "processed" / "paper___cites___paper" / "edge_index.npy"),
+        open_npy(papers / "node_feat.npy"),
+        open_npy(papers / "node_label.npy"),
+        {mask: found[name] for mask, name in zip(MASKS, names, strict=True)},
+        nodes,
+    )
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """A dictionary of numbers and arrays that torch saved; other objects are refused, and no code of the file is run."""
+    import torch
+
+    check_file(path)
+
+    array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
+    types: list[Any] = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("i4", "i8", "f4", "f8"))]
+    for module in ("numpy.core", "numpy._core"):  # names in numpy 1, with which these files were written, and numpy 2
+        types += [(array, f"{module}.multiarray._reconstruct"), (scalar, f"{module}.multiarray.scalar")]
+    try:
+        with torch.serialization.safe_globals(types), warnings_off():
+            found = torch.load(path, weights_only=True)
+    except Exception as error:  # pickles raise errors of many types
+        detail = (" ".join(str(error).split()) or type(error).__name__)[:120]
+        raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {detail}") from error
+    if not isinstance(found, dict):
+        raise HpcgnnError(f"{path} holds a {type(found).__name__}, but it should be a dictionary")
+    return {
+        key: value.numpy()
+        if isinstance(value, torch.Tensor)
+        else value.item()
+        if isinstance(value, np.generic)
+        else value
+        for key, value in found.items()
+    }
+
+
+def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Path:
+    """The data set's folder, which has the file ``inside``: a folder in ``root`` with one of OGB's ``names``, or ``root``."""
+    for folder in (*(root / name for name in names), root):
+        if (folder / inside).is_file():
+            return folder
+    raise HpcgnnError(
+        f"{where}: there is no {root / names[0] / inside}: download the data set and name the folder with ?root=DIR"
+    )
+
 
 _TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _IN_SLABS: dict[str, Callable[[str, Path], Source]] = {

@@ -20,10 +20,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.sources.base import SOURCES, ArraySource
+from hpcgnn.sources.base import SOURCES, ArraySource, Spec
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
-from hpcgnn.sources.masks import read_masks
-from hpcgnn.sources.spec import Spec
+from hpcgnn.sources.node_values import read_masks
 
 _FAMILIES = {
     "Planetoid": ("Cora", "CiteSeer", "PubMed"),

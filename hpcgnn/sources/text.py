@@ -1,6 +1,6 @@
 """``edgelist:FILE``: an edge on each line, ``src dst`` or ``src dst weight``, separated by blanks or commas; ids count from 0.
 
-A line that names the columns may come first; :mod:`hpcgnn.sources.edge_columns` has the names. ``?source=COLUMN``,
+A line that names the columns may come first; :mod:`hpcgnn.sources.text` has the names. ``?source=COLUMN``,
 ``?target=COLUMN`` and ``?weight=COLUMN`` choose columns by their names. Empty lines and lines that start with ``#`` or ``%`` are
 skipped. The number of nodes follows from the largest id, or is ``?nodes=N`` if the last nodes have no edges. ``?nodes=N`` is
 required where the largest id is above 65,535 and above 8 times the number of edges: such ids are probably names, and each number
@@ -9,27 +9,219 @@ up to the largest would take space.
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
-from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, agreed_nodes, existing_file, reading
-from hpcgnn.sources.edge_columns import (
-    ROLES,
-    SOURCE,
-    TARGET,
-    WEIGHT,
-    EdgeColumns,
-    find_columns,
-    is_number,
-    split_fields,
+from hpcgnn.base.errors import HpcgnnError, quoted
+from hpcgnn.data.signatures import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
+from hpcgnn.sources.base import (
+    CHUNK_EDGES,
+    SOURCES,
+    SourceInfo,
+    Spec,
+    StructureSource,
+    agreed_nodes,
+    existing_file,
+    reading,
 )
 from hpcgnn.sources.edges import EdgeChunk
-from hpcgnn.sources.lines import LONGEST_LINE, blocks, open_text
-from hpcgnn.sources.spec import Spec
-from hpcgnn.sources.spool import Spool
+from hpcgnn.sources.slabs import Spool
+
+LONGEST_LINE = 1 << 16  # characters of a line in a file with one edge on each line
+_FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
+_MODULES = {GZIP: "gzip", BZIP2: "bz2", XZ: "lzma"}  # imported on use: a Python may be built without the last two
+
+
+def open_unpacked(path: Path) -> Any:
+    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz, whatever its name is.
+
+    Raises:
+        HpcgnnError: for files that another program has compressed.
+    """
+    for signature, (name, command) in OTHER_COMPRESSED.items():
+        if begins_with(path, signature):
+            raise HpcgnnError(
+                f"{path} is compressed by {name}: unpack it first (`{command} FILE`), or compress it by gzip"
+            )
+    module = next((name for signature, name in _MODULES.items() if begins_with(path, signature)), "io")
+    return import_module(module).open(path, "rb")
+
+
+def open_text(path: Path) -> TextIO:
+    """Open ``path`` for reading as text in UTF-8, with or without a byte order mark, compressed or not.
+
+    Raises:
+        HpcgnnError: for text in UTF-16, and for files that another program has compressed.
+    """
+    stream = open_unpacked(path)
+    try:
+        first = stream.peek(len(UTF8_MARK))
+        if first.startswith(UTF16_MARKS):
+            raise HpcgnnError(f"{path} is text in UTF-16: make it UTF-8 with `iconv -f UTF-16 -t UTF-8 FILE`")
+        if first.startswith(UTF8_MARK):
+            stream.read(len(UTF8_MARK))
+    except BaseException:
+        stream.close()
+        raise
+    return io.TextIOWrapper(stream, encoding="utf-8")
+
+
+def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
+    """The lines of ``file``, without their ends, in blocks of at most about ``size`` characters.
+
+    Raises ``ValueError`` for a line of more than about ``longest`` characters. A small compressed file may have a line of any
+    length, so the first blocks are smaller.
+    """
+    rest, most, size = "", size, min(size, _FIRST_CHARACTERS)
+    while text := file.read(size):
+        *lines, rest = (rest + text).split("\n")
+        if len(rest) > max(longest, size):
+            raise ValueError(f"a line has more than {longest:,} characters")
+        if lines:
+            yield lines
+        size = min(2 * size, most)
+    if rest:
+        yield [rest]
+
+
+SOURCE, TARGET, WEIGHT, LEFT_OUT = "source", "target", "weight", ""
+ROLES = (SOURCE, TARGET, WEIGHT)
+# Names in lower case, of letters and digits only.
+USUAL_NAMES = {
+    SOURCE: ("source", "src", "from", "u", "sourceid", "srcid", "fromid", "fromnodeid", "sourcenode"),
+    TARGET: ("target", "dst", "to", "v", "targetid", "dstid", "toid", "tonodeid", "targetnode", "dest", "destination"),
+    WEIGHT: ("weight", "w", "edgeweight", "weights"),
+}
+_UNNAMED = ("", "unnamed0")  # of an index that pandas, or R, has written as the first column
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """The role of each column, LEFT_OUT for those that are not read. names: of the columns, empty for a file without names.
+    delimiter: None for blanks. has_header: whether the names are the first line of the data."""
+
+    roles: tuple[str, ...]
+    delimiter: str | None
+    names: tuple[str, ...] = ()
+    has_header: bool = False
+
+    @property
+    def weighted(self) -> bool:
+        """Return whether a column holds weights."""
+        return WEIGHT in self.roles
+
+    def note(self) -> str:
+        """A phrase for users that says what each column was taken for."""
+        told = [self._named(place) for place in range(len(self.roles))]
+        taken = [f"{name} is the {role}" for name, role in zip(told, self.roles, strict=True) if role]
+        left = [name for name, role in zip(told, self.roles, strict=True) if not role]
+        return ", ".join(taken) + (f"; not read: {', '.join(left)}" if left else "")
+
+    def _named(self, place: int) -> str:
+        name = self.names[place] if self.names else ""
+        return f"column {quoted(name)}" if name else f"column {place + 1}" + (" (no name)" if self.names else "")
+
+
+def split_fields(line: str, delimiter: str | None) -> list[str]:
+    """The fields of a line, without blanks and quotes around them."""
+    fields = next(csv.reader([line.strip("\r\n")])) if delimiter == "," else line.split(delimiter)
+    return [each.strip().strip("\"'") for each in fields]
+
+
+def find_columns(line: str, comment: str, asked: Mapping[str, str | None], path: Path) -> EdgeColumns:
+    """The columns of a file from the first line of its data, and the comment before it, or "".
+
+    asked: the name of a column for a role, from the user. Raises HpcgnnError where the columns are not clear.
+    """
+    delimiter = "," if "," in line else None
+    fields = split_fields(line, delimiter)
+    has_header = not any(map(is_number, fields))
+    names = fields if has_header else _names_in_comment(comment, len(fields), delimiter, asked, path)
+    if not names:
+        if wanted := [role for role, name in asked.items() if name is not None]:
+            raise HpcgnnError(f"{path} has no line that names its columns, so leave {wanted[0]}= out")
+        if len(fields) not in (2, 3):
+            raise HpcgnnError(
+                f"{path}: {quoted(line.strip()[:60])} has {len(fields)} columns, but an edge list has 2 or 3, src dst [weight], "
+                "or a first line that names its columns"
+            )
+        return EdgeColumns(ROLES[: len(fields)], delimiter)
+    return EdgeColumns(_roles(names, asked, path), delimiter, tuple(names), has_header)
+
+
+def _names_in_comment(
+    comment: str, count: int, delimiter: str | None, asked: Mapping[str, str | None], path: Path
+) -> list[str]:
+    """The names in a comment that has ``count`` words, of which two are known to be source and target; else an empty list."""
+    names = split_fields(comment.lstrip("#%"), delimiter)
+    if len(names) != count:
+        return []
+    found = columns_by_name(names, asked, path)
+    return names if SOURCE in found and TARGET in found else []
+
+
+def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path: Path) -> dict[str, int]:
+    """The place of each role whose column has the name that the user asks for, or one of the usual names: written as it is, or
+    else with other letters. Raises HpcgnnError where a column would have two roles."""
+    exact, plain = list(names), [re.sub("[^a-z0-9]", "", name.lower()) for name in names]
+    found: dict[str, int] = {}
+    for role in ROLES:
+        own = asked.get(role)
+        tried = (
+            ((own, exact),)
+            if own is not None
+            else ((name, among) for name in USUAL_NAMES[role] for among in (exact, plain))
+        )
+        place = next((among.index(name) for name, among in tried if name in among), None)
+        if place is not None:
+            found[role] = place
+    if asked.get(WEIGHT) is None and found.get(WEIGHT) in (found.get(SOURCE), found.get(TARGET)):
+        found.pop(WEIGHT, None)  # the user names a column w as an end of edges
+    if len(set(found.values())) < len(found):
+        raise HpcgnnError(f"{path}: one column cannot be two of source, target and weight")
+    return found
+
+
+def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tuple[str, ...]:
+    found = columns_by_name(names, asked, path)
+    told = ", ".join(name or "(no name)" for name in names)
+    for role, name in asked.items():
+        if name is not None and role not in found:
+            raise HpcgnnError(f"{path} has no column {quoted(name)}; it has {told}")
+    others = [at for at in range(len(names)) if at not in found.values()]
+    if others and others[0] == 0 and re.sub("[^a-z0-9]", "", names[0].lower()) in _UNNAMED:
+        others = others[1:]
+    if SOURCE not in found and TARGET not in found and len(others) == 2:
+        found[SOURCE], found[TARGET] = others
+    if missing := [role for role in (SOURCE, TARGET) if role not in found]:
+        raise HpcgnnError(
+            f"{path} has the columns {told}, and none of them is known to be the {missing[0]} of edges: name it with "
+            f"?{missing[0]}=COLUMN"
+        )
+    return roles_in_order(found, len(names))
+
+
+def roles_in_order(places: Mapping[str, int], count: int) -> tuple[str, ...]:
+    """The role of each of ``count`` columns, from the place of each role."""
+    return tuple(next((role for role, place in places.items() if place == at), LEFT_OUT) for at in range(count))
+
+
+def is_number(text: str) -> bool:
+    """Return whether Python reads the text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class EdgeListSource(StructureSource):
@@ -124,3 +316,179 @@ def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_numb
 
 def _is_id(text: str) -> bool:
     return text.lstrip("+-").isdecimal() and -(2**63) <= int(text) < 2**63
+
+
+_CHARACTERS_PER_ENTRY = 8
+_DIGITS = 19  # the number of digits of the largest int64
+_FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
+_MIRRORED = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}  # factor of the reverse edge's weight
+
+
+class MatrixMarketSource(StructureSource):
+    """Edges of a MatrixMarket file, which is read again by each call of :meth:`edges`."""
+
+    def __init__(self, path: Path, nodes: int) -> None:
+        self._path = path
+        with reading(path, "MatrixMarket"), open_text(path) as file:
+            field, symmetry = _banner(file.readline(LONGEST_LINE), path)
+            rows, columns, self._entries = _sizes(_after_comments(file)[0])
+        if rows != columns:
+            raise HpcgnnError(f"{path} has {rows} rows and {columns} columns: a graph needs a square matrix")
+        self._mirrored = _MIRRORED[symmetry]
+        self.info = SourceInfo(
+            num_nodes=agreed_nodes(str(path), rows, self._entries, nodes),
+            num_edges=None if self._mirrored else self._entries,
+            weighted=field != "pattern",
+            fixed_ids=True,
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        found, columns = 0, EdgeColumns(ROLES if self.info.weighted else ROLES[:2], None)
+        with reading(self._path, "MatrixMarket"), open_text(self._path) as file:
+            file.readline(LONGEST_LINE)
+            line_number = 2 + _after_comments(file)[1]
+            for lines in blocks(file, LONGEST_LINE, chunk_edges * _CHARACTERS_PER_ENTRY):
+                data = [line for line in lines if line.strip() and not line.startswith("%")]
+                if data:
+                    row, column, value = parse_lines(data, columns, lines, line_number, self._path)
+                    yield self._mirror(row - 1, column - 1, value if columns.weighted else None)
+                found, line_number = found + len(data), line_number + len(lines)
+        if found != self._entries:
+            raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")
+
+    def _mirror(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> EdgeChunk:
+        """All edges of some entries. Ids are checked here, because in the file they count from 1."""
+        outside = (src < 0) | (dst < 0) | (src >= self.info.num_nodes) | (dst >= self.info.num_nodes)
+        if outside.any():
+            bad = int(outside.argmax())
+            raise HpcgnnError(
+                f"{self._path} has an entry in row {src[bad] + 1}, column {dst[bad] + 1}: these run from 1 "
+                f"to {self.info.num_nodes}"
+            )
+        if not self._mirrored:
+            return src, dst, weight
+        aside = src != dst
+        both = np.concatenate([src, dst[aside]]), np.concatenate([dst, src[aside]])
+        return *both, None if weight is None else np.concatenate([weight, self._mirrored * weight[aside]])
+
+
+@SOURCES.register("mtx")
+def open_matrix_market(spec: Spec, folder: Path) -> MatrixMarketSource:
+    """See the module's text."""
+    return MatrixMarketSource(existing_file(spec.name, "mtx"), spec.take_int("nodes", 0))
+
+
+def _banner(line: str, path: Path) -> tuple[str, str]:
+    """The field and the symmetry from the first line. Raises ValueError or HpcgnnError for other lines."""
+    words = line.lower().split()
+    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[4] not in _MIRRORED:
+        raise ValueError(
+            f"the first line should be '%%MatrixMarket matrix coordinate real general', but it is {line[:60].strip()!r}"
+        )
+    _, _, layout, field, symmetry = words
+    if layout != "coordinate" or field not in _FIELDS:
+        raise HpcgnnError(f"{path} is a {field} {layout} matrix: edges need a coordinate one of real numbers")
+    return field, symmetry
+
+
+def _after_comments(file: TextIO) -> tuple[str, int]:
+    """The first line that is neither a comment nor empty, and the number of lines up to it."""
+    count = 0
+    while line := file.readline(LONGEST_LINE):
+        count += 1
+        if line.strip() and not line.startswith("%"):
+            return line, count
+    return "", count
+
+
+def _sizes(line: str) -> tuple[int, int, int]:
+    words = line.split()
+    if len(words) != 3 or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
+        raise ValueError(f"the line of sizes should be 'rows columns entries', but it is {line[:60].strip()!r}")
+    rows, columns, entries = map(int, words)
+    return rows, columns, entries
+
+
+_CHARACTERS_PER_EDGE = 8
+_METIS_DIGITS = 18
+_LONGEST_METIS_HEADER, _LONGEST_NODE = 1 << 10, 1 << 30
+
+
+class MetisSource(StructureSource):
+    """Edges of a METIS file, which is read again by each call of :meth:`edges`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with reading(path, "METIS"), open_text(path) as file:
+            header = _metis_header(file)
+        if not 2 <= len(header) <= 4 or not all(word.isdecimal() and len(word) < _METIS_DIGITS for word in header):
+            raise HpcgnnError(
+                f"{path}: the first line should be 'nodes edges [fmt [ncon]]', but it is {' '.join(header)[:60]!r}"
+            )
+        digits = (header[2] if len(header) > 2 else "0").zfill(3)
+        if len(digits) != 3 or set(digits) - {"0", "1"}:
+            raise HpcgnnError(f"{path}: fmt {header[2]!r} in the first line should be up to three digits 0 or 1")
+        constraints = int(header[3]) if len(header) > 3 else 1
+        self._skip = int(digits[0]) + constraints * int(digits[1])
+        # Each node has a line in the file, even if it is empty, and each neighbour a number, so the announced counts are compared
+        # with the file before memory is allocated for them.
+        self.info = SourceInfo(
+            int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True, fixed_ids=True
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        node, found = 0, 0
+        with reading(self._path, "METIS"), open_text(self._path) as file:
+            _metis_header(file)
+            for lines in blocks(file, _LONGEST_NODE, chunk_edges * _CHARACTERS_PER_EDGE):
+                rows = [line.split() for line in lines if not line.lstrip().startswith("%")]
+                while rows and node + len(rows) > self.info.num_nodes and not rows[-1]:
+                    rows.pop()
+                src, dst, weight = self._parse(rows, node)
+                node, found = node + len(rows), found + src.size
+                yield src, dst, weight
+        if node != self.info.num_nodes or found != self.info.num_edges:
+            raise HpcgnnError(
+                f"{self._path} has {node:,} node lines with {found:,} neighbours, but its first line announces "
+                f"{self.info.num_nodes:,} nodes and {self.info.num_edges:,} neighbours (each edge at both ends)"
+            )
+
+    def _parse(self, rows: list[list[str]], first: int) -> EdgeChunk:
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        stride = 2 if self.info.weighted else 1
+        short = (counts < self._skip) | ((counts - self._skip) % stride != 0)
+        if short.any():
+            raise HpcgnnError(
+                f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit fmt and ncon"
+            )
+        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes the wrong word.
+        numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
+        is_neighbour = (place >= 0) & (place % stride == 0)
+        src = np.repeat(np.arange(first, first + len(rows)), (counts - self._skip) // stride)
+        weight = numbers[(place >= 0) & (place % stride == 1)] if stride == 2 else None
+        dst = numbers[is_neighbour] - 1
+        outside = (dst < 0) | (dst >= self.info.num_nodes)
+        if outside.any():
+            bad = int(outside.argmax())
+            raise HpcgnnError(
+                f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, but ids run from 1 to {self.info.num_nodes}"
+            )
+        return src, dst, weight
+
+
+@SOURCES.register("metis")
+def open_metis(spec: Spec, folder: Path) -> MetisSource:
+    """See the module's text."""
+    return MetisSource(existing_file(spec.name, "metis"))
+
+
+def _metis_header(file: TextIO) -> list[str]:
+    while line := file.readline(_LONGEST_METIS_HEADER):
+        if not line.lstrip().startswith("%"):
+            return line.split()
+        while line and not line.endswith("\n"):  # a long comment
+            line = file.readline(_LONGEST_METIS_HEADER)
+    return []

@@ -17,10 +17,9 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.signatures import UTF8_MARK
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, StructureSource, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, Spec, StructureSource, is_file, reading
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes
-from hpcgnn.sources.spec import Spec, is_file
 
 _FIELDS = ("OUTDEGREES", "BLOCKS", "RESIDUALS", "BLOCK_COUNT", "REFERENCES")  # in the order of bv_loops.decode
 _CODES = {"UNARY": 0, "GAMMA": 1, "DELTA": 2, "ZETA": 3}

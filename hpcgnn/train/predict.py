@@ -22,7 +22,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
-from hpcgnn.sources.lines import open_text
+from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
 from hpcgnn.train.label_propagation import check_labels, training_labels
 from hpcgnn.train.tasks import with_dtype

@@ -12,7 +12,7 @@ from hpcgnn import HpcgnnError
 from hpcgnn.data.graph_file import MASKS, SINGLE_LABEL
 from hpcgnn.sources import convert as convert_module
 from hpcgnn.sources.convert import ConvertOptions, convert
-from hpcgnn.sources.split import make_split, parse_split
+from hpcgnn.sources.node_rules import make_split, parse_split
 
 EDGES = "0 1\n2 1\n3 1\n1 0\n1 0\n0 1\n"
 

@@ -16,7 +16,7 @@ from hpcgnn import HpcgnnError
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.sources import open_source
 from hpcgnn.sources.convert import convert
-from hpcgnn.sources.dgl_file import reading_dgl
+from hpcgnn.sources.dgl import reading_dgl
 
 HERE = Path(__file__).parent
 LAYOUTS = ("coo", "csr", "csc", "several", "int32")

@@ -18,8 +18,7 @@ from helpers import RunsCode, check_refused, converted, pairs
 from requires import require_module
 
 from hpcgnn import HpcgnnError
-from hpcgnn.sources.loaders import loading
-from hpcgnn.sources.pickles import plain_pickles
+from hpcgnn.sources.loaders import loading, plain_pickles
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ import scipy.sparse as sp
 from helpers import check_refused, converted, notes_of, pairs, weighted
 
 from hpcgnn.data.signatures import OTHER_COMPRESSED
-from hpcgnn.sources import lines
-from hpcgnn.sources.metis import MetisSource
+from hpcgnn.sources.text import LONGEST_LINE, MetisSource, blocks
 
 
 @pytest.fixture
 def tiny_blocks(monkeypatch):
     """Read only a few lines at a time, so that every test crosses the borders of blocks."""
-    monkeypatch.setattr(lines.blocks, "__defaults__", (20,))
+    monkeypatch.setattr(blocks, "__defaults__", (20,))
 
 
 @pytest.mark.usefixtures("tiny_blocks")
@@ -157,9 +156,9 @@ def test_junk_is_no_text(tmp_path):
 
 
 def test_a_line_without_an_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines.blocks, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(blocks, "__defaults__", (1 << 10,))
     path = tmp_path / "edges.gz"
-    path.write_bytes(gzip.compress(b" " * (lines.LONGEST_LINE + (1 << 11))))
+    path.write_bytes(gzip.compress(b" " * (LONGEST_LINE + (1 << 11))))
     check_refused(f"edgelist:{path}", tmp_path, "a line has more than 65,536 characters")
 
 

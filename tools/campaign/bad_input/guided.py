@@ -30,13 +30,13 @@ from hpcgnn.base import settings, typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import axes, layout, specification, toml_lines
 from hpcgnn.policy import clock, link_costs
-from hpcgnn.sources import lines, matrix_market, metis, slabs, text
+from hpcgnn.sources import slabs, text
 from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.train import config_file, run_config
 from hpcgnn.world.thread_world import one_rank
 
 _GUIDES: tuple[ModuleType, ...] = (
-    *(lines, matrix_market, metis, slabs, text, typed, settings, clock, link_costs, config_file, run_config),
+    *(slabs, text, typed, settings, clock, link_costs, config_file, run_config),
     *(axes, layout, specification, toml_lines),
 )
 _MOST_FAILURES, _MOST_BYTES = 20, 8192

@@ -26,7 +26,7 @@ _IMPORTS = (
     "hpcgnn.lab.cli.report",
     "hpcgnn.world.devices",
     "hpcgnn.world.threads",
-    "hpcgnn.sources.sbm",
+    "hpcgnn.sources.generators",
     "hpcgnn.graph.local_graph",
     "hpcgnn.nn",
     "hpcgnn.lab.report.drawing",

@@ -181,7 +181,7 @@ def warm_up(folder: Path) -> None:
     for name in ("convert", "partition", "plan", "predict", "train"):
         importlib.import_module(f"hpcgnn.cli.{name}")
     from hpcgnn.partition import PartitionOptions, partition
-    from hpcgnn.sources import matrix_market, metis, npz, text  # noqa: F401
+    from hpcgnn.sources import npz, text  # noqa: F401
     from hpcgnn.sources.convert import ConvertOptions, convert
 
     graph = folder / "warm.h5"

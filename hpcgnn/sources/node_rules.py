@@ -1,0 +1,261 @@
+"""Node features during a conversion: they are made for graphs that have none, and normalised on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, NO_TASK
+from hpcgnn.data.random_kernels import draws, key_for, normal_rows
+from hpcgnn.data.schema import FULL, SINGLE_LABEL
+from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, Source
+from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.node_values import Rows, as_float32, labelled
+
+_RANDOM = 31  # number of this use of a seed
+_LARGEST_WIDTH = 2**31 - 1
+DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class FeatureRule:
+    """``kind`` is degree, onehot, random or dense; ``columns`` is 0 for onehot and dense."""
+
+    kind: str
+    columns: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of F columns. ``nnz``: number of nonzeros, None for dense features. ``rows(first, last)`` computes or reads an
+    (n, F) array or CSR matrix of ``dtype``."""
+
+    columns: int
+    nnz: int | None
+    rows: Callable[[int, int], Rows | None]
+    dtype: str = FULL
+
+
+def parse_features(text: str) -> FeatureRule:
+    """The rule of a text ``degree:D``, ``onehot``, ``random:D[,SEED]`` or ``dense``. Raises HpcgnnError for any other."""
+    kind, _, rest = text.partition(":")
+    words = rest.split(",") if rest else []
+    takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2), DENSE: (0, 0)}.get(kind)
+    if takes and takes[0] <= len(words) <= takes[1] and all(word.isdecimal() for word in words):
+        numbers = [int(word) for word in words] + [0, 0]
+        if not takes[1] or 0 < numbers[0] <= _LARGEST_WIDTH:
+            return FeatureRule(kind, numbers[0], numbers[1])
+    raise HpcgnnError(
+        f"--features {text!r} is not understood: write degree:D, onehot, random:D[,SEED], with D > 0, or dense"
+    )
+
+
+def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
+    """Make features from in-degrees, ids or random numbers; they replace those of the source.
+
+    ``degree:D`` has a single 1 in each row, in column min(in-degree, D - 1), where in-degrees count the stored edges;
+    ``onehot`` is the identity matrix; both are sparse. ``random:D`` is dense, with mean 0 and variance 1.
+    """
+    if rule.kind == "random":
+        key = key_for(rule.seed, _RANDOM)
+        return Features(rule.columns, None, lambda first, last: normal_rows(key, first, last - first, rule.columns))
+    if rule.kind == "degree":
+        return Features(
+            rule.columns,
+            num_nodes,
+            lambda first, last: _one_hot(np.minimum(in_degrees(first, last), rule.columns - 1), rule.columns),
+        )
+    if num_nodes > _LARGEST_WIDTH:
+        raise HpcgnnError(
+            f"--features onehot makes a column for each node, and {num_nodes:,} columns are too many: use random:D"
+        )
+    return Features(num_nodes, num_nodes, lambda first, last: _one_hot(np.arange(first, last), num_nodes))
+
+
+def written_out(given: Features) -> Features:
+    """The same values as dense features, with their zeros."""
+
+    def rows(first: int, last: int) -> Rows | None:
+        x = given.rows(first, last)
+        return x.toarray() if isinstance(x, sp.csr_matrix) else x
+
+    return Features(given.columns, None, rows, given.dtype)
+
+
+def row_normalised(x: Rows) -> Rows:
+    """Each row divided by the sum of its absolute values, as float32; zero rows stay zero."""
+    if isinstance(x, np.ndarray):
+        x = as_float32(x)  # a sum of float16 values may be too large for float16
+        sums = np.abs(x).sum(axis=1, keepdims=True)
+        return np.divide(x, sums, out=np.zeros_like(x), where=sums > 0)
+    sums = np.asarray(abs(x).sum(axis=1)).reshape(-1)
+    scale = np.divide(1, sums, out=np.zeros_like(sums), where=sums > 0)
+    return sp.csr_matrix((x.data * np.repeat(scale, np.diff(x.indptr)), x.indices, x.indptr), shape=x.shape)
+
+
+def _one_hot(column: np.ndarray, columns: int) -> sp.csr_matrix:
+    ones = np.ones(column.size, np.float32)
+    return sp.csr_matrix((ones, column.astype(np.int32), np.arange(column.size + 1)), shape=(column.size, columns))
+
+
+_LABELS = 41  # number of this use of a seed
+_MOST_CLASSES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """Labels from 0 to ``classes - 1``, drawn with ``seed``."""
+
+    classes: int
+    seed: int = 0
+
+
+def parse_labels(text: str) -> LabelRule:
+    """The rule of a text ``random:C[,SEED]``; the default seed is 0. Raises HpcgnnError for any other text."""
+    kind, _, rest = text.partition(":")
+    words = rest.split(",")
+    if kind == "random" and len(words) <= 2 and all(word.isdecimal() for word in words):
+        classes, seed = (*map(int, words), 0)[:2]
+        if 0 < classes <= _MOST_CLASSES:
+            return LabelRule(classes, seed)
+    raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes")
+
+
+class RandomLabels:
+    """A source with random labels in place of its own. The label of a node is a function of the seed and its id. Without masks of
+    its own, the nodes are divided by default."""
+
+    def __init__(self, graph: Source, rule: LabelRule, where: str) -> None:
+        if rule.classes > graph.info.num_nodes:
+            raise HpcgnnError(
+                f"--labels random:{rule.classes} asks for more classes than {where} has nodes, {graph.info.num_nodes:,}"
+            )
+        self._graph = graph.without_labels() if isinstance(graph, ArraySource) else graph
+        self._classes, self._key = rule.classes, key_for(rule.seed, _LABELS)
+        self.info = replace(
+            graph.info,
+            task=SINGLE_LABEL,
+            num_classes=rule.classes,
+            default_split=f"random:0.6,0.2,0.2,{rule.seed}",
+            notes=(*graph.info.notes, "labels are random, so accuracies mean nothing"),
+        )
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._graph.edges(chunk_edges)
+
+    def features(self, first: int, last: int) -> Rows | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._graph.features(first, last)
+
+    def labels(self, first: int, last: int) -> np.ndarray:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        drawn = np.empty(last - first, np.uint64)
+        draws(self._key, first, drawn)
+        return (drawn % np.uint64(self._classes)).astype(np.int64)
+
+    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """See :class:`hpcgnn.sources.base.Source`."""
+        return self._graph.masks(first, last)
+
+
+_SPLIT = 21  # number of this use of a seed
+_CHUNK_NODES = 1 << 20
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """A rule for a split. shares: with ``per_class`` the numbers of nodes of each class for training and for validation, and else
+    three shares of all labelled nodes."""
+
+    per_class: bool
+    shares: tuple[float, ...]
+    seed: int
+
+
+def parse_split(text: str) -> SplitRule:
+    """The rule of a text ``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``; the default seed is 0. Raises
+    HpcgnnError for any other text."""
+    kind, _, rest = text.partition(":")
+    wanted = {"random": 3, "per-class": 2}.get(kind)
+    words = rest.split(",")
+    try:
+        if wanted is None or not wanted <= len(words) <= wanted + 1:
+            raise ValueError
+        seed = int(words[wanted]) if len(words) > wanted else 0
+        per_class = kind == "per-class"
+        shares = tuple((int if per_class else float)(word) for word in words[:wanted])
+        if not all(share >= 0 for share in shares) or shares[0] == 0 or (not per_class and sum(shares) > 1 + 1e-9):
+            raise ValueError
+    except ValueError:
+        raise HpcgnnError(
+            f"--split {text!r} is not understood: write random:0.6,0.2,0.2[,SEED], with shares that add up to at most 1, "
+            "or per-class:20,30[,SEED]"
+        ) from None
+    return SplitRule(per_class, shares, seed)
+
+
+def make_split(
+    rule: SplitRule, labels: Callable[[int, int], np.ndarray | None], num_nodes: int, task: str, where: str
+) -> dict[str, np.ndarray]:
+    """Make the three masks, (N,) bool each; nodes without a label are in none.
+
+    ``labels(first, last)`` returns the labels of some nodes. Nodes are sorted by a random number that depends only on the seed
+    and the node's id, and the counts are exact; this takes about 30 bytes a node. Raises :class:`HpcgnnError` where the graph
+    has no labels, or a class has too few nodes.
+    """
+    if task == NO_TASK:
+        raise HpcgnnError(
+            f"{where} has no labels, so --split has nothing to split: use a source with labels, such as npz, pyg, ogb, "
+            "dgl:FILE?y=NAME or graphml:FILE?y=KEY, add --labels random:C, or leave --split out"
+        )
+    if rule.per_class and task == MULTI_LABEL:
+        raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has several; use random:")
+    ids, classes = _labelled_nodes(labels, num_nodes)
+    hashes = np.empty(num_nodes, np.uint64)
+    draws(key_for(rule.seed, _SPLIT), 0, hashes)
+    order = np.argsort(hashes[ids], kind="stable")
+    if rule.per_class:
+        order = order[np.argsort(classes[order], kind="stable")]
+        ends = _ends_per_class(classes[order], rule, where)
+    else:
+        count = ids.size
+        bounds = np.minimum(np.round(np.cumsum(rule.shares) * count).astype(np.int64), count)
+        ends = np.searchsorted(bounds, np.arange(count), side="right")
+    masks = {name: np.zeros(num_nodes, np.bool_) for name in MASKS}
+    for index, name in enumerate(MASKS):
+        masks[name][ids[order[ends == index]]] = True
+    return masks
+
+
+def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int64 ids of the nodes with a label, and (n,) int64 their classes, 0 for multi-label."""
+    ids, classes = [], []
+    for first in range(0, num_nodes, _CHUNK_NODES):
+        y = labels(first, min(first + _CHUNK_NODES, num_nodes))
+        if y is None:
+            raise ValueError("a graph with a task gave no labels")
+        found = np.flatnonzero(labelled(y))
+        ids.append(found + first)
+        classes.append(y[found] if y.ndim == 1 else np.zeros(found.size, np.int64))
+    return np.concatenate(ids), np.concatenate(classes)
+
+
+def _ends_per_class(classes: np.ndarray, rule: SplitRule, where: str) -> np.ndarray:
+    """For nodes sorted by class, the mask of each: 0 (training) for the first nodes of a class, 1 (validation) for the next,
+    2 (test) for the rest."""
+    counts = np.bincount(classes)
+    train, val = int(rule.shares[0]), int(rule.shares[1])
+    few = np.flatnonzero((counts > 0) & (counts < train + val))
+    if few.size:
+        raise HpcgnnError(
+            f"{where}: class {few[0]} has {counts[few[0]]} labelled nodes, --split per-class:{train},{val} needs "
+            f"{train + val} in each class: ask for fewer"
+        )
+    rank = np.arange(classes.size) - (np.cumsum(counts) - counts)[classes]
+    return np.searchsorted([train, train + val], rank, side="right")
