@@ -19,7 +19,7 @@ def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str =
     """``x`` (n, F) with each element zeroed with ``probability``, and the others divided by ``1 - probability``.
 
     The mask of an element depends on (``key``, ``ids[row]``, column) alone. ``x``: float32 or float64. ``ids``: (n,) int64.
-    ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.dropout.KeyedDropout` is.
+    ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.layers.KeyedDropout` is.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -37,9 +37,7 @@ def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str =
     if not 0 <= probability < 1:
         raise WrongValueError(f"probability must lie in [0, 1), not {probability}")
     if torch.is_grad_enabled() and x.requires_grad:
-        raise WrongValueError(
-            "x must not need a gradient: hpcgnn.nn.dropout.KeyedDropout is the differentiable dropout"
-        )
+        raise WrongValueError("x must not need a gradient: hpcgnn.nn.layers.KeyedDropout is the differentiable dropout")
     choose(DROPOUT, backend, x=x, ids=ids)  # raises where they are on two devices
     return drop(x, DropoutMask(ids, key, probability), backend)
 

@@ -12,8 +12,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.nn.node_aggregate import NodeAggregator, NodeCorrection
-from hpcgnn.nn.plans import NodeRoutes, plan_of
-from hpcgnn.nn.self_loops import check_degrees, with_self_loops
+from hpcgnn.nn.plans import NodeRoutes, check_degrees, plan_of, with_self_loops
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")

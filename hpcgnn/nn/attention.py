@@ -1,26 +1,221 @@
 """Layers in which the weight of a neighbour depends on both ends of the edge: GAT and GATv2.
 
-Shapes: n owned nodes, m extended rows (:mod:`hpcgnn.nn.halo`), e edges, H heads, C columns of a head. Only transformed rows
-travel: the receiver computes a neighbour's scores from the row that it has received.
+Only transformed rows travel: the receiver computes a neighbour's scores from the row that it has received.
+
+With *partial* attention, cut edges are aggregated on the ranks of their sources, so that the hybrid plan sends fewer rows here,
+too. The softmax-weighted sum over some in-edges of a node, together with the log-sum-exp of their scores, represents these
+edges completely: the receiver merges such a row ``(v, l)`` from a sender like one more neighbour with value v and score l (a
+log-sum-exp merge). A *post* row is that of a single edge whose target the sender does not know: ``(W x_j, b · W x_j)``. First,
+the scores of targets, H numbers each, are sent to the senders of *pre* rows. Then all rows travel; they are H*C + H wide.
+
+Shapes: n owned nodes, m extended rows (:mod:`hpcgnn.nn.halo`), e edges, s rows sent, r rows received, H heads, C columns of a
+head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hpcgnn.kernels import attention_weights, edge_softmax, sddmm, spmm
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd_functions import layer_product
-from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.dropout import KeyedDropout
-from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.kernels.edges import repeat_rows
+from hpcgnn.nn.aggregate import Aggregator, destinations
+from hpcgnn.nn.aggregators import connected
+from hpcgnn.nn.halo import AttentionEdges, edge_ids, identity
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.layers import KeyedDropout
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
-from hpcgnn.nn.partial_attention import NEGATIVE_SLOPE, PartialPlan, partial_attention
+from hpcgnn.nn.plans import with_self_loops
+from hpcgnn.plan import AggregationPlan, PeerRows
+
+NEGATIVE_SLOPE = 0.2
+
+
+@dataclass(frozen=True)
+class PartialPlan:
+    """One rank's plan of partial attention, with its exchanges.
+
+    send: S (s, n). merge: (n, n + r), L and R side by side. send_sources, merge_sources: (entries, columns) matrices that
+    gather the source's row for each entry of ``send`` and ``merge``. pre_rows: (s, q), which puts the received scores of the q
+    *pre* rows of S in their places. is_pre: (entries of send,) bool, whether an entry is in a pre row. targets: (p, n), which
+    gathers the destinations of the received pre rows, in their order. is_partial: (entries of merge,) bool, whether an entry
+    stands for a pre row. send_ids, merge_ids: (entries,) int64 ids of edges, as in :class:`hpcgnn.nn.halo.AttentionEdges`.
+    scores: an aggregator that moves (p, H) scores of targets to senders. rows: an aggregator that moves (s, H*C + H) rows to
+    receivers.
+    """
+
+    send: Csr
+    merge: Csr
+    send_sources: Csr
+    merge_sources: Csr
+    pre_rows: Csr
+    is_pre: torch.Tensor
+    targets: Csr
+    is_partial: torch.Tensor
+    send_ids: torch.Tensor
+    merge_ids: torch.Tensor
+    scores: Aggregator
+    rows: Aggregator
+
+    def for_layer(self, scores: int, rows: int) -> PartialPlan:
+        """The plan of another layer, whose two exchanges have these numbers."""
+        return replace(self, scores=self.scores.for_layer(scores), rows=self.rows.for_layer(rows))
+
+
+def make_partial_plan(
+    graph: LocalGraph, strategy: str = "hybrid", *, messages: Messages, backend: str = "auto"
+) -> PartialPlan:
+    """Make the plan of attention with one self-loop on each node. Collective.
+
+    Rows travel from rank to rank even where ranks share nodes: the rows of several ranks for one destination cannot be added
+    up, because each is relative to a maximum of its own.
+
+    Raises:
+        HpcgnnError: on every rank, if ``node_aware`` is ``"on"``.
+    """
+    if messages.config.node_aware == "on":
+        raise HpcgnnError(
+            "the sums of --attention partial cannot be added up on a node: leave --node-aware at auto, which sends them from "
+            "rank to rank, or take --attention halo",
+            agreed=True,
+        )
+    plan, _ = with_self_loops(graph.plan(strategy), graph, torch.float32)
+    if graph.order.nodes is not None:
+        plan = plan.in_order(graph.order.nodes)
+    pre_to_send, pre_received = _only_pre(plan.send_to), _only_pre(plan.receive_from)
+    to_send, received = (torch.from_numpy(~rows.is_post()) for rows in (plan.send_to, plan.receive_from))
+    received_targets = destinations(plan.receive)[received]
+    merge, torch_device = _beside(plan.local, plan.receive), graph.device.torch_device
+    ids, world = graph.original_ids, graph.world
+    # The ids of edges: each sender gets the targets of its pre rows, and each receiver gets the sources of its post rows.
+    targets, _ = world.alltoallv(ids[received_targets], pre_received.counts(world.size))
+    of_row = torch.zeros(plan.send.num_rows, dtype=torch.int64)
+    of_row[to_send] = targets
+    first_sources = plan.send.indices[plan.send.indptr[:-1]].long()
+    sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
+    all_ids = torch.cat((ids, sources))
+    return PartialPlan(
+        send=plan.send.to(torch_device),
+        merge=merge.to(torch_device),
+        send_sources=_picks(plan.send.indices, plan.send.num_cols).to(torch_device),
+        merge_sources=_picks(merge.indices, merge.num_cols).to(torch_device),
+        pre_rows=_picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(torch_device),
+        is_pre=to_send[plan.send.entry_rows()].to(torch_device),
+        targets=_picks(received_targets, graph.num_nodes).to(torch_device),
+        is_partial=torch.cat((torch.zeros(graph.num_nodes, dtype=torch.bool), received))[merge.indices.long()].to(
+            torch_device
+        ),
+        send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(torch_device),
+        merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(torch_device),
+        scores=_mover(pre_received, pre_to_send, messages, backend, _nodes_of_scores(received_targets, pre_to_send)),
+        rows=_mover(plan.send_to, plan.receive_from, messages, backend, _nodes_of_rows(plan)),
+    )
+
+
+Drop = Callable[[torch.Tensor], torch.Tensor]
+
+
+def partial_attention(
+    plan: PartialPlan,
+    rows: torch.Tensor,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    drops: tuple[Drop, Drop],
+    backend: str = "auto",
+    weighed: Callable[..., torch.Tensor] = spmm,
+) -> torch.Tensor:
+    """The (n, H*C) weighted sums of GAT; differentiable. Collective, forward and backward.
+
+    rows: (n, H*C). source, target: (n, H) contributions of a node's row to the scores of its out-edges and of its in-edges.
+    drops: dropouts of the (entries, H) weights of S, and of those of L and R. weighed: :func:`hpcgnn.kernels.spmm` for weighted
+    rows.
+    """
+    width, send = rows.shape[1], plan.send
+    told = plan.scores(spmm(plan.targets, target, backend=backend))
+    of_row = spmm(plan.pre_rows, told, backend=backend)
+    scores = _scores(send, plan.send_sources, source, of_row, plan.is_pre, backend)
+    weights = edge_softmax(send, scores, backend)
+    values = weighed(send, rows, torch.where(plan.is_pre[:, None], drops[0](weights), weights), backend=backend)
+    came = plan.rows(torch.cat((values, _log_sum_exp(send, scores, backend)), dim=1))
+    sources = torch.cat((source, came[:, width:]))
+    scores = _scores(plan.merge, plan.merge_sources, sources, target, ~plan.is_partial, backend)
+    alpha = edge_softmax(plan.merge, scores, backend)
+    alpha = torch.where(plan.is_partial[:, None], alpha, drops[1](alpha))
+    return weighed(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
+
+
+def _scores(
+    csr: Csr, sources: Csr, source: torch.Tensor, target: torch.Tensor, both: torch.Tensor, backend: str
+) -> torch.Tensor:
+    """(entries, H) scores: LeakyReLU of the sum of both ends where ``both`` is true, else the source's contribution alone."""
+    of_source = spmm(sources, source, backend=backend)
+    joint = F.leaky_relu(sddmm(csr, target, source, "add", backend=backend), NEGATIVE_SLOPE, inplace=True)
+    return torch.where(both[:, None], joint, of_source)
+
+
+def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
+    """(rows, H) log-sum-exp of the scores in each row. No row is empty."""
+    with torch.no_grad():
+        rows = csr.entry_rows()[:, None].expand_as(scores)
+        largest = scores.new_zeros(csr.num_rows, scores.shape[1])
+        largest.scatter_reduce_(0, rows, scores, "amax", include_self=False)
+    return largest + torch.log(edge_sum(csr, torch.exp(scores - repeat_rows(csr, largest, backend)), backend))
+
+
+# -- construction of the plan -------------------------------------------------------------------------------------------
+
+
+def _picks(columns: torch.Tensor, num_cols: int) -> Csr:
+    """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
+    return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
+
+
+def _only_pre(rows: PeerRows) -> PeerRows:
+    return PeerRows(rows.peers, np.zeros_like(rows.post), rows.pre)
+
+
+def _beside(left: Csr, right: Csr) -> Csr:
+    """``left`` (n, a) and ``right`` (n, b) side by side as (n, a + b); in each row, the entries of ``left`` come first."""
+    rows = torch.cat((left.entry_rows(), right.entry_rows()))
+    columns = torch.cat((left.indices, right.indices + left.num_cols))
+    indptr = left.indptr + right.indptr
+    return Csr(indptr, columns[torch.argsort(rows, stable=True)], left.num_cols + right.num_cols, check=False)
+
+
+def _nodes_of_scores(targets: torch.Tensor, receive_from: PeerRows) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes for which the rows of scores stand, on the sender (``Aggregator.stands_for``)."""
+    return index_array(targets), np.full(receive_from.total, -1)
+
+
+def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes for which the rows of attention stand, the same as for the plan's sums."""
+    sources = index_array(plan.send.indices[plan.send.indptr[:-1]])
+    sent = np.where(plan.send_to.is_post(), sources, -1)
+    return sent, np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
+
+
+def _mover(
+    send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str, nodes: tuple[np.ndarray, np.ndarray]
+) -> Aggregator:
+    """An aggregator that only moves rows: L is empty, S and R are identities. nodes: those for which the rows stand.
+    Collective.
+    """
+    no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
+    nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
+    plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)
+    mover = connected(plan, messages=messages, backend=backend)
+    mover.moves_rows, mover.stands_for = True, nodes
+    return mover
 
 
 @dataclass(frozen=True)
@@ -101,7 +296,7 @@ class GATLayer(_GAT):
 
 
 class PartialGATLayer(_GAT):
-    """GAT by :mod:`hpcgnn.nn.partial_attention`. plan: the plan of this layer. drops: the dropouts of the weights of S, and of
+    """GAT by :mod:`hpcgnn.nn.attention`. plan: the plan of this layer. drops: the dropouts of the weights of S, and of
     the weights of L and R.
     """
 

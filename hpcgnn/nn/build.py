@@ -12,13 +12,19 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
 from hpcgnn.nn.compute import choose_compute
-from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
-from hpcgnn.nn.config import MODELS, ModelConfig, check_differences, check_kept_input
-from hpcgnn.nn.decoder import make_decoder
-from hpcgnn.nn.dropout import DropoutKeys
+from hpcgnn.nn.config import (
+    FLOAT32,
+    INT8_ALWAYS,
+    INTEGERS,
+    MODELS,
+    Int8Config,
+    ModelConfig,
+    check_differences,
+    check_kept_input,
+)
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
-from hpcgnn.nn.label_embedding import LabelEmbedding
+from hpcgnn.nn.layers import DropoutKeys, LabelEmbedding, make_decoder
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import raise_on_all_ranks
 

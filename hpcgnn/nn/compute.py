@@ -3,8 +3,7 @@
 A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. On CPUs with AVX512_BF16
 (:func:`hpcgnn.kernels.dense.has_bf16`) our own kernels do so, from float32 matrices to float32 results. Otherwise torch
 multiplies rounded matrices, and its result is rounded once more and widened: with 32768 rows its values differ from float32's
-by 0.3 % (root mean square). :mod:`hpcgnn.nn.bfloat16` measures which of the two is faster here, and whether it is faster than
-float32.
+by 0.3 % (root mean square).
 
 - ``auto``: ``bf16`` where it is faster on every rank's CPU, else ``float32``.
 - ``bf16``: bfloat16; refused where it is slower than float32.
@@ -13,11 +12,22 @@ float32.
 - ``int8``: 8-bit integers, also for aggregations (:mod:`hpcgnn.nn.int8`), where they are faster; ``int8-always`` uses them at
   any speed, to study their effect on training on any graph. ``int4`` is refused, because no library that this package can call
   multiplies 4-bit integers.
+
+The speed of bfloat16 is measured once in each process, because the instruction set does not tell it: with AVX512_BF16, products
+are 1.8 times as fast as in float32 on AMD's Zen 4 and 5, but half as fast on Intel's CPUs, whose matrix units (AMX) in turn are
+many times as fast (the study `products`). All speedups seen so far lie far from the limits used here. A busy machine may still
+disturb a measurement, so a resumed run keeps its arithmetic on the same CPU (:func:`resumed_compute`), and the implementation
+is measured only where torch uses matrix units: elsewhere our kernels are as fast as torch's products.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,12 +35,173 @@ import torch
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import processor
-from hpcgnn.devices import CPU, Device
-from hpcgnn.kernels import dense, pack_bf16
+from hpcgnn.devices import CPU, Device, device_of
+from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
 from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
-from hpcgnn.nn.bfloat16 import KERNELS, bfloat16, is_native, multiply
-from hpcgnn.nn.compute_config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
+from hpcgnn.nn.config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.world import World, raise_on_all_ranks
+
+_LEAST_ROUNDS = 3
+_REPEATS = 1.1  # the two least times of a call differ by a smaller factor, unless other work disturbs the measurement
+
+
+def least_seconds(
+    calls: Mapping[str, Callable[[], object]],
+    device: Device,
+    rounds: int,
+    is_clear: Callable[[dict[str, float]], bool] = lambda _: False,
+) -> dict[str, float]:
+    """The least seconds of each call, in at most ``rounds`` rounds after an uncounted one that also fills caches.
+
+    is_clear: returns whether the seconds so far decide the question, so that the remaining rounds can be skipped. It is called
+    from the third round on, once the two least times of each call are about equal: on a busy machine, they are not.
+    """
+    least = dict.fromkeys(calls, float("inf"))
+    second = dict(least)
+    for turn in range(1 + rounds):
+        for name, call in calls.items():
+            started = device.mark()
+            call()
+            seconds = device.seconds_between(started, device.mark())
+            if turn > 0:
+                least[name], second[name] = sorted((least[name], second[name], seconds))[:2]
+        repeats = all(second[name] <= _REPEATS * least[name] for name in calls)
+        if turn >= _LEAST_ROUNDS and repeats and is_clear(least):
+            break
+    return least
+
+
+def multiply_and_back(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str = "float32") -> None:
+    """A product (n, F) x (F, F) and its two gradients, by the kernels of an arithmetic."""
+    y = dense.product(x, weight, backend=backend, compute=arithmetic)
+    dense.product(y, weight.T, backend=backend, compute=arithmetic)
+    dense.weight_gradient(x, y, backend=backend, compute=arithmetic)
+
+
+KERNELS, TORCH = "kernels", "torch"
+_FASTER, _SLOWER = 1.1, 0.9  # speedups between these two count as equal
+_AHEAD = 1.5  # torch's products round their results once more, so they must be this much faster than our kernels
+_ROWS, _WIDTH = 1024, 256  # shape of the product that is timed: large enough for its arithmetic to dominate
+_ROWS_OF_GPUS = 1 << 17
+_ROUNDS = 10
+_CLEAR = 1.2  # a measurement that is this factor away from all limits ends early: even a busy machine errs by less
+# oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) without bfloat16 products; all later ones have them.
+_WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+
+
+@dataclass(frozen=True)
+class Bfloat16:
+    """The faster implementation of bfloat16. way: ``kernels`` (of this package) or ``torch``. speedup: of a product and its two
+    gradients over float32; 0 where the hardware has no bfloat16 and torch emulates it.
+    """
+
+    way: str
+    speedup: float
+
+    @property
+    def is_faster(self) -> bool:
+        """Return whether it is clearly faster than float32."""
+        return self.speedup >= _FASTER
+
+    @property
+    def is_slower(self) -> bool:
+        """Return whether it is clearly slower than float32."""
+        return self.speedup < _SLOWER
+
+
+@functools.cache
+def bfloat16(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Bfloat16:
+    """The speed of bfloat16 on a device; on the host, with torch's present number of threads.
+
+    The first call of a process takes some 100 ms, and later calls return the same result. On a GPU, torch multiplies bfloat16
+    operands with float32 results.
+    """
+    has_kernels = dense.has_bf16(backend, torch_device)
+    in_question = torch_device.type == "cpu" and torch_has_it() and (has_matrix_units() or not has_kernels)
+    ways = {KERNELS: has_kernels, TORCH: in_question}
+    if not any(ways.values()):
+        return Bfloat16(TORCH, 0.0)
+    return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, torch_device)))
+
+
+def best_of(speedups: dict[str, float]) -> Bfloat16:
+    """Our kernels, unless torch is faster by more than the error of a measurement."""
+    ours, torchs = speedups.get(KERNELS, 0.0), speedups.get(TORCH, 0.0)
+    way = TORCH if torchs > _AHEAD * ours else KERNELS
+    return Bfloat16(way, speedups[way])
+
+
+def is_clear(speedups: dict[str, float]) -> bool:
+    """Return whether the speedups are so far from every limit that further rounds of the measurement cannot change the
+    decision.
+    """
+    compared = [(best_of(speedups).speedup, limit) for limit in (_FASTER, _SLOWER)]
+    if len(speedups) > 1:
+        compared.append((speedups[TORCH] / speedups[KERNELS], _AHEAD))
+    return all(not limit / _CLEAR < speedup < limit * _CLEAR for speedup, limit in compared)
+
+
+def is_native(torch_device: torch.device = CPU.torch_device) -> bool:
+    """Return whether this device multiplies bfloat16 in hardware, and our kernels or torch's libraries use it."""
+    return dense.has_bf16("auto", torch_device) or (torch_device.type == "cpu" and torch_has_it())
+
+
+def torch_has_it() -> bool:
+    """Return whether torch multiplies bfloat16 with the CPU's instructions, as far as ``ONEDNN_MAX_CPU_ISA`` lets oneDNN use
+    them.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine() in ("x86_64", "AMD64"):
+        allowed = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+        has_it = has_matrix_units() or _cpu_has("_is_avx512_bf16_supported")
+        return has_it and allowed.upper() not in _WITHOUT_BF16
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    # this query is not part of torch's public interface, and may be missing in other versions
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def has_matrix_units() -> bool:
+    """Return whether torch multiplies bfloat16 in the matrix units (AMX) of this CPU, which our kernels do not use."""
+    return _cpu_has("_is_amx_tile_supported")
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` of bfloat16 matrices by torch, widened to float32."""
+    return unpack_bf16(torch.mm(a, b, out=buffers.empty(a.shape[0], b.shape[1], a.dtype, a.device)))
+
+
+def _cpu_has(query: str) -> bool:
+    return bool(getattr(torch.cpu, query, bool)())
+
+
+def _seconds(ways: list[str], backend: str, torch_device: torch.device) -> dict[str, float]:
+    """The least seconds of a product and its two gradients, measured in turns: in float32 (``""``), and by each of ``ways``."""
+    generator = torch.Generator().manual_seed(0)
+    rows = _ROWS if torch_device.type == "cpu" else _ROWS_OF_GPUS
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
+    calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
+    if KERNELS in ways:
+        calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
+    if TORCH in ways:
+        calls[TORCH] = lambda: _by_torch(x, weight)
+    return least_seconds(calls, device_of(torch_device), _ROUNDS, lambda seconds: is_clear(_speedups(seconds)))
+
+
+def _speedups(seconds: dict[str, float]) -> dict[str, float]:
+    """The speedup of each way over float32, whose key is ""."""
+    return {way: seconds[""] / spent for way, spent in seconds.items() if way}
+
+
+def _by_torch(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """A product and its two gradients as a layer computes them by torch, conversions included."""
+    rounded, rounded_weight = pack_bf16(x), pack_bf16(weight)
+    dy = pack_bf16(multiply(rounded, rounded_weight))
+    multiply(dy, rounded_weight.T)
+    multiply(rounded.T, dy)
+
 
 _LOG = logging.getLogger("hpcgnn")
 # Products smaller than these may be slower in bfloat16 than in float32, gradients and conversions included, according to the

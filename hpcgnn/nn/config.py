@@ -1,4 +1,8 @@
-"""The configuration of a model: its name, the settings that all models have, and the settings of its own class."""
+"""The configuration of a model: its name, the settings that all models have, and the settings of its own class.
+
+The names of arithmetics are explained in :mod:`hpcgnn.nn.compute`, and those of 8-bit integers in :mod:`hpcgnn.nn.int8`. This
+module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,167 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.base.errors import WrongValueError
-from hpcgnn.base.settings import Checked, Composed, Registry, merged, setting, settings_of
-from hpcgnn.nn.model_settings import KNOWN, LayerSettings
+from hpcgnn.base.settings import Checked, Composed, Known, Registry, merged, setting, settings_of
+
+AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
+INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
+INTEGERS = (INT8, INT8_ALWAYS)
+COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
+STOCHASTIC, NEAREST = "stochastic", "nearest"
+
+
+@dataclass(frozen=True)
+class Int8Config(Checked):
+    """Settings of training in 8-bit integers.
+
+    rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: the
+    largest relative error of the first layer's output (Tango Eq. 4), in [0, 1], with which training continues in integers.
+    """
+
+    rounding: str = setting(
+        STOCHASTIC,
+        "Rounding of --compute int8: stochastic has an expected error of 0; nearest rounds to the nearest integer.",
+        name="int8_rounding",
+        choices=(STOCHASTIC, NEAREST),
+    )
+    before_softmax: bool = setting(
+        False,
+        "With --compute int8, also quantize the layer before the softmax and the attention scores, which costs accuracy.",
+        name="int8_before_softmax",
+    )
+    most_error: float = setting(
+        0.3,
+        "With --compute int8, largest relative error of the first layer's output in the first epoch; at this error or above, "
+        "training continues in float32. 1 continues in int8 whatever the error is.",
+        name="int8_most_error",
+        least=0,
+        most=1,
+    )
+
+
+NORMS = ("layer", "batch", "none")
+ACTIVATIONS = ("relu", "elu")
+ATTENTIONS = ("halo", "partial")
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """Settings of models with several layers, which are all models except SGC."""
+
+    layers: int = setting(
+        3,
+        "Number of layers; for dagnn and appnp, the number of dense layers before the propagation.",
+        least=1,
+        most=10_000,
+    )
+    dropout: float = setting(0.5, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
+    norm: str = setting(
+        "layer",
+        "Normalisation after every layer except the last: layer normalisation, batch normalisation with the statistics of "
+        "all ranks, or none.",
+        choices=NORMS,
+    )
+    activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Settings of models with multi-head attention."""
+
+    heads: int = setting(8, "Number of attention heads; each has --hidden / --heads columns.", least=1, most=1 << 20)
+    output_heads: int = setting(
+        1, "Number of attention heads of the last layer; their outputs are averaged.", least=1, most=1 << 10
+    )
+    attention_dropout: float = setting(0.0, "Dropout rate of the attention weights.", least=0, below=1, is_free=True)
+
+
+@dataclass(frozen=True)
+class GATSettings:
+    """Settings of GAT alone.
+
+    With ``partial`` attention, the ranks that own the source nodes compute weighted sums according to the plan of ``strategy``
+    (:mod:`hpcgnn.nn.attention`). This is possible because GAT's score is a sum of one term for each end of an edge.
+    """
+
+    attention: str = setting(
+        "halo",
+        "Messages of attention. halo: ranks send the rows of boundary nodes; partial: ranks send partial weighted sums, which "
+        "the receiver merges (log-sum-exp merge).",
+        choices=ATTENTIONS,
+        is_free=True,
+    )
+
+
+@dataclass(frozen=True)
+class HopSettings:
+    """Settings of models that propagate features without weights."""
+
+    hops: int = setting(
+        0,
+        "Number of propagation steps; 0 takes the number in the model's paper (2 for sgc, 10 for appnp and dagnn).",
+        least=0,
+        most=10_000,
+    )
+
+    @property
+    def num_hops(self) -> int:
+        """``hops``, or the number in the models' papers if ``hops`` is 0."""
+        return self.hops or 10
+
+
+@dataclass(frozen=True)
+class SGCSettings(HopSettings):
+    """Settings of SGC, whose paper uses fewer hops."""
+
+    @property
+    def num_hops(self) -> int:
+        """``hops``, or the number in SGC's paper if ``hops`` is 0."""
+        return self.hops or 2
+
+
+@dataclass(frozen=True)
+class TeleportSettings:
+    """Settings of models in which every hop or layer mixes in the initial representation."""
+
+    teleport: float = setting(
+        0.1, "Share of the initial representation in each hop or layer (alpha in the papers).", least=0, most=1
+    )
+
+
+@dataclass(frozen=True)
+class GCNIISettings:
+    """Settings of GCNII alone."""
+
+    identity: float = setting(
+        0.5,
+        "Strength of the weight matrices beside the identity mapping (lambda in the paper, theta in PyG): layer l mixes the "
+        "weight matrix in with the share log(theta / l + 1).",
+        above=0,
+    )
+
+
+_HOPS = (LayerSettings, HopSettings)
+_ATTENTION = (LayerSettings, AttentionSettings)
+KNOWN = {
+    name: Known("hpcgnn.nn.models", summary, settings)
+    for name, summary, settings in (
+        ("appnp", "a dense network, then personalised PageRank over GCN's aggregations", (*_HOPS, TeleportSettings)),
+        ("dagnn", "a dense network, then several GCN aggregations whose results each node weighs", _HOPS),
+        ("gat", "attention over neighbours", (LayerSettings, GATSettings, AttentionSettings)),
+        ("gatv2", "attention whose ranking of neighbours depends on the node", _ATTENTION),
+        ("gcn", "symmetrically normalised sums, with edge weights if there are any", (LayerSettings,)),
+        (
+            "gcnii",
+            "deep GCN with initial residual and identity mapping",
+            (LayerSettings, TeleportSettings, GCNIISettings),
+        ),
+        ("gin", "sums of neighbours, then a small dense network", (LayerSettings,)),
+        ("jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
+        ("sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
+        ("sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),
+    )
+}
+
 
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
 MODELS: Registry[Any] = Registry("model", KNOWN)

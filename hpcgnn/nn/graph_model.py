@@ -16,18 +16,13 @@ from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.aggregators import make_aggregator
-from hpcgnn.nn.compute_config import FLOAT32, INTEGERS
-from hpcgnn.nn.config import LayerSettings, ModelConfig, describe
-from hpcgnn.nn.decoder import DotDecoder, MLPDecoder
-from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.attention import PartialPlan
+from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.kept_aggregator import KeptAggregator
-from hpcgnn.nn.label_embedding import LabelEmbedding
-from hpcgnn.nn.layers import EndsWithBias
+from hpcgnn.nn.layers import BatchNorm, DotDecoder, DropoutKeys, EndsWithBias, KeyedDropout, LabelEmbedding, MLPDecoder
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.norm import BatchNorm
-from hpcgnn.nn.partial_attention import PartialPlan
 from hpcgnn.policy.channel import Channel
 
 

@@ -29,8 +29,8 @@ from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm
-from hpcgnn.nn.compute_config import STOCHASTIC, Int8Config
-from hpcgnn.nn.timed import least_seconds, multiply_and_back
+from hpcgnn.nn.compute import least_seconds, multiply_and_back
+from hpcgnn.nn.config import STOCHASTIC, Int8Config
 from hpcgnn.world import raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")

@@ -1,17 +1,24 @@
-"""Graph layers over an :class:`~hpcgnn.nn.aggregate.Aggregator`. Shapes: x (n, F_in) -> (n, F_out), n owned nodes."""
+"""Layers: x (n, F_in) -> (n, F_out) of n owned nodes. Graph layers compute over an aggregator (:mod:`hpcgnn.nn.aggregate`)."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
+from hpcgnn.base.host import index_array
+from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, keyed_on_device, sddmm, spmm
 from hpcgnn.kernels.autograd_functions import layer_activation
+from hpcgnn.kernels.dropout import drop
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
+from hpcgnn.nn.whole_graph import moments_over_ranks
+from hpcgnn.world import World
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -193,3 +200,183 @@ def _dense(x: Features | LabelledFeatures) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError("sparse features must be transformed before they are aggregated")
     return x
+
+
+class DotDecoder(torch.nn.Module):
+    """The inner product of the two embeddings; it has no parameters."""
+
+    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+        super().__init__()
+        self.backend = backend
+
+    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """A score (entries,) for each entry of ``links`` (R, S), from target (R, F) and source (S, F) embeddings."""
+        return sddmm(links, target, source, "dot", backend=self.backend)
+
+
+class MLPDecoder(torch.nn.Module):
+    """Two dense layers on the element-wise product of the two embeddings, as in OGB's baselines. It takes O(entries x F)
+    memory.
+    """
+
+    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
+        super().__init__()
+        self.backend = backend
+        self.hidden = Dense(width, width, compute=compute, backend=backend)
+        self.out = Dense(width, 1, compute=compute, backend=backend)
+
+    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """See :meth:`DotDecoder.forward`."""
+        # Indexing is not used, because torch then adds up gradients of rows in an order that depends on the threads.
+        ends = gather_rows(target, links.entry_rows(), self.backend), gather_rows(source, links.indices, self.backend)
+        joint = ends[0] * ends[1]
+        return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
+
+
+def make_decoder(name: str, width: int, *, compute: str, backend: str) -> DotDecoder | MLPDecoder:
+    """The decoder ``name``, one of :data:`hpcgnn.nn.config.DECODERS`, for embeddings of ``width``."""
+    decoder = DotDecoder if name == "dot" else MLPDecoder
+    return decoder(width, compute=compute, backend=backend)
+
+
+class LabelEmbedding(torch.nn.Module):
+    """``x + Y E``: ``E[y]`` is added to the features of a node with label ``y``; for multi-label nodes, the sum over their
+    labels.
+
+    Shapes: x (n, F); Y (n, C), with ones where a node's label is an input; E (C, F).
+    """
+
+    def __init__(self, num_classes: int, width: int, backend: str = "auto") -> None:
+        super().__init__()
+        self.backend = backend
+        self.weight = torch.nn.Parameter(torch.empty(num_classes, width))
+        torch.nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Features, labels: Csr | None) -> Features | LabelledFeatures:
+        """``x + Y E``. Sparse features stay sparse: the sum is left to the product that reads them."""
+        if labels is None:
+            raise ValueError(
+                "this model takes labels as inputs: call model(x, labels), with an empty (n, C) Csr for none"
+            )
+        if isinstance(x, Csr):
+            return LabelledFeatures(x, labels, self.weight)
+        return x + spmm(labels, self.weight, backend=self.backend)
+
+
+def label_matrix(y: torch.Tensor, nodes: torch.Tensor, num_classes: int) -> Csr:
+    """(n, C) matrix with ones at the labels of the nodes selected by ``nodes`` (n,) bool. y: (n,) int64 or (n, C) uint8."""
+    if y.dim() == 1:
+        lengths, indices = nodes.long(), y[nodes]
+    else:
+        given = (y != 0) & nodes[:, None]
+        lengths, indices = given.sum(1), given.nonzero()[:, 1]
+    indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+    return Csr(indptr, indices, num_classes)  # checked, because a program may have changed the tensor y
+
+
+@dataclass
+class DropoutKeys:
+    """The values, beside layer and column, on which a mask depends. The trainer advances ``epoch``.
+
+    ids: (n,) int64 original ids of the owned nodes.
+    """
+
+    ids: torch.Tensor
+    seed: int = 0
+    epoch: int = 0
+
+
+class KeyedDropout(torch.nn.Module):
+    """Set elements to zero with ``probability`` and scale the others by ``1 / (1 - probability)``; the identity in eval mode.
+
+    ``layer`` distinguishes the dropouts of a model. Sparse features (Csr) are dropped exactly as dense ones would be. ids: (n,)
+    int64 original ids of the rows, if these are not the owned nodes.
+    """
+
+    def __init__(
+        self,
+        keys: DropoutKeys,
+        layer: int,
+        probability: float,
+        backend: str = "auto",
+        *,
+        ids: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.keys, self.layer, self.probability, self.backend, self.ids = keys, layer, probability, backend, ids
+
+    def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
+        """Apply dropout to x (n, F)."""
+        mask = self.mask()
+        if mask is None:
+            return x
+        if isinstance(x, Csr):
+            return _drop_sparse(x, mask)
+        return _Dropout.apply(x, mask, self.backend)
+
+    def mask(self) -> DropoutMask | None:
+        """The mask of this pass, for kernels that apply dropout themselves; None if nothing is dropped."""
+        if not self.training or self.probability == 0:
+            return None
+        key = keyed.derive_key(self.keys.seed, self.keys.epoch, self.layer)
+        return DropoutMask(self.keys.ids if self.ids is None else self.ids, key, self.probability)
+
+    def extra_repr(self) -> str:
+        """The settings that are shown when the model is printed."""
+        return f"p={self.probability}"
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout whose backward pass computes the mask again, so that it is not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
+        ctx.mask, ctx.backend = mask, backend
+        return drop(x.detach(), mask, backend)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _Dropout.apply(gradients[0], ctx.mask, ctx.backend), None, None  # differentiable once more
+
+
+def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
+    assert x.weight is not None, "sparse features have values"
+    if not x.weight.is_cpu:
+        draws = keyed_on_device.draws(keyed_on_device.row_hashes(mask.key, mask.ids)[x.entry_rows()], x.indices)
+        return x.with_weight(torch.where(draws >= mask.threshold, x.weight / (1 - mask.probability), 0))
+    hashes = np.repeat(keyed.row_hashes(mask.key, index_array(mask.ids)), index_array(x.row_lengths()))
+    kept = keyed.draws(hashes, index_array(x.indices)) >= np.uint32(mask.threshold)
+    return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - mask.probability), 0))
+
+
+class BatchNorm(torch.nn.Module):
+    """``torch.nn.BatchNorm1d`` over the nodes of all ranks, with the same formula, parameters and buffers. Collective.
+
+    Forward takes x (n, F). Sums travel as float64, so that any number of ranks gives the same statistics.
+    """
+
+    def __init__(self, num_features: int, world: World, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.world, self.eps, self.momentum = world, eps, momentum
+        self.weight = torch.nn.Parameter(torch.ones(num_features))
+        self.bias = torch.nn.Parameter(torch.zeros(num_features))
+        self.running_mean: torch.Tensor
+        self.running_var: torch.Tensor
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise x (n, F). Collective in training."""
+        if self.training:
+            mean, variance = self._statistics(x)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+
+    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, variance, total = moments_over_ranks(x, self.world)
+        with torch.no_grad():
+            unbiased = variance * (total / max(total - 1, 1))
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        return mean.to(x.dtype), variance.to(x.dtype)

@@ -10,7 +10,7 @@ import torch
 from hpcgnn.kernels import Csr, dense, spmm
 from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
 from hpcgnn.nn.compute import Rounded, sum_of
-from hpcgnn.nn.compute_config import FLOAT32
+from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
 
 Features = torch.Tensor | Csr

@@ -16,8 +16,40 @@ import torch
 from hpcgnn.base.arguments import check_type
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.norm import mean_over_ranks, sum_over_ranks
 from hpcgnn.world import World
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """All-reduce in forward and in backward. Collective in both."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
+        ctx.world = world
+        return world.allreduce(values.detach(), what="sums over nodes")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _SumOverRanks.apply(gradients[0], ctx.world), None  # differentiable once more
+
+
+def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
+    """The sum of all ranks' ``values``, differentiable. Collective, forward and backward."""
+    return _SumOverRanks.apply(values, world)
+
+
+def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
+    """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
+    count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
+    sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
+    total = float(sums[-1].detach())
+    return sums[:-1] / total, total
+
+
+def moments_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The mean and the variance around it, both (F,) float64, and the number of rows. Collective, forward and backward."""
+    mean, total = mean_over_ranks(x, world)
+    return mean, sum_over_ranks(((x.double() - mean) ** 2).sum(0), world) / total, total
+
 
 _PRESENT = threading.local()  # ranks that are threads have one each
 

@@ -13,8 +13,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import backends
-from hpcgnn.nn.compute_config import FLOAT32, INTEGERS, Int8Config
-from hpcgnn.nn.config import check_differences
+from hpcgnn.nn.config import FLOAT32, INTEGERS, Int8Config, check_differences
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
 from hpcgnn.pyg.rehearsal import rehearse

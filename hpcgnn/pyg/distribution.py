@@ -15,7 +15,7 @@ from torch_geometric.nn import BatchNorm, MessagePassing
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.compute_config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
+from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.whole_graph import among
 from hpcgnn.pyg import convolutions, norms

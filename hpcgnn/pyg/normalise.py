@@ -14,7 +14,7 @@ import torch
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops, scatter
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.nn.self_loops import check_degrees
+from hpcgnn.nn.plans import check_degrees
 from hpcgnn.pyg.bridge import Bridge
 from hpcgnn.pyg.rows import EDGES, ENDS
 from hpcgnn.pyg.seen import Kept, Recurrence

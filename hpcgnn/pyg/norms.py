@@ -14,7 +14,7 @@ import torch
 import torch_geometric.nn.norm as pyg
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.nn.norm import mean_over_ranks, moments_over_ranks
+from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.pyg.bridge import widened
 from hpcgnn.world import World
 

@@ -11,8 +11,8 @@ import torch
 
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
-from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.layers import DropoutKeys
 from hpcgnn.policy.channel import Channel
 from hpcgnn.pyg.distribution import distribution_of
 

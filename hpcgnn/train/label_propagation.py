@@ -15,7 +15,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
-from hpcgnn.nn.label_embedding import label_matrix
+from hpcgnn.nn.layers import label_matrix
 from hpcgnn.train.task_config import LabelPropagationConfig
 
 # Takes the place of the layer in a dropout's key, so no dropout mask uses the same random numbers.

@@ -10,8 +10,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import MODELS, ModelConfig
-from hpcgnn.nn.model_settings import AttentionSettings, LayerSettings
+from hpcgnn.nn.config import MODELS, AttentionSettings, LayerSettings, ModelConfig
 from hpcgnn.world import raise_on_all_ranks
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8

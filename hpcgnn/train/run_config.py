@@ -24,8 +24,17 @@ from hpcgnn.base.settings import (
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph.node_order.methods import METHODS
-from hpcgnn.nn.compute_config import COMPUTES, INTEGERS, Int8Config
-from hpcgnn.nn.config import DECODERS, MODELS, DistributedConfig, ModelConfig, check_differences, check_kept_input
+from hpcgnn.nn.config import (
+    COMPUTES,
+    DECODERS,
+    INTEGERS,
+    MODELS,
+    DistributedConfig,
+    Int8Config,
+    ModelConfig,
+    check_differences,
+    check_kept_input,
+)
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
 from hpcgnn.train.config import TrainConfig

@@ -12,9 +12,9 @@ from hpcgnn.exchange import Messages
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.config import DistributedConfig, ModelConfig
-from hpcgnn.nn.dropout import DropoutKeys
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.layers import DropoutKeys
 from hpcgnn.nn.linear import Features
 from hpcgnn.policy.channel import Channel
 

@@ -19,7 +19,7 @@ from hpcgnn.exchange import PHASES
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
 from hpcgnn.nn.compute import hardware, resumed_compute
-from hpcgnn.nn.compute_config import INTEGERS, Int8Config
+from hpcgnn.nn.config import INTEGERS, Int8Config
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies

@@ -15,7 +15,7 @@ from under_test import BACKENDS, budget, not_refused, numbers, seeds, turned, wi
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dropout, keyed
 from hpcgnn.kernels.autograd_functions import layer_activation
-from hpcgnn.nn.dropout import DropoutKeys, KeyedDropout
+from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
 
 EPS = 1e-5
 KEY = keyed.derive_key(3, 1, 4)

@@ -18,10 +18,9 @@ from ranks import computes
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import dense
-from hpcgnn.nn import bfloat16, compute, timed
-from hpcgnn.nn.bfloat16 import Bfloat16
-from hpcgnn.nn.compute import Rounded, check_compute
-from hpcgnn.nn.compute_config import AUTO, BF16, EMULATED, FLOAT32
+from hpcgnn.nn import compute
+from hpcgnn.nn.compute import Bfloat16, Rounded, check_compute
+from hpcgnn.nn.config import AUTO, BF16, EMULATED, FLOAT32
 from hpcgnn.nn.linear import LateWeight, matmul
 from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.sources.convert import convert
@@ -179,17 +178,17 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, unit
     spent = []
     by_kernels = {"float32": 1.0, "bf16": kernels}
     multiplied = lambda x, weight, backend, name: spent.append(by_kernels[name])  # noqa: E731
-    monkeypatch.setattr(bfloat16, "multiply_and_back", multiplied)
-    monkeypatch.setattr(bfloat16, "_by_torch", lambda x, weight: spent.append(torchs))
+    monkeypatch.setattr(compute, "multiply_and_back", multiplied)
+    monkeypatch.setattr(compute, "_by_torch", lambda x, weight: spent.append(torchs))
 
     def least(calls, device, rounds, is_clear):
         return {name: (call(), spent[-1])[1] for name, call in calls.items()}
 
-    monkeypatch.setattr(bfloat16, "least_seconds", least)
-    monkeypatch.setattr(bfloat16, "torch_has_it", lambda: torchs is not None)
-    monkeypatch.setattr(bfloat16, "has_matrix_units", lambda: units)
+    monkeypatch.setattr(compute, "least_seconds", least)
+    monkeypatch.setattr(compute, "torch_has_it", lambda: torchs is not None)
+    monkeypatch.setattr(compute, "has_matrix_units", lambda: units)
     monkeypatch.setattr(dense, "has_bf16", lambda backend="auto", torch_device=None: kernels is not None)
-    assert bfloat16.bfloat16.__wrapped__() == found
+    assert compute.bfloat16.__wrapped__() == found
 
 
 @pytest.mark.parametrize(("speedups", "clear"), [
@@ -201,7 +200,7 @@ def test_what_a_cpu_has_is_timed_and_compared(monkeypatch, kernels, torchs, unit
     ({"torch": 3.0}, True),
 ])  # fmt: skip
 def test_a_measurement_ends_early_only_far_from_all_limits(speedups, clear):
-    assert bfloat16.is_clear(speedups) == clear
+    assert compute.is_clear(speedups) == clear
 
 
 class ClockOfTurns:
@@ -224,7 +223,7 @@ class ClockOfTurns:
 ])  # fmt: skip
 def test_turns_that_are_left_are_spared_once_an_undisturbed_measurement_decides(clock, is_clear, calls):
     made = []
-    assert timed.least_seconds({"a": lambda: made.append(1)}, clock, 10, is_clear) == {"a": 1.0}
+    assert compute.least_seconds({"a": lambda: made.append(1)}, clock, 10, is_clear) == {"a": 1.0}
     assert len(made) == calls
 
 
@@ -243,7 +242,7 @@ def test_a_resumed_run_measures_on_other_hardware_only(worth, monkeypatch, known
 ])  # fmt: skip
 def test_without_the_instructions_nothing_is_measured_and_nothing_is_native(onednn, said):
     """This must hold on any CPU, because kernels and oneDNN are kept from using the instructions."""
-    code = "from hpcgnn.nn.bfloat16 import bfloat16, is_native; print(is_native(), bfloat16())"
+    code = "from hpcgnn.nn.compute import bfloat16, is_native; print(is_native(), bfloat16())"
     avx2 = {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": onednn}
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | avx2, check=True

@@ -21,8 +21,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.nn import int8
-from hpcgnn.nn.compute_config import NEAREST, Int8Config
-from hpcgnn.nn.config import MODELS
+from hpcgnn.nn.config import MODELS, NEAREST, Int8Config
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
 from hpcgnn.world.thread_world import one_rank

@@ -14,7 +14,7 @@ from ranks import distributed, models
 from requires import EVERYTHING
 
 from hpcgnn.nn.config import MODELS
-from hpcgnn.nn.self_loops import with_self_loops
+from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.world.thread_world import one_rank
 
 RANKS = (1, 2, 3)

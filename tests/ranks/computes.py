@@ -13,9 +13,8 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.main import main
 from hpcgnn.nn import compute
-from hpcgnn.nn.bfloat16 import Bfloat16
-from hpcgnn.nn.compute import _on_all, choose_compute, resumed_compute
-from hpcgnn.nn.compute_config import AUTO, BF16, FLOAT32
+from hpcgnn.nn.compute import Bfloat16, _on_all, choose_compute, resumed_compute
+from hpcgnn.nn.config import AUTO, BF16, FLOAT32
 from hpcgnn.world import World
 
 

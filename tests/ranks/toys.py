@@ -24,11 +24,10 @@ from hpcgnn.base.settings import setting
 from hpcgnn.cli.main import cli
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import FRESH, STALE
-from hpcgnn.nn.config import ModelConfig, register
+from hpcgnn.nn.config import LayerSettings, ModelConfig, register
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.model_settings import LayerSettings
 from hpcgnn.policy.base import BitsPolicy, StalenessPolicy
 from hpcgnn.policy.channel import Channel, Observation
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES

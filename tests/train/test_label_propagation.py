@@ -20,8 +20,7 @@ from trainings import losses, predicted, weights
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.label_embedding import LabelEmbedding, label_matrix
-from hpcgnn.nn.layers import linear_first
+from hpcgnn.nn.layers import LabelEmbedding, label_matrix, linear_first
 from hpcgnn.nn.linear import matmul
 from hpcgnn.train.label_propagation import check_labels, drawn_nodes
 from hpcgnn.train.task_config import LabelPropagationConfig

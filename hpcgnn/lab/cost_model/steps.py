@@ -210,7 +210,7 @@ def _linear_stack(tape: _Tape, layer: Callable[[_Tape, int, int, bool], None], w
 
 
 def _is_first(tape: _Tape, width: int, next_width: int, is_input: bool) -> bool:
-    """As :class:`hpcgnn.nn.stack.LinearStack` decides."""
+    """As :class:`hpcgnn.nn.models.LinearStack` decides."""
     shape = tape.shape
     needs = shape.learns_input or not is_input
     first = linear_first(width, next_width, needs_gradient=needs, is_sparse=shape.is_sparse and is_input)
@@ -305,7 +305,7 @@ def _gcnii(tape: _Tape) -> None:
 
 
 def _sgc(tape: _Tape) -> None:
-    from hpcgnn.nn.model_settings import SGCSettings
+    from hpcgnn.nn.config import SGCSettings
 
     hops = tape.config.section(SGCSettings).num_hops
     tape.dense(tape.shape.in_width, tape.shape.out_width, is_input=True)
@@ -315,7 +315,7 @@ def _sgc(tape: _Tape) -> None:
 
 
 def _propagation(tape: _Tape) -> None:
-    from hpcgnn.nn.model_settings import HopSettings
+    from hpcgnn.nn.config import HopSettings
 
     config, shape = tape.config, tape.shape
     widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]

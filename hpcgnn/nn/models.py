@@ -1,0 +1,351 @@
+"""The models, one class each, after the classes that they share.
+
+A class registers itself (``@register("name")``) and is named in :data:`hpcgnn.nn.config.KNOWN`, with its settings, so that a
+command knows it without importing torch. Any other program may register a class that states its own ``summary`` and
+``settings``: the command offers it from then on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer, make_partial_plan
+from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, register
+from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
+from hpcgnn.nn.halo import attention_edges, make_halo
+from hpcgnn.nn.layers import Dense, GCNIILayer, GCNLayer, GINLayer, LinearLayer, SAGELayer, linear_first
+from hpcgnn.nn.linear import Features, matmul, operand
+
+
+class Stack(GraphModel):
+    """[dropout, layer, norm, activation] repeated, without norm and activation after the last layer."""
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        widths = self.widths(context)
+        self.layers = torch.nn.ModuleList()
+        self.norms = torch.nn.ModuleList()
+        self.dropouts = torch.nn.ModuleList()
+        for depth, (width, next_width) in enumerate(pairwise(widths)):
+            self.layers.append(self.new_layer(context, depth, width, next_width))
+            if depth:
+                self.dropouts.append(self.new_dropout(config.dropout))
+            if depth < len(widths) - 2:
+                self.norms.append(self.new_norm(next_width, self.layers[-1]))
+
+    @abstractmethod
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """Make the layer at this depth."""
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        return self.apply_layers(x, self.layers, self.norms, self.dropouts)
+
+
+class LinearStack(Stack):
+    """A stack of layers over a linear aggregator. layer: the class of the layers."""
+
+    layer: ClassVar[type[LinearLayer]]
+    begins_with_exchange = True
+
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """Make the layer at this depth."""
+        is_input, keep = depth == 0, depth == 0 and context.keep_input_aggregation
+        needs_gradient = self.config.label_inputs or not is_input
+        first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
+        own = self.new_aggregator(keep=keep)
+        return self.layer(width, next_width, own, transform_first=first and not keep, compute=self.compute)
+
+
+class Propagation(GraphModel):
+    """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
+
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
+    kept_rows = 2
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        widths = self.widths(context)
+        how = {"compute": context.compute, "backend": self.backend}
+        self.dense = torch.nn.ModuleList(Dense(width, next_width, **how) for width, next_width in pairwise(widths))
+        self.norms = torch.nn.ModuleList(map(self.new_norm, widths[1:-1], self.dense))
+        self.dropouts = torch.nn.ModuleList(self.new_dropout(config.dropout) for _ in self.norms)
+        self.hops = [self.new_aggregator() for _ in range(config.num_hops)]
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`."""
+        return [self.dense[-1], self.hops[-1]]
+
+    def transformed(self, x: Features) -> torch.Tensor:
+        """(n, C) result of the dense network, which treats each node by itself."""
+        return self.apply_layers(x, self.dense, self.norms, self.dropouts)
+
+
+class AttentionStack(Stack):
+    """A stack of layers with attention. All but the last one concatenate their heads; the last one averages them. layer: the
+    class of the layers.
+    """
+
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
+    layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
+    kept_rows = 4
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """See :meth:`GraphModel.connected`. Rows of neighbours travel unchanged, so the strategy has no effect."""
+        named = {name: value for name, value in how.items() if name != "dtype"}
+        return Connection(make_halo(graph, **named), edges=attention_edges(graph))
+
+    @classmethod
+    def uses_strategy(cls, config: ModelConfig) -> bool:
+        """See :meth:`GraphModel.uses_strategy`."""
+        return False
+
+    @classmethod
+    def check_settings(cls, config: ModelConfig) -> None:
+        """See :meth:`GraphModel.check_settings`."""
+        if config.hidden % config.heads:
+            raise WrongValueError(
+                f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}"
+            )
+
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """Make the layer at this depth."""
+        halo, edges, rate = self.new_aggregator(), context.connection.edges, self.config.attention_dropout
+        assert edges is not None
+        assert isinstance(halo, Aggregator)
+        (drop,) = self.new_edge_dropouts(rate, edges.ids if rate else None)  # ids are 8 bytes an edge
+        return self.layer(width, self.heads(depth, next_width), Neighbours(halo, edges, drop), self.compute)
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`: the last layer, and the aggregator that brings its rows."""
+        layer = self.layers[-1]
+        if isinstance(layer, PartialGATLayer):
+            return [layer, layer.plan.scores, layer.plan.rows]
+        assert isinstance(layer, GATLayer | GATv2Layer)
+        return [layer, layer.neighbours.halo]
+
+    def heads(self, depth: int, next_width: int) -> Heads:
+        """The heads of the layer at this depth, whose result is ``next_width`` wide."""
+        is_last = depth == self.config.layers - 1
+        count = self.config.output_heads if is_last else self.config.heads
+        return Heads(count, next_width if is_last else next_width // count, join=not is_last)
+
+
+@register("gcn")
+class GCN(LinearStack):
+    """A stack of :class:`GCNLayer`."""
+
+    layer = GCNLayer
+    kept_rows = 2
+
+
+@register("sage")
+class SAGE(LinearStack):
+    """A stack of :class:`SAGELayer`."""
+
+    aggregation = "mean"
+    layer = SAGELayer
+    kept_rows = 3
+
+
+@register("gin")
+class GIN(LinearStack):
+    """A stack of :class:`GINLayer`."""
+
+    aggregation = "sum"
+    layer = GINLayer
+    kept_rows = 4
+
+
+@register("jknet")
+class JKNet(LinearStack):
+    """A stack of GCN layers whose results are concatenated for a dense last layer (PyG's ``jk="cat"``)."""
+
+    layer = GCNLayer
+    kept_rows = 4
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.norms.append(self.new_norm(config.hidden, self.layers[-1]))
+        self.final_dropout = self.new_dropout(config.dropout)
+        joined = config.layers * config.hidden
+        self.final = Dense(joined, context.out_width, compute=self.compute, backend=self.backend)
+
+    def widths(self, context: ModelContext) -> list[int]:
+        """See :meth:`GraphModel.widths`: all layers are hidden layers here."""
+        return [context.in_width, *[self.config.hidden] * self.config.layers]
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`."""
+        return [self.final]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        (first, *layers), (first_norm, *norms) = self.layers, self.norms
+        results = [self.activated(first(x), first_norm)]
+        for layer, norm, drop in zip(layers, norms, self.dropouts, strict=True):
+            results.append(self.activated(layer(drop(results[-1])), norm))
+        return self.final(self.final_dropout(torch.cat(results, dim=1)))
+
+
+@register("gcnii")
+class GCNII(GraphModel):
+    """A dense layer and activation; ``layers`` times [dropout, GCNII layer, norm, activation]; dropout and a dense layer."""
+
+    has_dense_parameters = True
+    kept_rows = 2
+    ends_hidden = True
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        width = config.hidden
+        self.first = Dense(context.in_width, width, compute=context.compute, backend=self.backend)
+        self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
+        for depth in range(1, config.layers + 1):
+            own = self.new_aggregator()
+            assert isinstance(own, Aggregator)
+            shares = {"alpha": config.teleport, "theta": config.identity}
+            self.layers.append(GCNIILayer(width, own, depth=depth, compute=context.compute, **shares))
+            self.norms.append(self.new_norm(width, self.layers[-1]))
+            self.dropouts.append(self.new_dropout(config.dropout))
+        self.last_dropout = self.new_dropout(config.dropout)
+        self.last = Dense(width, context.out_width, compute=context.compute, backend=self.backend)
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """See :meth:`GraphModel.dense_parameters`."""
+        return [*self.first.parameters(), *self.last.parameters()]
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`."""
+        return [self.last]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        first = self.activated(self.first(x))
+        y = first
+        for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):
+            y = self.activated(layer(drop(y), first), norm)
+        return self.last(self.last_dropout(y))
+
+
+@register("sgc")
+class SGC(GraphModel):
+    """``Â^hops x W + b``; PyG's ``SGConv``.
+
+    Propagation commutes with the weight, so rows as wide as the number of classes travel; with kept input aggregations, the
+    features travel instead, but only once.
+    """
+
+    begins_with_exchange = True
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.is_kept = context.keep_input_aggregation
+        self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
+        self.dense = Dense(context.in_width, context.out_width, compute=context.compute, backend=self.backend)
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`."""
+        return [self.dense, self.hops[-1]]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        if self.is_kept:
+            assert isinstance(x, torch.Tensor)
+            return self.dense(self._propagated(x))
+        transformed = matmul(operand(x, self.dense.compute), self.dense.weight, self.backend)
+        return self._propagated(transformed) + self.dense.bias
+
+    def _propagated(self, x: torch.Tensor) -> torch.Tensor:
+        for hop in self.hops:
+            x = hop(x)
+        return x
+
+
+@register("appnp")
+class APPNP(Propagation):
+    """Personalised PageRank of predictions: ``z <- (1 - teleport) Â z + teleport h``; PyG's ``APPNP``."""
+
+    has_dense_parameters = True
+
+    def dense_parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters of the first layer, as in the paper."""
+        return list(self.dense[0].parameters())
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        h = self.transformed(x)
+        z = h
+        for hop in self.hops:
+            under_way = hop.begin(z)
+            restart = self.config.teleport * h  # while rows travel
+            z = torch.add(restart, under_way.finish(), alpha=1 - self.config.teleport)
+        return z
+
+
+@register("dagnn")
+class DAGNN(Propagation):
+    """``sum_k sigmoid(h_k s) h_k`` with ``h_k = Â^k h``: each node weights its hops by learned scores."""
+
+    def __init__(self, config: ModelConfig, context: ModelContext) -> None:
+        super().__init__(config, context)
+        self.gate = Dense(context.out_width, 1, compute=context.compute, backend=self.backend)
+
+    def before_softmax(self) -> list[Part]:
+        """See :meth:`GraphModel.before_softmax`."""
+        return [*super().before_softmax(), self.gate]
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """See :meth:`GraphModel.scores`."""
+        h = self.transformed(x)
+        total = self._weighed(h)
+        for hop in self.hops:
+            h = hop(h)
+            total = total + self._weighed(h)
+        return total
+
+    def _weighed(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.gate(h)) * h
+
+
+@register("gat")
+class GAT(AttentionStack):
+    """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer` with partial attention."""
+
+    layer = GATLayer
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """See :meth:`GraphModel.connected`."""
+        if config.attention != "partial":
+            return super().connected(config, graph, strategy, **how)
+        plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
+        return Connection(plan.rows, partial=plan)
+
+    @classmethod
+    def uses_strategy(cls, config: ModelConfig) -> bool:
+        """See :meth:`GraphModel.uses_strategy`."""
+        return config.attention == "partial"
+
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        """Make the layer at this depth."""
+        if context.connection.partial is None:
+            return super().new_layer(context, depth, width, next_width)
+        plan = self.new_partial_plan(context.connection.partial)
+        send_drop, drop = self.new_edge_dropouts(self.config.attention_dropout, plan.send_ids, plan.merge_ids)
+        return PartialGATLayer(width, self.heads(depth, next_width), plan, (send_drop, drop), self.compute)
+
+
+@register("gatv2")
+class GATv2(AttentionStack):
+    """A stack of :class:`GATv2Layer`."""
+
+    layer = GATv2Layer
