@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hpcgnn.base.errors import WrongTypeError, WrongValueError, quoted
 
 if TYPE_CHECKING:
     import torch
+
 
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # the limits of Linux, in bytes
 
@@ -121,3 +123,15 @@ def check_path(name: str, value: Any) -> None:
 
 def _kind(value: Any) -> str:
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+
+
+AUTO_DEVICE, HOST_DEVICE = "auto", "cpu"
+_DEVICE_NAMES = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
+
+
+def check_device_name(asked: str) -> None:
+    """Raise WrongValueError unless ``asked`` is one of the names that ``--device`` takes."""
+    if not isinstance(asked, str) or not _DEVICE_NAMES.fullmatch(asked):
+        raise WrongValueError(
+            f"device must be auto, cpu, cuda or cuda:N (AMD's GPUs are called cuda too), not {asked!r}"
+        )

@@ -22,7 +22,7 @@ def info(as_json: bool) -> None:
     everything works together.
     """
     from hpcgnn.doctor import installation
-    from hpcgnn.world.threads import use_threads
+    from hpcgnn.world.devices import use_threads
 
     world = check_alike(MpiWorld())
     threads = use_threads(world)

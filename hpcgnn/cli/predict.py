@@ -74,7 +74,7 @@ def predict(
         from hpcgnn.train import checkpoint
         from hpcgnn.train import predict as prediction
         from hpcgnn.train.run_folder import RunFolder
-        from hpcgnn.world.threads import use_threads
+        from hpcgnn.world.devices import use_threads
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank, quiet=quiet)

@@ -33,8 +33,7 @@ from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.tensorboard import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
-from hpcgnn.world.devices import choose_device
-from hpcgnn.world.threads import use_threads
+from hpcgnn.world.devices import choose_device, use_threads
 
 if TYPE_CHECKING:
     from hpcgnn.graph.local_graph import LocalGraph

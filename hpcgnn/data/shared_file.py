@@ -10,7 +10,7 @@ from typing import Any
 from hpcgnn.base import whole_file
 from hpcgnn.data import h5
 from hpcgnn.world import World, raise_on_all_ranks
-from hpcgnn.world.files import open_for_writing
+from hpcgnn.world.world import open_for_writing
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The interface of a device, beyond the tensors on it, that training needs.
+"""A device, beyond the tensors on it, as training needs it; and the host as a device, whose work is done when a call returns.
 
 A device does its work in the order in which the host starts it, while the host goes on. Copies between both run beside that work,
 each after an event that it is given. Before the host reads copied bytes, it asks the copy's event whether they have arrived.
@@ -6,6 +6,7 @@ each after an event that it is given. Before the host reads copied bytes, it ask
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol
 
 import torch
@@ -82,3 +83,61 @@ class Device(Protocol):
     def peak_bytes(self) -> int | None:
         """Largest number of bytes that this process's tensors on the device took at one time; None for the host."""
         ...
+
+
+class _Over:
+    """An event that is over."""
+
+    def is_over(self) -> bool:
+        """True."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+_OVER = _Over()
+
+
+class CpuDevice:
+    """See :class:`hpcgnn.devices.base.Device`."""
+
+    torch_device = torch.device("cpu")
+    name = "CPU"
+
+    def use(self) -> None:
+        """Do nothing: torch uses the host by default."""
+
+    def record(self) -> _Over:
+        """An event that is over."""
+        return _OVER
+
+    def follow(self, event: object) -> None:
+        """Do nothing: events of the host are over."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, behind: object = None) -> _Over:
+        """Copy at once."""
+        target.copy_(source)
+        return _OVER
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    mark = staticmethod(time.perf_counter)  # seconds of a monotonic clock
+
+    def seconds_between(self, first: float, last: float) -> float:
+        """The difference of both marks in seconds."""
+        return last - first
+
+    def host_memory(self, num_bytes: int) -> torch.Tensor:
+        """(num_bytes,) uint8 ordinary memory."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def free_bytes(self) -> None:
+        """None: the host has no device memory."""
+
+    def peak_bytes(self) -> None:
+        """None: the host has no device memory."""
+
+
+CPU = CpuDevice()

@@ -47,7 +47,7 @@ def _is_count(asked: str) -> bool:
 
 
 def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
-    """The number of threads of each of the ``ranks`` of a node, as :func:`hpcgnn.world.threads.use_threads` decides it."""
+    """The number of threads of each of the ``ranks`` of a node, as :func:`hpcgnn.world.devices.use_threads` decides it."""
     found = {}
     for rank in ranks:
         asked, cpus = facts[rank]["asked"], facts[rank]["cpus"]

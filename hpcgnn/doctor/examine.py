@@ -13,9 +13,8 @@ from hpcgnn.doctor.finding import BROKEN, OK, Finding, Report, counted
 from hpcgnn.doctor.job import Check, Job
 from hpcgnn.world import job as process
 from hpcgnn.world.mpi_world import MpiWorld
-from hpcgnn.world.startup import check_alike, told_sizes
 from hpcgnn.world.thread_world import one_rank
-from hpcgnn.world.world import World
+from hpcgnn.world.world import World, check_alike, told_sizes
 
 Tell = Callable[[str], None]  # called with the name of a check that begins
 

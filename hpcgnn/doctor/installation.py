@@ -37,7 +37,7 @@ def kernels_in_use() -> dict[str, Any]:
 
     from hpcgnn import kernels
     from hpcgnn.kernels.native import library
-    from hpcgnn.world.threads import openmp_runtimes
+    from hpcgnn.world.devices import openmp_runtimes
 
     kernels.spmm(
         kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1)
@@ -53,7 +53,7 @@ def kernels_in_use() -> dict[str, Any]:
 
 def gpus_seen() -> dict[str, Any]:
     """The GPUs that this process sees. problem: the reason why they cannot be used, or None."""
-    from hpcgnn.devices.gpus import Gpus
+    from hpcgnn.devices.gpu import Gpus
     from hpcgnn.kernels import backend
 
     gpus = Gpus()

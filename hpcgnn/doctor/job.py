@@ -14,8 +14,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.doctor.finding import BROKEN, Finding
-from hpcgnn.world.agreement import raise_on_all_ranks
-from hpcgnn.world.world import World
+from hpcgnn.world.world import World, raise_on_all_ranks
 
 Fact = dict[str, Any]
 
@@ -85,7 +84,7 @@ def by_rank(
 
 @contextmanager
 def guarded(world: World, doing: str) -> Iterator[None]:
-    """As :func:`~hpcgnn.world.agreement.raise_on_all_ranks`, but for any exception, whose sentence names the rank. Collective."""
+    """As :func:`~hpcgnn.world.world.raise_on_all_ranks`, but for any exception, whose sentence names the rank. Collective."""
     with raise_on_all_ranks(world, doing):
         try:
             yield

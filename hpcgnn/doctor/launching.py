@@ -98,7 +98,7 @@ def _title(said: str) -> str:
 
 
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
-    """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.world.startup.told_sizes`."""
+    """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.world.world.told_sizes`."""
     found = f"one job of {size} {'rank' if size == 1 else 'ranks'}"
     if not sizes or size in sizes.values():
         return Finding("ranks", found, OK)

@@ -15,8 +15,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.doctor.finding import Finding, of_problems
 from hpcgnn.doctor.job import Check, Job, guarded
 from hpcgnn.launch import mpiexec
-from hpcgnn.world.buffer import Buffer
-from hpcgnn.world.segments import Neighbours, Segments
+from hpcgnn.world.buffer import Buffer, Neighbours, Segments
 from hpcgnn.world.world import World
 
 SMALL_BYTES, LARGE_BYTES = 8, 4 << 20

@@ -18,9 +18,9 @@ from hpcgnn.exchange.row_bits import RowBits, RowRanges
 from hpcgnn.exchange.scratch import Place, Use
 from hpcgnn.exchange.traffic import Sent
 from hpcgnn.kernels import Csr
-from hpcgnn.world.agreement import raise_on_all_ranks
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.buffer import Pending
 from hpcgnn.world.transport import Route
+from hpcgnn.world.world import raise_on_all_ranks
 
 
 class Exchange:

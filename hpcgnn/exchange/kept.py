@@ -10,7 +10,7 @@ import torch
 from hpcgnn.exchange.codecs import Codec, CodecTools, Differences
 from hpcgnn.exchange.mailbox import Keeping, Mailbox
 from hpcgnn.exchange.passes import ExchangeId, Slot
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.buffer import Pending
 
 _PlainSlot = tuple[int, bool, int, int]  # a slot in a checkpoint: layer, is_backward, call, width
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcgnn.world.buffer import Buffer
-from hpcgnn.world.segments import Neighbours, Segments
+from hpcgnn.world.buffer import Buffer, Neighbours, Segments
 from hpcgnn.world.world import World
 
 _ROUNDS = 5

@@ -16,7 +16,7 @@ from hpcgnn.exchange.codecs import Codec, CodecTools, Differences, restored
 from hpcgnn.exchange.codecs.choice import plain_rows
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.buffer import Pending
 
 # Freshness of an exchange in an epoch. FRESH: a message is sent and waited for. STALE: a message is sent, and that of an earlier
 # epoch is used. REUSED: no message is sent, and the last one sent is used. SKIPPED: no message is sent, and the last one that

@@ -18,10 +18,9 @@ from hpcgnn.exchange.passes import Pass
 from hpcgnn.exchange.scratch import Scratch
 from hpcgnn.exchange.timings import Timings
 from hpcgnn.exchange.traffic import Traffic
-from hpcgnn.world.gpu_mpi import make_transport
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.buffer import Pending
 from hpcgnn.world.placement import Placement
-from hpcgnn.world.transport import Transport
+from hpcgnn.world.transport import Transport, make_transport
 from hpcgnn.world.world import World
 
 _LOG = logging.getLogger("hpcgnn")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcgnn.base.arguments import check_device, check_path, check_world
+from hpcgnn.base.arguments import HOST_DEVICE, check_device, check_path, check_world
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
@@ -25,9 +25,8 @@ from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere, whole_job
-from hpcgnn.world.device_names import HOST
 from hpcgnn.world.devices import choose_device
-from hpcgnn.world.of_ranks import OfRanks
+from hpcgnn.world.world import OfRanks
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -344,7 +343,7 @@ class LocalGraph(OfRanks):
 
 
 def load(
-    path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST
+    path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST_DEVICE
 ) -> LocalGraph:
     """Read this rank's part of a partitioned graph. Collective.
 

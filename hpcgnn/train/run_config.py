@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base.arguments import HOST_DEVICE, check_device_name
 from hpcgnn.base.errors import WrongTypeError, WrongValueError
 from hpcgnn.base.settings import (
     MOST_SEED,
@@ -40,7 +41,6 @@ from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.schedule import ScheduleConfig
 from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig
-from hpcgnn.world.device_names import HOST, check_device
 
 NODE, LINK = "node", "link"
 
@@ -151,7 +151,7 @@ class RunConfig(Checked):
             HpcgnnError: for values that are not allowed, that contradict each other, or that nothing in this run uses.
         """
         super().check()
-        check_device(self.device)
+        check_device_name(self.device)
         for part in (self.model, self.links, self.train, self.int8):
             part.check()
         _check_delta(self)
@@ -304,7 +304,7 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
         found |= {
             name: f"{as_flag(name)} is not used by --compute {run.compute}: --compute int8 uses it" for name in names
         }
-    if run.device == HOST:
+    if run.device == HOST_DEVICE:
         found |= {
             name: f"{as_flag(name)} is not used by --device cpu: runs on GPUs use it"
             for name in ("gpu_mpi", "ranks_per_gpu")

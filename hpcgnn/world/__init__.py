@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
-    from hpcgnn.world.agreement import raise_on_all_ranks, same_everywhere
-    from hpcgnn.world.buffer import Buffer
+    from hpcgnn.world.buffer import Buffer, Segments
     from hpcgnn.world.mpi_world import MpiWorld, whole_job
-    from hpcgnn.world.segments import Segments
-    from hpcgnn.world.startup import check_alike
-    from hpcgnn.world.world import World
+    from hpcgnn.world.world import World, check_alike, raise_on_all_ranks, same_everywhere
 
 __all__ = [
     "Buffer",
@@ -31,11 +28,11 @@ __getattr__ = attributes(
     {
         "Buffer": "hpcgnn.world.buffer",
         "MpiWorld": "hpcgnn.world.mpi_world",
-        "Segments": "hpcgnn.world.segments",
+        "Segments": "hpcgnn.world.buffer",
         "World": "hpcgnn.world.world",
-        "check_alike": "hpcgnn.world.startup",
-        "raise_on_all_ranks": "hpcgnn.world.agreement",
-        "same_everywhere": "hpcgnn.world.agreement",
+        "check_alike": "hpcgnn.world.world",
+        "raise_on_all_ranks": "hpcgnn.world.world",
+        "same_everywhere": "hpcgnn.world.world",
         "whole_job": "hpcgnn.world.mpi_world",
     },
 )

@@ -1,11 +1,13 @@
-"""Memory that ranks exchange: an address, a size and a device. MPI and other means of moving bytes get nothing else."""
+"""Memory that ranks exchange, an address, a size and a device, and the collective under way that moves it."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import sys
+import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -105,3 +107,71 @@ def contiguous(values: Values) -> Values:
 def empty(values: Values, *shape: int) -> Values:
     """Uninitialised memory of this shape, with the type and on the device of ``values``."""
     return values.new_empty(shape) if is_tensor(values) else np.empty(shape, values.dtype)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The ranks that exchange rows with this one. handle: private to the world that made it. sources, destinations: (k,) ranks
+    that send rows to this rank, and that receive rows from it."""
+
+    handle: Any
+    sources: np.ndarray
+    destinations: np.ndarray
+
+
+@dataclass(eq=False)
+class Segments:
+    """A buffer with the rows for, or from, each rank. counts: (size,) int64 number of rows of each rank. starts: (size,) int64
+    row at which each rank's segment begins; None: the segments are contiguous, in rank order. for_mpi: the segments as the
+    world that moves them has passed them to MPI before, among the ranks ``among`` or all ranks."""
+
+    buffer: Buffer
+    counts: np.ndarray
+    starts: np.ndarray | None = None
+    for_mpi: Any = None
+    among: Neighbours | None = None
+
+    @cached_property
+    def begins(self) -> np.ndarray:
+        """(size,) int64 :attr:`starts`, or their values for contiguous segments."""
+        return np.cumsum(self.counts) - self.counts if self.starts is None else self.starts
+
+
+@dataclass(eq=False)
+class Pending:
+    """The request of a started collective, and the objects that must live until it ends.
+
+    request: has MPI's ``Test()``; None if the collective was complete when it started. what: its name in error messages.
+    buffers: objects to keep alive. seconds: time from the start until a test or wait found it complete; 0 before.
+    """
+
+    request: Any
+    what: str
+    buffers: tuple[Any, ...]
+    started_at: float
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    @classmethod
+    def started(cls, request: Any, what: str, *buffers: Any) -> Pending:
+        """A collective that starts now."""
+        return cls(request, what, buffers, time.perf_counter())
+
+    @classmethod
+    def done(cls, what: str) -> Pending:
+        """A collective that was complete as soon as it started."""
+        return cls(None, what, (), time.perf_counter(), seconds=1e-9)
+
+    def test(self) -> bool:
+        """Let MPI make progress; true once this is complete. An error that MPI raised is raised again by each later call."""
+        if self.error is not None:  # MPI forgets it: a request that failed is null afterwards
+            raise self.error
+        if not self.seconds:
+            try:
+                complete = self.request.Test()
+            except Exception as error:
+                self.error = error
+                raise
+            if complete:
+                self.seconds = time.perf_counter() - self.started_at
+        return self.seconds > 0

@@ -1,26 +1,28 @@
-"""The choice of the device that each rank computes on: a GPU of its node, or the host."""
+"""The device that each rank computes on, a GPU of its node or the host, and the number of its threads."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+from pathlib import Path
 
 import numpy as np
+import torch
 import xxhash
 
+from hpcgnn.base.arguments import AUTO_DEVICE, HOST_DEVICE, check_device_name
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.devices.gpus import Gpus
+from hpcgnn.devices.gpu import Gpus
 from hpcgnn.kernels import backend
-from hpcgnn.world.agreement import raise_on_all_ranks
-from hpcgnn.world.device_names import AUTO, HOST, check_device
-from hpcgnn.world.world import World
+from hpcgnn.world.world import World, raise_on_all_ranks
 
 _NONE = -1  # stands for the identity of a GPU where a rank has none
 _LOG = logging.getLogger("hpcgnn")
 
 
-def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus: Gpus | None = None) -> Device:
+def choose_device(world: World, asked: str = AUTO_DEVICE, ranks_per_gpu: int = 1, gpus: Gpus | None = None) -> Device:
     """The device of this rank, which torch and Triton use from now on. Collective; ranks may ask for different ones.
 
     Args:
@@ -37,18 +39,18 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
     """
     gpus = Gpus() if gpus is None else gpus
     with raise_on_all_ranks(world, "choose a device"):
-        check_device(asked)
+        check_device_name(asked)
     nodes = world.hosts()
     number, problem = _place(world, nodes, asked, ranks_per_gpu, gpus)
     with raise_on_all_ranks(world, "choose a device"):
-        if problem is not None and asked != AUTO:
+        if problem is not None and asked != AUTO_DEVICE:
             raise HpcgnnError(f"--device {asked} was asked for on rank {world.rank}, but {problem}")
-    identity = _NONE if asked == HOST or problem is not None else _number_of(gpus.identity(number))
-    told = world.allgather(np.array([identity, problem is None, asked == AUTO], np.int64))  # O(P) memory
+    identity = _NONE if asked == HOST_DEVICE or problem is not None else _number_of(gpus.identity(number))
+    told = world.allgather(np.array([identity, problem is None, asked == AUTO_DEVICE], np.int64))  # O(P) memory
     identities, has_one, is_auto = told.T
     if not has_one.all() or _most_shared(nodes, identities).size > ranks_per_gpu:
         identities = np.where(is_auto, _NONE, identities)
-        if asked == AUTO:
+        if asked == AUTO_DEVICE:
             _LOG.info("rank %d computes on the CPU: %s", world.rank, problem or "not every rank has a GPU of its own")
     shared = _most_shared(nodes, identities)
     if shared.size > ranks_per_gpu:
@@ -62,14 +64,14 @@ def choose_device(world: World, asked: str = AUTO, ranks_per_gpu: int = 1, gpus:
 
 def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
     """The number of this rank's GPU, and the reason why it can have none, a clause to follow "but". Collective."""
-    problem = None if asked == HOST else gpus.problem() or backend.problem_on("cuda")
-    count = 0 if asked == HOST or problem is not None else gpus.count()
+    problem = None if asked == HOST_DEVICE else gpus.problem() or backend.problem_on("cuda")
+    count = 0 if asked == HOST_DEVICE or problem is not None else gpus.count()
     # Ranks of a node that see the same GPUs divide them; a launcher may also have given each rank GPUs of its own.
     seen = _number_of(" ".join(sorted(gpus.identity(number) for number in range(count)))) if count else 0
-    wants, sees = world.allgather(np.array([asked != HOST, seen], np.int64)).T
+    wants, sees = world.allgather(np.array([asked != HOST_DEVICE, seen], np.int64)).T
     beside = (wants > 0) & (nodes == nodes[world.rank]) & (sees == seen)
     local, on_node = int(beside[: world.rank].sum()), int(beside.sum())
-    if asked == HOST or problem is not None:
+    if asked == HOST_DEVICE or problem is not None:
         return 0, problem
     if asked.startswith("cuda:"):
         number = int(asked.removeprefix("cuda:"))
@@ -104,3 +106,35 @@ def _number_of(identity: str) -> int:
 def _used(device: Device) -> Device:
     device.use()
     return device
+
+
+def use_threads(world: World) -> int:
+    """Set torch's (and with it the kernels') threads for this rank; returns the number. Collective.
+
+    ``OMP_NUM_THREADS`` wins. Without it, a rank divides the cores that it may run on by the number of ranks that may run on the
+    same cores. So both a launcher's binding and a container's set of cores are respected. Rank 0 warns if it starts more threads
+    than that share, because an epoch may then take several times as long.
+    """
+    sharing = world.ranks_on_my_cores()
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    fair = max(1, len(os.sched_getaffinity(0)) // sharing)
+    threads = int(asked) if asked.isdigit() and int(asked) > 0 else fair
+    if threads > fair and world.rank == 0:
+        shared = f", which {sharing} ranks share" if sharing > 1 else ""
+        logging.getLogger("hpcgnn").warning(
+            "OMP_NUM_THREADS=%s starts %d threads on a rank with %d CPUs%s, so that threads wait for each other: set it to %d, "
+            "or unset it",
+            *(asked, threads, len(os.sched_getaffinity(0)), shared, fair),
+        )
+    torch.set_num_threads(threads)
+    return threads
+
+
+def openmp_runtimes() -> list[str]:
+    """Paths of the OpenMP runtimes in this process: more than one means two thread pools that fight for the cores."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "/" in line}
+    names = ("libgomp", "libiomp", "libomp")
+    return sorted(path for path in paths if os.path.basename(path).startswith(names))

@@ -11,8 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hpcgnn.world.pending import Pending
-from hpcgnn.world.segments import Neighbours, Segments
+from hpcgnn.world.buffer import Neighbours, Pending, Segments
 
 if TYPE_CHECKING:
     from hpcgnn.devices import Event

@@ -9,33 +9,152 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
+import math
 import os
+import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcgnn.base.byte_sink import ByteSink, LocalFile
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.world import abort_hook, job
-from hpcgnn.world.blocking import limited, stalled
-from hpcgnn.world.buffer import Buffer
-from hpcgnn.world.collectives import Collectives
+from hpcgnn.world import job
+from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.exchange_queue import ExchangeQueue
-from hpcgnn.world.files import MpiFile
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.job import PROGRESS
 from hpcgnn.world.placement import Placement, block_on_host
-from hpcgnn.world.progress import PROGRESS
-from hpcgnn.world.roll_call import ROLL_CALL, receive_all_at_exit
-from hpcgnn.world.segments import Neighbours, Segments
-from hpcgnn.world.shared_window import SharedWindow
-from hpcgnn.world.startup import check_alike, check_not_alone
-from hpcgnn.world.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle
+from hpcgnn.world.waiting import ROLL_CALL, SAY_SECONDS, SHARE_OF_TIMEOUT, limited, named, receive_all_at_exit, stalled
+from hpcgnn.world.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, World, check_alike, check_not_alone
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+_MOST_BYTES = 1 << 30  # written by one call: MPI-IO's counts are C ints
+
+
+@dataclass
+class MpiFile:
+    """An open MPI file; ``write(byte_offset, array)`` is independent, so ranks may write different numbers of slabs.
+
+    Open MPI 4 reports success even if the system has written a part of the bytes only, or none because the disk is full. So
+    each write compares the number of bytes that MPI reports with the number asked for, and writes the rest without MPI, which
+    either succeeds or raises the reason.
+
+    status: an ``MPI.Status`` of mpi4py, which holds the number of bytes written. blocking: makes the context of calls that wait
+    for other ranks.
+    """
+
+    path: str
+    handle: Any
+    status: Any
+    blocking: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+
+    def write(self, byte_offset: int, array: np.ndarray) -> None:
+        """See :class:`hpcgnn.base.byte_sink.ByteSink`."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for start in range(0, data.size, _MOST_BYTES):
+            piece = data[start : start + _MOST_BYTES]
+            written = self._written(byte_offset + start, piece)
+            if written < piece.size:
+                with LocalFile(self.path) as file:
+                    file.write(byte_offset + start + written, piece[written:])
+
+    def _written(self, byte_offset: int, piece: np.ndarray) -> int:
+        """Number of bytes of ``piece`` that MPI has written."""
+        try:
+            self.handle.Write_at(byte_offset, piece, self.status)
+        except RuntimeError:  # mpi4py's MPI.Exception
+            return 0
+        return max(self.status.count, 0)
+
+    def close(self) -> None:
+        """See :class:`hpcgnn.base.byte_sink.ByteSink`."""
+        try:
+            with self.blocking():
+                self.handle.Close()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+
+_EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
+_CACHE_LINE_BYTES = 64
+_LOG = logging.getLogger("hpcgnn")
+
+
+class SharedWindow:
+    """:class:`hpcgnn.world.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
+
+    Ranks meet through counters in the memory itself, one cache line for each rank: a rank that arrives writes how often it has
+    arrived, and reads the counters of the others. If ranks share cores, each must be scheduled once for this; a collective of MPI
+    needs several turns of each.
+
+    world: the ranks of the node. comm, mpi: their communicator, and mpi4py's module. num_bytes: size of the memory.
+    """
+
+    def __init__(self, world: MpiWorld, comm: Any, mpi: Any, num_bytes: int) -> None:
+        self._world = world
+        header = world.size * _CACHE_LINE_BYTES
+        self._window = mpi.Win.Allocate_shared(header + num_bytes if world.rank == 0 else 0, 1, comm=comm)
+        memory, _ = self._window.Shared_query(0)
+        self.values = np.frombuffer(memory, np.uint8, count=num_bytes, offset=header)
+        numbers = np.frombuffer(memory, np.int64, count=header // 8).reshape(world.size, -1)[:, 0]
+        self._arrivals, self._mine, self._meetings = numbers, numbers[world.rank : world.rank + 1], 0
+        self._mine[0] = 0
+        self._window.Lock_all(mpi.MODE_NOCHECK)
+        world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
+
+    def meet(self) -> None:
+        """See :meth:`hpcgnn.world.world.SharedMemory.meet`. Messages under way make progress meanwhile."""
+        self._fence()
+        self._meetings += 1
+        self._mine[0] = self._meetings
+        started, seconds = time.perf_counter(), self._world.timeout_seconds
+        say_at = max(SAY_SECONDS, seconds * SHARE_OF_TIMEOUT)
+        while (self._arrivals < self._meetings).any():
+            waited = time.perf_counter() - started
+            if waited < _EAGER_MEETING_SECONDS:
+                os.sched_yield()
+            else:
+                self._world.poke()  # others may wait for what this rank has sent
+                time.sleep(_PAUSE_SECONDS)
+            if waited > min(say_at, seconds):
+                self._tell_of_late_ranks(waited)
+                say_at = math.inf
+        self._fence()
+
+    def _tell_of_late_ranks(self, waited: float) -> None:
+        """Say which ranks of the node have not come, and raise StalledError after the timeout."""
+        world, late = self._world, np.flatnonzero(self._arrivals < self._meetings).tolist()
+        who = f"rank {world.rank} of node {platform.node()}"
+        if late and waited > world.timeout_seconds:
+            raise stalled(who, world.timeout_seconds, f"its {named(late)}")
+        if late and world.rank == int(np.argmax(self._arrivals >= self._meetings)):  # the lowest that has come
+            level = logging.ERROR if job.launcher_rank() else logging.WARNING
+            _LOG.log(level, "%s has waited for %.0f s for its %s", who, waited, named(late))
+
+    def free(self) -> None:
+        """See :meth:`hpcgnn.world.world.SharedMemory.free`. Call it after a meeting, as others may still read; later calls do
+        nothing."""
+        if not self._window:
+            return
+        self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
+        self._window.Unlock_all()
+        self._window.Free()
+
+    def _fence(self) -> None:
+        """Make this rank's earlier writes visible to others, and theirs to this rank; x86 keeps that order without a fence."""
+        if platform.machine() not in ("x86_64", "AMD64"):
+            PROGRESS.take_over()
+            self._window.Sync()
+            self._world.watch_on()
+
 
 # Large messages move only while MPI is called, so the pauses between calls must be short compared with the copy of a fragment.
 _EAGER_SECONDS = 0.01
@@ -78,7 +197,7 @@ def _free(handle: Any) -> None:
         handle.Free()
 
 
-class MpiWorld(Collectives):
+class MpiWorld(World):
     """:class:`hpcgnn.world.world.World` over a communicator, ``MPI_COMM_WORLD`` if none is given. Initialises MPI.
 
     Raises:
@@ -163,7 +282,7 @@ class MpiWorld(Collectives):
         return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
 
     def watch(self, pending: Pending) -> None:
-        """Let the thread of :mod:`hpcgnn.world.progress` test ``pending``."""
+        """Let the thread of :mod:`hpcgnn.world.job` test ``pending``."""
         self._watched.append(pending)
         self.watch_on()
 
@@ -179,7 +298,7 @@ class MpiWorld(Collectives):
         """Test with back-off."""
         started, slept = time.perf_counter(), False
         if not hasattr(_THREAD, "takes_part"):
-            abort_hook.taking_part.add(threading.current_thread())
+            job.taking_part.add(threading.current_thread())
             _THREAD.takes_part = True
         PROGRESS.take_over()
         while not self._tested(pending):
@@ -282,11 +401,11 @@ class MpiWorld(Collectives):
         return self._queue
 
     def takes_memory_of(self, kind: str) -> bool:
-        """The library's answer (:func:`hpcgnn.world.gpu_mpi.says_yes`), which is looked up once."""
+        """The library's answer (:func:`hpcgnn.world.transport.says_yes`), which is looked up once."""
         if kind not in self._takes:
-            from hpcgnn.world import gpu_mpi  # imported here because it needs torch
+            from hpcgnn.world.transport import says_yes  # imported here because it needs torch
 
-            self._takes[kind] = gpu_mpi.says_yes(self._mpi, kind)
+            self._takes[kind] = says_yes(self._mpi, kind)
         return self._takes[kind]
 
     # -- buffers as mpi4py takes them ---------------------------------------------------------------------------------
@@ -396,8 +515,8 @@ class MpiWorld(Collectives):
 @functools.cache
 def whole_job() -> MpiWorld:
     """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
-    in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.world.abort_hook`). Collective."""
+    in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.world.job`). Collective."""
     world = check_alike(MpiWorld())
     if world.size > 1:
-        abort_hook.install()
+        job.end_all_at_error()
     return world

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.world.agreement import raise_on_all_ranks
-from hpcgnn.world.world import SharedMemory, World
+from hpcgnn.world.world import SharedMemory, World, raise_on_all_ranks
 
 _PAGE_BYTES = 4096
 SHARED_FOLDER = "/dev/shm"  # noqa: S108 - MPI libraries keep shared memory there; only its free space is looked up

@@ -12,13 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcgnn.base.byte_sink import ByteSink, LocalFile
-from hpcgnn.world.buffer import Buffer
-from hpcgnn.world.collectives import Collectives
+from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.exchange_queue import ExchangeQueue
-from hpcgnn.world.pending import Pending
 from hpcgnn.world.placement import Placement, block_on_host
-from hpcgnn.world.segments import Neighbours, Segments
-from hpcgnn.world.world import MpiHandle
+from hpcgnn.world.world import World
 
 T = TypeVar("T")
 _LONGEST_SECONDS = 60.0
@@ -54,7 +51,7 @@ class ThreadMemory:
         """Do nothing: the memory is freed with the last reference to it."""
 
 
-class ThreadWorld(Collectives):
+class ThreadWorld(World):
     """:class:`hpcgnn.world.world.World` whose ranks meet in each collective, which is therefore complete as soon as it starts."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
@@ -76,11 +73,6 @@ class ThreadWorld(Collectives):
     def library(self) -> str:
         """A description of this world, which uses no MPI library."""
         return f"{self.size} threads of one process"
-
-    @property
-    def mpi_handle(self) -> MpiHandle | None:
-        """None: there is no communicator."""
-        return None
 
     # -- waiting: every started collective is complete ----------------------------------------------------------------
 
@@ -153,10 +145,6 @@ class ThreadWorld(Collectives):
         if self._queue is None:
             self._queue = ExchangeQueue(self.start_alltoallv)
         return self._queue
-
-    def takes_memory_of(self, kind: str) -> bool:
-        """False: threads exchange memory of the host only."""
-        return False
 
     # -- where ranks are ----------------------------------------------------------------------------------------------
 

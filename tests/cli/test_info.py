@@ -12,13 +12,13 @@ import torch
 
 from hpcgnn import kernels
 from hpcgnn.cli import train_job
-from hpcgnn.devices.gpus import Gpus
+from hpcgnn.devices.gpu import Gpus
 from hpcgnn.kernels.native import library
 
 RUN_ALL_KERNELS = """
 import json, torch
 from hpcgnn import kernels
-from hpcgnn.world.threads import openmp_runtimes
+from hpcgnn.world.devices import openmp_runtimes
 csr = kernels.Csr(torch.tensor([0, 2]), torch.tensor([0, 1]), 2)
 for backend in ("native", "jit", "reference"):
     kernels.spmm(csr, torch.ones(2, 3), backend=backend)

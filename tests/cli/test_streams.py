@@ -74,8 +74,8 @@ def test_an_error_that_nobody_can_read_has_its_exit_code(shell: str) -> None:
 
 ENDLESS = """
 import threading
-from hpcgnn.world import blocking
-with blocking.limited(0.1, blocking.StalledError("it hangs", grace_seconds=0.1), 0, "nothing"):
+from hpcgnn.world import waiting
+with waiting.limited(0.1, waiting.StalledError("it hangs", grace_seconds=0.1), 0, "nothing"):
     threading.Event().wait(60)
 """
 

@@ -15,8 +15,8 @@ from hpcgnn.base.byte_sink import LocalFile, naming
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.stored import ByteSource
-from hpcgnn.world.files import open_for_writing
 from hpcgnn.world.thread_world import on_threads
+from hpcgnn.world.world import open_for_writing
 
 FULL = "Can't decrement id ref count (file write failed: time = now\n, errno = 28, error message = 'No space left on device')"
 DISK = "Unable to synchronously open file (file read failed: time = now\n, errno = 5, error message = 'Input/output error')"

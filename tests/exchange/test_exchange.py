@@ -21,7 +21,8 @@ from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import Keeping
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.world import World, collectives
+from hpcgnn.world import World
+from hpcgnn.world import world as world_module
 from hpcgnn.world.exchange_queue import ExchangeQueue, Piece
 from hpcgnn.world.thread_world import on_threads
 
@@ -61,8 +62,8 @@ class TestExchange:
             assert "in epoch 7" in sentence
 
     def test_more_than_mpi_can_count_is_refused_on_every_rank(self, ranks, monkeypatch):
-        assert collectives.MOST_ROWS == 2**31 - 1  # counts and displacements are C ints
-        monkeypatch.setattr(collectives, "MOST_ROWS", 999)
+        assert world_module.MOST_ROWS == 2**31 - 1  # counts and displacements are C ints
+        monkeypatch.setattr(world_module, "MOST_ROWS", 999)
         rows, rows_in_few_bits, blocks = ranks.run(exchanges.too_many, 999)[0]
         for sentence in (rows, rows_in_few_bits):
             assert sentence.startswith("layer 3's boundary rows of rank 0 would be 1000 items")

@@ -19,7 +19,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregate import Aggregator
 from hpcgnn.nn.node_aggregate import NodeAggregator
-from hpcgnn.world import MpiWorld, World, shared_window
+from hpcgnn.world import MpiWorld, World, mpi_world
 from hpcgnn.world.placement import RANKS_PER_NODE
 
 WIDTH = 3
@@ -129,8 +129,8 @@ def meet_alone(world: World) -> None:
     memory.meet()
     if world.rank == 0:
         with (
-            mock.patch.object(shared_window, "SAY_SECONDS", 0.1),
-            mock.patch.object(shared_window, "_LOG") as log,
+            mock.patch.object(mpi_world, "SAY_SECONDS", 0.1),
+            mock.patch.object(mpi_world, "_LOG") as log,
             pytest.raises(StalledError, match="waited 0 s for its rank 1: a peer or a link has stopped"),
         ):
             memory.meet()

@@ -14,9 +14,9 @@ from ranks.on_device import raised
 from standin import StandIn, standin
 
 from hpcgnn.devices import CPU, Device
-from hpcgnn.world import World, gpu_mpi, transport
-from hpcgnn.world.gpu_mpi import make_transport
-from hpcgnn.world.pending import Pending
+from hpcgnn.world import World, transport
+from hpcgnn.world.buffer import Pending
+from hpcgnn.world.transport import make_transport
 
 WIDTH, LARGE = 24, 1 << 20
 
@@ -49,7 +49,7 @@ class Exchanged:
 @contextmanager
 def pieces_of(num_bytes: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_mpi, "PIECE_BYTES", num_bytes)
+        patch.setattr(transport, "PIECE_BYTES", num_bytes)
         yield
 
 
@@ -112,9 +112,9 @@ def refused(world: World) -> None:
 
 def comes_wrong(world: World) -> None:
     """Check that a library that claims to take device memory, but moves wrong bytes, is not given any."""
-    device, before = standin(), gpu_mpi._pattern
+    device, before = standin(), transport._pattern
     with pytest.MonkeyPatch.context() as patch, taking_device_memory(world):
-        patch.setattr(gpu_mpi, "_pattern", lambda rank: before(rank) + (rank == world.rank))
+        patch.setattr(transport, "_pattern", lambda rank: before(rank) + (rank == world.rank))
         way = make_transport(world, device)
         said = raised(world, lambda: make_transport(world, device, "on"))
     assert "does not move memory of standin:0 correctly" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.world import MpiWorld, World
-from hpcgnn.world.roll_call import ROLL_CALL
+from hpcgnn.world.waiting import ROLL_CALL
 
 
 class _Lines(logging.Handler):

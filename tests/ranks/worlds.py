@@ -13,7 +13,7 @@ from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import load
 from hpcgnn.world import Buffer, MpiWorld, Segments, World, raise_on_all_ranks, whole_job
-from hpcgnn.world.files import open_for_writing
+from hpcgnn.world.world import open_for_writing
 
 CHECKS: dict[str, Callable[[World, Path], None]] = {}
 

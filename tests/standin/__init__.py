@@ -20,7 +20,7 @@ import torch
 from gpu.proxy import Redirected, converted
 
 from hpcgnn import devices, kernels
-from hpcgnn.devices.cpu import CpuDevice
+from hpcgnn.devices.base import CpuDevice
 from hpcgnn.kernels.backend import FEATURES, Backend, choose
 from hpcgnn.kernels.contract import OPERATORS, Operators
 from hpcgnn.kernels.csr import Csr

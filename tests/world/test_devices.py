@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.devices.cpu import CpuDevice
-from hpcgnn.devices.gpus import Gpus
-from hpcgnn.world import devices, gpu_mpi
+from hpcgnn.devices.base import CpuDevice
+from hpcgnn.devices.gpu import Gpus
+from hpcgnn.world import devices, transport
 from hpcgnn.world.devices import choose_device
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
@@ -189,9 +189,9 @@ def mpich(*supported: int) -> SimpleNamespace:
     ],
 )
 def test_what_an_mpi_library_says_of_memory_of_gpus(monkeypatch, library, nvidia, amd):
-    monkeypatch.setattr(gpu_mpi.ctypes, "CDLL", lambda path: {"mpi4py.so": library}[path])
+    monkeypatch.setattr(transport.ctypes, "CDLL", lambda path: {"mpi4py.so": library}[path])
     mpi4py = SimpleNamespace(__file__="mpi4py.so")
     for hip, says in ((None, nvidia), ("6.2", amd)):
         monkeypatch.setattr(torch.version, "hip", hip)
-        assert gpu_mpi.says_yes(mpi4py, "cuda") is says
-        assert gpu_mpi.says_yes(mpi4py, "cpu") is False
+        assert transport.says_yes(mpi4py, "cuda") is says
+        assert transport.says_yes(mpi4py, "cpu") is False

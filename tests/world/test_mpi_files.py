@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcgnn.world.files import MpiFile
+from hpcgnn.world.mpi_world import MpiFile
 
 DATA = np.arange(100, dtype=np.uint8)
 

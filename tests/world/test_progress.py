@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from hpcgnn.world.pending import Pending
-from hpcgnn.world.progress import _SLICE_NANOSECONDS, Progress
+from hpcgnn.world.buffer import Pending
+from hpcgnn.world.job import _SLICE_NANOSECONDS, Progress
 
 
 def _until(condition) -> bool:

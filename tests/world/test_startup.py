@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from hpcgnn.base.errors import HpcgnnError, StalledError
-from hpcgnn.world import MpiWorld, startup
-from hpcgnn.world.blocking import limited, stalled
-from hpcgnn.world.startup import check_alike, check_not_alone
+from hpcgnn.world import MpiWorld
+from hpcgnn.world import world as startup
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
+from hpcgnn.world.waiting import limited, stalled
+from hpcgnn.world.world import check_alike, check_not_alone
 
 LONGEST_SECONDS = 60.0
 

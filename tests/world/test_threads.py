@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from requires import require
 
-from hpcgnn.world import threads
+from hpcgnn.world import devices
 
 pytestmark = pytest.mark.mpi  # each in a launch of its own, because the start of a process decides about its threads
 
@@ -54,7 +54,7 @@ def test_a_number_that_was_asked_for_wins(mpirun):
 def test_more_threads_than_cores_are_told_by_rank_0(monkeypatch, caplog, asked, sharing, rank, told):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(threads.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(devices.torch, "set_num_threads", lambda _: None)
     with caplog.at_level("WARNING", logger="hpcgnn"):
-        threads.use_threads(SimpleNamespace(rank=rank, ranks_on_my_cores=lambda: sharing))
+        devices.use_threads(SimpleNamespace(rank=rank, ranks_on_my_cores=lambda: sharing))
     assert [record.getMessage().startswith(told) for record in caplog.records] == ([] if told is None else [True])

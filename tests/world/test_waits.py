@@ -12,8 +12,7 @@ import small_graphs
 from rank_pool import ROOT
 from ranks.waits import told_of_a_late_rank
 
-from hpcgnn.world.blocking import _limit, stalled
-from hpcgnn.world.roll_call import sentence
+from hpcgnn.world.waiting import _limit, sentence, stalled
 
 PROGRAM = ROOT / "tests" / "ranks" / "users_program.py"
 
@@ -88,10 +87,10 @@ def test_ranks_that_refuse_together_end_through_mpis_end(mpirun, tmp_path):
 
 INSTALLED = """
 import os, sys, threading
-from hpcgnn.world import abort_hook, job
+from hpcgnn.world import job
 from hpcgnn.base.errors import HpcgnnError
 job.abort_at_exit, job.abort_if_parallel = lambda code, grace=0: print(code), print
-abort_hook.install()
+job.end_all_at_error()
 
 def fail():
     1 / 0
@@ -101,7 +100,7 @@ def refuse():
 
 def in_thread(target, takes_part=False):
     thread = threading.Thread(target=target, args=(3,) * (target is sys.exit))
-    abort_hook.taking_part.update({thread} if takes_part else ())
+    job.taking_part.update({thread} if takes_part else ())
     thread.start()
     thread.join()
 

@@ -167,8 +167,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     from hpcgnn.graph.local_graph import load
     from hpcgnn.lab.bench import exchange as measuring
     from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
-    from hpcgnn.world.devices import choose_device
-    from hpcgnn.world.threads import use_threads
+    from hpcgnn.world.devices import choose_device, use_threads
 
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging("warning", world.rank)

@@ -146,7 +146,7 @@ def _loaded(parts: Path) -> LocalGraph:
     from hpcgnn.base.process import keep_freed_memory
     from hpcgnn.graph.local_graph import load
     from hpcgnn.world import MpiWorld, check_alike
-    from hpcgnn.world.threads import use_threads
+    from hpcgnn.world.devices import use_threads
 
     world = check_alike(MpiWorld())
     console.set_up_logging("warning", world.rank)

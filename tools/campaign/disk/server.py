@@ -25,7 +25,6 @@ _IMPORTS = (
     *(f"hpcgnn.cli.{name}" for name in ("convert", "partition", "plan", "train", "predict")),
     "hpcgnn.lab.cli.report",
     "hpcgnn.world.devices",
-    "hpcgnn.world.threads",
     "hpcgnn.sources.generators",
     "hpcgnn.graph.local_graph",
     "hpcgnn.nn",

@@ -25,7 +25,7 @@ from hpcgnn.train import checkpoint
 from hpcgnn.train.archive import digest_of
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import MpiWorld
-from hpcgnn.world.pending import Pending
+from hpcgnn.world.buffer import Pending
 
 CHECKPOINT = "the disk, with a checkpoint"
 # Methods of MpiWorld that call operations of MPI that exist only in a blocking form.

@@ -14,7 +14,7 @@ import torch
 from standin import standin
 
 from hpcgnn import devices
-from hpcgnn.devices.gpus import Gpus
+from hpcgnn.devices.gpu import Gpus
 from hpcgnn.kernels import backend
 from hpcgnn.world import devices as choice
 
