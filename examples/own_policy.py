@@ -21,8 +21,7 @@ from small_graph import arguments, parts_of
 import hpcgnn
 from hpcgnn.base.settings import setting
 from hpcgnn.exchange import Messages
-from hpcgnn.policy.base import BitsPolicy, Setup
-from hpcgnn.policy.channel import Observation
+from hpcgnn.policy.base import BitsPolicy, Observation, Setup
 from hpcgnn.policy.config import BITS_POLICIES
 
 

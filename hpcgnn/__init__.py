@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from hpcgnn.policy.config import PolicyConfig
     from hpcgnn.pyg.distribute import distribute
     from hpcgnn.sources.from_memory import from_networkx, from_pyg
-    from hpcgnn.train.config import TrainConfig
+    from hpcgnn.train.config import LinkConfig, TrainConfig
     from hpcgnn.train.gather import gather
-    from hpcgnn.train.gradients import sum_gradients
     from hpcgnn.train.links import split_links
+    from hpcgnn.train.optimiser import sum_gradients
     from hpcgnn.train.run_config import RunConfig
-    from hpcgnn.train.task_config import LinkConfig
     from hpcgnn.train.trainer import Trainer
 
 __all__ = [
@@ -62,7 +61,7 @@ def __dir__() -> list[str]:
 __getattr__ = attributes(
     __name__,
     {
-        "LinkConfig": "hpcgnn.train.task_config",
+        "LinkConfig": "hpcgnn.train.config",
         "ModelConfig": "hpcgnn.nn.config",
         "PolicyConfig": "hpcgnn.policy.config",
         "RunConfig": "hpcgnn.train.run_config",
@@ -82,7 +81,7 @@ __getattr__ = attributes(
         "softmax": "hpcgnn.nn.whole_graph",
         "split_links": "hpcgnn.train.links",
         "sum": "hpcgnn.nn.whole_graph",
-        "sum_gradients": "hpcgnn.train.gradients",
+        "sum_gradients": "hpcgnn.train.optimiser",
         "to_dgl": "hpcgnn.data.to_memory",
         "to_pyg": "hpcgnn.data.to_memory",
     },

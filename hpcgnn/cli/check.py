@@ -76,9 +76,9 @@ def _folder(path: Path) -> dict[str, Any]:
 def _texts(path: Path) -> Iterator[str]:
     """Verify the text files that exist, and yield their names."""
     from hpcgnn.policy.clock import Decision
-    from hpcgnn.train import file_names, run_folder
-    from hpcgnn.train.config_file import check_file, read_file
+    from hpcgnn.train import run_config, run_folder
     from hpcgnn.train.rank_report import Ranks
+    from hpcgnn.train.run_config import check_file, read_file
 
     def lines(file: Path, kind: type) -> None:
         typed.check_epochs(typed.read_lines(file, kind), file)
@@ -88,11 +88,11 @@ def _texts(path: Path) -> Iterator[str]:
             raise HpcgnnError(f"{file} is damaged: its lists do not have the same length")
 
     looks = {
-        file_names.CONFIG: lambda file: check_file(read_file(file), str(file)),
-        file_names.METRICS: lambda file: lines(file, run_folder.Record),
-        file_names.DECISIONS: lambda file: lines(file, Decision),
-        file_names.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
-        file_names.RANKS: ranks,
+        run_config.CONFIG: lambda file: check_file(read_file(file), str(file)),
+        run_config.RECORDS: lambda file: lines(file, run_folder.Record),
+        run_config.DECISIONS: lambda file: lines(file, Decision),
+        run_config.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
+        run_config.RANKS: ranks,
     }
     for name, look in looks.items():
         if (path / name).exists():

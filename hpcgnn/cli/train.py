@@ -13,8 +13,7 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.lazy import importing
 from hpcgnn.cli import train_options
-from hpcgnn.train.config_file import check_file, read_file
-from hpcgnn.train.file_names import CONFIG
+from hpcgnn.train.run_config import CONFIG, check_file, read_file
 
 _PRESETS = Path(__file__).parent.parent / "presets"
 _MAY_BE_UNUSED = "hpcgnn.base.settings that may be unused"

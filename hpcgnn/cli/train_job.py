@@ -22,15 +22,14 @@ from hpcgnn.kernels.native import library
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.policy.settings import AdaQPSettings
+from hpcgnn.policy.config import AdaQPSettings
 from hpcgnn.train import checkpoint
+from hpcgnn.train.checks import check_fits
 from hpcgnn.train.config import TrainConfig
-from hpcgnn.train.file_names import LINK_COSTS
 from hpcgnn.train.links import split_links
-from hpcgnn.train.memory_need import check_fits
-from hpcgnn.train.run_config import LINK, RunConfig
+from hpcgnn.train.run_config import LINK, LINK_COSTS, RunConfig
 from hpcgnn.train.run_folder import RunFolder
-from hpcgnn.train.tensorboard import TensorBoard, writers
+from hpcgnn.train.summary import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
 from hpcgnn.world.devices import choose_device, use_threads

@@ -22,7 +22,7 @@ from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.plan import AggregationPlan
-from hpcgnn.policy.channel import Channel
+from hpcgnn.policy.base import Channel
 
 
 class Aggregator:

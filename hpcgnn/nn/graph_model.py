@@ -23,7 +23,7 @@ from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.layers import BatchNorm, DotDecoder, DropoutKeys, EndsWithBias, KeyedDropout, LabelEmbedding, MLPDecoder
 from hpcgnn.nn.linear import Features
-from hpcgnn.policy.channel import Channel
+from hpcgnn.policy.base import Channel
 
 
 @dataclass(frozen=True)

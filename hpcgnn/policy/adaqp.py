@@ -23,12 +23,10 @@ from hpcgnn.base.host import index_array
 from hpcgnn.base.typed import MESSAGE_BITS, Count
 from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
-from hpcgnn.policy.assignment import assign
+from hpcgnn.policy.assignment import Groups, NoAssignment, Problem, assign, own_loads
 from hpcgnn.policy.base import BitsPolicy, Setup
-from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS
+from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS, AdaQPSettings, PeriodSettings
 from hpcgnn.policy.link_costs import CLASSES, CostsOfLinks, classes_of, kept_costs, measure_links
-from hpcgnn.policy.problem import Groups, NoAssignment, Problem, own_loads
-from hpcgnn.policy.settings import AdaQPSettings, PeriodSettings
 
 _LOG = logging.getLogger("hpcgnn")
 

@@ -1,20 +1,418 @@
-"""The assignment of bit-widths to groups of rows, by one of two solvers of :mod:`hpcgnn.policy.problem`."""
+"""Bit-widths for groups of rows: the bi-objective problem of AdaQP's Eq. 12, for one exchange over all ranks, and its solvers.
+
+A group g of rows that one rank sends to another costs ``seconds_per_bit[g] * bits`` on the wire and adds the variance
+``beta[g] / (2**bits - 1)**2`` to gradients. The objective, which is minimised, is
+
+    weight * (sum of variances) / V  +  (1 - weight) * (Z - Z0) / T,
+
+where Z is an upper bound of the seconds of every rank's sending and of every rank's receiving (the paper's rounds of a ring do
+not exist with alltoallv). V and T are the ranges of both terms between all groups with the fewest bits and all with the most,
+so a weight means the same for any graph, width and network. Z0 is Z with the fewest bits; without it, the objective would
+contain time that no bit-width can save, and any gap would look small.
+
+Small problems are solved exactly by HiGHS (:func:`exact`), large ones by prices (:func:`by_prices`). Z times its weight w is the
+maximum of ``p @ seconds`` over prices p >= 0 with the sum w, one for each rank's sending and one for each rank's receiving
+(Lagrangian duality). For given prices the problem separates into groups, and the sum of their costs is a lower bound of the
+optimum; the best prices give the largest bound. They are found by mirror ascent on the simplex with Polyak's steps. A round is
+one all-reduce of O(P) numbers, and nothing is gathered. Between two ranks, groups get more bits in the order of the variance
+that a second saves, so the seconds of a pair of ranks determine its groups. If many groups are alike, prices choose all of them
+or none; the assignment therefore gives each pair the seconds that it took on average over the last rounds.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcgnn.policy.exact import Effort, exact
-from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import Assignment, NoAssignment, Problem, Scales, scales
 from hpcgnn.world import World
+
+CHOICES = (2, 4, 8)
+
+
+class NoAssignment(Exception):
+    """Raised on all ranks if there is no assignment."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of rows that this rank sends: (G,) each.
+
+    receiver: int64 receiving rank. beta: float64 sum of Eq. 11's beta over the rows. seconds_per_bit: float64 seconds on the wire
+    that one more bit of each value adds.
+    """
+
+    receiver: np.ndarray
+    beta: np.ndarray
+    seconds_per_bit: np.ndarray
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The problem of one exchange.
+
+    fixed: (2P,) this rank's share of the seconds that each rank sends and receives independently of bit-widths; shares are summed
+    over ranks.
+    """
+
+    groups: Groups
+    fixed: np.ndarray
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment of bit-widths.
+
+    bits: (G,) int64 bit-widths of this rank's groups. objective: value of Eq. 12. bound: a lower bound of the objective of every
+    assignment. seconds: Z. variance: the sum over the groups of all ranks.
+    """
+
+    bits: np.ndarray
+    objective: float
+    bound: float
+    seconds: float
+    variance: float
+
+    @property
+    def gap(self) -> float:
+        """An upper bound of the relative difference between the objective and the optimum."""
+        return 0.0 if self.objective <= 0 else max(0.0, (self.objective - self.bound) / self.objective)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The factors of the two objectives, and Z0."""
+
+    variance: float
+    seconds: float
+    least_seconds: float = 0.0
+
+    def objective(self, variance: float, seconds: float) -> float:
+        """The objective of Eq. 12 for a sum of variances and Z."""
+        return self.variance * variance + self.seconds * (seconds - self.least_seconds)
+
+
+def quantization_variance(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """The variance of groups with the bit-widths ``bits``."""
+    return beta / (2.0**bits - 1) ** 2
+
+
+def loads(world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarray, float]:
+    """(2P,) seconds that each rank sends and receives, and the variance on all ranks. Collective.
+
+    fixed: (2P,) this rank's share of the seconds that do not depend on bit-widths.
+    """
+    mine = own_loads(world, groups.receiver, groups.seconds_per_bit * bits) + fixed
+    total = world.allreduce(
+        np.append(mine, quantization_variance(groups.beta, bits).sum()), what="loads of an assignment"
+    )
+    return total[:-1], float(total[-1])
+
+
+def own_loads(world: World, receiver: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """(2P,) seconds of sending and receiving of each rank, from (n,) receivers and this rank's seconds of sending to each."""
+    mine = np.zeros(2 * world.size)
+    mine[world.rank] = seconds.sum()
+    mine[world.size :] = np.bincount(receiver, seconds, world.size)
+    return mine
+
+
+def scales(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> Scales:
+    """The scales, from all groups with the fewest and with the most bits; 0 for a term that cannot change. Collective."""
+    ends = [loads(world, groups, np.full(groups.beta.size, bits), fixed) for bits in (CHOICES[0], CHOICES[-1])]
+    (slim, most_variance), (wide, least_variance) = ends
+    spans = most_variance - least_variance, float(wide.max() - slim.max())
+    variance, seconds = (
+        part / span if span > 0 else 0.0 for part, span in zip((weight, 1 - weight), spans, strict=True)
+    )
+    return Scales(variance, seconds, float(slim.max()))
+
+
+def evaluated(
+    world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray, by: Scales, bound: float | None
+) -> Assignment:
+    """The assignment ``bits`` with its costs. bound: None if it is the optimum. Collective."""
+    seconds, variance = loads(world, groups, bits, fixed)
+    longest = float(seconds.max())
+    objective = by.objective(variance, longest)
+    return Assignment(bits, objective, objective if bound is None else min(bound, objective), longest, variance)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The limits of HiGHS. gap: relative gap to the optimum. nodes: largest number of nodes of its tree; None: no limit.
+
+    There is no limit in seconds, because the same ranges must give the same bit-widths.
+    """
+
+    gap: float = 0.0
+    nodes: int | None = None
+
+
+EXACT = Effort()
+
+
+def exact(world: World, problem: Problem, by: Scales, effort: Effort = EXACT) -> Assignment:
+    """The optimum, computed by HiGHS on rank 0. Every rank holds the whole problem, O(all groups) memory. Collective.
+
+    With a limited ``effort``, the result is an assignment with HiGHS' bound.
+
+    Raises:
+        NoAssignment: on every rank, if HiGHS finds none.
+    """
+    groups, fixed = problem.groups, problem.fixed
+    counts = world.allgather(np.array([groups.beta.size]))[:, 0]
+    columns = np.stack([groups.receiver.astype(np.float64), groups.beta, groups.seconds_per_bit], axis=1)
+    everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
+    sender = np.repeat(np.arange(world.size), counts)
+    receiver, beta, seconds_per_bit = np.concatenate(
+        [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
+    ).T
+    total_fixed = world.allreduce(fixed)
+    found: tuple[np.ndarray, float] | str = ""
+    if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
+        try:
+            costs = beta, seconds_per_bit, total_fixed
+            found = _solve(sender, receiver.astype(np.int64), *costs, by, effort)
+        except ValueError as error:
+            found = str(error)
+    told = world.broadcast(found, what="an assignment of bits")
+    if isinstance(told, str):
+        raise NoAssignment(told)
+    index, bound = told
+    bits = np.array(CHOICES)[index]
+    first = int(counts[: world.rank].sum())
+    own = bits[first : first + groups.beta.size]
+    return evaluated(world, groups, own, fixed, by, bound=None if effort is EXACT else bound)
+
+
+def _solve(
+    sender: np.ndarray,
+    receiver: np.ndarray,
+    beta: np.ndarray,
+    seconds_per_bit: np.ndarray,
+    fixed: np.ndarray,
+    by: Scales,
+    effort: Effort = EXACT,
+) -> tuple[np.ndarray, float]:
+    """(groups,) indices into CHOICES, and a bound of the objective. The variables are binaries x[g, b] and Z.
+
+    Seconds are scaled like the objective, because the solver's tolerances are absolute and a bit may cost a nanosecond.
+    """
+    from scipy import optimize, sparse  # here, as only rank 0 solves, and the modules take tens of megabytes
+
+    num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
+    variances = by.variance * quantization_variance(beta[:, None], choices)
+    cost = np.append(variances.ravel(), 1.0)
+    rows = np.arange(num_groups).repeat(choices.size)
+    entries = np.arange(num_groups * choices.size)
+    one_each = sparse.csr_array((np.ones(entries.size), (rows, entries)), (num_groups, cost.size))
+    seconds = by.seconds * (seconds_per_bit[:, None] * choices).ravel()
+    fixed = by.seconds * (fixed - by.least_seconds)
+    z = np.arange(2 * num_ranks)
+    within = sparse.csr_array(
+        (
+            np.concatenate([seconds, seconds, -np.ones(z.size)]),
+            (
+                np.concatenate([sender[rows], num_ranks + receiver[rows], z]),
+                np.concatenate([entries, entries, np.full(z.size, cost.size - 1)]),
+            ),
+        ),
+        (z.size, cost.size),
+    )
+    with _quiet_stdout():
+        found = optimize.milp(
+            cost,
+            integrality=np.append(np.ones(entries.size), 0),
+            bounds=optimize.Bounds(
+                np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)
+            ),
+            constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
+            options={"mip_rel_gap": effort.gap} | ({} if effort.nodes is None else {"node_limit": effort.nodes}),
+        )
+    if found.x is None:
+        raise ValueError(f"HiGHS did not find an assignment: {found.message}")
+    bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound  # None where there is no integer at all
+    return found.x[:-1].reshape(num_groups, choices.size).argmax(1), float(bound)
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Hide the debugging output of HiGHS on stdout, which would be in the middle of a command's JSON."""
+    sys.stdout.flush()
+    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+        os.close(nowhere)
+
+
+_ROUNDS = 400
+_GOOD_GAP = 0.005
+# The search ends with a gap that is almost good if it shrank by less than this share in this number of rounds.
+_IDLE_ROUNDS, _NOTABLE = 50, 0.05
+_MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The steps from the fewest bits upwards for the groups of one pair of ranks, best first.
+
+    group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves. seconds, saved: (S + 1,) sums
+    over the first steps.
+    """
+
+    receiver: int
+    group: np.ndarray
+    price: np.ndarray
+    seconds: np.ndarray
+    saved: np.ndarray
+
+    def steps_at(self, price: float) -> int:
+        """The number of steps that are worth ``price`` per second."""
+        return int(np.searchsorted(-self.price, -price, side="left"))
+
+    def steps_within(self, seconds: float) -> int:
+        """The number of steps that take at most ``seconds``."""
+        return int(np.searchsorted(self.seconds, seconds, side="right")) - 1
+
+
+def ladders(groups: Groups, by: Scales) -> list[Ladder]:
+    """A ladder for each rank to which this rank sends."""
+    choices = np.array(CHOICES)
+    saved = -np.diff(by.variance * quantization_variance(groups.beta[:, None], choices), axis=1).T  # (steps, G)
+    seconds = groups.seconds_per_bit * np.diff(choices)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        price = np.where(seconds > 0, saved / seconds, np.inf)
+    group = np.broadcast_to(np.arange(groups.beta.size), saved.shape)
+    found = []
+    for receiver in np.unique(groups.receiver):
+        own = groups.receiver == receiver
+        columns = [array[:, own].ravel() for array in (group, price, seconds, saved)]
+        order = np.argsort(-columns[1], kind="stable")  # a group's first step is worth more than its second
+        own_group, own_price, own_seconds, own_saved = (column[order] for column in columns)
+        sums = (np.concatenate([[0.0], np.cumsum(column)]) for column in (own_seconds, own_saved))
+        found.append(Ladder(int(receiver), own_group, own_price, *sums))
+    return found
+
+
+def by_prices(world: World, problems: list[tuple[Problem, Scales]], good_gap: float = _GOOD_GAP) -> list[Assignment]:
+    """Assignments with a known gap to the optimum, see :func:`~hpcgnn.policy.assignment.evaluated`. Collective."""
+    if not problems:
+        return []
+    fixed = world.allreduce(np.array([problem.fixed for problem, _ in problems]))
+    markets = [Market(world, problem.groups, own, by) for (problem, by), own in zip(problems, fixed, strict=True)]
+    settle(world, [market for market in markets if not market.is_closed], good_gap)
+    return [
+        evaluated(
+            world, problem.groups, market.bits(), problem.fixed, by, market.bound if market.bound > -np.inf else None
+        )
+        for (problem, by), market in zip(problems, markets, strict=True)
+    ]
+
+
+def settle(world: World, markets: list[Market], good_gap: float) -> None:
+    """Find prices whose bounds are within ``good_gap`` of the objectives. All markets share each round. Collective."""
+    for _ in range(_ROUNDS):
+        if not markets:
+            return
+        offers = np.concatenate([market.offer() for market in markets])
+        sums = np.split(world.allreduce(offers, what="assignments of bits"), len(markets))
+        for market, own in zip(markets, sums, strict=True):
+            market.take(own, good_gap)
+        markets = [market for market in markets if not market.is_closed]
+
+
+class Market:
+    """Prices, which are the same on every rank, and the choices of this rank's pairs at these prices."""
+
+    def __init__(self, world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> None:
+        self.world, self.groups, self.fixed, self.by = world, groups, fixed, by
+        self.ladders = ladders(groups, by)
+        self.receivers = np.array([ladder.receiver for ladder in self.ladders], np.int64)
+        self.least_seconds = CHOICES[0] * np.array(
+            [groups.seconds_per_bit[groups.receiver == ladder.receiver].sum() for ladder in self.ladders]
+        )
+        self.least_bits_cost = by.variance * float(quantization_variance(groups.beta, np.array(CHOICES[0])).sum())
+        self.prices = np.full(2 * world.size, by.seconds / (2 * world.size))
+        self.average: np.ndarray | None = None
+        self.candidates: list[list[int]] = []
+        self.bound, self.objective = -np.inf, np.inf
+        self._gap, self._idle = np.inf, 0
+        # If one of the objectives cannot change, this start is optimal for the other one, and no search is needed.
+        self.is_settled = self.is_closed = by.seconds == 0 or by.variance == 0
+        self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
+
+    def offer(self) -> np.ndarray:
+        """(4 + 4P,) the choices of this rank's pairs at the present prices, which are summed over ranks for :meth:`take`."""
+        chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own_prices(), strict=True)]
+        taken = self._taken(chosen)
+        self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
+        rounded = [ladder.steps_within(most) for ladder, most in zip(self.ladders, self.average, strict=True)]
+        self.candidates = [chosen, rounded]
+        loads, costs = map(self._loads, self.candidates), [self._cost(steps) for steps in self.candidates]
+        first, *others = loads
+        return np.concatenate([[self.is_settled, costs[0] + self.prices @ first], costs, first, *others])
+
+    def take(self, sums: np.ndarray, good_gap: float) -> None:
+        """Take the sums: keep the best bound and assignment, and move the prices or end, in the same round on all ranks."""
+        (settled, value), total = sums[:2], sums[2:]
+        if settled:
+            self.is_closed = True
+            return
+        seconds = total[len(self.candidates) :].reshape(len(self.candidates), -1) + self.fixed
+        for steps, cost, load in zip(self.candidates, total, seconds, strict=False):
+            objective = float(cost) + self.by.objective(0.0, float(load.max()))
+            if objective < self.objective:
+                self.objective, self.best = objective, steps
+        value = float(value + self.prices @ self.fixed) + self.by.objective(0.0, 0.0)
+        self.bound = max(self.bound, value)
+        slope = seconds[0] - seconds[0].mean()
+        steepest = np.abs(slope).max()
+        gap = self.objective - self.bound
+        self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
+        self._gap = gap if self._idle == 0 else self._gap
+        is_idle = self._idle > _IDLE_ROUNDS and gap <= 2 * good_gap * self.objective
+        self.is_settled = gap <= good_gap * self.objective or steepest == 0 or is_idle
+        if not self.is_settled:
+            step = (self.objective - value) / (self.by.seconds * steepest**2)
+            self.prices = self.prices * np.exp(np.clip(step * slope, -2.0, 2.0))
+            self.prices *= self.by.seconds / self.prices.sum()
+
+    def bits(self) -> np.ndarray:
+        """(G,) bit-widths of the best assignment so far."""
+        level = np.zeros(self.groups.beta.size, np.int64)
+        for ladder, count in zip(self.ladders, self.best, strict=True):
+            np.add.at(level, ladder.group[:count], 1)
+        return np.array(CHOICES)[level]
+
+    def _own_prices(self) -> np.ndarray:
+        """The price of a second for each of this rank's pairs: that of the sender plus that of the receiver."""
+        return self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
+
+    def _taken(self, steps: list[int]) -> np.ndarray:
+        return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
+
+    def _loads(self, steps: list[int]) -> np.ndarray:
+        return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))
+
+    def _cost(self, steps: list[int]) -> float:
+        """The scaled variance."""
+        saved = sum(ladder.saved[count] for ladder, count in zip(self.ladders, steps, strict=True))
+        return self.least_bits_cost - float(saved)
+
 
 # Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
 _EXACT_GROUPS = 64
 # Up to this number, rank 0 tries to improve a solution by prices whose gap is large, because few groups do not divide evenly.
-_REFINED_GROUPS, _GOOD_GAP, _EFFORT = 4096, 0.01, Effort(gap=0.005, nodes=50)
+_REFINED_GROUPS, _REFINED_GAP, _EFFORT = 4096, 0.01, Effort(gap=0.005, nodes=50)
 
 
 def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
@@ -41,7 +439,7 @@ def assign(world: World, problems: list[Problem], weight: float) -> list[Assignm
 
 def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
     """``found``, or HiGHS' assignment if it is better, with the better of both bounds. Collective."""
-    if found.gap <= _GOOD_GAP or size > _REFINED_GROUPS:
+    if found.gap <= _REFINED_GAP or size > _REFINED_GROUPS:
         return found
     try:
         other = exact(world, problem, by, _EFFORT)

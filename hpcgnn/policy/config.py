@@ -1,12 +1,175 @@
-"""The policies that choose bit-widths and staleness of messages, and their settings."""
+"""The policies that choose bit-widths and staleness of messages, by name, and their settings. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hpcgnn.base.settings import Composed, Registry, merged, setting
-from hpcgnn.policy.settings import FIXED, KNOWN_BITS, KNOWN_STALENESS, OFF
+from hpcgnn.base.settings import Composed, Known, Registry, merged, setting
+
+FIXED, OFF = "fixed", "off"
+SMOOTHINGS = ("none", "features", "gradients", "both")
+CORRECTIONS = ("neighbours", "none")
+DESCENT_RULES = ("corrected", "printed")
+DRIFT_RULES = ("corrected", "printed")
+BYPASSES = ("drift", "late")
+
+
+@dataclass(frozen=True)
+class SmoothingSettings:
+    """PipeGCN's smoothing of stale rows."""
+
+    smoothing: str = setting(
+        "none",
+        "Replace stale features, stale gradients or both by a moving average over epochs (PipeGCN).",
+        choices=SMOOTHINGS,
+    )
+    smoothing_decay: float = setting(
+        0.95,
+        "Weight of earlier epochs in the moving average of --smoothing.",
+        least=0,
+        most=1,
+        used_if=lambda own: own.smoothing != "none",
+        users="--smoothing features, gradients and both use it",
+    )
+
+
+@dataclass(frozen=True)
+class CorrectionSettings:
+    """The correction of stale rows."""
+
+    stale_correction: str = setting(
+        "neighbours",
+        "Correction of stale rows: add the change of a node's neighbours on its own rank since the rows were sent, or none "
+        "(docs/studies/staleness/report.md).",
+        choices=CORRECTIONS,
+    )
+
+
+@dataclass(frozen=True)
+class PeriodSettings:
+    """Settings of policies that assign bit-widths periodically."""
+
+    bits_period: int = setting(50, "Number of epochs from one assignment of bit-widths to the next.", least=1)
+
+
+@dataclass(frozen=True)
+class AdaQPSettings:
+    """AdaQP's settings (its Table 8), and the file with the link costs, which are measured if there is no such file."""
+
+    variance_weight: float = setting(
+        0.5,
+        "Weight of the quantization variance against the communication time (lambda in the paper): 0 minimises the time, 1 "
+        "the variance.",
+        least=0,
+        most=1,
+    )
+    group_rows: int = setting(100, "Number of rows in a group; all rows of a group get the same bit-width.", least=1)
+    link_costs: Path | None = setting(
+        None,
+        "JSON file with the costs of messages (seconds per byte and per message); if there is none, the costs are measured and "
+        "the file is written.",
+        default_in_words="link_costs.json in the run folder",
+    )
+    refit_links: bool = setting(
+        False, "Measure the costs of messages even if the file --link-costs exists, and overwrite it.", is_kept=False
+    )
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """The measure of the descent of the loss (Sylvie §V-A)."""
+
+    loss_memory: float = setting(
+        0.9, "Weight of earlier epochs in the running average of the loss (lambda in the paper).", least=0, most=1
+    )
+    loss_window: int = setting(
+        5,
+        "Number of epochs that lie between the two loss descent rates that are compared (delta in the paper).",
+        least=1,
+    )
+    descent_rule: str = setting(
+        "corrected",
+        "Sign of the loss descent rate: as the paper's text describes it (corrected), or as its equation prints it (printed).",
+        choices=DESCENT_RULES,
+    )
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """The threshold of both parts of B_CHECK (PipeQS §3.5)."""
+
+    drift_threshold: float = setting(
+        0.1,
+        "Threshold of the cosine distance between the rows of two successive messages (E in the paper). Above it, rows are sent "
+        "in every epoch and their bit-width changes.",
+        least=0,
+    )
+
+
+@dataclass(frozen=True)
+class DriftBitsSettings:
+    """Settings of B_CHECK's part about bit-widths."""
+
+    drift_rule: str = setting(
+        "corrected",
+        "Rule that changes the bit-width. The paper's Eq. 7 as printed can only raise it; the corrected rule also lowers it.",
+        choices=DRIFT_RULES,
+    )
+
+
+@dataclass(frozen=True)
+class AgeSettings:
+    """Settings of B_CHECK's part about staleness."""
+
+    most_stale_epochs: int = setting(
+        4, "Maximum staleness: largest number of epochs between the sending of rows and their last use.", least=1
+    )
+
+
+@dataclass(frozen=True)
+class BypassSettings:
+    """Settings of S_CHECK."""
+
+    bypass: str = setting(
+        "drift",
+        "Exchanges that send nothing in an epoch: all whose rows change little (drift), or only those of them whose last message "
+        "had not arrived when the previous epoch ended (late).",
+        choices=BYPASSES,
+    )
+
+
+_STALE = (CorrectionSettings, SmoothingSettings)
+
+KNOWN_BITS = {
+    FIXED: Known("hpcgnn.policy.simple", ""),
+    "uniform": Known("hpcgnn.policy.simple", "random, 2, 4 or 8 for each row", (PeriodSettings,)),
+    "adaqp": Known(
+        "hpcgnn.policy.adaqp",
+        "weighs quantization variance against communication time",
+        (PeriodSettings, AdaQPSettings),
+    ),
+    "sylvie": Known("hpcgnn.policy.sylvie", "follows in-degrees and the descent of the loss", (DescentSettings,)),
+    "pipeqs": Known(
+        "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
+    ),
+}
+KNOWN_STALENESS = {
+    OFF: Known("hpcgnn.policy.simple", "never"),
+    "pipeline": Known("hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
+    "sylvie": Known(
+        "hpcgnn.policy.sylvie",
+        "rows of the previous epoch, except after epochs in which the descent of the loss slowed down",
+        (DescentSettings, *_STALE),
+    ),
+    "pipeqs": Known(
+        "hpcgnn.policy.pipeqs",
+        "rows of up to --most-stale-epochs epochs ago, while they change little",
+        (DriftSettings, AgeSettings, BypassSettings, *_STALE),
+    ),
+}
+
 
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
 BITS_POLICIES: Registry[Any] = Registry("bits", KNOWN_BITS)

@@ -26,11 +26,16 @@ import msgspec
 
 from hpcgnn.base.typed import Count, MessageBits
 from hpcgnn.exchange.mailbox import REUSED, SKIPPED, STALE
-from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
-from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
-from hpcgnn.policy.problem import CHOICES
-from hpcgnn.policy.settings import AgeSettings, BypassSettings, DriftBitsSettings, DriftSettings
+from hpcgnn.policy.assignment import CHOICES
+from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.config import (
+    BITS_POLICIES,
+    STALENESS_POLICIES,
+    AgeSettings,
+    BypassSettings,
+    DriftBitsSettings,
+    DriftSettings,
+)
 
 
 def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:

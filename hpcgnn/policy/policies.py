@@ -13,12 +13,10 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import FRESH, Keeping
 from hpcgnn.exchange.row_bits import RowBits
-from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
-from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import FIXED, PolicyConfig
+from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
-from hpcgnn.policy.settings import CorrectionSettings, SmoothingSettings
 from hpcgnn.world import World
 
 

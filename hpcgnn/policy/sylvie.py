@@ -18,14 +18,13 @@ import numpy as np
 from hpcgnn.base.typed import Finite, MessageBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.exchange.row_bits import RowBits
-from hpcgnn.policy.base import BitsPolicy, Setup, StalenessPolicy
-from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import (
     BITS_POLICIES,
     STALENESS_POLICIES,
+    DescentSettings,
     PolicyConfig,
 )
-from hpcgnn.policy.settings import DescentSettings
 from hpcgnn.world import World
 
 CHOICES = (1, 2, 4, 8)

@@ -13,7 +13,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
-from hpcgnn.policy.channel import Channel
+from hpcgnn.policy.base import Channel
 from hpcgnn.pyg.distribution import distribution_of
 
 _WARM_UPS = 2  # edges that were used in the previous pass get a plan

@@ -53,7 +53,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class BestState(msgspec.Struct, forbid_unknown_fields=True):
-    """The state of :class:`hpcgnn.train.schedule.Best`."""
+    """The state of :class:`hpcgnn.train.config.Best`."""
 
     epoch: int
     val_metric: Finite | None
@@ -83,7 +83,7 @@ class Group(msgspec.Struct):
 
 
 class OptimiserState(msgspec.Struct):
-    """The state of :class:`hpcgnn.train.adam.Adam`."""
+    """The state of :class:`hpcgnn.train.optimiser.Adam`."""
 
     state: dict[int, Moments]
     param_groups: list[Group]

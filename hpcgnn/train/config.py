@@ -1,13 +1,191 @@
-"""Settings of training: the optimiser, epochs, evaluations, checkpoints and the metric."""
+"""Settings of training and of its tasks, learning-rate schedules and early stopping. This module does not import torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from hpcgnn.base.settings import Checked, setting
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.settings import MOST_SEED, Checked, setting
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.train.schedule import ScheduleConfig
-from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig
+
+METRICS = ("accuracy", "micro-f1", "roc-auc")
+LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
+REDRAWS = ("epoch", "once")
+
+
+@dataclass(frozen=True)
+class LinkConfig(Checked):
+    """Settings of link prediction.
+
+    Args:
+        link_split: shares of the links that are held out for validation and for testing, below 1 in total.
+        link_seed: seed of the split, and of the negative pairs in evaluations.
+        negatives: number of negative pairs for each link.
+        negative_pool: number of nodes that are drawn in each epoch as sources of all negative pairs. Every rank receives
+            their embeddings, so this sets memory and bytes per epoch.
+
+    Raises:
+        HpcgnnError: when it is used, for values that are not allowed, or that leave no links for training.
+    """
+
+    link_split: tuple[float, float] = setting(
+        (0.05, 0.1),
+        "Shares of the links that are held out for validation and for testing. Both directions of an edge are in the same set.",
+        metavar="VAL TEST",
+    )
+    link_seed: int = setting(
+        0,
+        "Seed of the split and of the negative pairs in evaluations; --seed does not change them.",
+        least=0,
+        most=MOST_SEED,
+    )
+    negatives: int = setting(
+        1, "Negative sampling: number of node pairs without a link that are drawn for each link in each epoch.", least=1
+    )
+    negative_pool: int = setting(
+        2048,
+        "Negative sampling: number of nodes drawn in each epoch, which are the sources of all negative pairs; every rank "
+        "receives their embeddings.",
+        least=1,
+    )
+
+    def check(self) -> None:
+        """Raise HpcgnnError for values that are not allowed, or that leave no links for training."""
+        super().check()
+        if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # false for a NaN
+            raise WrongValueError(
+                f"link-split must be two shares of at least 0 whose sum is below 1, not {self.link_split}"
+            )
+
+
+@dataclass(frozen=True)
+class LabelPropagationConfig(Checked):
+    """Settings of label propagation.
+
+    rate: share of the training labels that are model inputs while training; 0: labels are never inputs. redraw: ``epoch`` or
+    ``once``.
+    """
+
+    rate: float = setting(
+        0.0,
+        "Share of the training labels that are model inputs; 0 turns label propagation off, and SuperGCN's code uses 0.62. An "
+        "embedding of these labels is added to the features, and the loss is computed on the other training nodes. "
+        "Evaluations and predictions take all training labels and no others as inputs, so the training metric then covers "
+        "nodes whose label is an input.",
+        name="label_propagation",
+        metavar="RATE",
+        least=0,
+        below=1,
+    )
+    redraw: str = setting(
+        "epoch",
+        "Time at which the propagated labels are drawn: in every epoch, or once for the whole run.",
+        name="label_redraw",
+        choices=REDRAWS,
+        used_if=lambda own: own.rate > 0,
+        users="--label-propagation above 0 uses it",
+    )
+
+
+SCHEDULES = ("constant", "cosine", "step", "plateau")
+_OF_DECAYS: dict[str, Any] = {
+    "used_if": lambda own: own.schedule in ("step", "plateau"),
+    "users": "--schedule step and plateau use it",
+}
+
+
+@dataclass(frozen=True)
+class ScheduleConfig(Checked):
+    """The learning rate over the epochs.
+
+    schedule: ``constant``; ``cosine``, which falls to zero over the run; ``step``, which multiplies the rate by ``decay`` every
+    ``decay_every`` epochs; or ``plateau``, which multiplies it by ``decay`` whenever the validation metric has not improved
+    for ``decay_every`` epochs. warmup: number of epochs over which the rate rises linearly at the start.
+    """
+
+    schedule: str = setting(
+        "constant",
+        "Learning-rate schedule. cosine falls to zero over the run; step multiplies the rate by --decay every --decay-every "
+        "epochs; plateau does so whenever the validation metric has not improved for --decay-every epochs.",
+        choices=SCHEDULES,
+    )
+    warmup: int = setting(
+        0, "Warm-up: number of epochs over which the learning rate rises linearly to --lr; 0 for no warm-up.", least=0
+    )
+    decay: float = setting(
+        0.5,
+        "Factor by which the step and plateau schedules multiply the learning rate.",
+        above=0,
+        most=1,
+        **_OF_DECAYS,
+    )
+    decay_every: int = setting(
+        50,
+        "Number of epochs between two decays (step), or without improvement before a decay (plateau).",
+        least=1,
+        **_OF_DECAYS,
+    )
+
+
+def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: Best) -> float:
+    """The factor of the learning rate in ``epoch`` (from 0)."""
+    warmup = min(1.0, (epoch + 1) / config.warmup) if config.warmup else 1.0
+    if config.schedule == "cosine":
+        return warmup * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+    if config.schedule == "step":
+        return warmup * config.decay ** (epoch // config.decay_every)
+    if config.schedule == "plateau":
+        return warmup * config.decay**best.plateaus
+    return warmup
+
+
+@dataclass
+class Best:
+    """The best evaluation so far (a higher metric is better), and the number of decays that followed from plateaus.
+
+    Among equally good evaluations the last one counts, because its model has trained for longer and a few hundred validation
+    nodes cannot tell them apart. ``improved`` is the epoch of the first of them. Epochs are counted from 0.
+    """
+
+    epoch: int = -1
+    val_metric: float | None = None
+    test_metric: float | None = None
+    plateaus: int = 0
+    plateau_since: int = 0
+    evaluated: int = -1
+    improved: int = -1
+
+    def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
+        """Add an evaluation. Returns true if it is the best so far; without validation nodes the latest one is the best."""
+        self.evaluated = epoch
+        is_better = val_metric is None or self.val_metric is None or val_metric > self.val_metric
+        is_best = is_better or val_metric == self.val_metric
+        if is_better:
+            self.improved = self.plateau_since = epoch
+        elif epoch - self.plateau_since >= decay_every:
+            self.plateaus, self.plateau_since = self.plateaus + 1, epoch
+        if is_best:
+            self.epoch, self.val_metric, self.test_metric = epoch, val_metric, test_metric
+        return is_best
+
+    def is_exhausted(self, patience: int) -> bool:
+        """Return whether the metric has not improved for ``patience`` epochs or more; always false for a patience of 0."""
+        return patience > 0 and self.evaluated - self.improved >= patience
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Best:
+        """The inverse of :meth:`state`.
+
+        Older checkpoints have no ``improved``: the first of equally good evaluations was the best one then.
+        """
+        return cls(**{"improved": state["epoch"]} | state)
+
+    def state(self) -> dict[str, float | int | None]:
+        """The state for a checkpoint."""
+        return asdict(self)
+
 
 _MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
 
@@ -26,8 +204,8 @@ class TrainConfig(Checked):
         patience: number of epochs without a better validation metric after which training stops; 0: never.
         metric: ``accuracy``, ``micro-f1`` or ``roc-auc`` for nodes; ``roc-auc``, ``hits@10``, ``hits@50`` or ``hits@100`` for
             links; ``auto`` follows the task.
-        schedule: learning-rate schedule, a ``hpcgnn.train.schedule.ScheduleConfig``.
-        labels: label propagation, a ``hpcgnn.train.task_config.LabelPropagationConfig``; the model must then be built with
+        schedule: learning-rate schedule, a ``hpcgnn.train.config.ScheduleConfig``.
+        labels: label propagation, a ``hpcgnn.train.config.LabelPropagationConfig``; the model must then be built with
             ``label_inputs``.
         policy: the policies that choose bit-widths and staleness, a ``hpcgnn.PolicyConfig``.
 

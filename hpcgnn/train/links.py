@@ -20,7 +20,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.halo import edge_ids, edge_matrix
-from hpcgnn.train.task_config import LinkConfig
+from hpcgnn.train.config import LinkConfig
 from hpcgnn.world import raise_on_all_ranks
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.

@@ -87,7 +87,7 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
 
 
 def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:
-    """One of :data:`hpcgnn.train.task_config.LINK_METRICS`, from all ranks' scores of links and of negative pairs. Collective.
+    """One of :data:`hpcgnn.train.config.LINK_METRICS`, from all ranks' scores of links and of negative pairs. Collective.
 
     ``hits@K`` is the share of links with a score above the K-th highest score of negative pairs, as OGB defines it. None without
     links or without negative pairs.

@@ -24,8 +24,7 @@ from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
-from hpcgnn.train.label_propagation import check_labels, training_labels
-from hpcgnn.train.tasks import with_dtype
+from hpcgnn.train.tasks import check_labels, training_labels, with_dtype
 from hpcgnn.world import World, raise_on_all_ranks
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base import typed
 from hpcgnn.base.arguments import HOST_DEVICE, check_device_name
-from hpcgnn.base.errors import WrongTypeError, WrongValueError
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.base.settings import (
     MOST_SEED,
     About,
@@ -38,9 +40,11 @@ from hpcgnn.nn.config import (
 )
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
-from hpcgnn.train.config import TrainConfig
-from hpcgnn.train.schedule import ScheduleConfig
-from hpcgnn.train.task_config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig
+from hpcgnn.train.config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig, ScheduleConfig, TrainConfig
+
+CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
+SUMMARY, RANKS = "summary.json", "ranks.json"
+
 
 NODE, LINK = "node", "link"
 
@@ -446,3 +450,21 @@ def as_written(setting: Setting, value: Any) -> Any:
 
 def _and(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The unchecked content of a TOML file of settings. Raises HpcgnnError if the file cannot be read."""
+    text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Not a usage error, which rank 0 alone reports: the file may be missing or damaged on one node only.
+        raise HpcgnnError(f"cannot read {path}: {error}") from error
+
+
+def check_file(values: Mapping[str, Any], where: str) -> None:
+    """Raise HpcgnnError for a value that its setting does not allow. ``where`` begins the sentence."""
+    known = settings_by_name()
+    for name, value in values.items():
+        if name in known:
+            check_value(known[name].setting, as_typed(known[name].setting, value), where)

@@ -15,9 +15,8 @@ import numpy as np
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.train.file_names import CONFIG, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
-from hpcgnn.train.run_config import as_written, settings_by_name
+from hpcgnn.train.run_config import CONFIG, RANKS, RECORDS, SUMMARY, as_written, settings_by_name
 from hpcgnn.train.run_folder import Record
 
 _LINES_NAMED = 3
@@ -115,7 +114,7 @@ def _plain(value: Any) -> str:
 
 def is_run(folder: Path) -> bool:
     """Return whether the folder holds files of a training."""
-    return any((folder / name).is_file() for name in (CONFIG, METRICS, SUMMARY))
+    return any((folder / name).is_file() for name in (CONFIG, RECORDS, SUMMARY))
 
 
 def check_folder(folder: Path, other: str = "") -> None:
@@ -130,7 +129,7 @@ def check_folder(folder: Path, other: str = "") -> None:
             if runs
             else "give a folder that `hpcgnn train --out` made"
         )
-        raise HpcgnnError(f"{folder} holds no run (no {METRICS}){other}: {advice}")
+        raise HpcgnnError(f"{folder} holds no run (no {RECORDS}){other}: {advice}")
 
 
 def read_run(folder: Path, name: str = "") -> Run:
@@ -142,7 +141,7 @@ def read_run(folder: Path, name: str = "") -> Run:
     check_folder(folder)
     notes: list[str] = []
     settings = _settings_in(folder / CONFIG, notes)
-    records = _records_in(folder / METRICS, notes)
+    records = _records_in(folder / RECORDS, notes)
     summary = _json_in(folder / SUMMARY, dict[str, Any], notes) or {}
     ranks = _json_in(folder / RANKS, Ranks, notes)
     if ranks is not None and not ranks.is_whole:
@@ -241,7 +240,7 @@ def _state(
 
 def _last_written(folder: Path) -> str:
     try:
-        seconds = (folder / METRICS).stat().st_mtime
+        seconds = (folder / RECORDS).stat().st_mtime
     except OSError:
         return ""
     return time.strftime(", last written %Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,25 +1,80 @@
-"""The run folder: ``config.toml``, ``summary.json``, ``ranks.json``, and with one line for each epoch ``metrics.jsonl`` and, if a
-policy decides, ``decisions.jsonl``. Only rank 0 writes it."""
+"""The run folder: ``config.toml``, ``summary.json``, ``ranks.json``, with a line for each epoch ``metrics.jsonl`` and, if a
+policy decides, ``decisions.jsonl``, and the lock that keeps other jobs out of it. Only rank 0 writes it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
+import weakref
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import msgspec
 import tomli_w
 
 from hpcgnn.base import typed, whole_file
-from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.typed import Count, Finite, MessageBits
+from hpcgnn.base.whole_file import lock
 from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.exchange.passes import ExchangeName
 from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
-from hpcgnn.train.file_names import CONFIG, DECISIONS, METRICS, RANKS, SUMMARY
 from hpcgnn.train.rank_report import Ranks
-from hpcgnn.train.run_lock import RunLock
+from hpcgnn.train.run_config import CONFIG, DECISIONS, RANKS, RECORDS, SUMMARY
+
+NAME = ".lock"
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job
+_MOST_CHARACTERS = 200  # of a holder's name that are read from the file
+
+
+class RunLock:
+    """The lock of the folder ``path``, held from construction to :meth:`release`.
+
+    Raises:
+        HpcgnnError: if another process holds it.
+        OSError: if the folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        file = path / NAME
+        stream = _locked(file)
+        with contextlib.suppress(
+            OSError
+        ):  # on a full disk the lock has no name, and the run's own files say what is wrong
+            stream.truncate(0)
+            stream.write(_own_name())
+            stream.flush()
+        #: Remove the file, and let others have the lock. This also happens when the process exits.
+        self.release = weakref.finalize(self, _release, file, stream)
+
+
+def _release(file: Path, stream: IO[str]) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def _locked(file: Path) -> IO[str]:
+    while True:
+        stream = file.open("a+")
+        if not lock(stream, waits=False):
+            with stream:
+                stream.seek(0)
+                holder = printable(stream.read(_MOST_CHARACTERS)) or "another process"
+            raise HpcgnnError(f"{holder} is training into {file.parent}: wait until it ends, or choose another folder")
+        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+            return stream
+        stream.close()  # its holder has ended and removed the file in between
+
+
+def _own_name() -> str:
+    jobs = [f", job {os.environ[name]}" for name in _JOBS if os.environ.get(name)]
+    return f"process {os.getpid()} on {socket.gethostname()}{''.join(jobs[:1])}"
+
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
 _SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]
@@ -66,7 +121,7 @@ class RunFolder:
             return
         if self.path.exists() and not self.path.is_dir():
             raise HpcgnnError(f"{self.path} is a file, and a run needs a folder: choose another name")
-        has_run = (self.path / METRICS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
+        has_run = (self.path / RECORDS).exists() or (checkpoint.folder(self.path) / checkpoint.LAST).exists()
         if has_run and not resume:
             raise HpcgnnError(
                 f"{self.path} already holds a run: continue it with --resume (in Python, call resume() before fit()), or "
@@ -101,18 +156,18 @@ class RunFolder:
 
     def keep_epochs(self, count: int) -> None:
         """Remove the lines of epochs from ``count`` on, which a resumed run writes again."""
-        for name in (METRICS, DECISIONS):
+        for name in (RECORDS, DECISIONS):
             if (self.path / name).exists():
                 kept = [line for line in self._lines(name) if line["epoch"] < count]
                 self._replace(name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``: all epochs so far, including those before a resume."""
-        return self._lines(METRICS)
+        return self._lines(RECORDS)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line to ``metrics.jsonl``."""
-        self._append(METRICS, record)
+        self._append(RECORDS, record)
 
     def append_decisions(self, decisions: dict[str, Any] | None, data: dict[str, str]) -> None:
         """Add one line to ``decisions.jsonl``, if there are decisions; the first line has the ``data`` of the graph, too."""

@@ -1,20 +1,27 @@
-"""``summary.json``: the result of a run, and its cost in time, bytes and memory."""
+"""The numbers of a run: ``summary.json``, and the scalars of each epoch for TensorBoard and reports."""
 
 from __future__ import annotations
 
+import importlib
 import platform
+import re
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes, private_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_order import METHODS
-from hpcgnn.train.schedule import Best
+from hpcgnn.train.config import Best
+from hpcgnn.train.rank_report import BREAKDOWN
 from hpcgnn.world import World
 
 
@@ -119,3 +126,105 @@ def _node_orders(graph: LocalGraph) -> dict[str, int]:
     """The number of ranks with each node order; orders without ranks are left out. Collective."""
     counts = graph.world.allreduce(np.array([graph.order.method == name for name in METHODS], dtype=np.int64))
     return {name: int(count) for name, count in zip(METHODS, counts, strict=True) if count}
+
+
+METRICS = ("train_metric", "val_metric", "test_metric")
+
+
+def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Mean bit-width over rows, for each exchange by its name, and for all exchanges as ``all rows``.
+
+    bits: the key of a record; one number for all rows, or the number of rows of each bit-width, by exchange.
+    """
+    if isinstance(bits, int):
+        return {"all rows": float(bits)}
+    rows = {name: {int(width): count for width, count in found.items()} for name, found in bits.items()}
+    means = {name: _mean(found) for name, found in rows.items() if sum(found.values())}
+    total: dict[int, int] = {}
+    for found in rows.values():
+        for width, count in found.items():
+            total[width] = total.get(width, 0) + count
+    return ({"all rows": _mean(total)} if sum(total.values()) else {}) | means
+
+
+def _mean(rows: Mapping[int, int]) -> float:
+    return sum(width * count for width, count in rows.items()) / sum(rows.values())
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line of ``metrics.jsonl``, by tags such as ``metric/val`` and ``seconds/aggregation``.
+
+    ``seconds`` are those of the slowest rank, ``seconds_mean`` the mean over ranks.
+    """
+    found: dict[str, Any] = {"loss": record.get("loss")}
+    found |= {f"metric/{name.removesuffix('_metric')}": record.get(name) for name in METRICS}
+    for name in BREAKDOWN:
+        phase = name.removesuffix("_seconds") if name != "seconds" else "epoch"
+        found[f"seconds/{phase}"] = record.get(name)
+        found[f"seconds_mean/{phase}"] = record.get(f"{name}_mean")
+    found["seconds/evaluation"] = record.get("eval_seconds")
+    found |= {f"bytes/{name.removeprefix('bytes_')}": record.get(name) for name in BYTES}
+    found |= {f"bits/{_tag(name)}": bits for name, bits in mean_bits(record.get("bits", {})).items()}
+    found |= {f"stale_epochs/{_tag(name)}": age for name, age in record.get("stale_epochs", {}).items()}
+    return {name: float(value) for name, value in found.items() if value is not None and np.isfinite(value)}
+
+
+def _tag(name: str) -> str:
+    """The tag of an exchange: ``layer_1_gradients`` for ``layer 1's gradients``."""
+    return re.sub(r"\W+", "_", name.replace("'s", ""))
+
+
+FOLDER = "tensorboard"
+_FLUSH_SECONDS = 10
+
+
+def writers() -> ModuleType:
+    """``torch.utils.tensorboard``; imported where it is asked for only, as it takes long.
+
+    Raises:
+        HpcgnnError: where the package ``tensorboard`` is missing.
+    """
+    try:
+        return importlib.import_module("torch.utils.tensorboard")
+    except ImportError as error:
+        raise HpcgnnError(
+            f"--tensorboard needs the package tensorboard, which cannot be imported ({error}): "
+            "pip install 'hpcgnn[tensorboard]'"
+        ) from error
+
+
+class TensorBoard:
+    """Adds epochs to the folder ``tensorboard`` of a run.
+
+    next_epoch: the first one to come. What a stopped run has written of it and of later ones is not shown any more.
+
+    Raises:
+        HpcgnnError: here and in each call, where nothing can be written.
+    """
+
+    def __init__(self, run: Path, next_epoch: int) -> None:
+        self._folder = run / FOLDER
+        try:
+            self._writer = writers().SummaryWriter(
+                str(self._folder), purge_step=next_epoch or None, flush_secs=_FLUSH_SECONDS
+            )
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def add(self, record: dict[str, Any]) -> None:
+        """The scalars of a line of ``metrics.jsonl``."""
+        try:
+            for name, value in scalars(record).items():
+                self._writer.add_scalar(name, value, record["epoch"])
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def close(self) -> None:
+        """Write what is left."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def _cannot(self, error: OSError) -> HpcgnnError:
+        return HpcgnnError(f"cannot write {self._folder}: {error.strerror or error}")

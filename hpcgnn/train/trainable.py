@@ -16,7 +16,7 @@ from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
 from hpcgnn.nn.linear import Features
-from hpcgnn.policy.channel import Channel
+from hpcgnn.policy.base import Channel
 
 
 class Trainable(Protocol):

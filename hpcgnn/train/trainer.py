@@ -23,19 +23,15 @@ from hpcgnn.nn.config import INTEGERS, Int8Config
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
-from hpcgnn.train import checkpoint, outcome
-from hpcgnn.train.adam import Adam, parameter_groups
-from hpcgnn.train.config import TrainConfig
-from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train import checkpoint, checks
+from hpcgnn.train.config import Best, LinkConfig, TrainConfig, learning_rate_factor
 from hpcgnn.train.links import LinkSplit
+from hpcgnn.train.optimiser import Adam, GradientBucket, parameter_groups
 from hpcgnn.train.rank_report import OverRanks, RankReport
 from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.run_folder import RunFolder
-from hpcgnn.train.scalars import METRICS
-from hpcgnn.train.schedule import Best, learning_rate_factor
-from hpcgnn.train.summary import summarise
-from hpcgnn.train.task_config import LinkConfig
+from hpcgnn.train.summary import METRICS, summarise
 from hpcgnn.train.tasks import LinkTask, NodeTask, Task
 from hpcgnn.train.trainable import as_trainable
 from hpcgnn.world import raise_on_all_ranks
@@ -107,7 +103,7 @@ class Trainer:
             else LinkTask(self.model, links, metric)
         )
         self.metric = self.task.metric
-        outcome.warn_at_start(self.task, graph, self.config)
+        checks.warn_at_start(self.task, graph, self.config)
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
@@ -425,5 +421,5 @@ class Trainer:
             self.run.write_summary(summary)
             if ranks is not None:
                 self.run.write_ranks(ranks)
-        outcome.judge(summary, self.world.rank)
+        checks.judge(summary, self.world.rank)
         return summary

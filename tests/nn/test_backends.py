@@ -12,7 +12,7 @@ import hpcgnn
 from hpcgnn.base.process import StopRequest
 from hpcgnn.kernels import backend
 from hpcgnn.nn.config import MODELS
-from hpcgnn.train.task_config import LabelPropagationConfig
+from hpcgnn.train.config import LabelPropagationConfig
 from hpcgnn.world.thread_world import one_rank
 
 SMALL = {

@@ -14,11 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from hpcgnn.policy import exact as exact_module
-from hpcgnn.policy.assignment import assign
-from hpcgnn.policy.exact import _solve, exact
-from hpcgnn.policy.prices import by_prices
-from hpcgnn.policy.problem import CHOICES, Assignment, Groups, NoAssignment, Problem, Scales, scales
+from hpcgnn.policy import assignment
+from hpcgnn.policy.assignment import (
+    CHOICES,
+    Assignment,
+    Groups,
+    NoAssignment,
+    Problem,
+    Scales,
+    _solve,
+    assign,
+    by_prices,
+    exact,
+    scales,
+)
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 Program = Callable[[ThreadWorld, Problem], Any]
@@ -136,7 +145,7 @@ def test_what_cannot_be_solved_is_no_assignment_on_all_ranks(monkeypatch: pytest
     def infeasible(*args: Any) -> Any:
         raise ValueError("HiGHS did not find an assignment: infeasible")
 
-    monkeypatch.setattr(exact_module, "_solve", infeasible)
+    monkeypatch.setattr(assignment, "_solve", infeasible)
     assert all("HiGHS did not find an assignment" in sentence for sentence in on_ranks(draw(3, 4, 0), refused))
 
 

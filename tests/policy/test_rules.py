@@ -12,13 +12,12 @@ from ranks import exchanges
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.base import Setup
-from hpcgnn.policy.channel import Channel, Observation
+from hpcgnn.policy.base import Channel, Observation, Setup
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
+from hpcgnn.policy.simple import UniformBits
 from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
-from hpcgnn.policy.uniform import UniformBits
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
 

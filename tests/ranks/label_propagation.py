@@ -13,10 +13,10 @@ from ranks.equivalence import EPOCHS, LR, PRECISIONS, Trained, everywhere
 import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.train import checkpoint, label_propagation, predict
-from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train import checkpoint, predict, tasks
+from hpcgnn.train.config import LabelPropagationConfig
+from hpcgnn.train.optimiser import GradientBucket
 from hpcgnn.train.run_folder import RunFolder
-from hpcgnn.train.task_config import LabelPropagationConfig
 from hpcgnn.world import World
 
 SEED = 5
@@ -59,7 +59,7 @@ def dropout_losses(world: World, path: Path) -> list[float]:
     return run(graph, build(graph, "sage-dropout", "float64"), "epoch").losses
 
 
-_drawn_nodes, _reduce = label_propagation.drawn_nodes, GradientBucket.reduce
+_drawn_nodes, _reduce = tasks.drawn_nodes, GradientBucket.reduce
 
 
 def by_position(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def by_mean_of_ranks(self: GradientBucket, scalars: list[float], count: int) -> 
 
 
 BROKEN = equivalence.BROKEN | {
-    "drawn by position": (label_propagation, "drawn_nodes", by_position),
+    "drawn by position": (tasks, "drawn_nodes", by_position),
     "mean of the ranks' means": (GradientBucket, "reduce", by_mean_of_ranks),
 }
 sabotage = functools.partial(equivalence.sabotage, broken=BROKEN)

@@ -12,7 +12,7 @@ from standin import standin
 
 import hpcgnn
 from hpcgnn.exchange import MessageConfig, Messages
-from hpcgnn.train.memory_need import needed_bytes
+from hpcgnn.train.checks import needed_bytes
 from hpcgnn.world import World
 
 

@@ -28,10 +28,8 @@ from hpcgnn.nn.config import LayerSettings, ModelConfig, register
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
-from hpcgnn.policy.base import BitsPolicy, StalenessPolicy
-from hpcgnn.policy.channel import Channel, Observation
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES
-from hpcgnn.policy.settings import SmoothingSettings
+from hpcgnn.policy.base import BitsPolicy, Channel, Observation, StalenessPolicy
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, SmoothingSettings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train.optimiser import GradientBucket
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 

@@ -22,8 +22,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.layers import LabelEmbedding, label_matrix, linear_first
 from hpcgnn.nn.linear import matmul
-from hpcgnn.train.label_propagation import check_labels, drawn_nodes
-from hpcgnn.train.task_config import LabelPropagationConfig
+from hpcgnn.train.config import LabelPropagationConfig
+from hpcgnn.train.tasks import check_labels, drawn_nodes
 
 GRAPHS = ("plain", "few", "multi-label", pytest.param("cora", marks=pytest.mark.slow))
 RANKS = (1, 2, 4)

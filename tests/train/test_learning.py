@@ -13,8 +13,8 @@ from rank_pool import ThreadPool
 from ranks import metrics
 
 from hpcgnn.train import objective
-from hpcgnn.train.adam import Adam, parameter_groups
-from hpcgnn.train.schedule import Best, ScheduleConfig, learning_rate_factor
+from hpcgnn.train.config import Best, ScheduleConfig, learning_rate_factor
+from hpcgnn.train.optimiser import Adam, parameter_groups
 from hpcgnn.world.thread_world import one_rank
 
 # -- Adam equals torch's bit for bit -----------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_it_is_torchs_bit_for_bit_and_takes_its_state():
 @pytest.mark.slow
 def test_training_does_not_import_the_compiler():
     program = (
-        "import sys, torch; from hpcgnn.train.adam import Adam; from hpcgnn.train import Trainer\n"
+        "import sys, torch; from hpcgnn.train.optimiser import Adam; from hpcgnn.train import Trainer\n"
         "p = torch.nn.Parameter(torch.ones(2)); p.grad = torch.ones(2)\n"
         "Adam([{'params': [p]}], lr=0.1).step()\n"
         "sys.exit('torch._dynamo' in sys.modules)"

@@ -15,7 +15,7 @@ from requires import EVERYTHING
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.nn.config import KNOWN
-from hpcgnn.train.memory_need import check_fits, needed_bytes
+from hpcgnn.train.checks import check_fits, needed_bytes
 from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 NODES, GIB = 2000, 1 << 30

@@ -23,8 +23,7 @@ from hpcgnn.base.typed import read_json
 from hpcgnn.policy.clock import Decision, Observed
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, MOST_BLOCKS, Ranks, first_ranks
 from hpcgnn.train.run_folder import Record
-from hpcgnn.train.scalars import mean_bits, scalars
-from hpcgnn.train.tensorboard import TensorBoard, writers
+from hpcgnn.train.summary import TensorBoard, mean_bits, scalars, writers
 
 # -- docs/reference/metrics.md has a line for every key of the files of numbers, and for no other ----------------------
 

@@ -12,7 +12,7 @@ from rank_pool import ThreadPool
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.train.outcome import judge
+from hpcgnn.train.checks import judge
 from hpcgnn.train.run_files import read_run
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import summarise

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.train.run_folder import RunFolder
-from hpcgnn.train.run_lock import NAME
+from hpcgnn.train.run_folder import NAME, RunFolder
 
 HOLDER = """
 import sys

@@ -12,7 +12,7 @@ from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
-from hpcgnn.train.gradients import GradientBucket
+from hpcgnn.train.optimiser import GradientBucket
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
 

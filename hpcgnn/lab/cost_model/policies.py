@@ -16,11 +16,19 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model.row_facts import RowFacts, Shares
 from hpcgnn.policy import sylvie
-from hpcgnn.policy.config import FIXED, OFF, SAFE_BITS, PolicyConfig
-from hpcgnn.policy.problem import CHOICES
-from hpcgnn.policy.settings import AdaQPSettings, AgeSettings, BypassSettings, PeriodSettings, SmoothingSettings
-from hpcgnn.train.file_names import CONFIG
-from hpcgnn.train.run_config import RunConfig
+from hpcgnn.policy.assignment import CHOICES
+from hpcgnn.policy.config import (
+    FIXED,
+    OFF,
+    SAFE_BITS,
+    AdaQPSettings,
+    AgeSettings,
+    BypassSettings,
+    PeriodSettings,
+    PolicyConfig,
+    SmoothingSettings,
+)
+from hpcgnn.train.run_config import CONFIG, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
 

@@ -16,7 +16,7 @@ from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import sylvie
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.problem import CHOICES, quantization_variance
+from hpcgnn.policy.assignment import CHOICES, quantization_variance
 
 MOST_RANKS = 64
 

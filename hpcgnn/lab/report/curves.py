@@ -11,7 +11,7 @@ from hpcgnn.lab.report.page import Picture, Section
 from hpcgnn.lab.report.phases import unit
 from hpcgnn.lab.study.summary import Figure, Series
 from hpcgnn.train.run_files import Run, is_number
-from hpcgnn.train.scalars import mean_bits
+from hpcgnn.train.summary import mean_bits
 
 _METRICS = {"training": "train_metric", "validation": "val_metric", "test": "test_metric"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.train.scalars import mean_bits
+from hpcgnn.train.summary import mean_bits
 
 EPOCH, TRAINING_SECONDS = PLACES = ("epoch", "training_seconds")
 FIGURES = {

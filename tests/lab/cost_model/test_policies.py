@@ -28,7 +28,7 @@ from hpcgnn.lab.cost_model.row_facts import read_facts
 from hpcgnn.lab.cost_model.rows import Pairs, read_parts
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
 from hpcgnn.lab.cost_model.wire import Wire, mixed_bytes
-from hpcgnn.policy import prices
+from hpcgnn.policy import assignment
 
 MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
 XEON = profiles()["xeon-hdr"]
@@ -220,7 +220,7 @@ def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
 
 
 def test_rounds_are_those_of_the_prices():
-    assert courses.ASSIGNMENT_ROUNDS == prices._ROUNDS
+    assert courses.ASSIGNMENT_ROUNDS == assignment._ROUNDS
 
 
 def test_an_exact_time_of_each_message_is_near_that_of_all_together(parts: Path):

@@ -32,11 +32,11 @@ from hpcgnn.lab.study import axes, layout, specification, toml_lines
 from hpcgnn.policy import clock, link_costs
 from hpcgnn.sources import slabs, text
 from hpcgnn.sources.convert import ConvertOptions, convert
-from hpcgnn.train import config_file, run_config
+from hpcgnn.train import run_config
 from hpcgnn.world.thread_world import one_rank
 
 _GUIDES: tuple[ModuleType, ...] = (
-    *(slabs, text, typed, settings, clock, link_costs, config_file, run_config),
+    *(slabs, text, typed, settings, clock, link_costs, run_config),
     *(axes, layout, specification, toml_lines),
 )
 _MOST_FAILURES, _MOST_BYTES = 20, 8192
@@ -91,7 +91,7 @@ FORMATS = {
     "METIS": Format(("plain.graph", "weights.graph"), _graph("metis"), oracles.metis),
     "MatrixMarket": Format(("real.mtx", "pattern.mtx"), _graph("mtx"), oracles.matrix_market),
     "settings": Format(
-        ("config.toml",), _said_nothing(lambda path: config_file.check_file(config_file.read_file(path), str(path)))
+        ("config.toml",), _said_nothing(lambda path: run_config.check_file(run_config.read_file(path), str(path)))
     ),
     "link costs": Format(("run2/link_costs.json",), _said_nothing(link_costs.LinkCosts.load)),
     "decisions": Format(("run2/decisions.jsonl",), _said_nothing(lambda path: clock.read_log(one_rank(), path))),

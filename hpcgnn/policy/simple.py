@@ -1,4 +1,4 @@
-"""Random bit-widths, the baseline of AdaQP (its Table 6)."""
+"""Policies without a state: one bit-width, random ones, and rows that are always fresh or always stale."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.kernels import keyed
-from hpcgnn.policy.base import BitsPolicy, Setup
-from hpcgnn.policy.channel import Channel
-from hpcgnn.policy.config import BITS_POLICIES
-from hpcgnn.policy.problem import CHOICES
-from hpcgnn.policy.settings import PeriodSettings
+from hpcgnn.policy.assignment import CHOICES
+from hpcgnn.policy.base import BitsPolicy, Channel, Setup, StalenessPolicy
+from hpcgnn.policy.config import BITS_POLICIES, FIXED, OFF, STALENESS_POLICIES, PeriodSettings
+
+
+@BITS_POLICIES.register(FIXED)
+class FixedBits(BitsPolicy):
+    """One bit-width for all rows, as MessageConfig has it."""
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Decide nothing."""
+        return {}
+
 
 _DRAW = int.from_bytes(b"bits", "big")  # takes the place of the layer in a message's key
 
@@ -45,3 +54,26 @@ class UniformBits(BitsPolicy):
         rows = np.arange(int(exchange.send_counts.sum()))
         draws = keyed.draws(keyed.row_hashes(key, rows), np.zeros(1, np.uint32)).astype(np.uint64)
         return np.array(CHOICES, np.uint8)[(draws * len(CHOICES)) >> np.uint64(32)]
+
+
+@STALENESS_POLICIES.register(OFF)
+class Synchronous(StalenessPolicy):
+    """Every exchange waits for the rows of its own epoch."""
+
+    reuses_rows = False
+    allows_delta = True
+
+    def begin(self, channels: list[Channel]) -> None:
+        """Set all exchanges to fresh."""
+        for channel in channels:
+            channel.exchange.freshness = FRESH
+
+
+@STALENESS_POLICIES.register("pipeline")
+class Pipeline(StalenessPolicy):
+    """Every exchange uses the rows of the previous epoch; the first one waits for its own."""
+
+    def begin(self, channels: list[Channel]) -> None:
+        """Set all exchanges to stale."""
+        for channel in channels:
+            channel.exchange.freshness = STALE
