@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -165,36 +164,14 @@ def start_mpi(seconds: float) -> tuple[str, str]:
 
 def _run(line: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
     """Run a command, and end it after ``seconds``. Returns its exit code (None if it was ended), stdout and stderr."""
-    process = subprocess.Popen(
-        line,
-        env=dict(os.environ),  # without variables that a library set in C
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        process_group=0,  # so Ctrl-C reaches it only once, from this process
-    )
-    try:
-        output, problems = process.communicate(timeout=seconds)
-        return process.returncode, output, problems
-    except subprocess.TimeoutExpired:
-        return None, "", ""
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a launcher with SIGTERM, which it passes on to its ranks; kill its process group only if that does not help."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.communicate(timeout=_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = dict(os.environ)  # without variables that a library set in C
+    with mpiexec.started(line, _GRACE_SECONDS, env=environment, text=True, errors="replace", **pipes) as process:
+        try:
+            output, problems = process.communicate(timeout=seconds)
+            return process.returncode, output, problems
+        except subprocess.TimeoutExpired:
+            return None, "", ""
 
 
 def _reason(text: str) -> str:

@@ -7,6 +7,7 @@ environment's. Open MPI and MPICH (Hydra) are known; more flags: ``OMPI_MCA_*`` 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,9 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpcgnn.base.errors import HpcgnnError
 
@@ -90,6 +91,26 @@ def run(line: Sequence[str]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and the new program would, too
         signal.signal(number, signal.SIG_DFL)
     os.execv(line[0], list(line))  # noqa: S606 - the launcher is what was asked for
+
+
+@contextlib.contextmanager
+def started(line: Sequence[str], grace_seconds: float, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a command, and end it at the end of the ``with`` block if it still runs: with SIGTERM, which a launcher passes on to
+    its ranks, and its process group with SIGKILL ``grace_seconds`` later. options: those of :class:`subprocess.Popen`."""
+    # In a process group of its own, so that Ctrl-C does not reach it directly: this process ends it. Not in a session of its own:
+    # Linux shares cores between sessions, and one whose ranks spin can keep this process off them for a minute.
+    process = subprocess.Popen(line, process_group=0, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.communicate(timeout=grace_seconds)  # reads pipes, because a full one would stop the command
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def of_this_installation(words: Sequence[str]) -> list[str]:

@@ -10,14 +10,14 @@ import pytest
 from command_line import said
 
 from hpcgnn.cli.train import train
-from hpcgnn.lab.cli import launch, model_project
+from hpcgnn.lab.cli import launch, model
 from hpcgnn.train.run_config import settings_by_name
 
 SECTIONED = {
     ("train",): train,
     ("launch",): launch.launch,
-    ("model", "predict"): model_project.predict,
-    ("model", "project"): model_project.project,
+    ("model", "predict"): model.predict,
+    ("model", "project"): model.project,
 }
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from campaign.section import ENDS, FAILED, LEFT_OUT, REFUSED, RIGHT
 from campaign.sections import NAMES, section
-from hpcgnn.lab.study.markdown import rows_of_table
+from hpcgnn.lab.study import tables
 
 FOUND = Path(__file__).with_name("found")
 _INTRODUCTION = """\
@@ -216,7 +216,8 @@ def _anchor(title: str) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    return "\n".join([*rows_of_table(heads, [tuple(map(_number, row)) for row in rows]), ""])
+    cells = tuple(tuple(map(_number, row)) for row in rows)
+    return "\n".join([*tables.Table("", heads, cells).markdown(), ""])
 
 
 def table(folder: Path) -> Table:

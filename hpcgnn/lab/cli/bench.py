@@ -1,13 +1,17 @@
-"""``hpcgnn bench``: measurements of kernels, compared with other libraries and with the limits of the machine."""
+"""``hpcgnn bench``: measurements of kernels, of exchanges and of whole epochs, compared with other libraries and with the limits
+of the machine. Commands import torch and the measured kernels only after their arguments have been checked."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import os
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,147 +20,398 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
-from hpcgnn.lab.bench.names import DIRECTIONS, HOST_NAME, MODES
-from hpcgnn.lab.cli import bench_products, bench_training
-from hpcgnn.lab.cli import bench_shared as shared
-from hpcgnn.lab.cli.bench_shared import table
+from hpcgnn.lab.bench.names import (
+    ACTIVATIONS,
+    DIRECTIONS,
+    EDGE_DTYPES,
+    EDGE_OPS,
+    HOST_NAME,
+    MODES,
+    NORMS,
+    PRODUCT_DTYPES,
+    PYG_MODELS,
+    PygSettings,
+)  # fmt: skip
+from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 
-# Commands import torch and the measured kernels only after their arguments have been checked.
-_GRAPHS = (("rmat:scale=17,degree=28", 256), ("rmat:scale=19,degree=25", 128))
+if TYPE_CHECKING:
+    from hpcgnn.devices import Device
+    from hpcgnn.graph.local_graph import LocalGraph
+    from hpcgnn.lab.bench.problem import Contender
+    from hpcgnn.world import World
+
+_WIDTH = 256
+_GRAPHS = (("rmat:scale=17,degree=28", _WIDTH), ("rmat:scale=19,degree=25", 128))
+_MESSAGE_BITS = click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)])
+_USUAL = PygSettings()
 
 
-@click.group(epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3")
+# -- options and output that commands share ----------------------------------------------------------------------------
+
+
+def _example(line: str) -> str:
+    return f"\b\nExample\n  {line}"
+
+
+def _option(name: str, text: str, default: Any = None, kind: Any = COUNT, **more: Any) -> Any:
+    """An option whose help shows its default, if it has one."""
+    return click.option(name, type=kind, default=default, show_default=default is not None, help=text, **more)
+
+
+def _choice(name: str, values: Iterable[str], text: str, default: Any = None, **more: Any) -> Any:
+    return _option(name, text, default, click.Choice(list(values)), **more)
+
+
+_graph_file = click.argument("graph", metavar="graph.h5", type=click.Path(path_type=Path))
+_parts_file = click.argument("parts", type=click.Path(path_type=Path))
+_folder = _option("--folder", "Folder that keeps the graphs for another measurement.  [default: a temporary folder]",
+                  kind=click.Path(path_type=Path))  # fmt: skip
+_threads = _option("--threads", "Number of threads of each contender.  [default: the number of cores that this process may use]",
+                   kind=click.IntRange(1, os.cpu_count()))  # fmt: skip
+_rounds = _option(
+    "--rounds", "Number of rounds, in each of which every contender is measured once; medians are shown.", 7
+)
+_device = _option("--device", "Device to measure: cpu, cuda, or cuda:N (AMD GPUs are called cuda, too).", HOST_NAME, str,
+                  metavar="DEVICE")  # fmt: skip
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
+
+
+def _graphs(default: str) -> Any:
+    text = f"Graph to measure, a SOURCE of `hpcgnn convert`; may be given several times.  [default: {default}]"
+    return click.option("--graph", "sources", multiple=True, metavar="SOURCE", help=text)
+
+
+def _widths(default: str) -> Any:
+    text = f"Number of feature columns: once for all graphs, or once for each graph.  [default: {default}]"
+    return click.option("--width", "widths", multiple=True, type=COUNT, help=text)
+
+
+def _dtypes(names: tuple[str, ...], default: str) -> Any:
+    text = "Type to measure in addition to float32, with the conversions included in its time; may be given several times.  "
+    return click.option(
+        "--dtype", "dtypes", multiple=True, type=click.Choice(names), help=f"{text}[default: {default}]"
+    )
+
+
+def _beside(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The types of :func:`_dtypes`, each once; float32 is measured anyway."""
+    return tuple(name for name in dict.fromkeys(names) if name != "float32")
+
+
+def _paired(
+    sources: tuple[str, ...], widths: tuple[int, ...], usual: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """Each source with its width."""
+    if not sources:
+        sources = tuple(source for source, _ in usual)
+        widths = widths or tuple(width for _, width in usual)
+    widths = widths or (_WIDTH,)
+    if len(widths) not in (1, len(sources)):
+        raise click.UsageError(
+            f"--width was given {len(widths)} times for {len(sources)} graphs: give it once, or once for each graph"
+        )
+    return tuple(zip(sources, widths * len(sources) if len(widths) == 1 else widths, strict=True))
+
+
+@dataclass(frozen=True)
+class _How:
+    """The values of the options that all comparisons of contenders have."""
+
+    threads: int
+    rounds: int
+    device_name: str
+    as_json: bool
+
+    @functools.cached_property
+    def device(self) -> Device:
+        """The device, for a single process."""
+        from hpcgnn.world.devices import choose_device
+        from hpcgnn.world.thread_world import one_rank
+
+        return choose_device(one_rank(), self.device_name)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Return whether the device is the host."""
+        from hpcgnn.devices import CPU
+
+        return self.device is CPU
+
+    @property
+    def where(self) -> str:
+        """The number of threads, or the name of the GPU."""
+        return f"{self.threads} threads" if self.is_on_host else self.device.name
+
+    @property
+    def progress(self) -> Callable[..., contextlib.AbstractContextManager[Callable[[int], None]]]:
+        """The console's progress, which is not shown beside JSON."""
+        return functools.partial(console.progress, quiet=self.as_json)
+
+
+def _of_contenders(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of :class:`_How` to a command, which gets them as ``how``."""
+
+    @functools.wraps(command)
+    def given(threads: int | None, rounds: int, device: str, as_json: bool, **others: Any) -> None:
+        command(how=_How(threads or _cores(), rounds, device, as_json), **others)
+
+    return _threads(_rounds(_device(_as_json(given))))
+
+
+def _cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _tell(found: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], Iterable[Table]]) -> None:
+    """Print a result as JSON, or as tables."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    for table in tables(found):
+        table.show()
+
+
+def _table(title: str, header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    return Table(title, tuple(header), tuple(rows))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}"
+
+
+def _joined(timeout_seconds: float | None = None) -> World:
+    """The world of all ranks, in processes that are set up as for training. Collective."""
+    from hpcgnn.world import MpiWorld, check_alike
+    from hpcgnn.world.devices import use_threads
+
+    world = check_alike(MpiWorld() if timeout_seconds is None else MpiWorld(timeout_seconds=timeout_seconds))
+    console.set_up_logging("warning", world.rank)
+    use_threads(world)
+    return world
+
+
+def _loaded(parts: Path) -> LocalGraph:
+    """This rank's part. Collective."""
+    from hpcgnn.base.process import keep_freed_memory
+    from hpcgnn.graph.local_graph import load
+
+    graph = load(parts, _joined())
+    keep_freed_memory()
+    return graph
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+@click.group(epilog=_example("hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3"))
 def bench() -> None:
     """Measure kernels, and compare them with other libraries and with the limits (ceilings) of the machine."""
 
 
-for command in (
-    bench_products.gemm, bench_products.sddmm, bench_training.pyg, bench_training.breakdown, bench_training.overhead,
-):  # fmt: skip
-    bench.add_command(command)
-
-
 @bench.command(
-    epilog="\b\nExample\n  hpcgnn bench aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg"
+    epilog=_example("hpcgnn bench aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg")
 )
-@shared.graphs("R-MAT of scale 17 and of scale 19")
-@shared.widths(f"{shared.WIDTH}; 256 and 128")
-@shared.dtypes(("float32", "int8"), "nothing")
-@click.option("--mode", type=click.Choice([*MODES, "both"]),
-              help="Setting of the measurement. kernel: one process with warm memory for all contenders; user: a process with "
-                   "default settings for each contender.  [default: both; on a GPU, kernel]")  # fmt: skip
-@click.option("--parts", type=click.IntRange(0), default=2, show_default=True,
-              help="Number of METIS parts into which each graph is divided, to measure the largest part as well; 0 measures "
-                   "whole graphs only.")  # fmt: skip
+@_graphs("R-MAT of scale 17 and of scale 19")
+@_widths(f"{_WIDTH}; 256 and 128")
+@_dtypes(("float32", "int8"), "nothing")
+@_choice("--mode", [*MODES, "both"],
+         "Setting of the measurement. kernel: one process with warm memory for all contenders; user: a process with default "
+         "settings for each contender.  [default: both; on a GPU, kernel]")  # fmt: skip
+@_option("--parts", "Number of METIS parts into which each graph is divided, to measure the largest part as well; 0 measures "
+         "whole graphs only.", 2, click.IntRange(0))  # fmt: skip
 @click.option(
     "--ablation", is_flag=True, help="Also measure the first graph with each optimisation switched off in turn."
 )
-@click.option("--plot", type=click.Path(path_type=Path), help="File for a roofline plot (.svg, .png or .pdf).")
-@shared.folder
-@shared.threads
-@shared.rounds
-@shared.device
-@shared.as_json
+@_option("--plot", "File for a roofline plot (.svg, .png or .pdf).", kind=click.Path(path_type=Path))
+@_folder
+@_of_contenders
 def aggregate(
-    sources: tuple[str, ...],
-    widths: tuple[int, ...],
-    dtypes: tuple[str, ...],
-    mode: str | None,
-    parts: int,
-    ablation: bool,
-    plot: Path | None,
-    folder: Path | None,
-    threads: int | None,
-    rounds: int,
-    device: str,
-    as_json: bool,
-) -> None:
+    sources: tuple[str, ...], widths: tuple[int, ...], dtypes: tuple[str, ...], mode: str | None, parts: int, ablation: bool,
+    plot: Path | None, folder: Path | None, how: _How,
+) -> None:  # fmt: skip
     """Measure aggregation, forward and backward.
 
     The contenders are hpcgnn, and DGL, torch and PyG if they are installed; the ceilings are the limits of the machine. The
     contenders alternate, so other load on the machine affects all of them. Each result is compared with hpcgnn's.
     """
-    from hpcgnn.devices import CPU
     from hpcgnn.lab.bench import plot as pictures
     from hpcgnn.lab.bench.run import Settings, run
 
-    graphs = shared.paired(sources, widths, _GRAPHS)
-    chosen = shared.chosen_device(device)
-    if chosen is not CPU and (mode not in (None, "kernel") or ablation):
+    graphs = _paired(sources, widths, _GRAPHS)
+    if not how.is_on_host and (mode not in (None, "kernel") or ablation):
         raise click.UsageError("--mode user and --ablation cannot be used with --device cuda: leave them out")
-    usual = "both" if chosen is CPU else "kernel"
-    modes = MODES if (mode or usual) == "both" else (mode or usual,)
+    mode = mode or ("both" if how.is_on_host else "kernel")
+    modes = MODES if mode == "both" else (mode,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot needs the measurements of --mode kernel: give --mode kernel or both")
-    settings = Settings(
-        graphs, threads or shared.cores(), rounds, modes, parts, ablation, chosen, shared.beside(dtypes)
-    )
-    progress = functools.partial(console.progress, quiet=as_json)
-    with contextlib.ExitStack() as stack:
-        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        found = run(settings, place, progress)
+    settings = Settings(graphs, how.threads, how.rounds, modes, parts, ablation, how.device, _beside(dtypes))
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
+        found = run(settings, Path(place), how.progress)
     if plot:
         pictures.roofline(found, plot)
-    if as_json:
-        print(json.dumps(found))
-    else:
-        _show_aggregation(found)
+    _tell(found, how.as_json, _aggregation_tables)
 
 
-@bench.command(epilog="\b\nExample\n  hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8")
-@click.option("--rows", type=ROWS, default=1 << 18, show_default=True, help="Number of rows of the features.")
-@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Number of columns of the features.")
-@click.option("--bits", type=click.Choice(["1", "2", "4", "8", "16"]), multiple=True, default=["2"], show_default=True,
-              help="Bit-width of each value; may be given several times.")  # fmt: skip
-@shared.threads
-@shared.rounds
-@shared.device
-@shared.as_json
-def quantize(
-    rows: int, width: int, bits: tuple[str, ...], threads: int | None, rounds: int, device: str, as_json: bool
-) -> None:
+def _aggregation_tables(found: dict[str, Any]) -> Iterator[Table]:
+    from hpcgnn.lab.bench.report import device_of, timing_rows
+
+    def timings(title: str, measured: dict[str, Any], device: str = HOST_NAME) -> Table:
+        header = ("", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
+        return _table(title, header, ((key, *cells) for key, cells in timing_rows(measured, device)))
+
+    for graph in found["graphs"]:
+        for mode in filter(graph.__contains__, MODES):
+            title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
+            yield timings(title, graph[mode], device_of(graph))
+    if "ablation" in found:
+        yield timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
+
+
+@bench.command(epilog=_example("hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8"))
+@_option("--rows", "Number of rows of the features.", 1 << 18, ROWS)
+@_option("--width", "Number of columns of the features.", _WIDTH)
+@_choice(
+    "--bits", ["1", "2", "4", "8", "16"], "Bit-width of each value; may be given several times.", ["2"], multiple=True
+)
+@_of_contenders
+def quantize(rows: int, width: int, bits: tuple[str, ...], how: _How) -> None:
     """Measure quantization and dequantization.
 
     Their rates are compared with the bandwidth of a copy on the same device.
     """
-    from hpcgnn.devices import CPU
     from hpcgnn.lab.bench import quantize as quantization
 
-    numbers, chosen = tuple(sorted({int(number) for number in bits})), shared.chosen_device(device)
-    with console.progress("rounds", rounds, quiet=as_json) as advance:
-        found = quantization.run(rows, width, numbers, threads or shared.cores(), rounds, advance, chosen)
-    if as_json:
+    numbers = tuple(sorted({int(number) for number in bits}))
+    device = how.device
+    with how.progress("rounds", how.rounds) as advance:
+        found = quantization.run(rows, width, numbers, how.threads, how.rounds, advance, device)
+    cells = (
+        (name, _ms(line["seconds"]), f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}")
+        for name, line in found["kernels"].items()
+    )
+    title = f"{rows:,} rows of {width} float32, {how.where}"
+    _tell(found, how.as_json, lambda _: [_table(title, ("kernel", "ms", "GB/s", "of a copy"), cells)])
+
+
+class _Shape(click.ParamType):
+    """The option type of a product's shape: rows, depth and width."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The three numbers of a text such as ``32768x256x256``."""
+        words = str(value).split("x")
+        if len(words) != 3 or not all(word.isdecimal() and int(word) > 0 for word in words):
+            self.fail(f"{value!r} is not a shape: write ROWSxDEPTHxWIDTH, such as 32768x256x256", param, ctx)
+        return tuple(map(int, words))
+
+
+@bench.command(
+    epilog=_example("hpcgnn bench gemm --shape 32768x256x256 --shape 131072x256x256 --dtype bf16 --dtype int8")
+)
+@click.option(
+    "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
+    show_default=True, help="Shape of the product of x (ROWS, DEPTH) and a weight (DEPTH, WIDTH); may be given several times.",
+)  # fmt: skip
+@_dtypes(PRODUCT_DTYPES, "all of them")
+@_of_contenders
+def gemm(shapes: tuple[tuple[int, int, int], ...], dtypes: tuple[str, ...], how: _How) -> None:
+    """Measure the products of a dense layer.
+
+    The contenders are hpcgnn, torch, and libraries that quantize. y is the product of x and the weight, dx and dW are the
+    gradients, and layer is all three. Times include conversions, except those that y keeps for dW. product is y from operands
+    that were converted before. Each result is compared with hpcgnn's in float32, and each time with the CPU's peak of
+    multiply-adds.
+    """
+    from hpcgnn.lab.bench import gemm as products
+    from hpcgnn.lab.bench import gemm_contenders
+
+    settings = products.Settings(shapes, how.threads, how.rounds, _beside(dtypes or PRODUCT_DTYPES), how.device)
+    found = products.run(settings, how.progress)
+    if how.as_json:
         print(json.dumps(found))
         return
-    where = f"{found['threads']} threads" if chosen is CPU else chosen.name
-    shown = table(f"{rows:,} rows of {width} float32, {where}", "kernel", "ms", "GB/s", "of a copy")
-    for name, line in found["kernels"].items():
-        shown.add_row(
-            name, f"{line['seconds'] * 1e3:.2f}", f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}"
-        )
-    console.stdout().print(shown)
+    contenders = gemm_contenders.by_name(found["device"])
+    for shape in found["shapes"]:
+        for direction, lines in shape["products"].items():
+            _show_products(f"{shape['name']}, {direction}, {how.where}", direction, lines, contenders)
 
 
-@bench.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2")
-@click.argument("parts", type=click.Path(path_type=Path))
-@click.option("--width", type=COUNT, default=shared.WIDTH, show_default=True, help="Number of columns of the rows.")
-@click.option("--bits", type=click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)]), default="32", show_default=True,
-              help="Bit-width of each value in messages.")  # fmt: skip
-@click.option("--strategy", type=click.Choice(STRATEGIES), default="hybrid", show_default=True,
-              help="Place where edges between parts are aggregated: see `hpcgnn train --help`.")  # fmt: skip
-@click.option("--collective", type=click.Choice(COLLECTIVES), default="auto", show_default=True,
-              help="MPI call for boundary messages: see `hpcgnn train --help`.")  # fmt: skip
-@click.option("--rounds", type=COUNT, default=15, show_default=True,
-              help="Number of rounds of each direction; medians are shown.")  # fmt: skip
-@click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
-              help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
-@shared.device
-@click.option("--ranks-per-gpu", type=click.IntRange(1), default=1, show_default=True,
-              help="Largest number of ranks of a node that share a GPU.")  # fmt: skip
-@click.option("--gpu-mpi", type=click.Choice(GPU_MPI), default="auto", show_default=True,
-              help="Pass GPU memory to MPI: see `hpcgnn train --help`.")  # fmt: skip
-@shared.as_json
+@bench.command(epilog=_example("hpcgnn bench sddmm --graph rmat:scale=17,degree=28 --width 256 --heads 8 --dtype int8"))
+@_graphs("R-MAT of scale 17")
+@_widths(str(_WIDTH))
+@_option("--heads", "Number of heads: groups of columns with a product each.", 8)
+@click.option("--op", "ops", type=click.Choice(EDGE_OPS), multiple=True, default=["dot"], show_default=True,
+              help="Operation at each edge. dot: scalar products of both rows, by head; add: their sum, which needs memory for a "
+                   "row for each edge. May be given several times.")  # fmt: skip
+@_dtypes(EDGE_DTYPES, "all of them")
+@_folder
+@_of_contenders
+def sddmm(
+    sources: tuple[str, ...], widths: tuple[int, ...], heads: int, ops: tuple[str, ...], dtypes: tuple[str, ...],
+    folder: Path | None, how: _How,
+) -> None:  # fmt: skip
+    """Measure products at the edges of a graph (SDDMM), as in attention.
+
+    The contenders are hpcgnn, DGL and torch. The ceiling is the time of gathering the rows. Times include the quantization of
+    both operands, except in the line that says otherwise. Each result is compared with hpcgnn's in float32.
+    """
+    from hpcgnn.lab.bench import sddmm as at_edges
+    from hpcgnn.lab.bench import sddmm_contenders
+
+    graphs, beside = _paired(sources, widths, _GRAPHS[:1]), _beside(dtypes or EDGE_DTYPES)
+    settings = at_edges.Settings(graphs, heads, how.threads, how.rounds, tuple(dict.fromkeys(ops)), beside, how.device)
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
+        found = at_edges.run(settings, Path(place), how.progress)
+    if how.as_json:
+        print(json.dumps(found))
+        return
+    contenders = sddmm_contenders.by_name(found["device"])
+    for graph in found["graphs"]:
+        for op, lines in graph["ops"].items():
+            about = f"{graph['heads']} heads" if op == "dot" else "sums"
+            title = f"{graph['name']}, width {graph['width']}, {about}, {how.where}"
+            _show_products(title, op, lines, contenders)
+
+
+def _show_products(title: str, direction: str, lines: dict[str, Any], contenders: dict[str, Contender]) -> None:
+    rows, reasons = [], []
+    for name, line in lines.items():
+        label = contenders[name].label
+        if "seconds" not in line:
+            reasons += [f"{label}: {line['missing']}"] * (direction in contenders[name].directions)
+            continue
+        ops, times, share = line["giga_ops"], line["times_ours"], line["of_ceiling"]
+        missing = "not measured" if contenders[name].ceiling else "-"
+        rows.append((
+            label, _ms(line["seconds"]), f"{line['spread']:.0%}", "-" if ops is None else f"{ops:.1f}",
+            "-" if times is None else f"{times:.2f}", missing if share is None else f"{share:.0%}",
+        ))  # fmt: skip
+    _table(title, ("", "ms", "spread", "10⁹ op/s", "x ours f32", "of ceiling"), rows).show()
+    for reason in reasons:
+        console.stdout().print(f"  not measured: {reason}", style="dim", highlight=False)
+
+
+# -- exchanges and epochs ----------------------------------------------------------------------------------------------
+
+
+@bench.command(epilog=_example("mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2"))
+@_parts_file
+@_option("--width", "Number of columns of the rows.", _WIDTH)
+@_option("--bits", "Bit-width of each value in messages.", "32", _MESSAGE_BITS)
+@_choice(
+    "--strategy", STRATEGIES, "Place where edges between parts are aggregated: see `hpcgnn train --help`.", "hybrid"
+)
+@_choice("--collective", COLLECTIVES, "MPI call for boundary messages: see `hpcgnn train --help`.", "auto")
+@_option("--rounds", "Number of rounds of each direction; medians are shown.", 15)
+@_option("--timeout", "Seconds that a rank waits for another rank before the job is aborted.", 1800.0,
+         NumberRange(0, min_open=True))  # fmt: skip
+@_device
+@_option("--ranks-per-gpu", "Largest number of ranks of a node that share a GPU.", 1, click.IntRange(1))
+@_choice("--gpu-mpi", GPU_MPI, "Pass GPU memory to MPI: see `hpcgnn train --help`.", "auto")
+@_as_json
 def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_json: bool, **settings: Any) -> None:
     """Measure the exchange of boundary rows and its overlap.
 
@@ -166,12 +421,10 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     """
     from hpcgnn.graph.local_graph import load
     from hpcgnn.lab.bench import exchange as measuring
-    from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
-    from hpcgnn.world.devices import choose_device, use_threads
+    from hpcgnn.world import raise_on_all_ranks
+    from hpcgnn.world.devices import choose_device
 
-    world = check_alike(MpiWorld(timeout_seconds=timeout))
-    console.set_up_logging("warning", world.rank)
-    use_threads(world)
+    world = _joined(timeout)
     with raise_on_all_ranks(world, "measure an exchange"):
         if world.size == 1:
             raise HpcgnnError(
@@ -181,21 +434,28 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
         found = measuring.run(graph, chosen, advance)
+    _tell_on_first(world, found, as_json, _exchange_tables)
+
+
+def _tell_on_first(
+    world: World, found: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], Iterable[Table]]
+) -> None:
+    """End MPI, and print the result on rank 0."""
     world.close()
     if world.rank == 0:
-        print(json.dumps(found)) if as_json else _show_exchange(found)
+        _tell(found, as_json, tables)
 
 
-def _show_exchange(found: dict[str, Any]) -> None:
+def _exchange_tables(found: dict[str, Any]) -> Iterator[Table]:
     about = f"{found['width']} columns, {found['bits']} bits, {found['collective']}"
-    title = f"{found['ranks']} ranks, {_ways(found)}, {about}: milliseconds"
     timed = {"aggregation": "aggregate", "exchange": "exchange", "wire": "wire", "both": "both", "in turn": "in_turn"}
-    shown = table(title, "", *timed, "hidden", "bytes", "largest of a rank")
+    rows = []
     for name, line in found["directions"].items():
-        milliseconds = (f"{line[f'{what}_seconds'] * 1e3:.2f}" for what in timed.values())
+        milliseconds = (_ms(line[f"{what}_seconds"]) for what in timed.values())
         hidden = "-" if line["hidden_of_shorter"] is None else f"{line['hidden_of_shorter']:.0%}"
-        shown.add_row(name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}")
-    console.stdout().print(shown)
+        rows.append((name, *milliseconds, hidden, f"{line['bytes']:,}", f"{line['largest_bytes_of_a_rank']:,}"))
+    title = f"{found['ranks']} ranks, {_ways(found)}, {about}: milliseconds"
+    yield _table(title, ("", *timed, "hidden", "bytes", "largest of a rank"), rows)
 
 
 def _ways(found: dict[str, Any]) -> str:
@@ -205,21 +465,95 @@ def _ways(found: dict[str, Any]) -> str:
     return "CPU" if [*by_way] == ["host"] else ", ".join(f"{count} {words[way]}" for way, count in by_way.items())
 
 
-def _show_aggregation(found: dict[str, Any]) -> None:
-    from hpcgnn.lab.bench.report import device_of
+@bench.command(epilog=_example("hpcgnn bench pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
+@_graph_file
+@_choice("--model", PYG_MODELS, "Model.", _USUAL.model)
+@_option("--layers", "Number of layers.", _USUAL.layers)
+@_option("--hidden", "Number of columns of the hidden layers; with attention, of all heads together.", _USUAL.hidden)
+@_option("--heads", "Number of attention heads; each has --hidden / --heads columns.", _USUAL.heads)
+@_choice("--norm", NORMS, "Normalisation after every layer except the last.", _USUAL.norm)
+@_choice("--activation", ACTIVATIONS, "Activation function between layers.", _USUAL.activation)
+@_option(
+    "--dropout", "Dropout rate before every layer except the first.", _USUAL.dropout, NumberRange(0, 1, max_open=True)
+)
+@_option("--epochs", "Number of epochs.", _USUAL.epochs)
+@_option("--lr", "Learning rate of Adam.", _USUAL.lr, NumberRange(0, min_open=True))
+@_option("--weight-decay", "Weight decay (L2 penalty) of Adam.", _USUAL.weight_decay, NumberRange(0))
+@_option("--seed", "Seed of the initial weights and of dropout.", _USUAL.seed, click.IntRange(0))
+@_threads
+@_device
+@_as_json
+def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings: Any) -> None:
+    """Train with PyG's layers in one process, as a baseline.
 
-    for graph in found["graphs"]:
-        for mode in filter(graph.__contains__, MODES):
-            title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
-            _show_timings(title, graph[mode], device_of(graph))
-    if "ablation" in found:
-        _show_timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
+    The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
+    """
+    if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
+        raise click.UsageError(
+            f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
+        )
+    from hpcgnn.lab.bench import pyg as by_pyg
+
+    how = _How(threads or _cores(), 1, device, as_json)
+    found = by_pyg.run(graph, PygSettings(threads=how.threads, **settings), how.device)
+    rows = (
+        ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
+        ("peak memory", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB"),
+        ("loss of the last epoch", f"{found['final_loss']:.4f}"),
+    )
+    title = f"PyG's {settings['model']}, {how.threads} threads"
+    _tell(found, as_json, lambda _: [_table(title, ("", "measured"), rows)])
 
 
-def _show_timings(title: str, timings: dict[str, Any], device: str = HOST_NAME) -> None:
-    from hpcgnn.lab.bench.report import timing_rows
+@bench.command(epilog=_example("mpirun -n 4 hpcgnn bench breakdown parts.h5 --epochs 100"))
+@_parts_file
+@_option("--epochs", "Number of epochs with the breakdown, and of epochs without it.", 100, click.IntRange(2))
+@_option("--hidden", "Number of columns of the hidden layers.", 256)
+@_option("--bits", "Bit-width of each value in messages.", "2", _MESSAGE_BITS)
+@_as_json
+def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -> None:
+    """Measure the cost of the time breakdown of an epoch.
 
-    shown = table(title, "", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
-    for key, cells in timing_rows(timings, device):
-        shown.add_row(key, *cells)
-    console.stdout().print(shown)
+    Training epochs with the breakdown and without it alternate. Start the command under mpirun or srun, with one rank for each
+    part of PARTS.
+    """
+    from hpcgnn.lab.bench import breakdown as measuring
+
+    graph = _loaded(parts)
+    steps = measuring.WARM_UP + epochs
+    with console.progress("pairs of epochs", steps, quiet=as_json or graph.world.rank != 0) as advance:
+        found = measuring.run(graph, measuring.Settings(epochs, int(bits), hidden), advance)
+    title = f"{found['ranks']} ranks, medians of {epochs} epochs"
+    rows = [(f"{way} the breakdown", _ms(found[f"{way}_seconds"])) for way in ("with", "without")]
+    _tell_on_first(graph.world, found, as_json, lambda _: [_table(title, ("", "ms"), rows)])
+    if graph.world.rank == 0 and not as_json:
+        cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
+        console.stdout().print(f"  the breakdown costs {cost} of an epoch", highlight=False)
+
+
+@bench.command(epilog=_example("mpirun -n 2 hpcgnn bench overhead parts.h5 --layers 3 --hidden 16"))
+@_parts_file
+@_option("--layers", "Number of layers.", 3)
+@_option("--hidden", "Number of columns of the hidden layers.", 16)
+@_rounds
+@_as_json
+def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) -> None:
+    """Measure the epochs of a small graph, beside PyG's.
+
+    With some hundreds of nodes, most of an epoch is work of the framework. A plain loop with PyG's layers, hpcgnn on one rank,
+    and hpcgnn on all ranks train the same model in turn, with one thread in each rank. Start the command under mpirun or srun,
+    with one rank for each part of PARTS.
+    """
+    from hpcgnn.lab.bench import overhead as measuring
+
+    graph = _loaded(parts)
+    settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0)
+    with console.progress("rounds", rounds + 1, quiet=as_json or graph.world.rank != 0) as advance:
+        found = measuring.run(graph, settings, rounds, advance)
+    rows = (
+        (name, _ms(line["seconds"]), f"{line['spread']:.0%}", f"{line['to_pyg']:.2f}", f"{line['python_calls']:,}")
+        for name, line in found["contenders"].items()
+    )
+    title = f"{found['nodes']:,} nodes, {layers} layers of width {hidden}, one thread: an epoch"
+    header = ("", "ms", "spread", "x PyG", "Python calls")
+    _tell_on_first(graph.world, found, as_json, lambda _: [_table(title, header, rows)])

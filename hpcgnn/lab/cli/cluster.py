@@ -7,12 +7,10 @@ import json
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from hpcgnn.base import whole_file
-from hpcgnn.cli import console
 from hpcgnn.lab.cli.launch import SPEED, TAKES_A_COMMAND, Checked, Wanted, named, of_a_job, on_virtual_hosts
+from hpcgnn.lab.study.tables import Table
 from hpcgnn.lab.virtual.cluster import DEFAULT_SUBNET, check_subnet, create, destroy, existing, locked
 from hpcgnn.lab.virtual.network import UNLIMITED, Network, check_rate
 
@@ -105,12 +103,9 @@ def show_bytes(as_json: bool, name: str) -> None:
     if as_json:
         print(json.dumps(counters))
         return
-    shown = Table("host", box=box.SIMPLE)
-    for column in next(iter(counters.values())):
-        shown.add_column(column.replace("_", " "), justify="right")
-    for host, counted in counters.items():
-        shown.add_row(host, *(f"{count:,}" for count in counted.values()))
-    console.stdout().print(shown)
+    header = ("host", *(column.replace("_", " ") for column in next(iter(counters.values()))))
+    rows = ((host, *(f"{count:,}" for count in counted.values())) for host, counted in counters.items())
+    Table("", header, tuple(rows)).show()
 
 
 @cluster.command(epilog=_example("status"))

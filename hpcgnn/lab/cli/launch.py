@@ -19,7 +19,7 @@ from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.sections import SectionedCommand
 from hpcgnn.lab.virtual import cluster as virtual_cluster
-from hpcgnn.lab.virtual.jobs import Interrupted, Job, Stop, run_job
+from hpcgnn.lab.virtual.cluster import Interrupted, Job, Stop, run_job
 from hpcgnn.lab.virtual.network import UNLIMITED, Network, check_rate
 from hpcgnn.launch import job_scripts, mpiexec
 

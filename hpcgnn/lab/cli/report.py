@@ -95,8 +95,7 @@ def _end_of(path: Path) -> bytes:
 
 
 def _page(folders: tuple[Path, ...]) -> Page:
-    from hpcgnn.lab.report.comparison import comparison_page
-    from hpcgnn.lab.report.run_page import run_page
+    from hpcgnn.lab.report.run_pages import comparison_page, run_page
     from hpcgnn.lab.report.study_page import study_of
     from hpcgnn.train.run_files import is_run
 

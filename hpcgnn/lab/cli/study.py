@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
+from hpcgnn.lab.study.tables import Table
 
 if TYPE_CHECKING:
     from hpcgnn.lab.study.specification import Specification
@@ -135,17 +134,15 @@ def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
 @_as_json
 def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
     """Write DIR/report.html and DIR/report.md about finished runs."""
-    from hpcgnn.lab.report import model_section
+    from hpcgnn.lab.report import study_page
     from hpcgnn.lab.report.page import as_html
-    from hpcgnn.lab.report.study_page import study_of
-    from hpcgnn.lab.study import markdown
     from hpcgnn.lab.study.summary import summarise
 
-    comparison = None if fitted is None else model_section.comparison_with(fitted, folder, machine)
+    comparison = None if fitted is None else study_page.comparison_with(fitted, folder, machine)
     summary = summarise(folder, machine)
-    html = as_html(study_of(folder, summary, comparison))
-    summary = model_section.added(summary, comparison)
-    pages = {"report.html": html, "report.md": markdown.page(summary)}
+    html = as_html(study_page.study_of(folder, summary, comparison))
+    summary = study_page.added(summary, comparison)
+    pages = {"report.html": html, "report.md": summary.markdown()}
     for name, text in pages.items():
         with whole_file.replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -155,8 +152,8 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
         return
     for note in summary.notes:
         console.note(note)
-    for each in summary.tables:
-        _show(each.title, each.header, each.rows, each.label_columns)
+    for table in summary.tables:
+        table.show()
     console.line(f"written: {' and '.join(written)}")
 
 
@@ -181,7 +178,7 @@ def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"reached": not missed, "targets": [dict(zip(names, row, strict=True)) for row in rows]}))
     else:
-        _show(f"targets of {folder}", names, rows, len(names))
+        Table(f"targets of {folder}", names, tuple(rows), label_columns=len(names)).show()
     if missed:
         raise HpcgnnError(f"{missed} of {len(found)} targets of {folder} were not reached or not measured")
 
@@ -245,12 +242,8 @@ def list_(specification: str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({each.name: {"kind": each.kind, "runs": each.runs, "about": each.about} for each in found}))
     else:
-        rows = [(each.name, each.kind, str(each.runs), _first_sentence(each.about)) for each in found]
-        _show("specifications", ("name", "kind", "runs", "about"), rows, 4)
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".")
+        rows = [(each.name, each.kind, str(each.runs), each.about.partition(". ")[0].rstrip(".")) for each in found]
+        Table("specifications", ("name", "kind", "runs", "about"), tuple(rows), label_columns=4).show()
 
 
 def _read(specification: str) -> Specification:
@@ -258,12 +251,3 @@ def _read(specification: str) -> Specification:
     from hpcgnn.lab.study import specification as specifications
 
     return specifications.read(catalogue.find(specification))
-
-
-def _show(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int) -> None:
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for number, name in enumerate(header):
-        shown.add_column(name, justify="left" if number < label_columns else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*(cell.replace(" [", "\n[", 1) for cell in row))
-    console.stdout().print(shown)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.lab.report.words import shortened
-from hpcgnn.lab.study.summary import Figure, Series
+from hpcgnn.lab.study.tables import Figure, Series
+from hpcgnn.train.rank_report import BREAKDOWN
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
@@ -190,6 +191,29 @@ def heat_map(values: np.ndarray, names: Sequence[str], unit: str) -> str:
         axes.figure.colorbar(image, ax=axes, label=unit, shrink=0.85)
 
     return _drawn(draw, height=3.9)
+
+
+# -- the phases of an epoch, which look the same in all pictures ----------------------------------------------------------
+
+WIRE = "wire_seconds"  # overlaps with the other phases, and is not part of their sum
+WAITING = ("communication_wait_seconds", "synchronisation_seconds")
+PHASES = {name: name.removesuffix("_seconds").replace("_", " ") for name in BREAKDOWN[1:]}
+ADDING = tuple(name for name in PHASES if name != WIRE)
+_OTHER = ("#d9d9d9", "")
+_LOOKS = {
+    "aggregation_seconds": ("#0072b2", ""),
+    "communication_wait_seconds": ("#d55e00", "//"),
+    "quantization_seconds": ("#56b4e9", ".."),
+    "synchronisation_seconds": ("#f0e442", "xx"),
+    "policy_seconds": ("#cc79a7", "\\\\"),
+}
+
+
+def phase_parts(values: Callable[[str], Sequence[float]], scale: float) -> list[Part]:
+    """The parts of stacked bars: the phases that take time, times ``scale``. values: returns the seconds of a phase in each
+    bar."""
+    found = [(name, [scale * max(value, 0.0) for value in values(name)]) for name in ADDING]
+    return [Part(PHASES[name], each, *_LOOKS.get(name, _OTHER)) for name, each in found if any(each)]
 
 
 # -- one picture -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from hpcgnn.base.version import __version__
-from hpcgnn.lab.study.summary import Table
+from hpcgnn.lab.study.tables import Table
 
 _ROOT = re.compile(r"<svg\b([^>]*)>", re.DOTALL)
 _SIZE = re.compile(r'\s(?:width|height|role|aria-label)="[^"]*"')
@@ -69,7 +69,7 @@ def as_markdown(page: Page, stem: str) -> tuple[str, dict[str, str]]:
         files[name] = picture.draw()
         return name
 
-    environment.filters |= {"file": name_of, "cell": _markdown_cell, "text": _markdown_text}
+    environment.filters |= {"file": name_of, "text": _markdown_text, "lines": _markdown_table}
     text = environment.get_template("page.md.j2").render(page=page, version=__version__)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", files
 
@@ -113,5 +113,5 @@ def _markdown_text(text: str) -> str:
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _markdown_cell(text: str) -> str:
-    return _markdown_text(text) or " "
+def _markdown_table(table: Table) -> str:
+    return "\n".join(table.markdown(lambda cell: _markdown_text(cell) or " ", right="---:"))

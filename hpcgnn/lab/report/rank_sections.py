@@ -13,9 +13,9 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.lab.report import drawing, phases, words
+from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Picture, Section
-from hpcgnn.lab.study.summary import Figure, Series, Table
+from hpcgnn.lab.study.tables import Figure, Series, Table
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.plan.volume import PairRows, describe
 from hpcgnn.train.rank_report import Ranks
@@ -88,10 +88,10 @@ def rank_sections(run: Run) -> list[Section]:
 
 def _waiting(blocks: Blocks) -> Section:
     names, ranks = blocks.names, blocks.ranks
-    waits = blocks.sum_of(phases.WAITING)
-    works = blocks.sum_of([name for name in phases.ADDING if name not in phases.WAITING])
-    scale, unit = phases.unit(float(blocks.mean("seconds").max()))
-    parts = phases.parts(lambda name: blocks.mean(name).tolist(), scale)
+    waits = blocks.sum_of(drawing.WAITING)
+    works = blocks.sum_of([name for name in drawing.ADDING if name not in drawing.WAITING])
+    scale, unit = words.second_unit(float(blocks.mean("seconds").max()))
+    parts = drawing.phase_parts(lambda name: blocks.mean(name).tolist(), scale)
     draw = partial(drawing.stacked_bars, names, parts, f"{unit} per epoch", blocks.axis)
     busiest, idlest = int(np.argmax(works)), int(np.argmax(waits))
     what, s = ("Rank", "s") if blocks.are_ranks else ("Ranks", "")
@@ -120,8 +120,8 @@ def _epochs(ranks: Ranks) -> str:
 
 
 def _time_table(blocks: Blocks, works: np.ndarray, waits: np.ndarray) -> Table:
-    shown = [name for name in phases.NAMES if blocks.mean(name).any()]
-    header = (blocks.axis, "works", "waits", *(phases.NAMES[name] for name in shown), "slowest of the block")
+    shown = [name for name in drawing.PHASES if blocks.mean(name).any()]
+    header = (blocks.axis, "works", "waits", *(drawing.PHASES[name] for name in shown), "slowest of the block")
     columns = [works, waits, *(blocks.mean(name) for name in shown), blocks.largest("seconds")]
     if blocks.are_ranks:
         header, columns = (*header[:-1], "whole epoch"), [*columns[:-1], blocks.mean("seconds")]
@@ -138,9 +138,7 @@ def _traffic(blocks: Blocks) -> Section:
     ranks = blocks.ranks
     sent = np.array(ranks.bytes, dtype=float) / ranks.epochs
     most = float(sent.max())
-    scale, unit = next(
-        (s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if most >= s or s == 1
-    )
+    scale, unit = words.byte_unit(most)
     draw = partial(drawing.heat_map, sent / scale, blocks.names, f"{unit} per epoch")
     i, j = np.unravel_index(int(sent.argmax()), sent.shape)
     out, into = sent.sum(axis=1), sent.sum(axis=0)
@@ -263,7 +261,7 @@ def _parts_of(run: Run) -> Path | None:
 def _memory(blocks: Blocks) -> Section:
     mean, largest = blocks.over_all("peak_memory_bytes")
     peaks = blocks.largest("peak_memory_bytes")
-    scale, unit = (2**30, "GiB") if largest >= 2**30 else (2**20, "MiB")
+    scale, unit = words.byte_unit(max(largest, 2**20))
     label = f"peak memory in {unit}"
     draw = partial(
         drawing.bars,

@@ -34,6 +34,17 @@ def size(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else console.size(value)
 
 
+def second_unit(most: float) -> tuple[float, str]:
+    """The factor by which seconds are multiplied to be shown on an axis, and the unit."""
+    return (1.0, "s") if most >= 1 else (1e3, "ms") if most >= 1e-3 else (1e6, "µs")
+
+
+def byte_unit(most: float) -> tuple[int, str]:
+    """The number of bytes by which bytes are divided to be shown on an axis, and the unit."""
+    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    return next((unit for unit in units if most >= unit[0]), (1, "B"))
+
+
 def count(value: float | None) -> str:
     """A number with thousands separators; one that is not whole, such as a mean, gets one digit after the point."""
     if value is None or not math.isfinite(value):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.settings import About, Setting, as_flag, check_value, kind_of
+from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
 from hpcgnn.train.run_config import Named, RunConfig, as_typed, as_written, settings_by_name
@@ -257,3 +262,167 @@ def matches(configuration: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool
         str(configuration.get(axis)) in map(str, value if isinstance(value, list) else [value])
         for axis, value in wanted.items()
     )
+
+
+_TEXTS, _FLAGS = (
+    ("source", "split", "features", "labels"),
+    ("undirected", "self_loops", "row_normalise", "drop_duplicates"),
+)
+DATA = "$DATA"  # stands in a source for the folder of `--data`, so that no result depends on the place of the files
+_SOURCE = re.compile(r"[a-z]+:.+|digits")
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """The source of a graph. name: name of its files. options: flags of ``convert``. file: a graph.h5 that is used as it is.
+    formulas: names in its formulas, which tell whether the graph grows."""
+
+    name: str
+    source: str
+    options: tuple[str, ...] = ()
+    file: Path | None = None
+    formulas: str = ""
+
+
+def check_options(name: str, options: Any) -> None:
+    """Raise CombinationError unless ``options`` is a valid table ``[graphs.NAME]``."""
+    if not isinstance(options, dict):
+        raise CombinationError(f"graphs.{name} must be a table with the key source")
+    for key, value in options.items():
+        if key not in (*_TEXTS, *_FLAGS):
+            raise CombinationError(
+                f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}", key
+            )
+        if not isinstance(value, bool if key in _FLAGS else str):
+            raise CombinationError(
+                f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}", key
+            )
+    if "source" not in options:
+        raise CombinationError(f"graphs.{name} has no source")
+
+
+def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers: Mapping[str, int]) -> GraphSource:
+    """The graph of a run.
+
+    Args:
+        graph: the specification's value: a source, a file, or one of ``named``.
+        named: tables of options by name.
+        numbers: the names that formulas may use, and their values.
+
+    Raises:
+        CombinationError: if it is none of these.
+    """
+    if not graph:
+        raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
+    options = named.get(graph, {"source": graph})
+    text = " ".join(str(options[key]) for key in _TEXTS if key in options)
+    try:
+        full = {key: filled(value, numbers) if key in _TEXTS else value for key, value in options.items()}
+    except HpcgnnError as error:
+        raise CombinationError(f"graph {graph!r}: {error}", "graph") from error
+    source = full["source"]
+    formulas = " ".join(sorted(names_in(text)))
+    if source.endswith(".h5"):
+        return _file(graph, source, full, formulas)
+    if not _SOURCE.fullmatch(source):
+        said = (
+            f"graph {graph!r} is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in "
+            "[graphs]"
+        )
+        raise CombinationError(said, "graph")
+    flags = [word for key in _TEXTS[1:] if key in full for word in (f"--{key}", full[key])]
+    flags += [f"--{key.replace('_', '-')}" for key in _FLAGS if full.get(key)]
+    label = graph if graph in named else source
+    return GraphSource(_file_name(label, [source, flags, _state(source)]), source, tuple(flags), formulas=formulas)
+
+
+def _file(graph: str, source: str, options: Mapping[str, Any], formulas: str) -> GraphSource:
+    if len(options) > 1:
+        raise CombinationError(
+            f"graph {graph!r} is a file that was converted already, so options have no effect: remove them", "graph"
+        )
+    path = Path(source)
+    if not path.is_file():
+        raise CombinationError(f"graph {graph!r}: there is no file {path}", "graph")
+    return GraphSource(
+        _file_name(path.stem, [str(path.resolve()), _state(source)]), source, file=path, formulas=formulas
+    )
+
+
+def _file_name(label: str, made_of: list[Any]) -> str:
+    text = re.sub(r"[^\w.-]+", "_", label.rpartition("/")[2])[:60]
+    return f"{text}-{short_hash(made_of)}"
+
+
+def _state(source: str) -> list[int]:
+    """The size and time of the file that a source names, if it names one: a file that was written again is another graph."""
+    if DATA in source:
+        return []
+    path = Path(source.partition(":")[2].partition("?")[0] if ":" in source else source)
+    if not path.is_file():
+        return []
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_OPERATORS: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_FUNCTIONS: dict[str, Callable[[float], float]] = {"log2": math.log2, "sqrt": math.sqrt}
+
+
+def filled(text: str, values: Mapping[str, int]) -> str:
+    """``text`` with each formula in braces replaced by its value, a whole number.
+
+    values: the names that formulas may use, and their values.
+
+    Raises:
+        HpcgnnError: for a formula that is not valid, or whose value is no whole number.
+    """
+    return _BRACES.sub(lambda found: str(_whole(found[1], values)), text)
+
+
+def names_in(text: str) -> set[str]:
+    """The names that the formulas of ``text`` use."""
+    inside = " ".join(_BRACES.findall(text))
+    return set(re.findall(r"[A-Za-z_]\w*", inside)) - _FUNCTIONS.keys()
+
+
+def _whole(formula: str, values: Mapping[str, int]) -> int:
+    try:
+        value = _value(ast.parse(formula.strip(), mode="eval").body, values)
+    except (SyntaxError, ZeroDivisionError, ValueError, OverflowError) as error:
+        raise HpcgnnError(
+            f"{{{formula}}} is not a formula of numbers, + - * / //, log2() and sqrt() ({error})"
+        ) from error
+    if value != int(value):
+        of = ", ".join(f"{name} = {values[name]}" for name in sorted(names_in(f"{{{formula}}}") & values.keys()))
+        raise HpcgnnError(f"{{{formula}}} is {value:.4g} for {of}, but must be a whole number")
+    return int(value)
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id not in values:
+            raise HpcgnnError(f"a formula cannot use {node.id}: it may use {', '.join(sorted(values))}")
+        return values[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left, values), _value(node.right, values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, values)
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _FUNCTIONS
+        and not node.keywords
+    ):
+        (argument,) = node.args
+        return _FUNCTIONS[node.func.id](_value(argument, values))
+    raise ValueError("it contains something else")

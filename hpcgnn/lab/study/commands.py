@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study.axes import Placement
-from hpcgnn.lab.study.graphs import DATA
-from hpcgnn.lab.study.process_tree import MemoryWatch
+from hpcgnn.base.process import mapped_bytes
+from hpcgnn.lab.study.axes import DATA, Placement
+from hpcgnn.launch import mpiexec
 
 _GRACE_SECONDS = 15.0  # launchers give ranks some seconds from SIGTERM to SIGKILL
 _SAID = 400  # most characters of an error
@@ -73,42 +75,26 @@ def run(line: Sequence[str], output: Path, environment: Mapping[str, str] | None
     environment: variables that the command gets beside those of this process. If this function is interrupted, it ends the
     command and its ranks before it raises the interruption.
     """
-    return _run(line, output, environment or {}, lambda process: None)
+    with _started(line, output, environment or {}) as process:
+        return _why(process.wait(), output)
 
 
 def measured(line: Sequence[str], output: Path) -> tuple[str, dict[str, float]]:
     """As :func:`run`; also returns ``wall_seconds``, and ``peak_memory_bytes`` of all the command's processes together."""
-    watches: list[MemoryWatch] = []
-    started = time.perf_counter()
-    said = _run(line, output, {}, lambda process: watches.append(MemoryWatch(process.pid)))
-    seconds = time.perf_counter() - started
-    return said, {"wall_seconds": seconds, "peak_memory_bytes": float(watches[0].stop())}
+    began = time.perf_counter()
+    with _started(line, output, {}) as process:
+        watch = MemoryWatch(process.pid)
+        code = process.wait()
+    seconds = time.perf_counter() - began
+    return _why(code, output), {"wall_seconds": seconds, "peak_memory_bytes": float(watch.stop())}
 
 
-def _run(
-    line: Sequence[str],
-    output: Path,
-    environment: Mapping[str, str],
-    started: Callable[[subprocess.Popen[bytes]], object],
-) -> str:
+@contextlib.contextmanager
+def _started(line: Sequence[str], output: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with output.open("wb") as stream:
-        # In a process group of its own, so that Ctrl-C does not reach it directly: this process ends it. Not in a session of its
-        # own: Linux shares cores between sessions, and one whose ranks spin can keep this process off them for a minute.
-        process = subprocess.Popen(
-            line,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        try:
-            started(process)
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
-    return "" if code == 0 else _why(code, output)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": subprocess.STDOUT}
+        with mpiexec.started(line, _GRACE_SECONDS, env=os.environ | environment, **streams) as process:
+            yield process
 
 
 def facts(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -130,19 +116,50 @@ def object_in(output: Path) -> dict[str, Any]:
     return {}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 def _why(code: int, output: Path) -> str:
-    """The reason of a failure: the command's error, or else its last line, with its exit code or signal."""
+    """The reason of a failure: the command's error, or else its last line, with its exit code or signal. "" for code 0."""
+    if code == 0:
+        return ""
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("hpcgnn: error")]
     said = errors[0].partition(": ")[2] if errors else (lines[-1] if lines else "it printed nothing")
     how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
     return f"{said[:_SAID]} ({how})"
+
+
+_EVERY_SECONDS = 0.05
+
+
+class MemoryWatch:
+    """Measures the memory of a process and its descendants, up to twenty times a second, until it is stopped. It adds up
+    proportional set sizes (Linux), so that pages that they share count once. A measurement walks page tables, which takes long
+    for large processes; so measurements take a twentieth of the time at most."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._most, self._over = pid, 0, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        pause = _EVERY_SECONDS
+        while not self._over.wait(pause):
+            began = time.perf_counter()
+            self._most = max(self._most, sum(mapped_bytes(pid, ("Pss:",)) for pid in _family(self._pid)))
+            pause = max(_EVERY_SECONDS, 20 * (time.perf_counter() - began))
+
+    def stop(self) -> int:
+        """Stop, and return the largest total memory in bytes; 0 on systems without /proc."""
+        self._over.set()
+        self._thread.join()
+        return self._most
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found += _family(int(child))
+    except OSError:  # the process has ended
+        pass
+    return found

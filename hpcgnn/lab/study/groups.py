@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from hpcgnn.lab.study import curves, measures, statistics
+from hpcgnn.lab.study import measures, statistics
 from hpcgnn.lab.study.axes import matches
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.specification import STRONG, WEAK, Specification
 from hpcgnn.lab.study.statistics import Estimate
+from hpcgnn.lab.study.tables import NOTHING
 
 RANKS = "ranks"
-NOTHING = "-"  # stands for a value that does not exist
 _FOLLOW_RANKS = ("hosts", "ranks_per_node")
 _OF_RUNS = ("seed", "repeat")
 
@@ -114,7 +114,7 @@ class Groups:
         if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
             return None
         target = fmean(metrics) - measures.TARGET_BELOW
-        found = [curves.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
+        found = [measures.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
         return Estimate(median(found), None, None, len(found))
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:

@@ -1,129 +1,102 @@
-"""Tables and pictures of a study, made from its groups and the layout of its report."""
+"""Tables and figures as plain data. A table is written as Markdown and in a terminal from one description of its columns; pages
+in HTML use the same description."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from hpcgnn.lab.study import curves, measures
-from hpcgnn.lab.study.groups import NOTHING, RANKS, Group, Groups
-from hpcgnn.lab.study.layout import FigurePlan, TablePlan
-from hpcgnn.lab.study.shown import Figure, Series, Table
-from hpcgnn.lab.study.specification import STRONG, WEAK
-from hpcgnn.lab.study.statistics import Estimate
+import rich.table
+from rich import box
 
-_HAS_INTERVALS = (
-    "Brackets contain 95 % intervals: of medians by bootstrap, and of ratios and differences by Student's t over pairs."
-)
+from hpcgnn.cli import console
+
+NOTHING = "-"  # stands for a value that does not exist
+_MOST_PLACES, _THINNED_TO = 40, 12
 
 
-def table(groups: Groups, plan: TablePlan) -> Table:
-    """The table of a plan; axes that vary and that the plan does not name become columns that name its rows."""
-    chosen = groups.matching(plan.where)
-    named = (*plan.rows, *filter(None, [plan.columns]))
-    axes = (*plan.rows, *groups.left_open(chosen, named))
-    columns = list(dict.fromkeys(group.label([plan.columns])[0] for group in chosen)) if plan.columns else [""]
-    cells: dict[tuple[str, ...], dict[str, Group]] = {}
-    for group in chosen:
-        cells.setdefault(group.label(axes), {})[group.label([plan.columns])[0] if plan.columns else ""] = group
-    header = [*axes]
-    for column in columns:
-        said = f"{plan.columns} {column}: " if plan.columns else ""
-        header += [said + measures.label(figure) for figure in plan.figures]
-    rows = []
-    for label, found in cells.items():
-        row = list(label)
-        for column in columns:
-            row += [_cell(groups, found.get(column), figure, plan) for figure in plan.figures]
-        rows.append(tuple(row))
-    notes = [plan.about] if plan.about else []
-    notes += [_HAS_INTERVALS] if any("[" in cell for row in rows for cell in row[len(axes) :]) else []
-    if plan.baseline:
-        notes.append("Baseline: " + ", ".join(f"{axis} {value}" for axis, value in plan.baseline.items()) + ".")
-    return Table(plan.title, tuple(header), tuple(rows), tuple(notes), len(axes))
+def plain(text: str) -> str:
+    """The text on one line, with HTML made harmless."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
-def _cell(groups: Groups, group: Group | None, figure: str, plan: TablePlan) -> str:
-    found = None if group is None else groups.estimate(group, figure, plan.baseline)
-    return NOTHING if found is None else shown(figure, found)
+def _plain_cell(text: str) -> str:
+    return plain(text).replace("|", "\\|")
 
 
-def shown(figure: str, found: Estimate) -> str:
-    """An estimate as text, with its interval if it has one."""
-    text = measures.shown(figure, found.value)
-    if found.low is None or found.high is None or found.low == found.high:
-        return text
-    return f"{text} [{measures.shown(figure, found.low)}, {measures.shown(figure, found.high)}]"
+@dataclass(frozen=True)
+class Table:
+    """A table of cells as text. The first ``label_columns`` columns name a row, the others are its figures."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    label_columns: int = 1
+
+    def markdown(self, cell: Callable[[str], str] = _plain_cell, right: str = "--:") -> list[str]:
+        """The lines of the table without title and notes. cell: escapes the text of a cell. right: marks a column of figures."""
+        marks = ["---" if number < self.label_columns else right for number in range(len(self.header))]
+        lines = [[cell(text) for text in self.header], marks, *([cell(text) for text in row] for row in self.rows)]
+        return [f"| {' | '.join(line)} |" for line in lines]
+
+    def rich(self) -> rich.table.Table:
+        """The table for a terminal, in which an interval is below its value."""
+        shown = rich.table.Table(title=self.title or None, title_justify="left", box=box.SIMPLE)
+        for number, name in enumerate(self.header):
+            shown.add_column(name, justify="left" if number < self.label_columns else "right", overflow="fold")
+        for row in self.rows:
+            shown.add_row(*(text.replace(" [", "\n[", 1) for text in row))
+        return shown
+
+    def show(self) -> None:
+        """Print the table on stdout."""
+        console.stdout().print(self.rich())
 
 
-def figure(groups: Groups, plan: FigurePlan) -> Figure:
-    """The picture of a plan; each combination of axes that vary and that the plan does not name is a line of its own. Values
-    along x must be numbers."""
-    if plan.x in curves.PLACES:
-        return _curves(groups, plan)
-    chosen = [group for group in groups.matching(plan.where) if _number(group, plan.x) is not None]
-    axes = (*plan.series, *groups.left_open(chosen, (plan.x, *plan.series)))
-    lines: dict[tuple[str, ...], list[tuple[float, Estimate]]] = {}
-    for group in chosen:
-        found, x = groups.estimate(group, plan.figure, plan.baseline), _number(group, plan.x)
-        if found is not None and x is not None:
-            lines.setdefault(group.label(axes), []).append((x, found))
-    series = [_series(_name(axes, label) or plan.x, points) for label, points in lines.items()]
-    if plan.x == RANKS and series:
-        series += _ideal(groups.kind, plan.figure, series[0])
-    left_out = len(groups.matching(plan.where)) - len(chosen)
-    notes = _said(plan) + ((f"{left_out} configurations have no number as {plan.x}.",) if left_out else ())
-    label = measures.label(plan.figure).replace(", %", "")
-    return Figure(plan.title, plan.x, label, tuple(series), plan.x_is_log, plan.y_is_log, notes)
+@dataclass(frozen=True)
+class Series:
+    """A line of a figure. low, high: ends of the intervals at each x; empty if there are none. is_reference: the line is not
+    measured, such as ideal scaling."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    is_reference: bool = False
 
 
-def _curves(groups: Groups, plan: FigurePlan) -> Figure:
-    chosen = groups.matching(plan.where)
-    axes = (*plan.series, *groups.left_open(chosen, plan.series))
-    series = []
-    for group in chosen:
-        x, y = curves.curve(group.epochs.values(), plan.x, plan.figure)
-        if x:
-            series.append(Series(_name(axes, group.label(axes)) or plan.figure, x, y))
-    x_label = plan.x.replace("_", " ")
-    label = curves.FIGURES[plan.figure]
-    return Figure(plan.title, x_label, label, tuple(series), plan.x_is_log, plan.y_is_log, _said(plan))
+@dataclass(frozen=True)
+class Figure:
+    """Lines over the same axes; labels include units. x_is_log, y_is_log: whether an axis is logarithmic (with base 2 along
+    x)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_is_log: bool = False
+    y_is_log: bool = False
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> Table:
+        """The measured values; those of lines with many points at few places."""
+        measured = [series for series in self.series if not series.is_reference]
+        places = sorted({x for series in measured for x in series.x})
+        header = (self.x_label, *(f"{self.y_label} ({series.name})" for series in measured))
+        if len(places) > _MOST_PLACES:
+            step = float(f"{places[-1] / _THINNED_TO:.1g}")
+            places = [step * number for number in range(1, int(places[-1] / step) + 1)]
+            rows = [(f"{x:g}", *(_last_until(series, x) for series in measured)) for x in places]
+            note = "Each cell has the last point of its line up to this place, as long as the line continues."
+            return Table(self.title, header, tuple(rows), (note, *self.notes))
+        found = [dict(zip(series.x, series.y, strict=True)) for series in measured]
+        rows = [(f"{x:g}", *(f"{values[x]:.4g}" if x in values else NOTHING for values in found)) for x in places]
+        return Table(self.title, header, tuple(rows), self.notes)
 
 
-def _said(plan: FigurePlan) -> tuple[str, ...]:
-    return (plan.about,) if plan.about else ()
-
-
-def _number(group: Group, axis: str) -> float | None:
-    try:
-        return float(group.configuration.get(axis, ""))
-    except (TypeError, ValueError):
-        return None
-
-
-def _name(axes: Sequence[str], label: Sequence[str]) -> str:
-    return ", ".join(
-        value if axis in ("name", "graph") else f"{axis} {value}" for axis, value in zip(axes, label, strict=True)
-    )
-
-
-def _series(name: str, points: list[tuple[float, Estimate]]) -> Series:
-    points = sorted(points, key=lambda point: point[0])
-    has_intervals = any(found.low is not None for _, found in points)
-    low = [found.value if found.low is None else found.low for _, found in points] if has_intervals else []
-    high = [found.value if found.high is None else found.high for _, found in points] if has_intervals else []
-    x, y = [x for x, _ in points], [found.value for _, found in points]
-    return Series(name, tuple(x), tuple(y), tuple(low), tuple(high))
-
-
-def _ideal(kind: str, of: str, first: Series) -> list[Series]:
-    """The line of ideal scaling, from the first point of the line ``first``."""
-    start, seconds = first.x[0], first.y[0]
-    if of == measures.EFFICIENCY:
-        values = [1.0 for _ in first.x]
-    elif of == measures.SPEED_UP and kind == STRONG:
-        values = [x / start for x in first.x]
-    elif of == measures.SECONDS and kind in (STRONG, WEAK):
-        values = [seconds * start / x if kind == STRONG else seconds for x in first.x]
-    else:
-        return []
-    return [Series("ideal", first.x, tuple(values), is_reference=True)]
+def _last_until(series: Series, place: float) -> str:
+    """The last value of a series up to ``place``; a dash before its first and after its last point."""
+    passed = [y for x, y in zip(series.x, series.y, strict=True) if x <= place]
+    return f"{passed[-1]:.4g}" if passed and place <= series.x[-1] else NOTHING

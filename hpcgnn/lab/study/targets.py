@@ -18,11 +18,12 @@ import msgspec
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count
-from hpcgnn.lab.study import catalogue, measures, tables
-from hpcgnn.lab.study.groups import NOTHING, Groups
+from hpcgnn.lab.study import catalogue, measures, summary
+from hpcgnn.lab.study.catalogue import line_of, lines_of, parsed
+from hpcgnn.lab.study.groups import Groups
 from hpcgnn.lab.study.specification import Specification
 from hpcgnn.lab.study.statistics import Estimate
-from hpcgnn.lab.study.toml_lines import line_of, lines_of, parsed
+from hpcgnn.lab.study.tables import NOTHING
 
 YES, NO, NOT_MEASURED = "yes", "no", "not measured"
 
@@ -127,7 +128,7 @@ def _verdict(target: Target, configuration: str, estimate: Estimate | None) -> V
         if bound is not None
     )
     name, value = target.about or measures.label(target.compared), getattr(estimate, target.of, None)
-    shown = NOTHING if estimate is None else tables.shown(target.compared, estimate) + measures.unit(target.compared)
+    shown = NOTHING if estimate is None else summary.shown(target.compared, estimate) + measures.unit(target.compared)
     if estimate is not None and estimate.count < target.pairs:
         return Verdict(name, configuration, wanted, f"{shown}, {estimate.count} of {target.pairs} pairs", NOT_MEASURED)
     if value is None:

@@ -226,9 +226,9 @@ def _tc(*arguments: str) -> str:
 
 
 def _run(*command: str) -> str:
-    # In a session of its own, which Ctrl-C does not reach, so that no change is interrupted.
+    # In a process group of its own, which Ctrl-C does not reach, so that no change is interrupted.
     result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, process_group=0
     )
     if result.returncode != 0:
         reason = " ".join(result.stderr.split()) or f"exit code {result.returncode}"

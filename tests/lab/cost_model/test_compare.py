@@ -16,12 +16,12 @@ from hpcgnn.lab.cost_model.constants import defaults
 from hpcgnn.lab.cost_model.equations import PHASES
 from hpcgnn.lab.cost_model.model_file import MEMORY, Fitted, Model, Residuals
 from hpcgnn.lab.cost_model.predict import predict
-from hpcgnn.lab.report import drawing, model_section
-from hpcgnn.lab.report.study_page import study_of
+from hpcgnn.lab.report import drawing
+from hpcgnn.lab.report.study_page import model_section, study_of
 from hpcgnn.lab.study import records, specification
 from hpcgnn.lab.study.records import Record
-from hpcgnn.lab.study.shown import Series
 from hpcgnn.lab.study.specification import Run
+from hpcgnn.lab.study.tables import Series
 
 SPECIFICATION = """
 name = "small"
@@ -153,7 +153,7 @@ def test_the_report_has_the_figure_and_the_tables(study: Path) -> None:
 
 
 def test_the_figure_has_a_point_for_each_run_and_five_lines(comparison: Comparison) -> None:
-    picture = model_section.section(comparison).pictures[0]
+    picture = model_section(comparison).pictures[0]
     svg = picture.draw()
     assert svg.count("<use ") >= len(FACTORS)
     assert "+25%" in picture.alt

@@ -13,7 +13,7 @@ from small_graphs import even_graph, in_parts
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model import profiles
 from hpcgnn.lab.cost_model.project import SETS, WAYS, ways_of
-from hpcgnn.lab.report import page, projection_section
+from hpcgnn.lab.report import page, study_page
 
 NODE = ("--ranks-per-node", "1", "--hidden", "16", "--layers", "2")
 
@@ -34,7 +34,7 @@ def test_strong_and_weak_scaling_in_one_figure(files: list[Path], tmp_path: Path
     found = told(*args, *(each for out in outs for each in ("--out", out)))
     assert found["written"] == [str(out) for out in outs]
     assert len(found["predictions"]) == 4 * len(SETS["strategies"])
-    projection = projection_section.read(outs[2])
+    projection = study_page.read_projection(outs[2])
     assert [(each.scaling, each.ranks) for each in projection.points if each.way == "int2"] == [
         ("strong", 2), ("strong", 4), ("weak", 2), ("weak", 4),
     ]  # fmt: skip
@@ -63,26 +63,26 @@ def test_each_strategy_comes_with_all_bits_and_then_hybrid_with_fewer(files: lis
 def test_policies_say_what_they_assume(files: list[Path], tmp_path: Path):
     out = tmp_path / "policies.json"
     told("model", "project", "h100-ndr", *files[:2], "--ways", "policies", "--out", out, *NODE)
-    by_way = {each.way: each for each in projection_section.read(out).points if each.ranks == 4}
+    by_way = {each.way: each for each in study_page.read_projection(out).points if each.ranks == 4}
     assert list(by_way) == list(SETS["policies"])
     assert not by_way["vanilla"].assumes
     assert all(by_way[name].assumes for name in ("adaqp", "sylvie", "pipeqs"))
     assert (by_way["sylvie"].stale_share, by_way["pipeqs"].sent_share) == (0.5, 0.25)
     assert by_way["adaqp"].bytes_sent < by_way["int8"].bytes_sent < by_way["vanilla"].bytes_sent
-    text, _ = page.as_markdown(projection_section.page(projection_section.read(out)), "x")
+    text, _ = page.as_markdown(study_page.projection_page(study_page.read_projection(out)), "x")
     assert "8 bits, the initial bit-width of PipeQS" in text
 
 
 def test_a_study_with_a_projection_in_its_folder_shows_it(files: list[Path], tmp_path: Path):
-    assert projection_section.section_of(tmp_path) == ()
-    out = tmp_path / projection_section.NAME
+    assert study_page.section_of(tmp_path) == ()
+    out = tmp_path / study_page.PROJECTION
     told("model", "project", "xeon-hdr", *files[:2], "--ways", "vanilla", "--out", out, *NODE)
-    (section,) = projection_section.section_of(tmp_path)
+    (section,) = study_page.section_of(tmp_path)
     assert [table.title for table in section.tables] == ["Strong scaling"]
     assert len(section.tables[0].rows) == 2
     out.write_text("{}")
-    with pytest.raises(HpcgnnError, match=projection_section.NAME):
-        projection_section.section_of(tmp_path)
+    with pytest.raises(HpcgnnError, match=study_page.PROJECTION):
+        study_page.section_of(tmp_path)
 
 
 def test_shares_and_settings_on_the_command_line(files: list[Path]):

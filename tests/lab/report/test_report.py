@@ -13,13 +13,12 @@ from command_line import refusal, said, told
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.report import drawing, words
-from hpcgnn.lab.report.comparison import comparison_page
 from hpcgnn.lab.report.page import Page, Picture, as_html, as_markdown
-from hpcgnn.lab.report.run_page import run_page
+from hpcgnn.lab.report.run_pages import comparison_page, run_page
 from hpcgnn.lab.report.study_page import study_of, study_page
 from hpcgnn.lab.study import catalogue, records, specification
 from hpcgnn.lab.study.records import Record
-from hpcgnn.lab.study.summary import Figure, Series
+from hpcgnn.lab.study.tables import Figure, Series
 from hpcgnn.train.run_files import read_run
 
 _EMPTY = ("meta", "link", "img", "br", "hr", "input")

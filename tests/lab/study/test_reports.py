@@ -18,11 +18,11 @@ from command_line import said
 from rank_pool import ROOT
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import curves, markdown, measures, records, runner, specification, statistics, submit, targets
+from hpcgnn.lab.study import measures, records, runner, specification, statistics, submit, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record
-from hpcgnn.lab.study.shown import Figure, Series
 from hpcgnn.lab.study.summary import finished_groups, summarise
+from hpcgnn.lab.study.tables import Figure, Series
 
 LONGEST_SECONDS = 240.0
 STRONG = """\
@@ -120,7 +120,7 @@ def test_figures_of_a_strong_study(folder: Path) -> None:
     assert seconds.series[2].y == (16.0, 8.0, 4.0)
     assert seconds.series[2].is_reference
     assert efficiency.series[0].y == pytest.approx((1.0, 1.0, 0.5))
-    assert "| 4 | 8 | 4 |" in markdown.page(summarise(folder))
+    assert "| 4 | 8 | 4 |" in summarise(folder).markdown()
 
 
 def test_weak_efficiency_is_of_equal_times(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_first_epoch_is_no_part_of_mean_times_but_of_bytes_and_shares() -> None:
     assert "epoch_seconds_mean" not in figures_of(seconds=[9.0])
 
 
-SECONDS, METRIC = curves.TRAINING_SECONDS, "test_metric"
+SECONDS, METRIC = measures.TRAINING_SECONDS, "test_metric"
 RUNS = [
     {"seconds": [1.0, 2.0, 1.0], METRIC: [None, 0.5, 0.9]},
     {"seconds": [1.0, 4.0, 1.0], METRIC: [None, 0.7, 0.7]},
@@ -226,18 +226,18 @@ OF_EXCHANGES = [{"bits": [{"a": {"8": 3}, "b": {"2": 1}}, {"a": {"2": 5}}, {}, 8
 @pytest.mark.parametrize(
     ("runs", "x", "figure", "expected"),
     [
-        (RUNS, curves.EPOCH, METRIC, ((2.0, 3.0), (0.6, 0.8))),
+        (RUNS, measures.EPOCH, METRIC, ((2.0, 3.0), (0.6, 0.8))),
         (RUNS, SECONDS, METRIC, ((4.0, 5.0), (0.6, 0.8))),
-        (OF_SOME_EPOCHS, curves.EPOCH, METRIC, ((2.0, 5.0), (0.5, 0.75))),
+        (OF_SOME_EPOCHS, measures.EPOCH, METRIC, ((2.0, 5.0), (0.5, 0.75))),
         (OF_SOME_EPOCHS, SECONDS, METRIC, ((2.0, 9.0), (0.5, 0.75))),
-        (OF_SOME_EPOCHS, curves.EPOCH, "bits", ((2.0, 5.0), (8.0, 2.5))),
-        (OF_SOME_EPOCHS, curves.EPOCH, "loss", ((), ())),
-        ([{"bits": [8, {"a": {"2": 3, "4": 1}}, {}]}], curves.EPOCH, "bits", ((1.0, 2.0), (8.0, 2.5))),
-        (OF_EXCHANGES, curves.EPOCH, "exchanges", ((1.0, 2.0, 3.0), (2.0, 1.0, 0.0))),
+        (OF_SOME_EPOCHS, measures.EPOCH, "bits", ((2.0, 5.0), (8.0, 2.5))),
+        (OF_SOME_EPOCHS, measures.EPOCH, "loss", ((), ())),
+        ([{"bits": [8, {"a": {"2": 3, "4": 1}}, {}]}], measures.EPOCH, "bits", ((1.0, 2.0), (8.0, 2.5))),
+        (OF_EXCHANGES, measures.EPOCH, "exchanges", ((1.0, 2.0, 3.0), (2.0, 1.0, 0.0))),
     ],
 )
 def test_curves_are_medians_over_runs_at_each_epoch(runs, x, figure, expected) -> None:
-    assert curves.curve(runs, x, figure) == expected
+    assert measures.curve(runs, x, figure) == expected
 
 
 def test_time_to_a_target_is_that_of_most_runs(tmp_path: Path) -> None:
@@ -256,11 +256,11 @@ def test_time_to_a_target_is_that_of_most_runs(tmp_path: Path) -> None:
 def test_long_curves_are_told_at_few_places() -> None:
     series = (Series("long", tuple(i / 4 for i in range(1, 201)), tuple(map(float, range(200)))),
               Series("late", (20.3, 30.0), (5.0, 6.0)))  # fmt: skip
-    table = markdown._values(Figure("t", "seconds", "metric", series))
+    table = Figure("t", "seconds", "metric", series).table()
     assert [row[0] for row in table.rows] == [str(4 * i) for i in range(1, 13)]
     assert [row[2] for row in table.rows] == ["-"] * 5 + ["5"] * 2 + ["-"] * 5
     assert table.rows[0][1] == "15"
-    short = markdown._values(Figure("t", "epoch", "metric", series[1:]))
+    short = Figure("t", "epoch", "metric", series[1:]).table()
     assert short.rows == (("20.3", "5"), ("30", "6"))
 
 
@@ -277,7 +277,7 @@ def verdict(tmp_path: Path, extra: str, values: list[float]) -> targets.Verdict:
     text = f'name = "s"\nkind = "train"\nseeds = {list(range(len(values)))}\n[axes]\ngraph = "digits"\nbits = ["32", "2"]\n'
     text += '[[report.tables]]\nrows = "bits"\nfigures = "test_metric_at_best_val"\nabout = "What it is for."\n'
     folder = made_up.study(tmp_path / "study", text, told)
-    assert "What it is for." in markdown.page(summarise(folder))
+    assert "What it is for." in summarise(folder).markdown()
     (tmp_path / "targets.toml").write_text(
         "[[targets]]\nwhere = {bits = 2}\nfigure = 'test_metric_at_best_val_difference'\nbaseline = {bits = 32}\n"
         + extra

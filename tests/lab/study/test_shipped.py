@@ -14,7 +14,7 @@ import pytest
 from rank_pool import ROOT
 
 import hpcgnn.presets
-from hpcgnn.lab.study import catalogue, markdown, prepare, records, specification, targets
+from hpcgnn.lab.study import catalogue, prepare, records, specification, targets
 from hpcgnn.lab.study.summary import StudySummary, read_study, summarise
 
 STUDIES = ROOT / "docs" / "studies"
@@ -47,7 +47,7 @@ def test_documents_are_made_of_their_records() -> None:
     assert [
         name
         for name in COMMITTED
-        if not (STUDIES / name / "report.md").read_text().startswith(markdown.page(summary_of(name)).rstrip())
+        if not (STUDIES / name / "report.md").read_text().startswith(summary_of(name).markdown().rstrip())
     ] == []
 
 
@@ -75,7 +75,7 @@ def test_committed_records_are_of_the_shipped_specification() -> None:
             or record.configuration != runs[record.key].configuration
             or not 0 < record.summary["test_metric_at_best_val"] < 1
         ] == []
-        assert f"{len(found)} of {len(runs)} have finished" in markdown.page(summary_of(name))
+        assert f"{len(found)} of {len(runs)} have finished" in summary_of(name).markdown()
 
 
 def without_a_run(name: str) -> Iterator[tuple[str, dict[str, Any]]]:

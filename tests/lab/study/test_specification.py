@@ -9,8 +9,8 @@ from made_up import specified
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import specification
-from hpcgnn.lab.study.formulas import filled
-from hpcgnn.lab.study.toml_lines import lines_of
+from hpcgnn.lab.study.axes import filled
+from hpcgnn.lab.study.catalogue import lines_of
 
 SMALL = """\
 name = "small"

@@ -28,7 +28,7 @@ from campaign.mutations.mutation import pick
 from campaign.mutations.text import CHANGES
 from hpcgnn.base import settings, typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import axes, layout, specification, toml_lines
+from hpcgnn.lab.study import axes, catalogue, specification
 from hpcgnn.policy import clock, link_costs
 from hpcgnn.sources import slabs, text
 from hpcgnn.sources.convert import ConvertOptions, convert
@@ -37,7 +37,7 @@ from hpcgnn.world.thread_world import one_rank
 
 _GUIDES: tuple[ModuleType, ...] = (
     *(slabs, text, typed, settings, clock, link_costs, run_config),
-    *(axes, layout, specification, toml_lines),
+    *(axes, catalogue, specification),
 )
 _MOST_FAILURES, _MOST_BYTES = 20, 8192
 
