@@ -7,10 +7,10 @@ Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -26,11 +26,103 @@ from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
-from hpcgnn.pyg.draws import seeded
 from hpcgnn.pyg.halo_rows import HaloRows
 from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import ENDS, is_checkpointed
-from hpcgnn.pyg.seen import Kept, Recurrence
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An ``edge_index`` and its weights. They are kept alive, so that no other tensor can get their identity.
+
+    Collective decisions depend on identities and never on values, because some ranks may have no edges.
+    """
+
+    edge_index: torch.Tensor
+    weight: torch.Tensor | None
+    versions: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", _versions(self.edge_index, self.weight))
+
+    def is_of(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+        """Return whether the given tensors are these very objects, unchanged."""
+        same = self.edge_index is edge_index and self.weight is weight
+        return same and self.versions == _versions(edge_index, weight)
+
+
+class Kept(Generic[T]):
+    """Objects made from tensors, stored by tensor and tag. The oldest ones are dropped."""
+
+    def __init__(self, most: int = 16) -> None:
+        self._most = most
+        self._entries: list[tuple[Seen, Hashable, T]] = []
+
+    def find(self, edge_index: torch.Tensor, weight: torch.Tensor | None, tag: Hashable = None) -> T | None:
+        """The object that was stored for these very tensors, or None."""
+        return next((made for seen, of, made in self._entries if of == tag and seen.is_of(edge_index, weight)), None)
+
+    def keep(self, edge_index: torch.Tensor, weight: torch.Tensor | None, made: T, tag: Hashable = None) -> None:
+        """Store ``made`` for these tensors."""
+        self._entries = [*self._entries[-(self._most - 1) :], (Seen(edge_index, weight), tag, made)]
+
+
+class Recurrence:
+    """The tensors of the previous pass. Within one pass, the layers and hops of a model use the same tensors."""
+
+    def __init__(self) -> None:
+        self._before: dict[Hashable, Seen] = {}
+        self._now: dict[Hashable, Seen] = {}
+
+    def begin_pass(self) -> None:
+        """Begin a pass: the tensors used so far belong to the previous pass."""
+        self._before, self._now = self._now, {}
+
+    def comes_again(self, place: Hashable, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+        """Return whether these tensors were used last at this ``place`` in the previous pass."""
+        self._now[place] = Seen(edge_index, weight)
+        return place in self._before and self._before[place].is_of(edge_index, weight)
+
+
+def _versions(edge_index: torch.Tensor, weight: torch.Tensor | None) -> tuple[int, int]:
+    return _version(edge_index), -1 if weight is None else _version(weight)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version  # torch counts no changes of inference tensors
+
+
+@contextmanager
+def draws_of_rank(graph: LocalGraph) -> Iterator[None]:
+    """In this context, ranks draw different numbers for their rows, also after ``torch.manual_seed`` with the same seed: torch's
+    global generators are seeded from their next number and from the rank; then they go on as if they had drawn only that one.
+    With one rank nothing changes.
+    """
+    if graph.world.size == 1:
+        yield
+        return
+    number = int(torch.randint(2**62, (), dtype=torch.int64))
+    with seeded(graph, derive_key(number, graph.world.rank)):
+        yield
+
+
+@contextmanager
+def seeded(graph: LocalGraph, key: int) -> Iterator[None]:
+    """In this context, torch's global generators begin from ``key``, a 64-bit number."""
+    generators = [torch.default_generator]
+    if graph.device.torch_device.type == "cuda":
+        generators.append(torch.cuda.default_generators[graph.device.torch_device.index or 0])
+    states = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(key >> 1)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 _HALO = "halo"
@@ -130,7 +222,7 @@ class Bridge:
         """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F).
         Collective.
 
-        Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.normalise` made from them, and
+        Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.convolutions` made from them, and
         any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
         """
         planned = self._aggregators.find(edge_index, weight, (mean, dtype))

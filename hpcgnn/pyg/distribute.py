@@ -16,8 +16,8 @@ from hpcgnn.kernels import backends
 from hpcgnn.nn.config import FLOAT32, INTEGERS, Int8Config, check_differences
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
+from hpcgnn.pyg.given import Call
 from hpcgnn.pyg.rehearsal import rehearse
-from hpcgnn.pyg.tiny_graph import Call
 from hpcgnn.world import World, raise_on_all_ranks
 
 

@@ -7,26 +7,109 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch_geometric.nn import BatchNorm, MessagePassing
+from torch_geometric.nn.dense import Linear
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.int8 import Int8, make_int8
+from hpcgnn.nn.linear import matmul
 from hpcgnn.nn.whole_graph import among
 from hpcgnn.pyg import convolutions, norms
-from hpcgnn.pyg.bridge import Bridge
-from hpcgnn.pyg.draws import draws_of_rank
+from hpcgnn.pyg.bridge import Bridge, draws_of_rank
+from hpcgnn.pyg.convolutions import Normaliser, OnRanks, replace_method, restore_methods
 from hpcgnn.pyg.given import Given
-from hpcgnn.pyg.integers import use_integers
-from hpcgnn.pyg.methods import OnRanks, replace_method, restore_methods
-from hpcgnn.pyg.normalise import Normaliser
 from hpcgnn.pyg.rows import DirectedError, Refused, Reversed
-from hpcgnn.pyg.same_weights import SameWeights
+from hpcgnn.world import World
+
+_RELATIVE = 1e-3  # of a parameter's change; a sum over ranks may have another last bit on each of them
+_ROUNDING = 1e-9
+
+
+class SameWeights:
+    """Compares sums of parameters, and later their changes, in calls 1, 2, 4, 8 and so on of a model."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._calls = world, 0
+        self._before: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def check(self, model: torch.nn.Module) -> None:
+        """Check the weights in a call of the model. Collective.
+
+        Raises:
+            HpcgnnError: on every rank, if most parameters differ between ranks. Single ones may, because rounding errors are
+                all that moves a bias before a norm.
+        """
+        self._calls += 1
+        if self._world.size == 1 or self._calls & (self._calls - 1):
+            return
+        named = dict(model.named_parameters())
+        sums = [(p.sum(dtype=torch.float64), p.abs().sum(dtype=torch.float64)) for p in named.values()]
+        if not sums:
+            return
+        now, size = torch.tensor([[float(total), float(of_absolute)] for total, of_absolute in sums]).double().T
+        change = now if self._before is None else now - self._before
+        self._before = now
+        most, least = self._world.allreduce(torch.cat((change, -change)), "max", "sums of weights").chunk(2)
+        scale = torch.maximum(most.abs(), least.abs())
+        differs = (most + least > _RELATIVE * scale + _ROUNDING * size.clamp(min=1)).tolist()
+        if 2 * sum(differs) > len(named):
+            first = next(name for name, wrong in zip(named, differs, strict=True) if wrong)
+            raise HpcgnnError(
+                f"the weights of {type(model).__name__} differ between ranks (first {first}): call hpcgnn.sum_gradients(model) "
+                "between loss.backward() and the optimiser's step, and load or change weights on all ranks alike",
+                agreed=True,
+            )
+
+
+_LINEAR = (torch.nn.Linear, Linear)
+
+
+def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
+    """Use 8-bit integers until :attr:`Bridge.int8` is None again, in linear layers and in linear convolutions.
+
+    Other convolutions compute with their own code, in float32. So does the layer before the softmax: the last convolution, or a
+    linear layer after it, in the order in which the model's class names them.
+    """
+    tops = _tops(model)
+    kept = set() if int8.config.before_softmax or not tops else set(tops[-1].modules())
+    bridge.int8 = int8
+    bridge.float32_layers = {number for number, module in enumerate(model.modules()) if module in kept}
+    for module in model.modules():
+        if type(module) in _LINEAR and module not in kept:
+            replace_method(module, "forward", OnRanks(_linear, module, module.forward, bridge))
+    first = next((each for each in tops if each not in kept), None)
+    int8.watch(first, partial(setattr, bridge, "int8", None))
+
+
+def _tops(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Convolutions, and linear layers outside of convolutions, in the model's order."""
+    found: list[torch.nn.Module] = []
+    inside: set[torch.nn.Module] = set()
+    for module in model.modules():
+        if module not in inside and isinstance(module, (MessagePassing, *_LINEAR)):
+            found.append(module)
+            inside |= set(module.modules())
+    return found
+
+
+def _linear(
+    layer: torch.nn.Module, original: Callable[[torch.Tensor], torch.Tensor], bridge: Bridge, x: torch.Tensor
+) -> torch.Tensor:
+    """Replaces ``forward`` of a linear layer."""
+    assert isinstance(layer, _LINEAR)
+    if bridge.int8 is None or not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype != torch.float32:
+        return original(x)
+    y = matmul(bridge.int8.operand(x), layer.weight.T, bridge.backend, bias=layer.bias)
+    return bridge.mode.hand_on(x, y)
+
 
 M = TypeVar("M", bound=torch.nn.Module)
 _ATTRIBUTE = "_hpcgnn"

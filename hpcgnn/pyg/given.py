@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -14,7 +17,121 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import EDGES, ENDS, NODES, plain
-from hpcgnn.pyg.tiny_graph import GRAPH, Call, Rows, real_call
+from hpcgnn.world import same_everywhere
+
+GRAPH = "graph"  # the graph itself, as an argument
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph.
+
+    low, high: range of the values.
+    """
+
+    kind: str
+    tail: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    low: float = -1.0
+    high: float = 1.0
+    has_gradient: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call of a model: a tree (of ``torch.utils._pytree``) whose leaves are :class:`Rows` or values."""
+
+    arguments: dict[str, Any]
+
+    def leaves(self) -> Iterator[Rows]:
+        """The arguments that have rows."""
+        return (leaf for leaf in pytree.tree_leaves(self.arguments) if isinstance(leaf, Rows))
+
+    def shape(self) -> int:
+        """A number that is the same for calls with arguments of the same kinds and types."""
+        said = [
+            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point)
+            if isinstance(leaf, Rows)
+            else repr(type(leaf))
+            for leaf in pytree.tree_leaves(self.arguments)
+        ]
+        return zlib.crc32(repr((sorted(self.arguments), said)).encode())
+
+
+def expected_call(forward: Callable[..., Any], graph: LocalGraph) -> Call | None:
+    """The call ``forward(x, edge_index)``, whatever the names of these two, with ``edge_weight`` if it takes that and the graph
+    has weights. None if it needs other arguments.
+    """
+    parameters = inspect.signature(forward).parameters
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [name for name, one in parameters.items() if one.default is one.empty and one.kind not in variadic]
+    names = ["x", "edge_index"] if {"x", "edge_index"} <= parameters.keys() else list(parameters)[:2]
+    if len(names) < 2 or not {*needed} <= {*names, "edge_weight"} or (names[0] != "x" and names != needed):
+        return None
+    rows = {names[0]: Rows(NODES, (graph.meta.num_features,), has_gradient=True), names[1]: Rows(ENDS)}
+    if "edge_weight" in needed or ("edge_weight" in parameters and graph.edge_weight is not None):
+        rows["edge_weight"] = Rows(EDGES, low=0.5, high=1.5)
+    return Call(rows)
+
+
+def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
+    """The arguments of a real call on all ranks, by name. Collective.
+
+    A tensor has rows of nodes if it has one for each node on every rank, and rows of edges likewise; a name with ``edge`` in it
+    decides where both are true.
+    """
+    paths, tree = pytree.tree_flatten_with_path(arguments)
+    num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
+    said = [(str(path), _type_of(leaf)) for path, leaf in paths]
+    same_everywhere(
+        graph.world,
+        [zlib.crc32(repr(said).encode())],
+        "the ranks call the model with different arguments: give arguments of the same names and types on all ranks",
+    )
+    if not paths:
+        return Call(arguments)
+    mine = np.array([_described(leaf, graph, num_edges) for _, leaf in paths])
+    agreed = graph.world.allreduce(mine, "max", "the arguments of a model")
+    leaves = [_rows_of(str(path), leaf, values) for (path, leaf), values in zip(paths, agreed, strict=True)]
+    return Call(pytree.tree_unflatten(leaves, tree))
+
+
+def _type_of(leaf: Any) -> object:
+    return (
+        (str(leaf.dtype), () if _is_ends(leaf) else tuple(leaf.shape[1:])) if _has_rows(leaf) else type(leaf).__name__
+    )
+
+
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+
+
+def _is_ends(leaf: Any) -> bool:
+    return _has_rows(leaf) and leaf.dim() == 2 and leaf.shape[0] == 2 and leaf.dtype in (torch.int64, torch.int32)
+
+
+def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float, ...]:
+    """Return whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges; and its least and largest value."""
+    if not _has_rows(leaf):
+        return 1, 1, 1, -np.inf, -np.inf
+    values = leaf.detach()
+    finite = values[values.isfinite()].double() if values.numel() else values.double()
+    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (np.inf, -np.inf)
+    rows = leaf.shape[0]
+    return not _is_ends(leaf), rows != graph.num_nodes, rows not in num_edges, -low, high
+
+
+def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
+    not_ends, not_nodes, not_edges = agreed[:3].astype(bool)
+    if isinstance(leaf, LocalGraph):
+        return Rows(GRAPH, (leaf.meta.num_features,))
+    if not_ends and not_nodes and not_edges:
+        return leaf
+    low, high = (-float(agreed[3]), float(agreed[4])) if np.isfinite(agreed[3:]).all() else (0.0, 1.0)
+    kind = ENDS if not not_ends else EDGES if not_nodes or ("edge" in path and not not_edges) else NODES
+    has_gradient = leaf.is_floating_point() and (kind == NODES or leaf.requires_grad)
+    return Rows(kind, () if kind == ENDS else tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient)
+
 
 _KEPT = 8
 

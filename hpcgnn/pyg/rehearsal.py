@@ -8,24 +8,225 @@ layers, whose results differ.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import threading
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.messages import MessageConfig
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.whole_graph import among
-from hpcgnn.pyg import tiny_graph
-from hpcgnn.pyg.distribution import on_ranks
+from hpcgnn.pyg import norms
+from hpcgnn.pyg.distribution import distribution_of, is_distributed, on_ranks
+from hpcgnn.pyg.given import GRAPH, Call, Rows, expected_call
 from hpcgnn.pyg.halo_rows import HaloRows
-from hpcgnn.pyg.recorder import Call, PartError, Recorder
-from hpcgnn.pyg.rows import EDGES, NODES, DirectedError
-from hpcgnn.pyg.tiny_graph import RANKS, Arguments, TinyGraph, expected_call
+from hpcgnn.pyg.rows import DROPOUTS, EDGES, ENDS, NODES, DirectedError, called_by, line_of_user, name_of
+from hpcgnn.world import World
 from hpcgnn.world.thread_world import ThreadWorld, on_threads, one_rank
+
+_DROPOUT_MODULES = torch.nn.modules.dropout._DropoutNd
+_OPAQUE = (MessagePassing, *norms.GLOBAL, _DROPOUT_MODULES)  # their inner calls are this package's responsibility
+
+
+@dataclass
+class Recorded:
+    """A call of a layer, or of a torch function outside of layers: its result, and its place in the code."""
+
+    name: str
+    where: str
+    result: torch.Tensor
+
+
+class PartError(Exception):
+    """An error that a model raised, with its place in the code."""
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls made in its context. Meanwhile, dropouts do nothing; those of ``model`` do nothing afterwards, too."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.calls: list[Recorded] = []
+        self._inside: list[str] = []
+        self._last = "it"
+        self._hooks: list[RemovableHandle] = []
+        for name, module in model.named_modules():
+            if isinstance(module, _OPAQUE):
+                self._listen(module, f"{name or 'the model'} ({type(module).__name__})")
+        if is_distributed(model):
+            distribution_of(model).bridge.drops = False
+
+    def _listen(self, module: torch.nn.Module, described: str) -> None:
+        def enter(*_: Any) -> None:
+            self._inside.append(described)
+
+        def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
+            if len(self._inside) == 1 and isinstance(result, torch.Tensor) and not isinstance(module, _DROPOUT_MODULES):
+                self.calls.append(Recorded(described, "", result.detach()))
+            self._inside.pop()
+
+        self._hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
+    def stop(self) -> None:
+        """Stop recording."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch's documentation of ``__torch_function__``: torch calls it instead of each of its functions."""
+        if func in DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        name, is_models = name_of(func), not self._inside and called_by() != "ours"
+        if is_models:
+            self._last = f"{name} ({line_of_user()})"
+        result = func(*args, **(kwargs or {}))
+        if is_models:
+            for tensor in result if isinstance(result, tuple) else (result,):
+                # inside torch.vmap, a tensor is a column of others, and may not be looked at afterwards
+                if isinstance(tensor, torch.Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                    self.calls.append(Recorded(name, line_of_user(), tensor.detach()))
+        return result
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        refused = isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError))
+        if isinstance(error, Exception) and not refused and not isinstance(error, threading.BrokenBarrierError):
+            where = self._inside[0] if self._inside else self._last
+            raise PartError(f"{where} raised {type(error).__name__}: {error}") from error
+
+
+RANKS, NUM_NODES, NUM_EDGES = 3, 26, 127
+
+
+class TinyGraph:
+    """A tiny graph, whole and in parts, and random arguments for a call, with floating-point ones in ``dtype``.
+
+    It is directed and has self-loops, parallel edges and an isolated node. The parts have their nodes, and therefore in-edges,
+    in another order than the whole graph, as parts of real graphs have.
+
+    offsets: (RANKS + 1,) first position of
+    each part. both_ways: whether it is undirected, without parallel edges.
+    """
+
+    def __init__(self, call: Call, dtype: torch.dtype = torch.float64, *, both_ways: bool = False) -> None:
+        generator = np.random.default_rng(7)
+        edges = generator.integers(0, NUM_NODES - 1, (2, NUM_EDGES - 7))
+        edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
+        if both_ways:
+            edges = generator.permutation(np.unique(np.concatenate((edges, edges[::-1]), axis=1), axis=1), axis=1)
+        self.edges = edges[:, np.argsort(edges[1], kind="stable")]  # some aggregations ask for edges by destination
+        self.offsets = np.array([0, 11, 22, NUM_NODES])
+        self.nodes = generator.permutation(NUM_NODES)  # the node at each position
+        self.position = np.argsort(self.nodes)
+        ends = self.position[self.edges]
+        self.order = np.lexsort(ends)  # of the edges in the parts
+        self.dtype = dtype
+        self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
+        leaves, self._tree = pytree.tree_flatten(call.arguments)
+        self._leaves: list[tuple[Rows | None, Any]] = [
+            (leaf, _draw(leaf, generator, dtype, self.edges.shape[1]) if leaf.kind != ENDS else None)
+            if isinstance(leaf, Rows)
+            else (None, leaf)
+            for leaf in leaves
+        ]
+        self.x = next((value for rows, value in self._leaves if rows is not None and rows.kind in (NODES, GRAPH)), None)
+        self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, self.edges.shape[1]))
+
+    def whole(self) -> Arguments:
+        """The arguments for one machine, and the numbers of the nodes and edges in the order of their rows."""
+        edge_index = torch.from_numpy(self.edges)
+        data = Data(x=self.x, edge_index=edge_index, edge_weight=self.weight.to(self.dtype), num_nodes=NUM_NODES)
+        return self._arguments(data, torch.arange(NUM_NODES), torch.arange(self.edges.shape[1]))
+
+    def part(self, world: World) -> tuple[LocalGraph, Arguments]:
+        """The graph and the arguments of one rank."""
+        first, last = self.offsets[world.rank : world.rank + 2].tolist()
+        ends = self.position[self.edges[:, self.order]]
+        mine = (ends[1] >= first) & (ends[1] < last)
+        lengths = np.bincount(ends[1][mine] - first, minlength=last - first)
+        begin = int((ends[1] < first).sum())
+        nodes, numbers = torch.from_numpy(self.nodes[first:last]), torch.from_numpy(self.order[mine])
+        graph = LocalGraph(
+            world=world,
+            path=Path("the rehearsal's graph"),
+            uuid="",
+            meta=GraphMeta(
+                num_nodes=NUM_NODES,
+                num_edges=self.edges.shape[1],
+                num_features=0 if self.x is None else self.x[0].numel(),
+            ),
+            node_offsets=self.offsets,
+            features=None if self.x is None else self.x[nodes],
+            y=None,
+            masks={},
+            original_ids=nodes,
+            indptr=begin + np.concatenate(([0], np.cumsum(lengths))),
+            indices=ends[0][mine],
+            edge_weight=self.weight[numbers].float(),
+            matches_parts=False,
+        )
+        return graph, self._arguments(graph, graph.original_ids, numbers)
+
+    def _arguments(self, graph: Any, nodes: torch.Tensor, edges: torch.Tensor) -> Arguments:
+        given, leaves = [], []
+        for rows, value in self._leaves:
+            if rows is None:
+                made = _constant(value, self.dtype)
+            elif rows.kind in (GRAPH, ENDS):
+                made = graph if rows.kind == GRAPH else graph.edge_index
+            else:
+                made = value[nodes if rows.kind == NODES else edges].clone().requires_grad_(rows.has_gradient)
+                if rows.has_gradient:
+                    leaves.append((made, rows.kind))
+            given.append(made)
+        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, nodes, edges, self.pull[nodes])
+
+
+@dataclass
+class Arguments:
+    """Arguments by name, those with a gradient and their kinds, the original numbers of the rows, and the pull at each node."""
+
+    named: dict[str, Any]
+    with_gradient: list[tuple[torch.Tensor, str]]
+    nodes: torch.Tensor
+    edges: torch.Tensor
+    pull: torch.Tensor
+
+    def give(self, model: torch.nn.Module) -> Any:
+        """Call ``model`` with the arguments."""
+        bound = inspect.signature(model.forward).bind_partial()
+        bound.arguments.update(self.named)
+        return model(*bound.args, **bound.kwargs)
+
+
+def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> torch.Tensor:
+    """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types."""
+    shape = (num_edges if rows.kind == EDGES else NUM_NODES, *rows.tail)
+    high = rows.high if rows.high > rows.low else rows.low + 1
+    if rows.dtype.is_floating_point:
+        return torch.from_numpy(generator.uniform(rows.low, high, shape)).to(dtype)
+    return torch.from_numpy(generator.integers(int(rows.low), int(rows.high) + 1, shape)).to(rows.dtype)
+
+
+def _constant(value: Any, dtype: torch.dtype) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu().clone()
+    return value.to(dtype) if value.is_floating_point() else value
+
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4}
 _PASSES = 2  # edges that come again are aggregated by a plan
@@ -39,11 +240,11 @@ class Outcome:
 
     result: torch.Tensor
     gradients: dict[str, torch.Tensor]
-    calls: list[Call]
+    calls: list[Recorded]
     rows: dict[str, torch.Tensor]
 
 
-def rehearse(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call | None = None) -> int | None:
+def rehearse(model: torch.nn.Module, graph: LocalGraph, call: Call | None = None) -> int | None:
     """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one.
 
     All ranks do the same. Collective where the model needs a graph with both directions of each edge: the tiny graph has them
@@ -71,7 +272,7 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call | 
     return call.shape()
 
 
-def _rehearse_both_modes(model: torch.nn.Module, graph: LocalGraph, call: tiny_graph.Call, dtype: torch.dtype) -> None:
+def _rehearse_both_modes(model: torch.nn.Module, graph: LocalGraph, call: Call, dtype: torch.dtype) -> None:
     for training in (True, False):
         plain = copy.deepcopy(model).cpu().to(dtype).train(training)
         try:

@@ -25,9 +25,7 @@ IDS = (ENDS, SOURCES, DESTINATIONS)  # tensors of node ids
 _TORCH, _PYG = (str(Path(package.__path__[0])) + "/" for package in (torch, torch_geometric))
 _OURS = str(Path(__file__).parents[1]) + "/"
 _STANDARD = Path(sysconfig.get_paths()["stdlib"])
-_HERE = tuple(
-    str(Path(__file__).with_name(name)) for name in ("rows.py", "row_checks.py", "row_mode.py", "recorder.py")
-)
+_HERE = tuple(str(Path(__file__).with_name(name)) for name in ("rows.py", "row_mode.py", "rehearsal.py"))
 
 
 def _words(text: str) -> frozenset[str]:

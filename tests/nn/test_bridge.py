@@ -18,8 +18,9 @@ import hpcgnn
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.nn.halo import edge_matrix
 from hpcgnn.pyg.distribution import distribution_of, on_ranks
+from hpcgnn.pyg.given import Call, Rows
+from hpcgnn.pyg.rehearsal import RANKS, TinyGraph
 from hpcgnn.pyg.rows import EDGES, ENDS, NODES
-from hpcgnn.pyg.tiny_graph import RANKS, Call, Rows, TinyGraph
 from hpcgnn.world.thread_world import ThreadWorld, on_threads, one_rank
 
 PASSES = 4

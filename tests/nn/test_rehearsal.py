@@ -15,8 +15,8 @@ from torch import nn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphMeta
 from hpcgnn.exchange import Exchange
+from hpcgnn.pyg.given import expected_call
 from hpcgnn.pyg.rehearsal import rehearse
-from hpcgnn.pyg.tiny_graph import expected_call
 
 GRAPH = SimpleNamespace(
     meta=GraphMeta(num_nodes=5, num_edges=4, num_features=6), edge_weight=None, world=SimpleNamespace(rank=0)
