@@ -16,10 +16,8 @@ constexpr int64_t kInt8RowsAtOnce = 32;  // rows of x that fit beside a panel of
 
 struct Int8Product {
     int64_t rows, depth;
-    const float* x;  // to quantize, or null
-    Keyed rounding;
-    int8_t* codes;  // (rows, depth), and
-    float* scale;   // (rows)
+    const int8_t* codes;  // x is codes (rows, depth) times
+    const float* scale;   // (rows)
     Panels panels;
     const uint32_t* packed;     // the weight: panel after panel, and step after step in a panel
     const int32_t* correction;  // (padded width) minus the contribution of kOffset to the sums
@@ -106,9 +104,7 @@ inline void int8_product_rows(const Int8Product& job, const int64_t begin, const
                               const int64_t stride) {
     const int64_t depth = job.depth;
     for (int64_t r = begin; r < end; ++r) {
-        int8_t* codes = job.codes + r * depth;
-        if (job.x != nullptr) job.scale[r] = job.rounding.row(job.x + r * depth, depth, 1, r, codes);
-        Int8Arithmetic::row<true>(codes, depth, numbers + (r - begin) * stride);
+        Int8Arithmetic::row<true>(job.codes + r * depth, depth, numbers + (r - begin) * stride);
     }
     const StridedRows<uint32_t> x{numbers, stride};
     for (int64_t p = 0; p < job.panels.count; ++p) {

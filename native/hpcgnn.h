@@ -208,16 +208,15 @@ HPCGNN_KERNEL(void, quantize_int8)(int64_t rows, int64_t width, const float* x, 
                                    uint64_t key, int8_t* codes, float* scale, int threads);
 
 // y = (codes times scale) times the weight, whose columns are quantized, plus `bias`, plus the earlier values of y if
-// `accumulate`. x: quantized to codes and scale first; null: these are given. The weight is given as for dense_f32. A
-// call also takes 5 bytes of memory for each element of the weight.
-HPCGNN_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
-                                uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
-                                int64_t column_stride, int weight_to_nearest, uint64_t weight_key, const float* bias,
-                                int accumulate, float* y, int threads);
-HPCGNN_KERNEL(void, dense_int8_dot)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
-                                    uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
-                                    int64_t column_stride, int weight_to_nearest, uint64_t weight_key,
-                                    const float* bias, int accumulate, float* y, int threads);
+// `accumulate`. The weight is given as for dense_f32. A call also takes 5 bytes of memory for each element of the
+// weight.
+HPCGNN_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes, const float* scale,
+                                const float* weight, int64_t row_stride, int64_t column_stride, int weight_to_nearest,
+                                uint64_t weight_key, const float* bias, int accumulate, float* y, int threads);
+HPCGNN_KERNEL(void, dense_int8_dot)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes, const float* scale,
+                                    const float* weight, int64_t row_stride, int64_t column_stride,
+                                    int weight_to_nearest, uint64_t weight_key, const float* bias, int accumulate,
+                                    float* y, int threads);
 
 // dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width); sums (width) = the
 // sums of dy's columns, unless null. It takes memory as dense_gradient_f32 does.

@@ -10,14 +10,13 @@
 #define HPCGNN_INT8_NAME(name, suffix) HPCGNN_INT8_NAME_(name, suffix)
 #define HPCGNN_INT8_KERNEL(result, name) HPCGNN_KERNEL(result, HPCGNN_INT8_NAME(name, HPCGNN_INT8_SUFFIX))
 
-HPCGNN_INT8_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const float* x, int to_nearest,
-                                     uint64_t key, int8_t* codes, float* scale, const float* weight, int64_t row_stride,
-                                     int64_t column_stride, int weight_to_nearest, uint64_t weight_key,
-                                     const float* bias, int accumulate, float* y, int threads) {
+HPCGNN_INT8_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
+                                     const float* scale, const float* weight, int64_t row_stride, int64_t column_stride,
+                                     int weight_to_nearest, uint64_t weight_key, const float* bias, int accumulate,
+                                     float* y, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const Keyed rounding{to_nearest != 0, key}, weight_rounding{weight_to_nearest != 0, weight_key};
-    int8_product({rows, depth, x, rounding, codes, scale, Panels(width), nullptr, nullptr, nullptr, bias,
-                  accumulate != 0, y, false},
+    const Keyed weight_rounding{weight_to_nearest != 0, weight_key};
+    int8_product({rows, depth, codes, scale, Panels(width), nullptr, nullptr, nullptr, bias, accumulate != 0, y, false},
                  weight, row_stride, column_stride, weight_rounding, threads);
 }
 

@@ -191,8 +191,6 @@ class Int8Kernels(Protocol):
 
     def product(
         self,
-        x: Tensor | None,
-        key: int | None,
         codes: Tensor,
         scale: Tensor,
         weight: Tensor,
@@ -202,10 +200,7 @@ class Int8Kernels(Protocol):
         out: Tensor,
     ) -> None:
         """Write ``(codes * scale) @ weight + bias`` to ``out`` (n, H), or add it; ``codes`` (n, F), ``scale`` (n,), ``weight``
-        (F, H; any strides), ``bias`` (H,).
-
-        x: (n, F) float32, which is first quantized to ``codes`` and ``scale`` with noise of ``key``; None: ``codes`` and
-        ``scale`` are inputs.
+        (F, H; any strides), whose columns are quantized with noise of ``weight_key``, ``bias`` (H,).
         """
         ...
 

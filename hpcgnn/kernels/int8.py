@@ -88,54 +88,51 @@ def quantize_rows(
             f"factor must be float32 of shape ({x.shape[0]},), not {factor.dtype} {tuple(factor.shape)}"
         )
     kernels = choose(INT8, backend, x=x, factor=factor)
-    rows = _new_rows(x)
+    codes = buffers.empty(x.shape[0], x.shape[1], torch.int8, x.device)
+    rows = Int8Rows(codes, torch.empty(x.shape[0], device=x.device))
     kernels.quantize_rows(x.contiguous(), None if factor is None else factor.contiguous(), key, rows.codes, rows.scale)
     return rows
 
 
 def product(
-    x: Tensor | Int8Rows,
+    x: Int8Rows,
     weight: Tensor,
     bias: Tensor | None = None,
     out: Tensor | None = None,
     *,
-    key: int | None = None,
     weight_key: int | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Int8Rows]:
-    """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row; and the quantized ``x``.
+) -> Tensor:
+    """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row.
 
     Args:
-        x: (n, F) float32, which is quantized first, or rows that are quantized already.
+        x: (n, F) quantized rows.
         weight: (F, H) float32, of any strides; each of its columns is quantized like a row, with noise of ``weight_key``.
         bias: (H,) float32.
         out: (n, H) contiguous float32 to which the product is added; None makes a new tensor.
-        key: key of the noise for ``x``, if it is not quantized yet; None: values are rounded to the nearest.
+        weight_key: key of the noise for ``weight``; None: values are rounded to the nearest.
 
     Returns:
-        ``out``, or the new (n, H) float32 tensor; and the quantized ``x``.
+        ``out``, or the new (n, H) float32 tensor.
 
     Raises:
         ValueError: naming the argument that is wrong, also where F is more than :data:`MOST_TERMS`.
     """
     _check_operand("x", x)
     _check_weight(x, weight)
-    check_key("key", key)
     check_key("weight_key", weight_key)
     shape = x.shape[0], weight.shape[1]
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != torch.float32):
         raise WrongValueError(f"bias must be float32 of shape ({shape[1]},), not {bias.dtype} {tuple(bias.shape)}")
     if out is not None and (out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous()):
         raise WrongValueError(f"out must be contiguous float32 of shape {shape}, not {out.dtype} {tuple(out.shape)}")
-    values = None if isinstance(x, Int8Rows) else x.contiguous()
-    kernels = choose(INT8, backend, weight=weight, x=x.codes if isinstance(x, Int8Rows) else x, bias=bias, out=out)
+    kernels = choose(INT8, backend, weight=weight, x=x.codes, bias=bias, out=out)
     accumulate = out is not None
     if out is None:
         out = buffers.empty(*shape, torch.float32, weight.device)
-    rows = x if isinstance(x, Int8Rows) else _new_rows(x)
     bias = None if bias is None else bias.contiguous()
-    kernels.product(values, key, rows.codes, rows.scale, weight, weight_key, bias, accumulate, out)
-    return out, rows
+    kernels.product(x.codes, x.scale, weight, weight_key, bias, accumulate, out)
+    return out
 
 
 def weight_gradient(
@@ -187,17 +184,10 @@ def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend:
     return out[:, 0] if heads is None else out
 
 
-def _new_rows(x: Tensor) -> Int8Rows:
-    codes = buffers.empty(x.shape[0], x.shape[1], torch.int8, x.device)
-    return Int8Rows(codes, torch.empty(x.shape[0], device=x.device))
-
-
-def _check_operand(name: str, x: Tensor | Int8Rows) -> None:
-    if not isinstance(x, Int8Rows):
-        _check_float(name, x)
-    elif x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
+def _check_operand(name: str, x: Int8Rows) -> None:
+    if x.codes.dim() != 2 or x.codes.dtype != torch.int8 or not x.codes.is_contiguous():
         raise WrongValueError(f"{name}.codes must be contiguous int8 of two dimensions, not {x.codes.dtype}")
-    elif x.scale.shape != x.codes.shape[:1] or x.scale.dtype != torch.float32 or not x.scale.is_contiguous():
+    if x.scale.shape != x.codes.shape[:1] or x.scale.dtype != torch.float32 or not x.scale.is_contiguous():
         raise WrongValueError(f"{name}.scale must be contiguous float32 of shape ({x.shape[0]},)")
 
 
@@ -206,7 +196,7 @@ def _check_float(name: str, x: Tensor) -> None:
         raise WrongValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
 
 
-def _check_weight(x: Tensor | Int8Rows, weight: Tensor) -> None:
+def _check_weight(x: Int8Rows, weight: Tensor) -> None:
     _check_float("weight", weight)
     if weight.shape[0] != x.shape[1]:
         raise WrongValueError(

@@ -41,14 +41,8 @@ def product(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, quantizer: Quantizer
 ) -> tuple[Tensor, Int8Rows]:
     """``out + x @ weight + bias``, and the quantized ``x``, which the quantizer may know from before. Not differentiable."""
-    known = quantizer.find(x)
-    key = None if known is not None else quantizer.next_key()
-    y, rows = int8.product(
-        known or x, weight, bias, out, key=key, weight_key=quantizer.next_key(), backend=quantizer.backend
-    )
-    if known is None:
-        quantizer.keep(x, rows)
-    return y, rows
+    rows = quantizer.rows(x)
+    return int8.product(rows, weight, bias, out, weight_key=quantizer.next_key(), backend=quantizer.backend), rows
 
 
 class _Dense(torch.autograd.Function):

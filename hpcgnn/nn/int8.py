@@ -303,8 +303,9 @@ def measured(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
     few = x[:_ROWS_MULTIPLIED]
 
     def products() -> None:
-        y, rows = int8.product(few, weight, key=0, weight_key=0, backend=backend)
-        int8.product(y, weight.T, key=0, weight_key=0, backend=backend)
+        rows = int8.quantize_rows(few, key=0, backend=backend)
+        y = int8.product(rows, weight, weight_key=0, backend=backend)
+        int8.product(int8.quantize_rows(y, key=0, backend=backend), weight.T, weight_key=0, backend=backend)
         int8.weight_gradient(rows, y, key=0, backend=backend)
 
     def sums() -> None:

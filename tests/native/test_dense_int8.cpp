@@ -15,7 +15,6 @@ constexpr int64_t kMostTerms = 2147483647 / (kMostCode * kMostCode);  // of a su
 void test_int8_product(Isas& isas, const Shape& s, const Exact<float>& x, const Exact<float>& columns, Cases& cases) {
     const auto [rows, depth, width] = s;
     const bool transposed = cases.flag(), has_bias = cases.flag(), accumulate = cases.flag();
-    const bool given = cases.flag();  // whether x is quantized already
     const Rounding rounding = cases.one_of<Rounding>({kNearest, kKeyed}),
                    of_weight = cases.one_of<Rounding>({kNearest, kOtherKeyed});
     const Rows quantized = quantize(x, rows, depth, nullptr, rounding);
@@ -34,17 +33,18 @@ void test_int8_product(Isas& isas, const Shape& s, const Exact<float>& x, const 
     }
     const Exact<float> exact_bias(bias);
     const auto run = [&, rows = rows, depth = depth, width = width](const Way& way) {
-        Exact<float> y(before), scale(given ? quantized.scale : Floats(quantized.scale.size(), 99));
-        Exact<int8_t> codes(given ? quantized.codes : Bytes(quantized.codes.size(), 99));
+        Exact<float> y(before);
+        const Exact<float> scale(quantized.scale);
+        const Exact<int8_t> codes(quantized.codes);
         KERNEL(way, dense_int8)
-        (rows, depth, width, given ? nullptr : x.data(), rounding.to_nearest, rounding.key, codes.data(), scale.data(),
-         weight.data(), transposed ? 1 : width, transposed ? depth : 1, of_weight.to_nearest, of_weight.key,
-         has_bias ? exact_bias.data() : nullptr, accumulate, y.data(), way.threads);
-        return together(y, scale, codes);
+        (rows, depth, width, codes.data(), scale.data(), weight.data(), transposed ? 1 : width, transposed ? depth : 1,
+         of_weight.to_nearest, of_weight.key, has_bias ? exact_bias.data() : nullptr, accumulate, y.data(),
+         way.threads);
+        return together(y);
     };
     const std::string what = text("dense_int8", s, "transposed", transposed, "bias", has_bias, "accumulate", accumulate,
-                                  "given", given, "nearest", rounding.to_nearest, of_weight.to_nearest);
-    expect(isas, what, together(expected, quantized.scale, quantized.codes), run, true);
+                                  "nearest", rounding.to_nearest, of_weight.to_nearest);
+    expect(isas, what, expected, run, true);
 }
 
 void test_products(Isas& isas) {

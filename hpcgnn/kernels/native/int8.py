@@ -39,8 +39,6 @@ def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tens
 
 
 def product(
-    x: Tensor | None,
-    key: int | None,
     codes: Tensor,
     scale: Tensor,
     weight: Tensor,
@@ -49,16 +47,11 @@ def product(
     accumulate: bool,
     out: Tensor,
 ) -> None:
-    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
-    if codes.shape[1] == 0:
-        scale.zero_()  # without elements, x is null to the kernel, as if it were not given
+    """``out`` = ``(codes * scale) @ weight + bias``; the columns of ``weight`` are quantized with noise of ``weight_key``."""
     _kernel("dense_int8")(
         rows=codes.shape[0],
         depth=codes.shape[1],
         width=weight.shape[1],
-        x=x,
-        to_nearest=key is None,
-        key=key or 0,
         codes=codes,
         scale=scale,
         weight=weight,

@@ -33,8 +33,6 @@ def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tens
 
 
 def product(
-    x: Tensor | None,
-    key: int | None,
     codes: Tensor,
     scale: Tensor,
     weight: Tensor,
@@ -43,9 +41,7 @@ def product(
     accumulate: bool,
     out: Tensor,
 ) -> None:
-    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
-    if x is not None:
-        quantize_rows(x, None, key, codes, scale)
+    """``out`` = ``(codes * scale) @ weight + bias``; the columns of ``weight`` are quantized with noise of ``weight_key``."""
     columns = torch.empty(weight.shape[1], weight.shape[0], dtype=torch.int8)
     column_scale = torch.empty(weight.shape[1])
     quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)

@@ -93,8 +93,6 @@ def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tens
 
 
 def product(
-    x: Tensor | None,
-    key: int | None,
     codes: Tensor,
     scale: Tensor,
     weight: Tensor,
@@ -103,10 +101,8 @@ def product(
     accumulate: bool,
     out: Tensor,
 ) -> None:
-    """``out`` (n, H) = ``(codes * scale) @ weight + bias``; ``x``, if given, is first quantized to ``codes`` and ``scale``."""
+    """``out`` = ``(codes * scale) @ weight + bias``; the columns of ``weight`` are quantized with noise of ``weight_key``."""
     _check_instructions(codes)
-    if x is not None:
-        quantize_rows(x, None, key, codes, scale)
     depth, width = weight.shape
     columns, column_scale = codes.new_empty(width, depth), scale.new_empty(width)
     quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)

@@ -141,17 +141,17 @@ class _OursInt8(_Products):
         self.kept = int8.quantize_rows(self.x, key=_KEY)
 
     def y(self) -> torch.Tensor:
-        out, self.kept = int8.product(self.x, self.weight, key=_KEY, weight_key=_WEIGHT_KEY)
-        return out
+        self.kept = int8.quantize_rows(self.x, key=_KEY)
+        return self.product()
 
     def dx(self) -> torch.Tensor:
-        return int8.product(self.dy, self.weight.T, key=_KEY, weight_key=_WEIGHT_KEY)[0]
+        return int8.product(int8.quantize_rows(self.dy, key=_KEY), self.weight.T, weight_key=_WEIGHT_KEY)
 
     def dw(self) -> torch.Tensor:
         return int8.weight_gradient(self.kept, self.dy, key=_KEY)[0]
 
     def product(self) -> torch.Tensor:
-        return int8.product(self.kept, self.weight, weight_key=_WEIGHT_KEY)[0]
+        return int8.product(self.kept, self.weight, weight_key=_WEIGHT_KEY)
 
 
 class _Exact(_Ours):
