@@ -8,12 +8,10 @@ from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
     from hpcgnn.exchange.codecs import Codes
-    from hpcgnn.exchange.exchange import Exchange
-    from hpcgnn.exchange.links import choose_links
+    from hpcgnn.exchange.exchange import Exchange, choose_links
     from hpcgnn.exchange.message_config import MessageConfig
     from hpcgnn.exchange.messages import Messages
-    from hpcgnn.exchange.timings import PHASES, Timings
-    from hpcgnn.exchange.traffic import BYTES
+    from hpcgnn.exchange.traffic import BYTES, PHASES, Timings
 
 __all__ = [
     "BYTES",
@@ -35,8 +33,8 @@ __getattr__ = attributes(
         "Exchange": "hpcgnn.exchange.exchange",
         "MessageConfig": "hpcgnn.exchange.message_config",
         "Messages": "hpcgnn.exchange.messages",
-        "PHASES": "hpcgnn.exchange.timings",
-        "Timings": "hpcgnn.exchange.timings",
-        "choose_links": "hpcgnn.exchange.links",
+        "PHASES": "hpcgnn.exchange.traffic",
+        "Timings": "hpcgnn.exchange.traffic",
+        "choose_links": "hpcgnn.exchange.exchange",
     },
 )

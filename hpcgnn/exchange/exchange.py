@@ -1,26 +1,88 @@
-"""The exchange of boundary rows between ranks: one nonblocking alltoallv for each layer and direction."""
+"""The exchange of boundary rows between ranks: one nonblocking collective for each layer and direction.
+
+With P ranks, each of which exchanges rows with k others, MPI's ``Ialltoallv`` may read P counts in each call, and its
+neighbourhood form reads k. Which one is faster also depends on the library: so both are measured, with the rows of the plan,
+before training starts.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange.codecs import Codec, Codes, make_codec
-from hpcgnn.exchange.links import RankGraphs
+from hpcgnn.exchange.codecs import Codec, Codes, DeltaCodec, PackedCodec, PlainCodec
+from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.exchange.messages import Messages
-from hpcgnn.exchange.passes import ExchangeId, Slot
-from hpcgnn.exchange.row_bits import RowBits, RowRanges
-from hpcgnn.exchange.scratch import Place, Use
+from hpcgnn.exchange.passes import ExchangeId, Place, Slot, Use
 from hpcgnn.exchange.traffic import Sent
 from hpcgnn.kernels import Csr
-from hpcgnn.world.buffer import Pending
+from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.transport import Route
-from hpcgnn.world.world import raise_on_all_ranks
+from hpcgnn.world.world import World, raise_on_all_ranks
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class RankGraphs:
+    """The graph of ranks of an exchange (``forward``) and that of the backward pass's exchange (``backward``)."""
+
+    forward: Neighbours
+    backward: Neighbours
+
+    def reverse(self) -> RankGraphs:
+        """The links of the exchange in the other direction."""
+        return RankGraphs(self.backward, self.forward)
+
+
+def choose_links(
+    world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", row_bytes: int = 1024
+) -> RankGraphs | None:
+    """The graph of ranks to exchange rows over, or None to use ``Ialltoallv``. Collective.
+
+    send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: ``alltoallv``, ``neighbour``, or ``auto``,
+    which measures both with rows of ``row_bytes`` bytes if no rank sends to, or receives from, more than half of the others,
+    and else takes ``Ialltoallv``.
+    """
+    if collective == "alltoallv":
+        return None
+    peers = np.array([np.count_nonzero(send_counts), np.count_nonzero(receive_counts)])
+    most = int(world.allreduce(peers, "max").max())
+    if most == 0 or (collective == "auto" and 2 * most > world.size - 1):
+        return None
+    forward = world.neighbours(receive_counts > 0, send_counts > 0)
+    if collective == "auto" and not _is_faster(world, forward, send_counts, receive_counts, row_bytes):
+        world.free(forward)
+        return None
+    return RankGraphs(forward, world.neighbours(send_counts > 0, receive_counts > 0))
+
+
+def _is_faster(
+    world: World, forward: Neighbours, send_counts: np.ndarray, receive_counts: np.ndarray, row_bytes: int
+) -> bool:
+    """Return whether the neighbourhood collective takes less time on the slowest rank; the same answer on all ranks.
+    Collective.
+    """
+    world.check_counts(send_counts, receive_counts, "a trial exchange")
+    send, received = (
+        Segments(Buffer.of(torch.zeros(int(counts.sum()), row_bytes, dtype=torch.uint8)), counts)
+        for counts in (send_counts, receive_counts)
+    )
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(_ROUNDS):
+        for over_neighbours, times in seconds.items():
+            linked = forward if over_neighbours else None
+            pending = world.start_alltoallv(send, received, "a trial exchange", linked)
+            world.wait(pending)
+            times.append(float(world.allreduce(np.array([pending.seconds]), "max")[0]))
+    return statistics.median(seconds[True]) < statistics.median(seconds[False])
 
 
 class Exchange:
@@ -230,13 +292,23 @@ class Exchange:
         messages, bits = self.messages, self._present_bits()
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
-            counts = self.send_counts, self.receive_counts
-            self._codecs[key] = codec = make_codec(
-                messages.world, self.name, counts, bits, width, dtype, self.tools,
-                is_delta=messages.is_delta,
-            )  # fmt: skip
+            self._codecs[key] = codec = self._new_codec(bits, width, dtype)
             self.routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
         return self._codecs[key]
+
+    def _new_codec(self, bits: RowBits | None, width: int, dtype: torch.dtype) -> Codec:
+        """Raises HpcgnnError, on every rank, where a rank has more rows or blocks of bytes than MPI can count. Collective."""
+        world, counts = self.messages.world, (self.send_counts, self.receive_counts)
+        if bits is None:
+            world.check_counts(*counts, self.name)
+            return PlainCodec(counts, width, dtype, self.tools)
+        if width not in bits.layouts:
+            world.check_counts(*counts, self.name)
+            send, received = layouts = bits.make_layouts(counts, width, self.messages.device.torch_device)
+            world.check_counts(send.blocks, received.blocks, f"{self.name} in blocks of {BLOCK_BYTES} bytes")
+            bits.layouts[width] = layouts
+        packed = PackedCodec(bits.layouts[width], width, self.tools)
+        return DeltaCodec(packed) if self.messages.is_delta else packed
 
     def _present_bits(self) -> RowBits | None:
         """Bit-widths of rows in the present pass: those assigned, or those of the settings; None: rows travel unchanged."""

@@ -1,21 +1,30 @@
 """The messages that an exchange keeps between epochs where stale rows may be used (PipeGCN's schedule, PipeQS §3.4).
 
 Rows that were sent in one epoch may be waited for, and used, in a later one. At most one message is in flight at a time, and
-there is memory for two: for the rows in use, and for the rows in flight. Shapes: r rows received, F columns.
+there is memory for two: for the rows in use, and for the rows in flight. Shapes: s rows sent, r rows received, F columns.
+
+Checkpoints hold these rows, and those that receivers hold for delta coding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
+import xxhash
 
-from hpcgnn.exchange.codecs import Codec, CodecTools, Differences, restored
-from hpcgnn.exchange.codecs.choice import plain_rows
+from hpcgnn.base import typed
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS, Count
+from hpcgnn.exchange.codecs import Codec, CodecTools, Differences, plain_rows, restored
+from hpcgnn.exchange.passes import ExchangeId, Slot
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.edges import sddmm
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world.buffer import Pending
 
 # Freshness of an exchange in an epoch. FRESH: a message is sent and waited for. STALE: a message is sent, and that of an earlier
@@ -159,3 +168,199 @@ class Mailbox:
         self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.replace_rows(self._average, self._tools)
+
+
+_PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width
+
+
+class _Box(msgspec.Struct, forbid_unknown_fields=True):
+    """State of a mailbox: messages, each with the epoch in which it was sent, the sums of that epoch, and rows."""
+
+    arrived: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
+    in_flight: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
+    last: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    average: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    arrived_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    in_flight_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Rows(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of :class:`hpcgnn.exchange.codecs.PlainCodec`."""
+
+    rows: torch.Tensor
+
+
+class _Packed(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of :class:`hpcgnn.exchange.codecs.PackedCodec`."""
+
+    bytes: torch.Tensor
+    groups: list[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]
+    width: Count
+
+
+class KeptState(msgspec.Struct):
+    """The whole state of :class:`hpcgnn.exchange.mailbox.Kept`."""
+
+    mailboxes: dict[_PlainSlot, _Box]
+    differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
+
+
+class RowCounts(NamedTuple):
+    """Numbers of rows that an exchange sends and receives, and of nodes to which it adds received rows."""
+
+    sent: int
+    received: int
+    boundary_nodes: int
+
+
+def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -> None:
+    """Raise HpcgnnError unless ``state`` fits exchanges with these counts of rows. where: name of the file, for the error."""
+    kept = typed.checked(state, KeptState, where)
+    for slot, box in kept.mailboxes.items():
+        (_, received, boundary), name = _rows_of(slot, counts, where)
+        for message in (box.arrived, box.in_flight):
+            if not isinstance(message, msgspec.UnsetType):
+                _check_message(message[0], received, slot[3], f"{where}: {name}")
+        for sums in (box.arrived_sums, box.in_flight_sums):
+            if not isinstance(sums, msgspec.UnsetType):
+                _check_rows(sums, boundary, slot[3], f"{where}: sums of {name}")
+        for rows in (box.last, box.average):
+            if not isinstance(rows, msgspec.UnsetType):
+                _check_rows(rows, received, slot[3], f"{where}: {name}")
+    for slot, differences in kept.differences.items():
+        (*both, _), name = _rows_of(slot, counts, where)
+        for rows, count in zip(differences, both, strict=True):
+            _check_rows(rows, count, slot[3], f"{where}: {name}")
+
+
+def shape_of(state: dict[str, Any]) -> int:
+    """A 64-bit hash of the slots that have kept rows and of the epochs in which these were sent; the same on all ranks."""
+    boxes = {
+        slot: {name: value[1] if isinstance(value, tuple) else None for name, value in box.items()}
+        for slot, box in state["mailboxes"].items()
+    }
+    told = repr((sorted((slot, sorted(box.items())) for slot, box in boxes.items()), sorted(state["differences"])))
+    return xxhash.xxh3_64_intdigest(told.encode())
+
+
+def _rows_of(slot: _PlainSlot, counts: Mapping[ExchangeId, RowCounts], where: str) -> tuple[RowCounts, str]:
+    exchange = ExchangeId(slot[0], slot[1])
+    if exchange not in counts:
+        raise HpcgnnError(f"{where} has {exchange.name}, which this model does not exchange")
+    return counts[exchange], exchange.name
+
+
+def _check_rows(rows: torch.Tensor, count: int, width: int, where: str) -> None:
+    if tuple(rows.shape) != (count, width) or not rows.is_floating_point():
+        raise HpcgnnError(
+            f"{where} are {rows.dtype} of shape {tuple(rows.shape)}, but the exchange needs numbers of shape ({count}, {width})"
+        )
+
+
+def _check_message(content: dict[str, Any], count: int, width: int, where: str) -> None:
+    if "rows" in content:
+        _check_rows(typed.checked(content, _Rows, where).rows, count, width, where)
+        return
+    packed = typed.checked(content, _Packed, where)
+    if packed.bytes.dtype != torch.uint8 or packed.bytes.dim() != 2 or packed.width != width:
+        raise HpcgnnError(f"{where} are not the bytes of rows of {width} values")
+    seen = torch.zeros(count, dtype=torch.int64)
+    for bits, rows, payload_at, params_at in packed.groups:
+        places = (rows, payload_at, params_at)
+        if bits not in MESSAGE_BITS or any(
+            each.dtype != torch.int64 or each.shape != rows.shape[:1] for each in places
+        ):
+            raise HpcgnnError(f"{where} do not have the positions of rows as whole numbers")
+        _check_range(rows, count, where)
+        _check_range(payload_at, packed.bytes.numel() - payload_bytes(width, bits) + 1, where)
+        if bits in QUANTIZED_BITS:
+            _check_range(params_at, packed.bytes.numel() - PARAMS_BYTES + 1, where)
+        seen.index_add_(0, rows, torch.ones_like(rows))
+    if bool((seen != 1).any()):
+        raise HpcgnnError(f"{where} do not have each of {count} rows once")
+
+
+def _check_range(places: torch.Tensor, end: int, where: str) -> None:
+    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < end:
+        raise HpcgnnError(f"{where} have a position outside of the message")
+
+
+class Kept:
+    """The kept rows of one model's exchanges, by :class:`Slot`.
+
+    keeping: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
+    mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps. changes: number of times
+    that :meth:`begin` and :meth:`load` have replaced mailboxes or differences.
+    """
+
+    def __init__(self) -> None:
+        self.keeping: Keeping | None = None
+        self.changes = 0
+        self.mailboxes: dict[Slot, Mailbox] = {}
+        self.differences: dict[Slot, Differences] = {}
+
+    def begin(self, keeping: Keeping | None) -> None:
+        """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
+        self.keeping, self.mailboxes, self.differences = keeping, {}, {}
+        self.changes += 1
+
+    def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
+        """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
+        if self.keeping is None:
+            return None
+        if slot not in self.mailboxes:
+            self.mailboxes[slot] = Mailbox(self.keeping, tools, is_backward=slot.exchange.is_backward)
+        return self.mailboxes[slot]
+
+    def differences_of(self, slot: Slot, codec: Codec) -> Differences | None:
+        """The rows that ``codec`` keeps for ``slot``, zeros at first; None if it keeps none."""
+        if slot not in self.differences:
+            new = codec.new_differences()
+            if new is None:
+                return None
+            self.differences[slot] = new
+        return self.differences[slot]
+
+    def mailboxes_of(self, exchange: ExchangeId) -> list[Mailbox]:
+        """The mailboxes of one exchange: none before it first starts, several if a pass uses its layer more than once."""
+        return [box for slot, box in self.mailboxes.items() if slot.exchange == exchange]
+
+    def in_flight(self) -> list[Pending]:
+        """The started collectives of messages that were not waited for yet."""
+        messages = [box.in_flight for box in self.mailboxes.values()]
+        return [message.pending for message in messages if message is not None and message.pending is not None]
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """This rank's kept rows as tensors and plain values. Messages in flight must have arrived (:meth:`Messages.drain`)."""
+        return {
+            "mailboxes": {_plain(slot): box.state() for slot, box in self.mailboxes.items()},
+            "differences": {
+                _plain(slot): (kept.sent.cpu(), kept.received.cpu()) for slot, kept in self.differences.items()
+            },
+        }
+
+    def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
+        """Restore the rows of :meth:`state` that the present settings keep as well."""
+        self.changes += 1
+        found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
+        torch_device = tools.scratch.torch_device
+        self.differences = {
+            _slot(slot): Differences(*(r.to(torch_device) for r in rows)) for slot, rows in found.items()
+        }
+        if self.keeping is None:
+            return
+        for slot, content in state["mailboxes"].items():
+            box = self.mailbox(_slot(slot), tools)
+            assert box is not None
+            box.load(content)
+
+
+def _plain(slot: Slot) -> _PlainSlot:
+    return slot.exchange.layer, slot.exchange.is_backward, slot.call, slot.width
+
+
+def _slot(plain: _PlainSlot) -> Slot:
+    layer, is_backward, call, width = plain
+    return Slot(ExchangeId(layer, is_backward), call, width)

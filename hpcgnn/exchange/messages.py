@@ -11,13 +11,10 @@ from hpcgnn.base.arguments import check_device, check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
 from hpcgnn.exchange.codecs import CodecTools
-from hpcgnn.exchange.kept import Kept
-from hpcgnn.exchange.mailbox import Message
+from hpcgnn.exchange.mailbox import Kept, Message
 from hpcgnn.exchange.message_config import MessageConfig
-from hpcgnn.exchange.passes import Pass
-from hpcgnn.exchange.scratch import Scratch
-from hpcgnn.exchange.timings import Timings
-from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.passes import Pass, Scratch
+from hpcgnn.exchange.traffic import Timings, Traffic
 from hpcgnn.world.buffer import Pending
 from hpcgnn.world.placement import Placement
 from hpcgnn.world.transport import Transport, make_transport

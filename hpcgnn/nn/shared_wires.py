@@ -14,8 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from hpcgnn.exchange.codecs import Codec
-from hpcgnn.exchange.codecs.packed import PackedCodec, reads_codes_faster
+from hpcgnn.exchange.codecs import Codec, PackedCodec, reads_codes_faster
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import spmm_rows
 from hpcgnn.world import World

@@ -21,7 +21,7 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
 from hpcgnn.base.typed import MESSAGE_BITS, Count
-from hpcgnn.exchange.row_bits import RowBits
+from hpcgnn.exchange.layout import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import Groups, NoAssignment, Problem, assign, own_loads
 from hpcgnn.policy.base import BitsPolicy, Setup

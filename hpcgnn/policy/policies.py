@@ -11,8 +11,8 @@ import numpy as np
 from hpcgnn.base import typed
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange import Messages
+from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, Keeping
-from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings

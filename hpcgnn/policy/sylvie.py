@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from hpcgnn.base.typed import Finite, MessageBits
+from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
-from hpcgnn.exchange.row_bits import RowBits
 from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import (
     BITS_POLICIES,

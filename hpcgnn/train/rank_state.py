@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.exchange.kept_state import RowCounts, check_kept, shape_of
+from hpcgnn.exchange.mailbox import RowCounts, check_kept, shape_of
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint
 from hpcgnn.train.trainable import Trainable

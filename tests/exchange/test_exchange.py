@@ -16,7 +16,7 @@ from ranks import exchanges
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange.codecs.packed import fuses, reads_codes_faster
+from hpcgnn.exchange.codecs import fuses, reads_codes_faster
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import Keeping
 from hpcgnn.kernels.int8 import Int8Rows

@@ -15,8 +15,7 @@ from rank_pool import ThreadPool
 from ranks import int8 as programs
 from ranks.int8 import ALWAYS, CONFIGS, FLOAT32, LAST_LAYERS, How, Trained
 
-from hpcgnn.exchange import MessageConfig, Messages
-from hpcgnn.exchange.codecs import packed
+from hpcgnn.exchange import MessageConfig, Messages, codecs
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
@@ -142,7 +141,7 @@ def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
 @pytest.mark.parametrize("name", OVER_THE_HALO)
 def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
     """In forward, in layers that compute with integers; gradients are floats until they are sent."""
-    encoder = packed.encoder
+    encoder = codecs.encoder
 
     def refusing(*arguments):
         encode = encoder(*arguments)
@@ -156,7 +155,7 @@ def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, mon
 
     how = How(name, messages=MessageConfig(8), int8=Int8Config(before_softmax=True))
     wanted = trained(how)
-    monkeypatch.setattr(packed, "encoder", refusing)
+    monkeypatch.setattr(codecs, "encoder", refusing)
     assert ThreadPool(2).run(programs.train, parts(2), how)[0].losses == wanted.losses
     with pytest.raises(AssertionError, match="a second time"):  # as for gcn's sums
         ThreadPool(2).run(programs.train, parts(2), How("gcn", messages=MessageConfig(8)))

@@ -13,8 +13,8 @@ import torch
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.exchange import Exchange, MessageConfig, Messages, choose_links
-from hpcgnn.exchange.codecs import Codes, packed
+from hpcgnn.exchange import Exchange, MessageConfig, Messages, choose_links, codecs
+from hpcgnn.exchange.codecs import Codes
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr
@@ -236,7 +236,7 @@ def fused(world: World) -> None:
     results = []
     for choice in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packed, "fuses", lambda *_, choice=choice: choice)
+            patch.setattr(codecs, "fuses", lambda *_, choice=choice: choice)
             results += [moved(make(world, backend, bits=b), outgoing(world, 40)) for b in BITS for backend in BACKENDS]
     half = len(results) // 2
     assert all(map(torch.equal, results[:half], results[half:]))

@@ -17,7 +17,7 @@ from scipy import stats
 
 from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
-from hpcgnn.exchange.timings import Timings
+from hpcgnn.exchange.traffic import Timings
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench import lines
 from hpcgnn.lab.bench.measure import Advance

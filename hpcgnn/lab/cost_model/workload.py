@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.exchange.codecs.packed import reads_codes_faster
+from hpcgnn.exchange.codecs import reads_codes_faster
 from hpcgnn.lab.cost_model import steps
 from hpcgnn.lab.cost_model.constants import COLUMN, WORK
 from hpcgnn.lab.cost_model.rows import FLOAT_BITS, Parts
@@ -210,7 +210,7 @@ class _Maker:
         self.ledger.add("row", rows * float(piece.width))
 
     def _is_fused(self, entries: np.ndarray, columns: np.ndarray, width: int) -> bool:
-        """Return whether codes are added without being decoded, as :func:`hpcgnn.exchange.codecs.packed.fuses` decides for most
+        """Return whether codes are added without being decoded, as :func:`hpcgnn.exchange.codecs.fuses` decides for most
         ranks."""
         if not self.is_encoded or (self.wire is not None and not self.wire.reads_codes):
             return False

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.typed import QUANTIZED_BITS
-from hpcgnn.exchange.codecs import packed
+from hpcgnn.exchange import codecs
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.native import library
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
@@ -67,7 +67,7 @@ def watched() -> Iterator[list[str]]:
                 problems.append(wrong)
         return nonfinite
 
-    with mock.patch.object(packed, "encode_rows", encode):
+    with mock.patch.object(codecs, "encode_rows", encode):
         yield problems
 
 

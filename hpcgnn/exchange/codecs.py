@@ -1,0 +1,370 @@
+"""Codecs, which turn rows of floats into the bytes that travel, and back.
+
+Shapes: s rows sent, r rows received, F columns, n owned nodes.
+
+A codec holds no data of a message. Each call is given the message's bytes, a *wire* of (items, item_bytes) uint8, and the rows
+that delta coding keeps. So one codec serves all messages of an exchange, fresh and stale, until its bit-widths change.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from hpcgnn.exchange.layout import BLOCK_BYTES, Group, Layout, RowRanges
+from hpcgnn.exchange.passes import Place, Scratch, Use
+from hpcgnn.exchange.traffic import Timings
+from hpcgnn.kernels import Csr, buffers
+from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
+from hpcgnn.kernels.messages import Encode, adder, encoder
+from hpcgnn.kernels.spmm import multiply
+
+_CACHED_BYTES = 8 << 20
+INT8_BITS = 8
+
+
+@dataclass(eq=False)
+class Differences:
+    """The rows to which delta coding adds differences. sent: (s, F) float32 this rank's copy of the rows that the receivers hold.
+    received: (r, F) float32 the rows that this rank holds."""
+
+    sent: torch.Tensor
+    received: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64 number in ``rows`` of each row to send; -1 for a
+    row that is a sum of several."""
+
+    rows: Int8Rows
+    sources: torch.Tensor
+
+
+@dataclass(frozen=True)
+class CodecTools:
+    """Tools of codecs. timings: seconds of each phase. backend: backend of the kernels. scratch: memory for decoded rows."""
+
+    timings: Timings
+    backend: str
+    scratch: Scratch
+
+
+class Codec(ABC):
+    """One encoding of rows as bytes.
+
+    sends_rows_as_they_are: whether the wire is the memory of the rows themselves, so that rows are aggregated into the wire.
+    sends_int8_rows: whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent
+    unchanged. sends_other_rows: whether some rows travel in another form. send_counts, receive_counts: (P,) int64 number of items
+    to and from each rank; an item has ``item_bytes`` bytes, and MPI counts items.
+    """
+
+    sends_rows_as_they_are: bool = False
+    sends_int8_rows: bool = False
+    sends_other_rows: bool = True
+    send_counts: np.ndarray
+    receive_counts: np.ndarray
+    item_bytes: int = BLOCK_BYTES
+
+    def __init__(self, tools: CodecTools) -> None:
+        self.tools = tools
+        self.quantizing = tools.timings.measure("quantization_seconds")
+        self.aggregating = tools.timings.measure("aggregation_seconds")
+
+    @abstractmethod
+    def encode(
+        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+    ) -> DeviceCount:
+        """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return a number above 0 if a row has a NaN
+        or an infinity, else 0.
+
+        given: rows that are 8-bit integers already; a codec with :attr:`sends_int8_rows` sends them unchanged.
+        """
+
+    @abstractmethod
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """``z`` (n, F) += ``matrix`` (n, r) times the rows in ``wire``."""
+
+    @abstractmethod
+    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+        """(r, F) the received rows as numbers: in the wire's own memory if that holds numbers, else in new memory."""
+
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
+        """Write the rows in ``wire`` to ``out`` (r, F); False if some of them are not 8-bit integers of this form."""
+        return False
+
+    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+        """The received bytes for a checkpoint, in new memory. Rows restored from them give the same bits in later sums."""
+        return {"rows": self.received_rows(wire).to("cpu", copy=True)}
+
+    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:  # noqa: B027 - most wires have none
+        """Add the ranges of the rows in an encoded wire to ``ranges``, if the wire has them."""
+
+    def new_differences(self) -> Differences | None:
+        """The rows with which delta coding begins; None for codecs that keep no rows."""
+        return None
+
+
+class PlainCodec(Codec):
+    """Rows of 32 bits a value, or 64 in double precision. An item is a row.
+
+    counts: (P,) int64 rows to each rank, and from each rank. width: number of columns F.
+    """
+
+    sends_rows_as_they_are = True
+
+    def __init__(
+        self, counts: tuple[np.ndarray, np.ndarray], width: int, dtype: torch.dtype, tools: CodecTools
+    ) -> None:
+        super().__init__(tools)
+        self.send_counts, self.receive_counts = counts
+        self.item_bytes = width * dtype.itemsize
+        self._width, self._dtype = width, dtype
+
+    def encode(
+        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+    ) -> DeviceCount:
+        """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
+        if rows.numel() == 0:
+            return 0
+        with self.aggregating:
+            smallest, largest = torch.aminmax(rows)
+            if rows.is_cpu:  # two numbers: torch's functions of them would take longer than the search
+                return int(not (isfinite(smallest.item()) and isfinite(largest.item())))
+            return (~(smallest.isfinite() & largest.isfinite())).long()
+
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """Post-aggregate the received rows."""
+        with self.aggregating:
+            multiply(matrix, self.received_rows(wire).to(z.dtype), z, self.tools.backend)
+
+    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+        """(r, F) the wire's own memory."""
+        return wire.view(-1).view(self._dtype).view(wire.shape[0], self._width)
+
+
+class PackedCodec(Codec):
+    """Rows of values of 1, 2, 4, 8, 16 or 32 bits; each row has its own bit-width. An item is a block of 64 bytes.
+
+    layouts: layouts of the wires to and from this rank. width: number of columns F.
+    """
+
+    def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
+        super().__init__(tools)
+        self.layouts, self.width = layouts, width
+        self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
+        bits = {group.bits for group in layouts[0].groups}
+        self.sends_int8_rows, self.sends_other_rows = INT8_BITS in bits, bool(bits - {INT8_BITS})
+        self.num_sent, self.num_received = (sum(group.rows.numel() for group in layout.groups) for layout in layouts)
+        self._split: tuple[torch.Tensor, list[Encode], list[tuple[Group, torch.Tensor]]] | None = None
+        self._added_by: tuple[Csr, Callable[[torch.Tensor, torch.Tensor], None] | None] | None = None
+
+    @cached_property
+    def _kernels(self) -> MessageKernels:
+        """The kernels of messages on the device of the layouts, whose offsets and rows are right by construction."""
+        return choose(MESSAGES, self.tools.backend, x=torch.empty(0, device=self.layouts[0].padding.device))
+
+    @cached_property
+    def _encoders(self) -> list[Encode]:
+        """The kernels that encode the groups of rows to send."""
+        return [self._encoder(group) for group in self.layouts[0].groups]
+
+    def _encoder(self, group: Group) -> Encode:
+        return encoder(self._kernels, group.rows, group.bits, group.payload_at, group.params_at, self.width)
+
+    def encode(
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int | None,
+        differences: Differences | None,
+        given: Codes | None,
+    ) -> DeviceCount:
+        """The noise is a function of ``key``, the number of the row among all rows sent, and the column; None: no noise."""
+        flat = wire.view(-1)
+        nonfinite: DeviceCount = 0
+        with self.quantizing:
+            rows = rows.float()
+            flat.index_fill_(0, self.layouts[0].padding, 0)
+            encoders, whole = (self._encoders, ()) if given is None else self._divided(given)
+            for encode in encoders:
+                nonfinite += encode(rows, key, flat)
+            for group, sources in whole:
+                assert given is not None
+                places = flat, group.payload_at, group.params_at
+                nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
+        return nonfinite
+
+    def _divided(self, given: Codes) -> tuple[list[Encode], list[tuple[Group, torch.Tensor]]]:
+        """The kernels that encode rows, and the groups of rows that are given, each with their (n,) numbers in ``given.rows``.
+
+        Groups of 8 bits are split into given rows and others; the split is kept for the next call.
+        """
+        if self._split is None or self._split[0] is not given.sources:
+            encoders, whole = [], []
+            for group in self.layouts[0].groups:
+                sources = given.sources[group.rows]
+                is_given = (sources >= 0) & (group.bits == INT8_BITS)
+                others, same = group.of(~is_given), group.of(is_given)
+                if others.rows.numel():
+                    encoders.append(self._encoder(others))
+                if same.rows.numel():
+                    whole.append((same, sources[is_given]))
+            self._split = given.sources, encoders, whole
+        return self._split[1:]
+
+    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
+        """Write the rows to ``out`` if all have 8 bits and were sent unchanged; else return False."""
+        groups = self.layouts[1].groups
+        if any(group.bits != INT8_BITS for group in groups):
+            return False
+        for group in groups:
+            places = wire.view(-1), group.payload_at, group.params_at
+            with self.quantizing:
+                others = decode_codes(*places, out, group.rows, backend=self.tools.backend)
+            if isinstance(others, int) and others:  # GPUs send no other rows, and reading a count there would wait
+                return False
+        return True
+
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """Decode and post-aggregate, in one kernel where that is faster."""
+        if self._added_by is None or self._added_by[0] is not matrix:
+            self._added_by = matrix, self._adder(matrix)
+        add = self._added_by[1]
+        if add is not None and z.dtype == torch.float32:
+            with self.aggregating:
+                add(wire.view(-1), z)
+            return
+        with self.quantizing:
+            decoded = self.tools.scratch.rows(Place(Use.RECEIVED_ROWS), self.num_received, self.width, torch.float32)
+            self.decode(wire, self.layouts[1], decoded)
+        with self.aggregating:
+            multiply(matrix, decoded.to(z.dtype), z, self.tools.backend)
+
+    def _adder(self, matrix: Csr) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+        """The kernel that adds ``matrix`` times the rows in a wire, if that is faster than decoding them first."""
+        groups = self.layouts[1].groups
+        if len(groups) != 1 or not fuses(groups[0].bits, matrix, self.width):
+            return None
+        return adder(self._kernels, matrix, groups[0].payload_at, groups[0].params_at, groups[0].bits, self.width)
+
+    def decode(self, wire: torch.Tensor, layout: Layout, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
+        for group in layout.groups:
+            places = wire.view(-1), group.payload_at, group.params_at
+            self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
+
+    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+        """(r, F) float32 decoded rows, in new memory."""
+        rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
+        self.decode(wire, self.layouts[1], rows)
+        return rows
+
+    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+        """The bytes, and the place of each row in them."""
+        layout = self.layouts[1].to(torch.device("cpu"))
+        groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in layout.groups]
+        return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}
+
+    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
+        """Add the ranges that follow from the rows' parameters."""
+        ranges.add(wire, self.layouts[0], self.width)
+
+
+class DeltaCodec(Codec):
+    """Packed differences to the rows that the receiver holds (error feedback).
+
+    Both sides keep the sum of all differences sent. So the error of rounding in one epoch is part of the next epoch's
+    difference. As training converges, differences shrink, and with them the steps of the grid.
+    """
+
+    def __init__(self, packed: PackedCodec) -> None:
+        super().__init__(packed.tools)
+        self._packed = packed
+        self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
+
+    def encode(
+        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+    ) -> DeviceCount:
+        """Encode the differences of ``rows`` to the rows that the receivers hold, and add the decoded differences to these rows.
+
+        Differences are rounded without noise. Stochastic rounding moves a value by up to a step of its row's grid; at 1 bit a
+        step is the row's whole range, so errors would grow. Rounding to the centre of the nearest cell leaves an error of at
+        most 2**-bits of the range.
+        """
+        assert differences is not None
+        packed = self._packed
+        with self.quantizing:
+            difference = rows.float().sub_(differences.sent)
+        nonfinite = packed.encode(difference, wire, None, None, None)
+        with self.quantizing:
+            packed.decode(wire, packed.layouts[0], differences.sent, accumulate=True)
+        return nonfinite
+
+    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+        """Add the received differences to the rows that are kept, and post-aggregate these."""
+        assert differences is not None
+        packed = self._packed
+        with self.quantizing:
+            packed.decode(wire, packed.layouts[1], differences.received, accumulate=True)
+        with self.aggregating:
+            multiply(matrix, differences.received.to(z.dtype), z, self.tools.backend)
+
+    def received_rows(self, wire: torch.Tensor) -> NoReturn:
+        """Never called: a difference is no row, and settings that need received rows are refused with delta coding."""
+        raise AssertionError("a difference is no row")
+
+    def new_differences(self) -> Differences:
+        """Zeros, which the receivers hold at first."""
+        packed, torch_device = self._packed, self.tools.scratch.torch_device
+        counts = packed.num_sent, packed.num_received
+        return Differences(*(torch.zeros(rows, packed.width, device=torch_device) for rows in counts))
+
+
+def fuses(bits: int, matrix: Csr, width: int) -> bool:
+    """Return whether it is faster to add rows straight from their codes than to decode them to a matrix first.
+
+    Measured with the native kernels on a core with AVX-512: at 2 bits and 256 columns, adding from codes takes half the time,
+    because each entry of the matrix reads 2 bits a value instead of 32. But a row is decoded again for each entry that names it,
+    which costs more if codes are wide, rows are narrow, or the decoded rows would fit into a cache.
+    """
+    entries, rows = matrix.num_entries, matrix.num_cols
+    if bits <= 4:
+        return reads_codes_faster(bits, rows, width) or entries <= 4 * rows
+    if bits == 8:
+        return reads_codes_faster(bits, rows, width) or entries <= rows
+    return entries <= (4 if bits == 16 else 1) * rows
+
+
+def reads_codes_faster(bits: int, rows: int, width: int) -> bool:
+    """Return whether it is faster to add up the codes of ``rows`` rows than decoded rows, however many entries name one."""
+    if width < 64 or bits > INT8_BITS:
+        return False
+    return bits <= 4 or rows * width * 4 > _CACHED_BYTES
+
+
+def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
+    """The codec and the received wire of a :meth:`Codec.received_state`; this codec can only decode."""
+    torch_device = tools.scratch.torch_device
+    if "rows" in state:
+        return plain_rows(state["rows"].to(torch_device), tools)
+    none, padding = np.zeros(0, np.int64), torch.zeros(0, dtype=torch.int64)
+    groups = tuple(Group(*group) for group in state["groups"])
+    layouts = Layout(none, (), padding).to(torch_device), Layout(none, groups, padding).to(torch_device)
+    return PackedCodec(layouts, state["width"], tools), state["bytes"].to(torch_device)
+
+
+def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:
+    """Received rows (r, F) as a codec and its wire; this codec can only decode."""
+    none = np.zeros(0, np.int64)
+    return PlainCodec((none, none), rows.shape[1], rows.dtype, tools), rows.view(torch.uint8)
