@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
-    from hpcgnn.nn.aggregate import Aggregator
-    from hpcgnn.nn.aggregators import make_aggregator
+    from hpcgnn.nn.aggregator import Aggregator
     from hpcgnn.nn.build import build_model
     from hpcgnn.nn.config import ModelConfig
     from hpcgnn.nn.graph_model import GraphModel
+    from hpcgnn.nn.make_aggregator import make_aggregator
 
 __all__ = ["Aggregator", "GraphModel", "ModelConfig", "build_model", "make_aggregator"]
 
 __getattr__ = attributes(
     __name__,
     {
-        "Aggregator": "hpcgnn.nn.aggregate",
+        "Aggregator": "hpcgnn.nn.aggregator",
         "GraphModel": "hpcgnn.nn.graph_model",
         "ModelConfig": "hpcgnn.nn.config",
         "build_model": "hpcgnn.nn.build",
-        "make_aggregator": "hpcgnn.nn.aggregators",
+        "make_aggregator": "hpcgnn.nn.make_aggregator",
     },
 )

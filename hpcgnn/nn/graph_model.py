@@ -14,15 +14,14 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd_functions import layer_activation
-from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.aggregators import make_aggregator
+from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.int8 import Int8
-from hpcgnn.nn.kept_aggregator import KeptAggregator
 from hpcgnn.nn.layers import BatchNorm, DotDecoder, DropoutKeys, EndsWithBias, KeyedDropout, LabelEmbedding, MLPDecoder
 from hpcgnn.nn.linear import Features
+from hpcgnn.nn.make_aggregator import make_aggregator
 from hpcgnn.policy.base import Channel
 
 
@@ -61,7 +60,7 @@ class ModelContext:
 
 
 # A part of a model whose arithmetic can be set.
-Part = torch.nn.Module | Aggregator | KeptAggregator
+Part = torch.nn.Module | Aggregator | CachedAggregator
 
 
 def _use_float32(part: Part) -> None:
@@ -84,7 +83,7 @@ class GraphModel(torch.nn.Module, ABC):
     A model implements :meth:`scores` and sets these attributes of its class:
 
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
-    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
+    models. aggregation: the kind for :func:`hpcgnn.nn.make_aggregator.make_aggregator`. begins_with_exchange: whether the first
     exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
     :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
     measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
@@ -134,7 +133,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregator, self.compute = context.aggregator, context.compute
         self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
-        self.aggregators: list[Aggregator | KeptAggregator] = []
+        self.aggregators: list[Aggregator | CachedAggregator] = []
         self._num_dropouts = 0
         self.embed_labels: LabelEmbedding | None = None
         self.graph: LocalGraph | None = None  # the graph that the model was built for
@@ -145,10 +144,10 @@ class GraphModel(torch.nn.Module, ABC):
 
     # -- parts of models ----------------------------------------------------------------------------------------------
 
-    def new_aggregator(self, *, keep: bool = False) -> Aggregator | KeptAggregator:
+    def new_aggregator(self, *, keep: bool = False) -> Aggregator | CachedAggregator:
         """Make the aggregator of the next exchange of a pass. keep: its input never changes, so it aggregates only once."""
         own = self.aggregator.for_layer(len(self.aggregators))
-        self.aggregators.append(KeptAggregator(own) if keep else own)
+        self.aggregators.append(CachedAggregator(own) if keep else own)
         return self.aggregators[-1]
 
     def add_aggregator(self, aggregator: Aggregator) -> Aggregator:

@@ -1,4 +1,4 @@
-"""Layers: x (n, F_in) -> (n, F_out) of n owned nodes. Graph layers compute over an aggregator (:mod:`hpcgnn.nn.aggregate`)."""
+"""Layers: x (n, F_in) -> (n, F_out) of n owned nodes. Graph layers compute over an aggregator (:mod:`hpcgnn.nn.aggregator`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hpcgnn.base.host import index_array
 from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, keyed_on_device, sddmm, spmm
 from hpcgnn.kernels.autograd_functions import layer_activation
 from hpcgnn.kernels.dropout import drop
-from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.kept_aggregator import KeptAggregator
+from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import moments_over_ranks
 from hpcgnn.world import World
@@ -49,7 +48,7 @@ class LinearLayer(torch.nn.Module, ABC):
         self,
         in_width: int,
         out_width: int,
-        aggregator: Aggregator | KeptAggregator,
+        aggregator: Aggregator | CachedAggregator,
         *,
         transform_first: bool,
         compute: Compute = "float32",

@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer, make_partial_plan
 from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, register
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part

@@ -16,7 +16,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_plan import Route, build_node_plan, rows_if_placed
 from hpcgnn.graph.node_plan.record_exchange import RecordExchange
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.node_aggregate import NodeLinks, as_csr
+from hpcgnn.nn.node_aware import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.world import World, raise_on_all_ranks
 from hpcgnn.world.node_memory import NodeMemory

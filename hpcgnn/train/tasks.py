@@ -20,7 +20,7 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix

@@ -10,7 +10,7 @@ import torch
 
 from hpcgnn.exchange import Messages
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.config import DistributedConfig, ModelConfig
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.int8 import Int8

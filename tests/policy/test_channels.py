@@ -13,7 +13,7 @@ from ranks.node_aware import weights_error
 
 import hpcgnn
 from hpcgnn.nn import make_aggregator
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.sylvie import row_classes
 from hpcgnn.world import World

@@ -17,7 +17,7 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import int8_autograd
 from hpcgnn.nn import GraphModel, make_aggregator
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.policy.clock import Clock

@@ -17,8 +17,8 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.nn import make_aggregator
-from hpcgnn.nn.aggregate import Aggregator
-from hpcgnn.nn.node_aggregate import NodeAggregator
+from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.node_aware import NodeAggregator
 from hpcgnn.world import MpiWorld, World, mpi_world
 from hpcgnn.world.placement import RANKS_PER_NODE
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import hpcgnn
 from hpcgnn.exchange import MessageConfig, Messages
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.world import World
 
 Calls = list[tuple[str, str]]  # file and function of each

@@ -24,7 +24,7 @@ from hpcgnn.graph.node_plan import Route
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
-from hpcgnn.nn.aggregate import Aggregator, destinations, first_sources, padded
+from hpcgnn.nn.aggregator import Aggregator, destinations, first_sources, padded
 from hpcgnn.nn.correction import Copies, Correction, signless
 from hpcgnn.nn.shared_wires import SharedWires
 from hpcgnn.plan import AggregationPlan, SparseMatrix

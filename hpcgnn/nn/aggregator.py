@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.exchange import Codes, Exchange
+from hpcgnn.exchange import Codes, Exchange, Messages
 from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers
@@ -352,3 +352,43 @@ def first_sources(send: Csr) -> np.ndarray:
 
 def _scaled(x: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
     return torch.mul(x, diagonal, out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device))
+
+
+class CachedAggregator:
+    """Aggregates features that never change once, with float32 messages, and keeps the (n, F) result.
+
+    It takes the place of an :class:`Aggregator` in a layer whose input needs no gradient.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        exchange = aggregator.exchange
+        shared = exchange.messages
+        self._messages = Messages(
+            shared.world, timings=shared.timings, device=shared.device, transport=shared.transport
+        )
+        counts = (exchange.send_counts, exchange.receive_counts)
+        exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
+        self._aggregator = aggregator.over(exact)
+        self.backend, self.exchange = aggregator.backend, exchange
+        self._features: torch.Tensor | None = None
+        self._kept: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, F) aggregated features. Collective if the features are not those of the last call."""
+        return self.begin(x).finish()
+
+    def begin(self, x: torch.Tensor) -> CachedAggregator:
+        """See :meth:`Aggregator.begin`."""
+        if self._features is not x:
+            with torch.no_grad():
+                self._features, self._kept = x, self._aggregator(x)
+            traffic = self._messages.traffic
+            self.exchange.messages.traffic.take_bytes(traffic)
+            nonfinite = torch.tensor([float(traffic.nonfinite_count())])
+            self._messages.raise_if_nonfinite(float(self._messages.world.allreduce(nonfinite)))
+        return self
+
+    def finish(self) -> torch.Tensor:
+        """See :meth:`PendingAggregation.finish`."""
+        assert self._kept is not None
+        return self._kept

@@ -9,9 +9,9 @@ import torch
 from hpcgnn.exchange import Exchange, Messages, choose_links
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.aggregate import Aggregator
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
-from hpcgnn.nn.node_aggregate import NodeAggregator, NodeCorrection
+from hpcgnn.nn.node_aware import NodeAggregator, NodeCorrection
 from hpcgnn.nn.plans import NodeRoutes, check_degrees, plan_of, with_self_loops
 from hpcgnn.plan import AggregationPlan
 
