@@ -16,11 +16,11 @@ from rich.table import Table
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.cli.options import NumberRange
 from hpcgnn.world import job
 
 if TYPE_CHECKING:
-    from hpcgnn.doctor.finding import Report
+    from hpcgnn.doctor.job import Report
 
 _QUIET_SECONDS = 5.0  # interval of the notes that name the check under way
 _STYLES = {"ok": "none", "worth changing": "yellow", "broken": "bold red"}
@@ -94,7 +94,7 @@ def _print(report: Report, *, as_json: bool) -> None:
 
 
 def _show(report: Report) -> None:
-    from hpcgnn.doctor.finding import counted
+    from hpcgnn.doctor.job import counted
 
     ranks = counted(report.ranks, "rank")
     nodes = counted(report.nodes, "node")

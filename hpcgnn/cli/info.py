@@ -21,14 +21,14 @@ def info(as_json: bool) -> None:
     Under mpirun or srun, rank 0 prints. Include this output in questions and bug reports; `hpcgnn doctor` also checks whether
     everything works together.
     """
-    from hpcgnn.doctor import installation
+    from hpcgnn.doctor import software
     from hpcgnn.world.devices import use_threads
 
     world = check_alike(MpiWorld())
     threads = use_threads(world)
     with raise_on_all_ranks(world, "run a kernel"):  # loads the kernels that training would use
-        kernels = installation.kernels_in_use()
-    gpus, versions = installation.gpus_seen(), installation.versions()
+        kernels = software.kernels_in_use()
+    gpus, versions = software.gpus_seen(), software.versions()
     facts: dict[str, Any] = {
         **{name: versions[name] for name in ("hpcgnn", "python", "torch", "numba", "numpy")},
         "mpi": world.library,
@@ -42,7 +42,7 @@ def info(as_json: bool) -> None:
         ],
         "gpu_problem": gpus["problem"],
         "gpu_memory_to_mpi": world.takes_memory_of("cuda"),
-        "partitioners": installation.partitioners(),
+        "partitioners": software.partitioners(),
         "openmp_runtimes": kernels["openmp_runtimes"],
     }
     if world.rank == 0 and as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import importlib
 import io
@@ -9,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
 import click
 
@@ -17,8 +19,79 @@ from hpcgnn.base import process, version
 from hpcgnn.base.errors import HpcgnnError, StalledError, nearest, printable, quoted
 from hpcgnn.base.lazy import importing
 from hpcgnn.base.process import StopRequest, answer_interruptions
-from hpcgnn.cli import streams
 from hpcgnn.world import job
+
+
+def set_up_streams() -> None:
+    """Replace ``sys.stdout`` and ``sys.stderr`` by streams that end a command in one sentence where they cannot be written.
+
+    A stream that the caller has closed gets an open descriptor, so that no file of the command is opened in its place and then
+    written by a library that prints.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)  # the lowest that is free; a read-only one refuses results
+            if name != "stdin":
+                setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream of another program, which may be no file
+        sys.stdout, sys.stderr = _Results.of(sys.stdout), _Messages.of(sys.stderr)
+        atexit.register(_give_up)
+
+
+class _Stream(io.TextIOWrapper):
+    @classmethod
+    def of(cls, stream: Any) -> Self:
+        """A stream for the same descriptor, in place of a text stream. Names of files may be any bytes."""
+        stream.flush()
+        at_once = bool(getattr(stream, "write_through", False))
+        buffer = open(stream.fileno(), "wb", 0 if at_once else -1, closefd=False)  # noqa: SIM115
+        at_line_ends = bool(getattr(stream, "line_buffering", False))
+        return cls(buffer, stream.encoding, "backslashreplace", line_buffering=at_line_ends, write_through=at_once)
+
+    def write(self, text: str) -> int:
+        """As of any text stream. click writes an empty text to see whether it can write, and ignores the error."""
+        try:
+            return super().write(text) if text != "" else 0
+        except OSError as error:
+            self.fail(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """As of any text stream."""
+        try:
+            super().flush()
+        except OSError as error:
+            self.fail(error)
+
+    def fail(self, error: OSError) -> None:
+        """End or go on where the system refuses to write."""
+        raise NotImplementedError
+
+
+class _Results(_Stream):
+    def fail(self, error: OSError) -> None:
+        """Raise HpcgnnError, or the system's error for a reader that has left, as ``head`` does: then a command ends quietly."""
+        with contextlib.suppress(OSError):  # what is still in the buffer goes nowhere, without a second error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
+            raise error
+        raise HpcgnnError(
+            f"cannot write to standard output: {error.strerror}; files that this command has written are complete"
+        ) from error
+
+
+class _Messages(_Stream):
+    def fail(self, error: OSError) -> None:
+        """Go on, because the work does not need its messages."""
+
+
+def _give_up() -> None:
+    """Drop results that cannot be written when Python ends, where it would print the error and change the exit code."""
+    with contextlib.suppress(HpcgnnError, OSError, ValueError):
+        sys.stdout.flush()
+
 
 _COMMANDS = {
     "info": "Show versions, the MPI library, kernels, partitioners and threads of this installation.",
@@ -55,7 +128,8 @@ class _LazyGroup(click.Group):
             return None
         with importing():
             folder = "hpcgnn.lab.cli" if cmd_name in _OF_THE_LAB else "hpcgnn.cli"
-            return getattr(importlib.import_module(f"{folder}.{cmd_name}"), cmd_name)
+            module = "show" if cmd_name == "check" else cmd_name
+            return getattr(importlib.import_module(f"{folder}.{module}"), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -102,7 +176,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. This function never returns."""
-    streams.set_up()
+    set_up_streams()
     # With colorama installed, numba would write colour codes at exit, even if stdout is a file.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     # Listen before anything else, because an early SIGUSR1 would kill the rank; launchers stop ranks with SIGTERM.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.cli.options import NumberRange
 from hpcgnn.partition.options import METHODS, OBJECTIVES, QUANTITIES, PartitionOptions
 from hpcgnn.plan import STRATEGIES
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import COUNT
+from hpcgnn.cli.options import COUNT
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs

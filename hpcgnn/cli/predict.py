@@ -9,7 +9,7 @@ import click
 
 from hpcgnn.base.lazy import importing
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import NumberRange
+from hpcgnn.cli.options import NumberRange
 from hpcgnn.world import MpiWorld, check_alike
 
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest, keep_freed_memory
-from hpcgnn.cli import console, train_options
+from hpcgnn.cli import console
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import resolve
@@ -52,26 +50,23 @@ class Asked:
     log_level: str
 
 
-def run(ctx: click.Context, asked: Asked, settings: dict[str, Any], may_be_unused: set[str]) -> None:
-    """Train, and show the summary on rank 0. Collective.
-
-    settings, may_be_unused: arguments of :func:`hpcgnn.cli.train_options.run_config`; settings holds all options by name.
-    """
-    world = check_alike(MpiWorld(timeout_seconds=settings["timeout"]))
+def run(asked: Asked, timeout: float, configured: Callable[[], RunConfig], stop: StopRequest) -> None:
+    """Train, and show the summary on rank 0. configured: makes the run's settings, or raises HpcgnnError. Collective."""
+    world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging(asked.log_level, world.rank, quiet=asked.quiet)
     use_threads(world)
     with raise_on_all_ranks(world, "choose the kernels"):
         _choose_kernels()
     with raise_on_all_ranks(world, "check the settings"):
-        config = train_options.run_config(ctx, settings, may_be_unused)
+        config = configured()
         if asked.tensorboard and world.rank == 0:
             writers()
     _compare(world, config)
-    trainer = _make_trainer(world, asked, config, ctx.obj)
+    trainer = _make_trainer(world, asked, config, stop)
     keep_freed_memory()  # allocations have the same sizes from here on; memory of reading and planning was returned before
     if world.rank == 0:
         _write_config(trainer, asked, config)
-    ctx.obj.advice = lambda: advice(asked.out)
+    stop.advice = lambda: advice(asked.out)
     summary = _fit(trainer, asked)
     world.close()
     if world.rank == 0 and asked.as_json:

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.doctor.finding import Finding, of_problems
-from hpcgnn.doctor.job import Check, Fact, Job, by_rank, guarded
+from hpcgnn.doctor.job import Check, Fact, Finding, Job, by_rank, guarded, of_problems
 from hpcgnn.world.world import World
 
 LEAST_FREE_BYTES = 1 << 30

@@ -191,3 +191,24 @@ def version_of(launcher: str) -> str:
     if asked.returncode:
         raise HpcgnnError(f"`{launcher} --version` failed: {' '.join(said.split())}")
     return said
+
+
+SLURM, MPIRUN = "slurm", "mpirun"
+JOB_SCRIPTS = {SLURM: "slurm.sbatch", MPIRUN: "mpirun.sh"}
+_PACKAGE = Path(__file__).parent.parent
+# setup.py makes the first folder; a checkout has the second.
+_FOLDERS = (_PACKAGE / "launch" / "jobs", _PACKAGE.parent / "jobs")
+
+
+def job_script(system: str) -> Path:
+    """The job script for a system, one of :data:`JOB_SCRIPTS`.
+
+    Raises:
+        HpcgnnError: if this installation lacks it.
+    """
+    for folder in _FOLDERS:
+        if (path := folder / JOB_SCRIPTS[system]).is_file():
+            return path
+    raise HpcgnnError(
+        f"this installation lacks the job script {_FOLDERS[0] / JOB_SCRIPTS[system]}: install hpcgnn again"
+    )

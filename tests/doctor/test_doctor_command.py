@@ -17,9 +17,8 @@ import pytest
 from rank_pool import ThreadPool
 
 from hpcgnn.base.errors import HpcgnnError, StalledError
-from hpcgnn.doctor import cores, examine, folders, installation, launching, links, software
-from hpcgnn.doctor.finding import BROKEN, OK, WORTH_CHANGING, Finding, Report, some_ranks
-from hpcgnn.doctor.job import Check, Fact, Job, by_rank
+from hpcgnn.doctor import cores, examine, folders, software
+from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Check, Fact, Finding, Job, Report, by_rank, some_ranks
 from hpcgnn.launch import mpiexec
 from hpcgnn.world.thread_world import ThreadWorld, one_rank
 
@@ -114,7 +113,7 @@ def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
 
 
 def test_the_launcher_of_another_mpi_is_found() -> None:
-    found = functools.partial(launching.judge_launcher, "/m/mpiexec")
+    found = functools.partial(examine.judge_launcher, "/m/mpiexec")
     library = "Open MPI v4.1.4, package: Debian OpenMPI"
     is_broken(found(HYDRA, library, ranks_run=False), "/m/mpiexec is MPICH's", "MPIEXEC")
     is_broken(found(OPEN_MPI, "MPICH Version: 4.2.3", ranks_run=False), "is Open MPI's")
@@ -131,22 +130,22 @@ def test_a_machine_without_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch) -
         raise HpcgnnError("no mpiexec was found: install an MPI")
 
     monkeypatch.setattr(mpiexec, "find_launcher", none)
-    is_broken(launching.look_at_launcher("", ranks_run=False), "no mpiexec was found")
-    is_worth(launching.look_at_launcher("", ranks_run=True), "no mpiexec was found")  # srun has started them
+    is_broken(examine.look_at_launcher("", ranks_run=False), "no mpiexec was found")
+    is_worth(examine.look_at_launcher("", ranks_run=True), "no mpiexec was found")  # srun has started them
 
 
 def test_a_job_of_another_size_than_the_launchers_is_found() -> None:
-    is_worth(launching.judge_size(1, {"PMI_SIZE": 4}), "4 processes (PMI_SIZE)", "HPCGNN_ALONE")
-    is_worth(launching.judge_size(2, {"PMI_SIZE": 4}), "the launcher has 4 ranks", "MPI has 2")
-    is_fine(launching.judge_size(4, {"SLURM_STEP_NUM_TASKS": 1, "OMPI_COMM_WORLD_SIZE": 4}))
-    is_fine(launching.judge_size(1, {}))
+    is_worth(examine.judge_size(1, {"PMI_SIZE": 4}), "4 processes (PMI_SIZE)", "HPCGNN_ALONE")
+    is_worth(examine.judge_size(2, {"PMI_SIZE": 4}), "the launcher has 4 ranks", "MPI has 2")
+    is_fine(examine.judge_size(4, {"SLURM_STEP_NUM_TASKS": 1, "OMPI_COMM_WORLD_SIZE": 4}))
+    is_fine(examine.judge_size(1, {}))
 
 
 def test_a_shell_within_a_step_is_no_rank() -> None:
-    assert launching.is_launched({"OMPI_COMM_WORLD_RANK": "0"})
-    assert launching.is_launched({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"})
-    assert not launching.is_launched({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})
-    assert not launching.is_launched({})
+    assert examine.is_launched({"OMPI_COMM_WORLD_RANK": "0"})
+    assert examine.is_launched({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3"})
+    assert not examine.is_launched({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})
+    assert not examine.is_launched({})
 
 
 @pytest.fixture
@@ -164,7 +163,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 def test_ranks_that_do_not_start_in_time_are_ended(launcher: Callable[[str], None], tmp_path: Path) -> None:
     launcher(f"echo $$ > {tmp_path}/pid\nexec sleep 600")
-    found = launching.of_start(launching.start_ranks(tmp_path, 0.5))
+    found = examine.of_start(examine.start_ranks(tmp_path, 0.5))
     is_broken(found, "did not end within 0.5 s (--timeout)", "hostname")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -172,23 +171,23 @@ def test_ranks_that_do_not_start_in_time_are_ended(launcher: Callable[[str], Non
 
 def test_a_launcher_that_fails_is_quoted(launcher: Callable[[str], None], tmp_path: Path) -> None:
     launcher("echo 'There are not enough slots' >&2\nexit 7")
-    is_broken(launching.of_start(launching.start_ranks(tmp_path, 60)), "exit code 7", "There are not enough slots")
+    is_broken(examine.of_start(examine.start_ranks(tmp_path, 60)), "exit code 7", "There are not enough slots")
     launcher("echo 'hpcgnn: error: no MPI' >&2\necho rubbish >&2\nexit 1")
-    assert launching.start_ranks(tmp_path, 60).problem.endswith("error: no MPI")
+    assert examine.start_ranks(tmp_path, 60).problem.endswith("error: no MPI")
 
 
 def test_the_report_of_started_ranks_is_read(launcher: Callable[[str], None], tmp_path: Path) -> None:
     report = Report("0", "Some MPI", 2, 1, (Finding("ranks", "one job of 2 ranks"),))
     (tmp_path / "said").write_text(f"a line of MPI\n{json.dumps(report.data())}\n")
     launcher(f"cat {tmp_path}/said")
-    assert launching.start_ranks(tmp_path, 60).report == report
+    assert examine.start_ranks(tmp_path, 60).report == report
 
 
 # -- software ---------------------------------------------------------------------------------------------------------
 
 
 def test_different_versions_are_found() -> None:
-    found, mine = functools.partial(judged, software.judge_versions), installation.versions()
+    found, mine = functools.partial(judged, software.judge_versions), software.versions()
     is_fine(found(mine, mine))
     is_broken(found(mine, mine | {"torch": "1.0"}), "rank 1 has torch 1.0", "one environment")
     is_worth(found(mine, mine | {"numpy": "1.0"}), "rank 1 has numpy 1.0")
@@ -246,13 +245,13 @@ def test_missing_parts_are_told_with_what_they_add() -> None:
 
 
 def test_a_slow_link_is_found() -> None:
-    between, within = (functools.partial(links.judge, "a link", between_nodes=way) for way in (True, False))
-    fast = links.Link(0, 1, 2e-6, links.LARGE_BYTES / 10e9)
-    slow = replace(fast, large_seconds=links.LARGE_BYTES / 80e6)
+    between, within = (functools.partial(cores.judge, "a link", between_nodes=way) for way in (True, False))
+    fast = cores.Link(0, 1, 2e-6, cores.LARGE_BYTES / 10e9)
+    slow = replace(fast, large_seconds=cores.LARGE_BYTES / 80e6)
     is_fine(between(fast))
     is_worth(between(slow), "80 MB/s", "management network")
     is_worth(within(replace(slow, large_seconds=0.01)), "shared memory")
-    is_fine(between(replace(slow, large_seconds=links.LARGE_BYTES / 118e6)))  # a gigabit per second
+    is_fine(between(replace(slow, large_seconds=cores.LARGE_BYTES / 118e6)))  # a gigabit per second
     is_worth(within(replace(fast, small_seconds=0.02)), "20.0 ms for 8 bytes")
     is_fine(within(slow, crowded=True))
 
@@ -260,14 +259,14 @@ def test_a_slow_link_is_found() -> None:
 def measured(world: ThreadWorld) -> list[Finding | None]:
     there = Job(world, Path())
     there.__dict__["nodes"] = [0, 0, 2]
-    return [links.within_a_node(there), links.between_nodes(there)]
+    return [cores.within_a_node(there), cores.between_nodes(there)]
 
 
 def test_links_are_measured_within_and_between_nodes() -> None:
     within, between = ThreadPool(3).run(measured)[2]
     assert "between rank 0 and rank 1" in within.found
     assert "between rank 0 and rank 2" in between.found
-    assert links.within_a_node(job([0, 1])) is None
+    assert cores.within_a_node(job([0, 1])) is None
 
 
 def changed_on_the_way(world: ThreadWorld) -> str:
@@ -280,7 +279,7 @@ def changed_on_the_way(world: ThreadWorld) -> str:
         return pending
 
     world.start_alltoallv = start_and_change
-    finding = links.WITHIN.finding(Job(world, Path()))
+    finding = cores.WITHIN.finding(Job(world, Path()))
     return f"{finding.state}: {finding.sentence}"
 
 
@@ -389,7 +388,7 @@ def loses_the_others(world: ThreadWorld) -> Report | str:
 
     good = Check("good", lambda at: Finding("good", ""))
     try:
-        examine._run((good, Check("waits", waits), good), Job(world, Path()), lambda name: None)
+        examine._findings((good, Check("waits", waits), good), Job(world, Path()), lambda name: None)
     except examine.Unfinished as cut:
         return replace(cut.report, mpi=type(cut.error).__name__)
     except StalledError as error:

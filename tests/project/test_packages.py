@@ -17,7 +17,7 @@ from dockerfile_parse import DockerfileParser
 from rank_pool import ROOT
 
 from hpcgnn.base import version
-from hpcgnn.launch import job_scripts
+from hpcgnn.launch import mpiexec
 
 PACKAGING = ROOT / "packaging"
 (EASYBUILD,) = (PACKAGING / "easybuild").glob("*.eb")
@@ -114,9 +114,9 @@ def test_a_build_has_all_files_of_the_package(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     listed = subprocess.run(["git", "ls-files", "hpcgnn"], cwd=ROOT, check=True, capture_output=True, text=True)
     built = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    added = {f"hpcgnn/launch/jobs/{name}" for name in job_scripts.FILES.values()}
+    added = {f"hpcgnn/launch/jobs/{name}" for name in mpiexec.JOB_SCRIPTS.values()}
     assert built - {"hpcgnn/commit.txt"} == set(listed.stdout.splitlines()) | added
-    for name in job_scripts.FILES.values():
+    for name in mpiexec.JOB_SCRIPTS.values():
         assert (tmp_path / "hpcgnn" / "launch" / "jobs" / name).read_bytes() == (ROOT / "jobs" / name).read_bytes()
 
 

@@ -21,7 +21,7 @@ from trainings import lines, trainer_of
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest
-from hpcgnn.cli import train_options
+from hpcgnn.cli.train import run_config as configured
 from hpcgnn.cli.train import train as train_command
 from hpcgnn.exchange import MessageConfig
 from hpcgnn.nn.config import MODELS, describe, described
@@ -161,7 +161,7 @@ def test_what_a_file_says_is_checked_before_it_becomes_a_default(tmp_path, text,
     path.write_text(text)
     context = train_command.make_context("train", ["x.h5", "--out", str(tmp_path / "run"), "--config", str(path)])
     with pytest.raises(HpcgnnError) as refused:
-        train_options.run_config(context, {}, set())  # where ranks agree on errors
+        configured(context, {}, set())  # where ranks agree on errors
     assert str(path) in str(refused.value)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)

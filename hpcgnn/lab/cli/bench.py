@@ -18,7 +18,7 @@ import click
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import COUNT, ROWS, NumberRange
+from hpcgnn.cli.options import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench.names import (
     ACTIVATIONS,

@@ -17,11 +17,11 @@ from click.core import ParameterSource
 
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.cli.sections import SectionedCommand
+from hpcgnn.cli.options import SectionedCommand
 from hpcgnn.lab.virtual import cluster as virtual_cluster
 from hpcgnn.lab.virtual.cluster import Interrupted, Job, Stop, run_job
 from hpcgnn.lab.virtual.network import UNLIMITED, Network, check_rate
-from hpcgnn.launch import job_scripts, mpiexec
+from hpcgnn.launch import mpiexec
 
 SPEED = f"Speed of each link, such as 100mbit or 1gbit (bits per second), or {UNLIMITED}."
 _SECTIONS = {
@@ -170,7 +170,7 @@ Examples:
 def _print_job(ctx: click.Context, _param: click.Parameter, system: str | None) -> None:
     if system is None or ctx.resilient_parsing:
         return
-    click.echo(job_scripts.path_of(system).read_text(encoding="utf-8"), nl=False)
+    click.echo(mpiexec.job_script(system).read_text(encoding="utf-8"), nl=False)
     ctx.exit()
 
 
@@ -187,7 +187,7 @@ def _print_job(ctx: click.Context, _param: click.Parameter, system: str | None) 
 @click.option("--subnet", type=Checked(virtual_cluster.check_subnet), default=virtual_cluster.DEFAULT_SUBNET,
               show_default=True, metavar="NETWORK", help="Network for the addresses of the virtual hosts.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the launcher's command line and start nothing.")
-@click.option("--print-job", type=click.Choice(list(job_scripts.FILES)), is_eager=True, expose_value=False,
+@click.option("--print-job", type=click.Choice(list(mpiexec.JOB_SCRIPTS)), is_eager=True, expose_value=False,
               callback=_print_job,
               help="Print a job script and exit. The script converts and partitions a graph, trains, and resumes when it is "
                    "run again; its settings are at its top. slurm: for sbatch; mpirun: for this machine or the hosts of a "

@@ -15,8 +15,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.cli.ranges import COUNT
-from hpcgnn.cli.sections import SectionedCommand
+from hpcgnn.cli.options import COUNT, SectionedCommand
 from hpcgnn.data import plan_store
 from hpcgnn.data.parts_file import PartsFile
 from hpcgnn.data.plan_worker import fitting_jobs

@@ -20,7 +20,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study.prepare import check_parts
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.study.specification import Run, Specification
-from hpcgnn.launch import job_scripts
+from hpcgnn.launch import mpiexec
 
 FOLDER = "slurm"
 
@@ -62,7 +62,7 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
         by_shape.setdefault(shape, []).append(run)
     folder = folder.resolve()
-    script = str(job_scripts.path_of(job_scripts.SLURM))
+    script = str(mpiexec.job_script(mpiexec.SLURM))
     found = []
     for (nodes, per_node, threads), each in sorted(by_shape.items()):
         # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
