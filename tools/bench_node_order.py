@@ -19,8 +19,8 @@ import pymetis
 import scipy.sparse as sp
 import torch
 
+from hpcgnn.graph import ORDERS
 from hpcgnn.graph.node_order import node_order
-from hpcgnn.graph.node_order.methods import ORDERS
 from hpcgnn.kernels import Csr, buffers, spmm
 from hpcgnn.sources import open_source
 

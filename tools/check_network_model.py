@@ -26,7 +26,7 @@ from scipy import sparse
 
 from hpcgnn.base.process import processor
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model.network import MOST_MESSAGES, Network, exchange_seconds
 
 TOOLS = Path(__file__).resolve().parent

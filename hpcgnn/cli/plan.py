@@ -14,11 +14,11 @@ from rich.table import Table
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.data.plan_worker import fitting_jobs
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.plan_pieces import fitting_jobs
 from hpcgnn.graph.node_plan import NodeRows, count_between, count_pairs
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.plan.volume import PairRows, describe
+from hpcgnn.plan.plan import PairRows, describe
 from hpcgnn.world.placement import Placement
 
 _BYTES_PER_VALUE = 4

@@ -13,10 +13,9 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.data import h5, whole_check
-from hpcgnn.data.contents import contents
-from hpcgnn.data.graph_file import GRAPH_KIND, SlabReader
-from hpcgnn.data.parts_file import PARTS_KIND, reader_of
+from hpcgnn.data.graph_file import GRAPH_KIND, PARTS_KIND, SlabReader, reader_of
 from hpcgnn.data.signatures import HDF5
+from hpcgnn.data.whole_check import contents
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
 

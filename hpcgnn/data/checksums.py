@@ -8,7 +8,7 @@ the file beside the arrays:
     attribute attributes_checksum        of the attributes that describe the file
 
 Each reader compares the checksums of the slabs that it reads. They do not protect against somebody who changes both data and
-checksum, so all values on which memory safety depends are checked as well (:mod:`hpcgnn.data.checks`).
+checksum, so all values on which memory safety depends are checked as well (:mod:`hpcgnn.data.stored`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on 
 on the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a probability of about
 2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns of zeros at the end,
 and edges whose weights are all 0 and edges without weights. Floats count by their bits, so -0.0 is not 0.0, though it is equal.
-:mod:`hpcgnn.data.digest_sums` computes them, which takes numba, and this module, which is quick to import, compares them.
+:mod:`hpcgnn.data.sealing` computes them, which takes numba, and this module, which is quick to import, compares them.
 """
 
 from __future__ import annotations

@@ -13,16 +13,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn.base import whole_file
+from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import checksums, h5, plan_pieces
-from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.data.plan_assembly import assemble
-from hpcgnn.data.plan_worker import make_pieces
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.plan_pieces import Piece, make_pieces, path_of
+from hpcgnn.data.schema import PAIR_ARRAYS, plan_offset_rules, plan_rules
 from hpcgnn.data.stored_plan import StoredPlan, plan_attributes, wanted_attributes
 from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
 
@@ -107,3 +109,212 @@ def _seal(parts: PartsFile, strategy: str) -> None:
     with h5.writing(parts.path, f"checksums of plan/{strategy}"):
         group = parts.file[f"plan/{strategy}"]
         checksums.store(group, table, plan_attributes(group))
+
+
+_GROUP_ENTRIES = 1 << 21
+_PAIRS_AT_ONCE = 1 << 20
+_OF_PAIRS = (*PAIR_ARRAYS, "entries")
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """All pairs of ranks that exchange rows, sorted by receiver, then sender.
+
+    begins: (P+1,) int64 first pair of each receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of
+    each kind, and entries in them. by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64
+    place in ``by_sender`` of each sender's first pair.
+    """
+
+    begins: np.ndarray
+    peers: np.ndarray
+    post: np.ndarray
+    pre: np.ndarray
+    entries: np.ndarray
+    by_sender: np.ndarray
+    sent: np.ndarray
+
+    def receivers(self, pairs: np.ndarray) -> np.ndarray:
+        """The receiver of each of ``pairs``, int64."""
+        return np.searchsorted(self.begins, pairs, side="right") - 1
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs. Sums are float64 inside, and exact below 2**53."""
+        return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The pieces of a plan for ``strategy`` in ``folder``, one for each part."""
+
+    folder: Path
+    uuid: str
+    strategy: str
+    num_parts: int
+
+    def open(self, part: int) -> Piece:
+        return Piece.open(path_of(self.folder, self.strategy, part), self.uuid, self.strategy)
+
+    def pairs(self) -> tuple[_Pairs, np.ndarray]:
+        """The pairs, and the lengths (P, 4) int64 of L_indptr, L_indices, R_indptr, R_indices."""
+        lengths, peers = np.zeros((self.num_parts, 4), dtype=np.int64), np.zeros(self.num_parts, dtype=np.int64)
+        for part in range(self.num_parts):
+            with self.open(part) as piece:
+                lengths[part] = [piece.lengths[name] for name in ("L_indptr", "L_indices", "R_indptr", "R_indices")]
+                peers[part] = piece.lengths["peers"]
+        begins = _ends(peers)
+        tables = {name: np.empty(begins[-1], dtype=np.int32) for name in _OF_PAIRS}
+        for part in range(self.num_parts):
+            with self.open(part) as piece:
+                for name, values in tables.items():
+                    values[begins[part] : begins[part + 1]] = piece.read(name)
+        sent = _ends(np.bincount(tables["peers"], minlength=self.num_parts))
+        return _Pairs(begins, **tables, by_sender=np.argsort(tables["peers"], kind="stable"), sent=sent), lengths
+
+
+def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
+    """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing, without checksums.
+
+    It takes the memory of the table of pairs, and of the largest of these: one part's plan, one part's rows of S,
+    ``_GROUP_ENTRIES`` entries of S.
+    """
+    pieces = _Pieces(folder, parts.uuid, strategy, parts.num_parts)
+    pairs, lengths = pieces.pairs()
+    small = _offsets(pairs, lengths)
+    with h5.writing(parts.path, f"plan/{strategy}"):
+        plans = parts.file.require_group("plan")
+        if strategy in plans:
+            del plans[strategy]
+        group = plans.create_group(strategy)
+        group.attrs.update(wanted_attributes(parts))
+        rules = plan_offset_rules(parts.num_parts) | plan_rules(small)
+        schema = {name: (rule.shape, rule.dtype) for name, rule in rules.items()}
+        places = h5.add_datasets(group, schema)
+        parts.file.flush()
+    with LocalFile(parts.path) as sink:
+        writer = h5.SlabWriter(sink, places, schema)
+        for name, values in small.items():
+            writer.write(name, 0, values)
+        _write_tables(pairs, writer)
+        _write_receivers(pieces, small, writer)
+        _write_senders(pieces, pairs, small, writer)
+
+
+def _write_tables(pairs: _Pairs, writer: h5.SlabWriter) -> None:
+    for first in range(0, pairs.peers.size, _PAIRS_AT_ONCE):
+        some = slice(first, first + _PAIRS_AT_ONCE)
+        for name in PAIR_ARRAYS:
+            writer.write(f"recv_{name}", first, getattr(pairs, name)[some].astype(np.int64))
+        sent = pairs.by_sender[some]
+        writer.write("send_peers", first, pairs.receivers(sent))
+        for name in ("post", "pre"):
+            writer.write(f"send_{name}", first, getattr(pairs, name)[sent].astype(np.int64))
+
+
+def _offsets(pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """The small arrays with the places at which each part's slabs begin."""
+    sent_rows = pairs.sums(pairs.post) + pairs.sums(pairs.pre)
+    return {
+        "L_offsets": np.stack((_ends(lengths[:, 0]), _ends(lengths[:, 1])), axis=1),
+        "R_offsets": np.stack((_ends(lengths[:, 2]), _ends(lengths[:, 3])), axis=1),
+        "S_offsets": np.stack((_ends(sent_rows + 1), _ends(pairs.sums(pairs.entries))), axis=1),
+        "recv_offsets": pairs.begins,
+        "send_offsets": pairs.sent,
+    }
+
+
+def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
+    for part in range(pieces.num_parts):
+        with pieces.open(part) as piece:
+            for matrix in "LR":
+                row, entry = offsets[f"{matrix}_offsets"][part].tolist()
+                writer.write(f"{matrix}_indptr", row, piece.read(f"{matrix}_indptr"))
+                for name in (f"{matrix}_indices", f"{matrix}_edges"):
+                    writer.write(name, entry, piece.read(name))
+
+
+def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
+    given = _Given(*(np.zeros(pieces.num_parts, dtype=np.int64) for _ in range(2)))
+    for first, last in _groups(np.diff(offsets["S_offsets"][:, 1])):
+        sender, lengths, sources, edges = _rows_of(pieces, pairs, first, last, given)
+        row, entry = offsets["S_offsets"][first].tolist()
+        writer.write("S_indptr", row, _indptrs(sender, lengths, first, last))
+        writer.write("S_indices", entry, sources)
+        writer.write("S_edges", entry, edges)
+
+
+def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of senders that have about ``_GROUP_ENTRIES`` entries of S together, from the ``entries`` (P,) of each."""
+    ends, first = _ends(entries), 0
+    while first < entries.size:
+        last = int(np.searchsorted(ends, ends[first] + _GROUP_ENTRIES, side="right")) - 1
+        last = min(max(last, first + 1), entries.size)
+        yield first, last
+        first = last
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Rows that earlier senders have taken from each receiver's piece, and entries in them; (P,) int64 each, which grow."""
+
+    rows: np.ndarray
+    entries: np.ndarray
+
+
+def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Given) -> tuple[np.ndarray, ...]:
+    """The rows that senders ``[first, last)`` send: each row's sender and length, and the sources and edges of its entries.
+
+    In each receiver's piece they are contiguous, after the rows that are ``given`` already. Memory and time are O(pairs and
+    rows of these senders + P).
+    """
+    by_sender = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
+    mine = np.sort(by_sender)  # by receiver, in the order in which they are read
+    receiver = pairs.receivers(mine)
+    rows_each = pairs.post[mine].astype(np.int64) + pairs.pre[mine]
+    entries_each = pairs.entries[mine].astype(np.int64)
+    rows, entries = (_sums(receiver, values, pieces.num_parts) for values in (rows_each, entries_each))
+    found: list[tuple[np.ndarray, ...]] = []
+    for part in np.flatnonzero(rows).tolist():
+        row, entry = int(given.rows[part]), int(given.entries[part])
+        of_rows, of_entries = (row, row + int(rows[part])), (entry, entry + int(entries[part]))
+        with pieces.open(part) as piece:
+            found.append((
+                piece.read("lengths", *of_rows), piece.read("sources", *of_entries), piece.read("edges", *of_entries)
+            ))  # fmt: skip
+    given.rows[:] += rows
+    given.entries[:] += entries
+    empty = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
+    lengths, sources, edges = (np.concatenate(arrays) for arrays in zip(empty, *found, strict=True))
+    order = np.searchsorted(mine, by_sender)
+    row_order = _ranges(_ends(rows_each)[:-1][order], rows_each[order])
+    entry_order = _ranges(_ends(entries_each)[:-1][order], entries_each[order])
+    sender = np.repeat(pairs.peers[by_sender].astype(np.int64), rows_each[order])
+    return sender, lengths[row_order], sources[entry_order], edges[entry_order]
+
+
+def _indptrs(sender: np.ndarray, lengths: np.ndarray, first: int, last: int) -> np.ndarray:
+    """The ``indptr`` arrays of the senders ``[first, last)``, one after the other; each starts with 0."""
+    rows = np.bincount(sender - first, minlength=last - first)
+    begins = _ends(rows)
+    ends = _ends(lengths)
+    place = np.arange(begins[-1]) + (sender - first) + 1  # a 0 stands before each sender's first row
+    indptrs = np.zeros(begins[-1] + last - first, dtype=np.int64)
+    indptrs[place] = ends[1:] - np.repeat(ends[begins[:-1]], rows)
+    return indptrs
+
+
+def _ends(counts: np.ndarray | list[int]) -> np.ndarray:
+    """(n + 1,) int64: 0, then the cumulative sums of ``counts``."""
+    return np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
+
+
+def _sums(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """(count,) int64: for each number below ``count``, the sum of the ``values`` whose ``index`` it is."""
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The concatenation of ``arange(begin, begin + length)`` over all pairs."""
+    ends = _ends(lengths)
+    return np.arange(ends[-1]) + np.repeat(begins - ends[:-1], lengths)

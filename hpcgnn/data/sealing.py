@@ -10,11 +10,101 @@ import numpy as np
 
 from hpcgnn.base.arguments import check_path
 from hpcgnn.data import checksums, h5, plan_store
-from hpcgnn.data.digest_sums import Digests
-from hpcgnn.data.digests import FIRST_VERSION
-from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.data.parts_file import PartsFile, reader_of
-from hpcgnn.data.schema import WHOLE
+from hpcgnn.data.digests import ATTRIBUTES, EDGES, FIRST_VERSION
+from hpcgnn.data.graph_file import PartsFile, SlabReader, reader_of
+from hpcgnn.data.random_kernels import draws, key_for, sum_of_edges, sum_of_rows, sum_of_sparse_rows
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, WHOLE
+
+_COLUMNS = 23  # number of this use of a seed
+_BYTES_AT_A_TIME = 1 << 20
+
+
+class Digests:
+    """The digests of an open file, which grow slab by slab.
+
+    Values are not checked, since the file may be damaged: wrong ones give some digest, and no error. Edges of a parts file have
+    positions, so all original ids are kept, 8 bytes a node; a graph file needs bounded memory.
+    """
+
+    def __init__(self, reader: SlabReader) -> None:
+        self._reader = reader
+        meta, name = reader.meta, "nodes/original_ids"
+        self._ids = self._read(name, 0, meta.num_nodes) if name in reader.rules else None
+        self._keys = _column_keys(max(meta.num_features, meta.num_classes, len(MASKS)))
+        self._sums = dict.fromkeys(ATTRIBUTES, 0)
+
+    def values(self) -> dict[str, int]:
+        """The digests by the names of their attributes."""
+        return {name: total % 2**64 for name, total in self._sums.items()}
+
+    def add(self, slab: int) -> None:
+        """Read a slab, and add its nodes and the edges into them."""
+        first, last = (int(node) for node in self._reader.bounds[slab : slab + 2])
+        meta = self._reader.meta
+        self._in_pieces(first, last, 16 * max(meta.num_edges // max(meta.num_nodes, 1), 1), self._edges)
+        if meta.x_nnz is not None:
+            self._in_pieces(first, last, 8 * max(meta.x_nnz // max(meta.num_nodes, 1), 1), self._sparse)
+        elif meta.num_features:
+            self._in_pieces(first, last, 8 * meta.num_features, self._dense)
+        if meta.task != NO_TASK:
+            self._in_pieces(first, last, 4 * max(meta.num_classes, 4), self._labels)
+        if meta.has_masks:
+            self._in_pieces(first, last, 16, self._masks)
+
+    def _in_pieces(self, first: int, last: int, row_bytes: int, add: Callable[[int, int, np.ndarray], None]) -> None:
+        step = max(_BYTES_AT_A_TIME // row_bytes, 1)
+        for begin in range(first, last, step):
+            end = min(begin + step, last)
+            add(begin, end, np.arange(begin, end) if self._ids is None else self._ids[begin:end])
+
+    def _read(self, name: str, first: int, last: int) -> np.ndarray:
+        array = self._reader.arrays[name]
+        out = array.empty(last - first)
+        for _ in array.pieces(first, last, out):
+            pass
+        return out
+
+    def _csr(self, prefix: str, first: int, last: int, names: Iterable[str]) -> list[np.ndarray]:
+        """``indptr`` from 0 and the arrays ``names`` of some rows."""
+        size = self._reader.rules[f"{prefix}indices"].shape[0]
+        indptr = self._read(f"{prefix}indptr", first, last + 1).clip(0, size)
+        begin, end = int(indptr[0]), max(int(indptr[0]), int(indptr[-1]))
+        return [indptr.clip(begin, end) - begin, *(self._read(f"{prefix}{name}", begin, end) for name in names)]
+
+    def _edges(self, first: int, last: int, ids: np.ndarray) -> None:
+        names = ("indices", "weight") if self._reader.meta.weighted else ("indices",)
+        indptr, sources, *weights = self._csr("edges/", first, last, names)
+        if self._ids is not None:
+            sources = self._ids.take(sources, mode="clip")
+        bits = weights[0].view(np.uint32) if weights else np.empty(0, np.uint32)
+        self._sums[EDGES] += int(sum_of_edges(ids, indptr, sources, bits))
+
+    def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:
+        indptr, columns, values = self._csr("nodes/x_", first, last, ("indices", "data"))
+        keys = self._keys[: self._reader.meta.num_features]
+        self._sums["features_digest"] += int(sum_of_sparse_rows(ids, indptr, columns, values.view(np.uint32), keys))
+
+    def _dense(self, first: int, last: int, ids: np.ndarray) -> None:
+        rows = self._read("nodes/x", first, last).astype(np.float32, copy=False)
+        self._add_rows("features_digest", ids, rows.view(np.uint32))
+
+    def _labels(self, first: int, last: int, ids: np.ndarray) -> None:
+        labels = self._read("nodes/y", first, last)
+        is_one = self._reader.meta.task != MULTI_LABEL
+        self._add_rows("labels_digest", ids, (labels[:, np.newaxis] + 1 if is_one else labels).astype(np.uint32))
+
+    def _masks(self, first: int, last: int, ids: np.ndarray) -> None:
+        masks = [self._read(f"nodes/{name}", first, last) for name in MASKS]
+        self._add_rows("splits_digest", ids, np.stack(masks, axis=1).astype(np.uint32))
+
+    def _add_rows(self, name: str, ids: np.ndarray, rows: np.ndarray) -> None:
+        self._sums[name] += int(sum_of_rows(ids, rows, self._keys[: rows.shape[1]]))
+
+
+def _column_keys(count: int) -> np.ndarray:
+    keys = np.empty(count, np.uint64)
+    draws(key_for(0, _COLUMNS), 0, keys)
+    return keys | np.uint64(1)
 
 
 def slab_checksums(

@@ -14,11 +14,10 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, h5
-from hpcgnn.data.checks import tiles_problem
 from hpcgnn.data.digests import EDGES
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.schema import Rule, plan_offset_rules, plan_rules
-from hpcgnn.data.stored import StoredArray, look
+from hpcgnn.data.stored import StoredArray, look, tiles_problem
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
 
 PLAN_VERSION = 1

@@ -1,1 +1,7 @@
 """One rank's view of the graph, the order of its nodes, and plans of ranks that share a machine."""
+
+from __future__ import annotations
+
+# Orders of a rank's nodes (hpcgnn.graph.node_order), named here because the command line must not import torch.
+ORDERS = ("degree", "rcm", "hubs")
+METHODS = ("none", *ORDERS, "auto")

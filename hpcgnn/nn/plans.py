@@ -11,10 +11,8 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Messages
-from hpcgnn.graph.edges_of_rank import check_edges
-from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.node_plan import Route, build_node_plan, rows_if_placed
-from hpcgnn.graph.node_plan.record_exchange import RecordExchange
+from hpcgnn.graph.local_graph import LocalGraph, check_edges
+from hpcgnn.graph.node_plan import RecordExchange, Route, build_node_plan, rows_if_placed
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.node_aware import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix

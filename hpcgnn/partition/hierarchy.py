@@ -7,19 +7,13 @@ numbers of cut edges between two parts. This graph has at most as many entries a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.partition import mtkahypar
-from hpcgnn.partition.slabs import Advance, Directory, Slab, edge_chunks, in_step
-from hpcgnn.world import World
-
-if TYPE_CHECKING:
-    from hpcgnn.partition.methods import Problem
+from hpcgnn.partition.problem import Problem
+from hpcgnn.partition.separate_process import maps
+from hpcgnn.partition.slabs import Directory, edge_chunks, in_step
 
 _PENDING_ENTRIES = 1 << 22
 _SWEEPS = 20
@@ -34,29 +28,28 @@ def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
     K = P, and after a ``method`` that makes groups itself.
     """
     options, world = problem.options, problem.world
-    if options.ranks_per_node in (1, options.num_parts) or (method == "mtkahypar" and mtkahypar.maps(options)):
+    if options.ranks_per_node in (1, options.num_parts) or (method == "mtkahypar" and maps(options)):
         return parts
-    quotient = quotient_graph(world, problem.reader, problem.slab, parts, options.num_parts, problem.advance)
+    quotient = quotient_graph(problem, parts)
     numbers = np.zeros(0, dtype=np.int32)
     if world.rank == 0:
         groups = group_parts(quotient, options.ranks_per_node, options.seed)
         numbers = np.empty(groups.size, dtype=np.int32)
         numbers[np.argsort(groups, kind="stable")] = np.arange(groups.size)
-    numbers = world.broadcast(numbers, root=0)
-    return numbers[parts]
+    return world.broadcast(numbers, root=0)[parts]
 
 
-def quotient_graph(
-    world: World, reader: SlabReader, slab: Slab, parts: np.ndarray, num_parts: int, advance: Advance
-) -> sp.csr_matrix:
+def quotient_graph(problem: Problem, parts: np.ndarray) -> sp.csr_matrix:
     """(P, P) symmetric float64 matrix of the numbers of cut edges, of both directions, between two parts. Collective.
 
-    Only rank 0 gets it; on other ranks it is empty. ``parts`` (n,) are those of this rank's nodes; ``advance`` counts them once.
+    Only rank 0 gets it; on other ranks it is empty. ``parts`` (n,) are those of this rank's nodes; ``problem.advance`` counts
+    them once.
     """
+    world, slab, num_parts = problem.world, problem.slab, problem.options.num_parts
     directory = Directory(world, slab, parts)
     keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     pending: list[np.ndarray] = []
-    for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
+    for chunk in in_step(world, edge_chunks(problem.reader, slab.first, slab.last), "read the edges"):
         here = parts[chunk.destinations() - slab.first].astype(np.int64)
         there = directory.lookup(chunk.sources).astype(np.int64)
         cut = here != there
@@ -64,7 +57,7 @@ def quotient_graph(
         if sum(map(len, pending)) > _PENDING_ENTRIES:
             keys, counts = _merged(keys, counts, pending)
             pending = []
-        advance(chunk.last - chunk.first)
+        problem.advance(chunk.last - chunk.first)
     keys, counts = _merged(keys, counts, pending)
     to_first = np.zeros(world.size, dtype=np.int64)
     to_first[0] = keys.size

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.partition import loops
+from hpcgnn.base.compiled import njit
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.partition.slabs import edge_chunks
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -100,10 +100,27 @@ def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
     edges = cut = halo = 0
     for chunk in edge_chunks(file, first, last):
         edges += chunk.sources.size
-        more_cut, more_halo = loops.mark_remote(chunk.sources, first, last, seen)
+        more_cut, more_halo = mark_remote(chunk.sources, first, last, seen)
         cut, halo = cut + more_cut, halo + more_halo
     return edges, cut, halo
 
 
 def _max_over_mean(counts: np.ndarray) -> float:
     return float(counts.max() / counts.mean()) if counts.any() else 1.0
+
+
+@njit(cache=True)
+def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
+    """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for each
+    node; the bits of sources outside the range are set."""
+    cut = 0
+    new = 0
+    for source in sources:
+        if first <= source < last:
+            continue
+        cut += 1
+        bit = np.uint8(1 << (source & 7))
+        if not seen[source >> 3] & bit:
+            seen[source >> 3] |= bit
+            new += 1
+    return cut, new

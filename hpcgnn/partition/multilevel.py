@@ -2,27 +2,34 @@
 
 In Faraj and Schulz, "Buffered streaming graph partitioning" (2022), a model of the piece has a node for each of its nodes, and a
 fixed one for each part. The model is coarsened by clusters, partitioned by Fennel's objective, and improved at each level while
-it is refined again.
+it is refined again. The loops, compiled by numba, also find clusters in a stream of edges of a graph larger than memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.partition import multilevel_loops as loops
+from hpcgnn.base.compiled import njit
 
+CLUSTERS_A_PART = 12
 _FEWEST_A_PART = 24
 _FEWEST = 1 << 10
 _CLUSTER_ROUNDS = 4
 _LEAST_SHRINKING = 0.9
-CLUSTERS_A_PART = 12
+_ROUNDS = 8  # of local search at each level
+# The emptiest of this many parts, taken in turn, is used: a search among all parts takes O(parts) for each node.
+_WINDOW = 64
+_STAY = 1e-6  # a node stays in its part unless the gain is larger than this, in edges
 
 
-@dataclass(frozen=True)
-class Model:
-    """A graph with fixed parts beside it; :mod:`hpcgnn.partition.multilevel_loops` describes the arrays. shares: (n,) float32."""
+class Model(NamedTuple):
+    """A graph of n movable nodes, and a fixed node for each part, as CSR.
+
+    indptr: (n+1,) int64. columns: int32; a column ``n + p`` stands for the nodes that are already in part p. weights: int32 of
+    the entries. amounts: (n, C) int64 quantities to balance. shares: (n,) float32 share of each node in them, 1 on average.
+    """
 
     indptr: np.ndarray
     columns: np.ndarray
@@ -37,70 +44,354 @@ class Model:
 
     def contracted(self, labels: np.ndarray, count: int, num_parts: int) -> Model:
         """The model whose nodes are clusters. labels: (n,) int32 cluster of each node, from 0 to ``count - 1``."""
-        indptr = np.zeros(count + 1, dtype=np.int64)
-        columns, weights = np.empty(self.columns.size, np.int32), np.empty(self.columns.size, np.int32)
-        loops.contract(self.indptr, self.columns, self.weights, labels, count, num_parts, indptr, columns, weights)
-        used = int(indptr[-1])
-        amounts = np.stack([np.bincount(labels, column, count) for column in self.amounts.T], axis=1)
+        indptr, columns, weights = contract(self.indptr, self.columns, self.weights, labels, count, num_parts)
+        amounts = np.stack([np.bincount(labels, column, count) for column in self.amounts.T], axis=1).astype(np.int64)
         shares = np.bincount(labels, self.shares, count).astype(np.float32)
-        return Model(indptr, columns[:used].copy(), weights[:used].copy(), amounts.astype(np.int64), shares)
+        return Model(indptr, columns, weights, amounts, shares)
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The contents of the parts. load: (P, C) int64 quantities in each part. mean: (C,) float64 mean load of a part once all
-    nodes are placed. capacity: (C,) float64 largest load of a part."""
+    nodes are placed. capacity: (C,) float64 largest load of a part; if no part has room, the emptiest is taken."""
 
     load: np.ndarray
     mean: np.ndarray
     capacity: np.ndarray
 
 
-@dataclass(frozen=True)
-class Search:
-    """Settings of the search. price: the price of fullness in Fennel's objective, in units of an average node's edges. rounds: of
-    local search at each level."""
+def partition_model(model: Model, parts: np.ndarray, filled: Parts, price: float, rng: np.random.Generator) -> None:
+    """Place the nodes of ``model`` whose ``parts`` (n,) int32 is -1, and move others if that helps.
 
-    price: float
-    rounds: int
-
-
-def partition_model(model: Model, parts: np.ndarray, filled: Parts, search: Search, rng: np.random.Generator) -> None:
-    """Place the nodes of ``model`` whose ``parts`` (n,) int32 is -1, and move others if that helps. Modifies ``parts`` and
-    ``filled.load``, which has the quantities of nodes with a part already.
+    Modifies ``parts`` and ``filled.load``, which has the quantities of nodes with a part already. price: of fullness in Fennel's
+    objective, in units of an average node's edges.
     """
     num_parts = filled.load.shape[0]
     fewest = max(_FEWEST, _FEWEST_A_PART * num_parts)
-    limit = filled.mean / CLUSTERS_A_PART
     levels: list[tuple[Model, np.ndarray, np.ndarray]] = []
     while model.num_nodes > fewest:
         labels = np.empty(model.num_nodes, dtype=np.int32)
-        order = _order(model, rng)
-        loops.cluster(
-            model.indptr, model.columns, model.weights, model.amounts, limit, order, parts, labels, _CLUSTER_ROUNDS
-        )
-        count = loops.number_clusters(labels)
+        _cluster(model, filled.mean / CLUSTERS_A_PART, _order(model, rng), parts, labels, _CLUSTER_ROUNDS)
+        count = number_clusters(labels)
         if count > _LEAST_SHRINKING * model.num_nodes:
             break
         levels.append((model, parts, labels))
         coarse_parts = np.full(count, -1, dtype=np.int32)
         coarse_parts[labels] = parts  # all nodes of a cluster have the same part
         model, parts = model.contracted(labels, count, num_parts), coarse_parts
-    _improve(model, parts, filled, search, rng)
+    _improve(model, _order(model, rng), filled, parts, price, _ROUNDS)
     while levels:
         fine, fine_parts, labels = levels.pop()
         fine_parts[:] = parts[labels]
         model, parts = fine, fine_parts
-        _improve(model, parts, filled, search, rng)
-
-
-def _improve(model: Model, parts: np.ndarray, filled: Parts, search: Search, rng: np.random.Generator) -> None:
-    loops.improve(
-        model.indptr, model.columns, model.weights, model.amounts, model.shares, _order(model, rng),
-        filled.mean, filled.capacity, parts, filled.load, search.price, search.rounds,
-    )  # fmt: skip
+        _improve(model, _order(model, rng), filled, parts, price, _ROUNDS)
 
 
 def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
     """(n,) int32 all nodes in random order."""
     return rng.permutation(model.num_nodes).astype(np.int32)
+
+
+@njit(cache=True, nogil=True)
+def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
+    """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any of."""
+    for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
+        if extra[c] > 0 and load[c] + extra[c] > capacity[c]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _fullness(load: np.ndarray, mean: np.ndarray) -> float:
+    """The largest of ``load / mean``, both (C,); 1.0 is an equal share."""
+    fullest = 0.0
+    for c in range(mean.size):
+        fullest = max(fullest, load[c] / mean[c])
+    return fullest
+
+
+@njit(cache=True, nogil=True)
+def _cluster(
+    model: Model, limit: np.ndarray, order: np.ndarray, parts: np.ndarray, labels: np.ndarray, rounds: int
+) -> None:
+    """Label propagation: join each node to the cluster to which it has most edges and which stays within ``limit`` (C,).
+
+    labels: (n,) int32, overwritten with a node of each node's cluster. Clusters do not cross ``parts`` (n,) int32 where these
+    are not negative. Nodes are visited in ``order`` (n,).
+    """
+    indptr, columns, weights, amounts, _ = model
+    n = indptr.size - 1
+    size = amounts.copy()
+    affinity = np.zeros(n, dtype=np.int64)
+    for v in range(n):
+        labels[v] = v
+    for _ in range(rounds):
+        moved = 0
+        for v in order:
+            mine = labels[v]
+            for i in range(indptr[v], indptr[v + 1]):
+                u = columns[i]
+                if u < n and parts[u] == parts[v]:
+                    affinity[labels[u]] += weights[i]
+            best, most = mine, affinity[mine]
+            for i in range(indptr[v], indptr[v + 1]):
+                u = columns[i]
+                if u >= n:
+                    continue
+                other = labels[u]
+                if affinity[other] > most and _fits(size[other], amounts[v], limit):
+                    best, most = other, affinity[other]
+                affinity[other] = 0
+            affinity[mine] = 0
+            if best != mine:
+                size[mine] -= amounts[v]
+                size[best] += amounts[v]
+                labels[v] = best
+                moved += 1
+        if moved * 50 < n:
+            break
+
+
+@njit(cache=True, nogil=True)
+def number_clusters(labels: np.ndarray) -> int:
+    """Renumber ``labels`` (n,) to 0, 1, ... in the order of their first nodes, and return the number of clusters."""
+    names = np.full(labels.size, -1, dtype=np.int32)
+    count = 0
+    for v in range(labels.size):
+        if names[labels[v]] < 0:
+            names[labels[v]] = count
+            count += 1
+        labels[v] = names[labels[v]]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def contract(
+    indptr: np.ndarray, columns: np.ndarray, weights: np.ndarray, labels: np.ndarray, count: int, num_parts: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``(indptr, columns, weights)`` of the model of ``count`` clusters; arguments are those of :class:`Model`."""
+    n = indptr.size - 1
+    begins = np.zeros(count + 1, dtype=np.int64)
+    for v in range(n):
+        begins[labels[v] + 1] += 1
+    for c in range(count):
+        begins[c + 1] += begins[c]
+    members = np.empty(n, dtype=np.int32)
+    cursor = begins[:-1].copy()
+    for v in range(n):
+        members[cursor[labels[v]]] = v
+        cursor[labels[v]] += 1
+    coarse_indptr = np.zeros(count + 1, dtype=np.int64)
+    coarse_columns, coarse_weights = np.empty(columns.size, np.int32), np.empty(columns.size, np.int32)
+    place = np.full(count + num_parts, -1, dtype=np.int64)
+    written = 0
+    for c in range(count):
+        first = written
+        for m in range(begins[c], begins[c + 1]):
+            v = members[m]
+            for i in range(indptr[v], indptr[v + 1]):
+                u = columns[i]
+                other = labels[u] if u < n else u - n + count
+                if other == c:
+                    continue
+                if place[other] < first:
+                    place[other] = written
+                    coarse_columns[written] = other
+                    coarse_weights[written] = weights[i]
+                    written += 1
+                else:
+                    coarse_weights[place[other]] += weights[i]
+        coarse_indptr[c + 1] = written
+    return coarse_indptr, coarse_columns[:written].copy(), coarse_weights[:written].copy()
+
+
+@njit(cache=True, nogil=True)
+def _best_part(
+    targets: np.ndarray, affinity: np.ndarray, roots: np.ndarray, cost: float, amount: np.ndarray, filled: Parts,
+    best: int, most: float,
+) -> tuple[int, float]:  # fmt: skip
+    """``(part, score)`` of the best of ``targets`` with room for ``amount`` (C,), or ``best``, ``most``; clears ``affinity``."""
+    for part in targets:
+        if part < 0 or affinity[part] == 0:
+            continue
+        score = affinity[part] - cost * roots[part]
+        affinity[part] = 0
+        if score > most and _fits(filled.load[part], amount, filled.capacity):
+            best, most = part, score
+    return best, most
+
+
+@njit(cache=True, nogil=True)
+def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, price: float, rounds: int) -> None:
+    """Place or move each node where Fennel's objective is best. Modifies ``parts`` (n,) int32, -1 for none, and the load.
+
+    The objective of a part is the number of edges to it, less ``price * shares[v] * sqrt(fullness)``.
+    """
+    indptr, columns, weights, amounts, shares = model
+    load, mean, capacity = filled
+    n, num_parts = indptr.size - 1, load.shape[0]
+    affinity, targets = np.zeros(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
+    roots = np.array([np.sqrt(_fullness(load[part], mean)) for part in range(num_parts)])
+    begin = 0
+    for _ in range(rounds):
+        moved = 0
+        for v in order:
+            mine, amount, cost = parts[v], amounts[v], price * shares[v]
+            if mine >= 0:
+                load[mine] -= amount
+            found = 0
+            for i in range(indptr[v], indptr[v + 1]):
+                u = columns[i]
+                part = parts[u] if u < n else u - n
+                if part >= 0:
+                    if affinity[part] == 0:
+                        targets[found] = part
+                        found += 1
+                    affinity[part] += weights[i]
+            best, most = -1, -np.inf
+            if mine >= 0 and _fits(load[mine], amount, capacity):
+                best, most = mine, affinity[mine] - cost * roots[mine] + _STAY
+            best, most = _best_part(targets[:found], affinity, roots, cost, amount, filled, best, most)
+            if best < 0 or (cost > 0 and most < 0):
+                begin = 0 if best < 0 else (begin + _WINDOW) % num_parts
+                end = num_parts if best < 0 else min(begin + _WINDOW, num_parts)
+                emptiest = begin + int(np.argmin(roots[begin:end]))
+                if best < 0 or -cost * roots[emptiest] > most:
+                    best = emptiest
+            load[best] += amount
+            if best != mine:
+                parts[v] = best
+                moved += 1
+                roots[best] = np.sqrt(_fullness(load[best], mean))
+                if mine >= 0:
+                    roots[mine] = np.sqrt(_fullness(load[mine], mean))
+        if moved * 200 < n:
+            return
+
+
+@njit(cache=True, nogil=True)
+def buffer_model(
+    first: int, indptr: np.ndarray, sources: np.ndarray, symmetric: bool, parts: np.ndarray, votes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``(indptr, columns, weights)`` of the model of the nodes from ``first`` on: edges among them, and edges to parts.
+
+    indptr: (n+1,) from 0, and sources: of their in-edges. If the graph is not ``symmetric``, edges among the nodes count in both
+    directions, and a node also has an edge to the part named by ``votes`` (N, 2) int32, as heavy as the number of votes, which
+    are then cleared.
+    """
+    n = indptr.size - 1
+    begins = np.zeros(n + 1, np.int64)
+    columns, weights = np.empty(0, np.int32), np.empty(0, np.int32)
+    for filling in (False, True):  # entries are counted first
+        cursor = begins[:-1].copy()
+        for v in range(n):
+            for i in range(indptr[v], indptr[v + 1]):
+                u = sources[i] - first
+                if 0 <= u < n:
+                    if u != v:
+                        _add_entry(v, u, 1, cursor, columns, weights)
+                        if not symmetric:
+                            _add_entry(u, v, 1, cursor, columns, weights)
+                elif parts[sources[i]] >= 0:
+                    _add_entry(v, n + parts[sources[i]], 1, cursor, columns, weights)
+            if votes.size and votes[first + v, 1] > 0:
+                _add_entry(v, n + votes[first + v, 0], votes[first + v, 1], cursor, columns, weights)
+                if filling:
+                    votes[first + v, 1] = 0
+        if not filling:
+            begins[1:] = np.cumsum(cursor)
+            columns, weights = np.empty(begins[n], np.int32), np.empty(begins[n], np.int32)
+    return begins, columns, weights
+
+
+@njit(inline="always")
+def _add_entry(
+    row: int, column: int, weight: int, cursor: np.ndarray, columns: np.ndarray, weights: np.ndarray
+) -> None:
+    """Count an entry of a row, and store it if there is room for any."""
+    if columns.size:
+        columns[cursor[row]] = column
+        weights[cursor[row]] = weight
+    cursor[row] += 1
+
+
+@njit(cache=True, nogil=True)
+def vote(first: int, indptr: np.ndarray, sources: np.ndarray, parts: np.ndarray, votes: np.ndarray) -> None:
+    """Record for each source outside this range of nodes the part to which its edge goes; the majority of parts survives (Boyer
+    and Moore)."""
+    n = indptr.size - 1
+    for v in range(n):
+        part = parts[first + v]
+        for i in range(indptr[v], indptr[v + 1]):
+            u = sources[i]
+            if first <= u < first + n:
+                continue
+            if votes[u, 1] == 0:
+                votes[u, 0] = part
+            votes[u, 1] += 1 if votes[u, 0] == part else -1
+
+
+@njit(cache=True, nogil=True)
+def join_clusters(
+    first: int, indptr: np.ndarray, sources: np.ndarray, shares: np.ndarray, limit: float, labels: np.ndarray,
+    sizes: np.ndarray, affinity: np.ndarray,
+) -> int:  # fmt: skip
+    """Move each of the n nodes from ``first`` on to the cluster from which most of its in-edges come, up to the size ``limit``.
+
+    labels: (N,) int32 cluster of each node. sizes: (N,) float32 sum of the shares of each cluster's nodes. Both are modified.
+    shares: (n,) of the nodes to move. affinity: (N,) int32 zeros, work space. Returns the number of edges between clusters.
+    """
+    between = 0
+    for v in range(indptr.size - 1):
+        mine = labels[first + v]
+        begin, end = indptr[v] - indptr[0], indptr[v + 1] - indptr[0]
+        for i in range(begin, end):
+            affinity[labels[sources[i]]] += 1
+        best, most = mine, affinity[mine]
+        inside = most
+        for i in range(begin, end):
+            other = labels[sources[i]]
+            if affinity[other] > most and sizes[other] + shares[v] <= limit:
+                best, most = other, affinity[other]
+                inside = most
+            affinity[other] = 0
+        affinity[mine] = 0
+        if best != mine:
+            sizes[mine] -= shares[v]
+            sizes[best] += shares[v]
+            labels[first + v] = best
+        between += end - begin - inside
+    return between
+
+
+@njit(cache=True, nogil=True)
+def sample_edges(
+    first: int, indptr: np.ndarray, sources: np.ndarray, labels: np.ndarray, threshold: np.uint64, key: np.uint64,
+    rows: np.ndarray, columns: np.ndarray, taken: int,
+) -> int:  # fmt: skip
+    """Append the clusters of both ends of some edges between clusters to ``rows`` and ``columns``, from ``taken`` on.
+
+    Each edge has the same chance: it is taken if a hash of its position in the file is below ``threshold``. Returns the number
+    of edges that are in ``rows`` now.
+    """
+    for v in range(indptr.size - 1):
+        mine = labels[first + v]
+        for i in range(indptr[v], indptr[v + 1]):
+            other = labels[sources[i - indptr[0]]]
+            if other == mine or taken == rows.size:
+                continue
+            draw = (np.uint64(i) ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            draw = (draw ^ (draw >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            if draw >> np.uint64(1) < threshold:
+                rows[taken], columns[taken] = mine, other
+                taken += 1
+    return taken
+
+
+@njit(cache=True, nogil=True)
+def both_ways(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
+    """Store each edge (rows[i], columns[i]) in both directions in ``indices``, from ``cursor`` of its row on."""
+    for i in range(rows.size):
+        indices[cursor[rows[i]]] = columns[i]
+        cursor[rows[i]] += 1
+        indices[cursor[columns[i]]] = rows[i]
+        cursor[columns[i]] += 1

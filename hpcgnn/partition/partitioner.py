@@ -16,17 +16,16 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
-from hpcgnn.data.graph_file import GraphFile, SlabReader
-from hpcgnn.data.parts_file import PARTS_KIND, PARTS_VERSION, PartsFile, parts_schema
-from hpcgnn.data.plan_worker import fitting_jobs, make_pieces
-from hpcgnn.partition.balance import Balance
+from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, SlabReader, parts_schema
+from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
 from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.measure import PartitionReport, measure
-from hpcgnn.partition.methods import METHODS, Problem, choose
+from hpcgnn.partition.methods import METHODS, choose
 from hpcgnn.partition.options import PartitionOptions, check_num_parts
 from hpcgnn.partition.part_order import Reordering
-from hpcgnn.partition.rows_step import refine_rows, refine_steps
-from hpcgnn.partition.slabs import Advance, Slab
+from hpcgnn.partition.problem import Balance, Problem
+from hpcgnn.partition.rows import refine_rows, refine_steps
+from hpcgnn.partition.slabs import Advance, Slab, ignore
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
 from hpcgnn.partition.work import BEGUN, WRITTEN, Work, kept
 from hpcgnn.world import World, raise_on_all_ranks
@@ -113,7 +112,7 @@ def _assignment(
     if left is not None:
         parts, facts = left
         balance = Balance.of(world, reader, slab, options.balance)
-        problem = Problem(world, reader, slab, balance, options, advance=_ignore)
+        problem = Problem(world, reader, slab, balance, options, ignore)
         return parts, problem, facts["method"], f"{facts['reason']}; made by the run that this one continues"
     started = time.perf_counter()
     parts, problem, method, reason = _assign(world, reader, slab, options, progress, work.parts.parent)
@@ -127,7 +126,7 @@ def _assign(
 ) -> tuple[np.ndarray, Problem, str, str]:
     """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective. folder: for large temporary files."""
     balance = Balance.of(world, reader, slab, options.balance)
-    problem = Problem(world, reader, slab, balance, options, advance=_ignore)
+    problem = Problem(world, reader, slab, balance, options, ignore)
     method, reason = choose(problem)
     passes = {"ldg": LDG_PASSES, "fennel": fennel_passes(reader)}
     steps = passes[method] * reader.meta.num_nodes if method in passes else 2 * slab.num_nodes
@@ -241,10 +240,6 @@ class _Clock:
         return self._laps | {"total": self._last - self._started}
 
 
-def _ignore(_: int) -> None:
-    """Progress that nothing displays."""
-
-
 @contextlib.contextmanager
 def _silent(_description: str, _total: int) -> Iterator[Advance]:
-    yield _ignore
+    yield ignore

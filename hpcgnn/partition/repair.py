@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hpcgnn.base.compiled import njit
+from hpcgnn.partition.slabs import add_up
 
 Rows = Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]]
 _ROUNDS = 24
@@ -25,7 +26,7 @@ def limits_of(totals: np.ndarray, num_parts: int, tolerance: float) -> np.ndarra
 def loads_of(parts: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarray:
     """(P, C) int64: the weight of each part. weights: (N, C)."""
     loads = np.zeros((num_parts, weights.shape[1]), dtype=np.int64)
-    _add_up(parts, weights, loads)
+    add_up(parts, weights, loads)
     return loads
 
 
@@ -79,13 +80,6 @@ def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarra
 def _excess(loads: np.ndarray, limits: np.ndarray) -> float:
     """The sum over parts and quantities of the load above the limit, in units of the limit."""
     return float((np.maximum(loads - limits, 0) / np.maximum(limits, 1)).sum())
-
-
-@njit(cache=True)
-def _add_up(parts: np.ndarray, weights: np.ndarray, loads: np.ndarray) -> None:
-    for node in range(parts.size):
-        for c in range(weights.shape[1]):
-            loads[parts[node], c] += weights[node, c]
 
 
 @njit(cache=True)

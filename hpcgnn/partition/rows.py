@@ -1,12 +1,12 @@
 """Moves of nodes between parts so that hybrid plans send fewer rows, after any partitioner (``--objective rows``).
 
 Partitioners minimise cut edges, or the (source, other part) pairs of METIS' ``volume``. A hybrid plan sends as many rows as the
-minimum vertex covers of all pairs of parts have in total (``hpcgnn.plan.cover``). The change by a node's move is estimated from
+minimum vertex covers of all pairs of parts have in total (``hpcgnn.plan.build``). The change by a node's move is estimated from
 the current covers, by a look at the rows of its neighbours: rows that only its edges need are saved, and in its new part it
 needs a row for each part in which not every neighbour has a row for that part. The estimate leaves all other rows unchanged, so
 it is never below the best plan. Nodes of the boundary are visited in random order. Moves that cost rows are made with a
 probability that falls over time (simulated annealing). After each batch of passes, the covers are counted and chosen again by
-matchings (``rows_cover``). The result is the best partition after any batch, or the given one.
+matchings (:mod:`hpcgnn.partition.rows_loops`). The result is the best partition after any batch, or the given one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition import rows_loops
-from hpcgnn.partition.rows_cover import minimum_cover, roles_of
-from hpcgnn.partition.slabs import Advance
+from hpcgnn.partition.problem import TOLERANCE, Problem
+from hpcgnn.partition.repair import loads_of
+from hpcgnn.partition.rows_loops import (
+    boundary,
+    minimum_cover,
+    move_nodes,
+    roles_of,
+    room_for_rows,
+    take_cover,
+    work_space,
+)
+from hpcgnn.partition.slabs import Advance, edge_chunks, ignore
+from hpcgnn.world import raise_on_all_ranks
 
 OnBatch = Callable[[np.ndarray, int], None]
 _RUN = 16
@@ -70,10 +80,6 @@ class RowsResult:
         return text if self.complete else f"{text}; its time limit ended the refinement early"
 
 
-def _ignore(_: int) -> None:
-    """Progress that nothing displays."""
-
-
 def minimise_rows(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -85,7 +91,7 @@ def minimise_rows(
     seed: int = 0,
     seconds: float = np.inf,
     schedule: Schedule | None = None,
-    advance: Advance = _ignore,
+    advance: Advance = ignore,
     on_batch: OnBatch | None = None,
 ) -> RowsResult:
     """Move nodes so that the minimum vertex covers of all pairs of parts shrink. The result never has more rows than before.
@@ -113,7 +119,7 @@ def minimise_rows(
     plan = schedule or Schedule.of(num_parts)
     complete = search.rows == 0 or search.anneal(plan, deadline, advance, on_batch)
     if search.rows and search.best_rows == search.rows_before:
-        complete = search.anneal(_DOWNHILL, deadline, _ignore, on_batch) and complete
+        complete = search.anneal(_DOWNHILL, deadline, ignore, on_batch) and complete
     return RowsResult(search.best, search.rows_before, search.best_rows, tuple(search.batches), complete)
 
 
@@ -121,22 +127,16 @@ def _load_loops() -> None:
     """Load the loops, or compile them, by a run on a graph of two nodes, so that this takes none of the time limit."""
     two, ones = np.arange(2, dtype=np.int32), np.ones((2, 1), dtype=np.int64)
     search = _Search(np.array([0, 0, 1]), two[:1], two, 2, ones, 2 * np.ones((2, 1), dtype=np.int64), 0)
-    search.anneal(_DOWNHILL, np.inf, _ignore, None)
+    search.anneal(_DOWNHILL, np.inf, ignore, None)
 
 
 def limits_of(parts: np.ndarray, num_parts: int, weights: np.ndarray, tolerance: float) -> np.ndarray:
-    """(C,) int64: ``tolerance`` times the mean weight of a part, or the weight of the heaviest part if that is more. weights:
-    (N, C).
+    """(C,) int64: ``tolerance`` times the mean weight of a part, or the weight of the heaviest part if that is more.
+
+    weights: (N, C).
     """
-    load = _load(parts, num_parts, weights)
+    load = loads_of(parts, weights, num_parts)
     return np.maximum(load.max(axis=0), (tolerance * load.sum(axis=0) / num_parts).astype(np.int64))
-
-
-def _load(parts: np.ndarray, num_parts: int, weights: np.ndarray) -> np.ndarray:
-    """(P, C) int64 weights of the parts."""
-    load = np.zeros((num_parts, weights.shape[1]), dtype=np.int64)
-    np.add.at(load, parts, weights)
-    return load
 
 
 class _Search:
@@ -154,8 +154,8 @@ class _Search:
     ) -> None:
         self._graph = roles_of(indptr, indices)
         self._num_parts, self._weights, self._limits, self._seed = num_parts, weights, limits, seed
-        self._state = rows_loops.room_for_rows(self._graph, num_parts)
-        self._work = rows_loops.work_space(self._graph, num_parts)
+        self._state = room_for_rows(self._graph, num_parts)
+        self._work = work_space(self._graph, num_parts)
         self._passes = 0
         self._resting = np.zeros(self._graph.nodes, dtype=np.bool_)
         self.batches: list[int] = []
@@ -193,20 +193,11 @@ class _Search:
     def _pass(self, temperature: float) -> None:
         started = time.perf_counter()
         random = np.random.default_rng((self._seed, self._passes))
-        order = _shuffled(rows_loops.boundary(self._graph, self._part), random)
-        rows_loops.move_nodes(
-            self._graph,
-            self._part,
-            self._state,
-            order,
-            self._weights,
-            self._load,
-            self._limits,
-            temperature,
-            int(random.integers(1 << 62)),
-            self._resting,
-            self._work,
-        )
+        order = _shuffled(boundary(self._graph, self._part), random)
+        move_nodes(
+            self._graph, self._part, self._state, order, self._weights, self._load, self._limits,
+            temperature, int(random.integers(1 << 62)), self._resting, self._work,
+        )  # fmt: skip
         self._passes += 1
         self._counted = False
         self._pass_seconds = time.perf_counter() - started
@@ -215,7 +206,7 @@ class _Search:
         """Count the rows exactly, unless they are counted already, and continue with a cover of that size."""
         if self._counted:
             return
-        self._take_cover()
+        self._use_cover()
         self.batches.append(self.rows)
         parts = self._part[: self._graph.nodes]
         if on_batch:
@@ -225,13 +216,13 @@ class _Search:
 
     def _start_from(self, parts: np.ndarray) -> None:
         self._part = np.tile(parts, self._graph.roles)
-        self._load = _load(parts, self._num_parts, self._weights)
-        self._take_cover()
+        self._load = loads_of(parts, self._weights, self._num_parts)
+        self._use_cover()
 
-    def _take_cover(self) -> None:
+    def _use_cover(self) -> None:
         started = time.perf_counter()
         cover, self.rows = minimum_cover(self._graph, self._part, self._num_parts)
-        rows_loops.take_cover(self._graph, self._part, cover, self._state)
+        take_cover(self._graph, self._part, cover, self._state)
         self._counted, self._count_seconds = True, time.perf_counter() - started
 
 
@@ -270,3 +261,47 @@ def _checked(
             f"limits of shape {np.shape(limits)} do not fit {num_parts} parts and {weights.shape[1]} quantities"
         ) from None
     return np.ascontiguousarray(parts, dtype=np.int32), np.ascontiguousarray(limits)
+
+
+# The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed only.
+_LEAST_SECONDS = 1.0
+
+
+def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
+    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective.
+
+    It takes at most ``seconds``, the time of the partitioner, or one second if that is more. No part exceeds the tolerance or,
+    in a quantity that was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction,
+    while the other ranks wait.
+    """
+    world = problem.world
+    everything = np.zeros(world.size, dtype=np.int64)
+    everything[0] = parts.size
+    gathered, _ = world.alltoallv(parts.astype(np.int32, copy=False), everything)
+    counts, note = np.zeros(world.size, dtype=np.int64), ""
+    with raise_on_all_ranks(world, "refine the partition"):
+        if world.rank == 0:
+            result = _refine_all(problem, gathered, max(seconds, _LEAST_SECONDS), advance)
+            gathered, note, counts = result.parts, result.note, np.diff(problem.slab.bounds)
+    return world.alltoallv(gathered, counts)[0], world.broadcast(note)
+
+
+def refine_steps(num_nodes: int, num_parts: int) -> int:
+    """The number of steps by which :func:`refine_rows` advances in total."""
+    return Schedule.of(num_parts).passes * num_nodes
+
+
+def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> RowsResult:
+    reader, num_parts = problem.reader, problem.options.num_parts
+    nodes = reader.meta.num_nodes
+    indptr = reader.indptr(0, nodes)
+    indices = np.empty(reader.meta.num_edges, dtype=np.int32 if nodes < 1 << 31 else np.int64)
+    for chunk in edge_chunks(reader, 0, nodes):
+        indices[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
+    weights = problem.balance.weights(reader, 0, indptr)
+    # The weights count each node as one more edge; the number of edges alone is balanced as well.
+    if "edges" in problem.balance.names:
+        weights = np.column_stack((weights, np.diff(indptr)))
+    limits = limits_of(parts, num_parts, weights, TOLERANCE)
+    given = indptr, indices, parts, num_parts, weights, limits
+    return minimise_rows(*given, seed=problem.options.seed, seconds=seconds, advance=advance)

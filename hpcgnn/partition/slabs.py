@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.partition import loops
 from hpcgnn.world import World, raise_on_all_ranks
 
 CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20
 Advance = Callable[[int], None]
+
+
+def ignore(_: int) -> None:
+    """Progress that nothing displays."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,9 @@ def symmetric_neighbours(
     indices = np.empty(int(indptr[-1]), dtype=dtype)
     cursor = indptr[:-1].copy()
     for chunk, rows, columns in _both_directions(world, reader, slab):
-        loops.place(rows, columns, cursor, indices)
+        place(rows, columns, cursor, indices)
         advance(chunk.last - chunk.first)
-    loops.sort_unique_rows(indptr, indices)
+    sort_unique_rows(indptr, indices)
     indices.resize(int(indptr[-1]), refcheck=False)  # returns the remaining memory to the system
     return indptr, indices
 
@@ -170,3 +174,38 @@ def _both_directions(
 def _no_nodes(chunk: EdgeChunk) -> EdgeChunk:
     """An empty chunk, because edges that come from other ranks do not count as progress of this rank."""
     return EdgeChunk(chunk.last, chunk.last, chunk.indptr[-1:], chunk.sources[:0])
+
+
+@njit(cache=True)
+def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
+    """Store ``columns[i]`` at ``indices[cursor[rows[i]]]`` for all m entries, and advance that row's cursor each time. Modifies
+    ``cursor`` and ``indices``."""
+    for i in range(rows.size):
+        row = rows[i]
+        indices[cursor[row]] = columns[i]
+        cursor[row] += 1
+
+
+@njit(cache=True)
+def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
+    """Sort each CSR row, remove its duplicates and close the gaps. Modifies both arrays; the result ends at ``indptr[-1]``."""
+    written = 0
+    begin = indptr[0]
+    for row in range(indptr.size - 1):
+        end = indptr[row + 1]
+        indices[begin:end].sort()
+        first_written = written
+        for i in range(begin, end):
+            if written == first_written or indices[i] != indices[written - 1]:
+                indices[written] = indices[i]
+                written += 1
+        begin = end
+        indptr[row + 1] = written
+
+
+@njit(cache=True, nogil=True)
+def add_up(index: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
+    """Add each row of ``amounts`` (n, C) to the row of ``sums`` that ``index`` (n,) names."""
+    for row in range(amounts.shape[0]):
+        for c in range(amounts.shape[1]):
+            sums[index[row], c] += amounts[row, c]

@@ -30,7 +30,7 @@ from hpcgnn.base import whole_file
 from hpcgnn.base.byte_sink import naming
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, h5
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.partition.slabs import Slab
 from hpcgnn.world import World, raise_on_all_ranks
 

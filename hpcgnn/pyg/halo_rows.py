@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import index_array
-from hpcgnn.graph.edges_of_rank import asked_rows
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, asked_rows
 from hpcgnn.kernels.keyed import splitmix64
 
 

@@ -26,7 +26,7 @@ from hpcgnn.base.settings import (
 )
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
-from hpcgnn.graph.node_order.methods import METHODS
+from hpcgnn.graph import METHODS
 from hpcgnn.nn.config import (
     COMPUTES,
     DECODERS,

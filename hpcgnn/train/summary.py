@@ -18,8 +18,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes, private_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.graph import METHODS
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.node_order import METHODS
 from hpcgnn.train.config import Best
 from hpcgnn.train.rank_report import BREAKDOWN
 from hpcgnn.world import World

@@ -13,7 +13,7 @@ from command_line import refusal, said, told
 from rank_pool import ROOT
 
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.sealing import seal
 from hpcgnn.sources.convert import ConvertOptions, convert
 

@@ -18,8 +18,7 @@ from small_graphs import flip
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, plan_store
-from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.data.sealing import seal
 
 HERE = Path(__file__).parent

@@ -16,10 +16,9 @@ import small_graphs
 from small_graphs import Arrays
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data import digest_sums, plan_store, sealing, whole_check
+from hpcgnn.data import plan_store, sealing, whole_check
 from hpcgnn.data.digests import ATTRIBUTES, differences
-from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PartsFile, reader_of
+from hpcgnn.data.graph_file import GraphFile, PartsFile, reader_of
 from hpcgnn.data.sealing import seal
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
@@ -67,7 +66,7 @@ def test_a_partition_takes_the_digests_over(graph: Path, tmp_path: Path, ranks: 
 def test_digests_do_not_depend_on_pieces_or_the_order_of_edges(
     graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest_sums, "_BYTES_AT_A_TIME", 1)
+    monkeypatch.setattr(sealing, "_BYTES_AT_A_TIME", 1)
     order = np.random.default_rng(5).permutation(GRAPH.edge_index.shape[1])
     turned = replace(GRAPH, edge_index=GRAPH.edge_index[:, order], weight=GRAPH.weight[order])
     assert data_as_graph(tmp_path / "turned.h5", turned) == data_in(graph)

@@ -12,8 +12,7 @@ from helpers import check_refused
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 from hpcgnn.sources.convert import ConvertOptions, convert

@@ -10,7 +10,7 @@ import pytest
 import small_graphs
 
 from hpcgnn.data import plan_pieces, plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 
 PARTS = 1024
 PAIRS = 2 * PARTS

@@ -13,8 +13,8 @@ import pytest
 import small_graphs
 
 from hpcgnn.base import whole_file
-from hpcgnn.data import plan_assembly, plan_pieces, plan_store, whole_check
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data import plan_pieces, plan_store, whole_check
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import plan_receiver
 
 
@@ -75,7 +75,7 @@ def test_senders_and_receivers_agree(path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at_once, jobs):
     """Compared with a transposition of each pair of parts."""
-    monkeypatch.setattr(plan_assembly, "_GROUP_ENTRIES", entries_at_once)
+    monkeypatch.setattr(plan_store, "_GROUP_ENTRIES", entries_at_once)
     plan_store.store_plans(path, ["hybrid"], jobs=jobs)
     wanted = {}
     with PartsFile(path) as parts:

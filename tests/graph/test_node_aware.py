@@ -21,7 +21,7 @@ from ranks.equivalence import CONFIGS, EPOCHS, LR, gradient_error, loss_error, r
 from requires import EVERYTHING
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import load
 from hpcgnn.graph.node_plan import count_between

@@ -11,9 +11,9 @@ import torch
 from requires import require
 
 import hpcgnn
-from hpcgnn.graph.node_order import METHODS, NodeOrder, choice, node_order
-from hpcgnn.graph.node_order.methods import ORDERS
-from hpcgnn.graph.node_order.orders import find_order
+from hpcgnn.graph import METHODS, ORDERS
+from hpcgnn.graph import node_order as choice
+from hpcgnn.graph.node_order import NodeOrder, find_order, node_order
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.native import library
 

@@ -19,7 +19,7 @@ import torch
 import hpcgnn
 from hpcgnn.base.process import private_memory_bytes, seconds_since_start
 from hpcgnn.data import plan_pieces, plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange import Messages
 from hpcgnn.kernels import resolve
 from hpcgnn.policy.link_costs import LinkCosts

@@ -18,7 +18,7 @@ from ranks.equivalence import CONFIGS, EPOCHS, LR, ORDERED, PRECISIONS, gradient
 from requires import EVERYTHING
 
 from hpcgnn.data import plan_store
-from hpcgnn.graph.node_order import METHODS
+from hpcgnn.graph import METHODS
 from hpcgnn.plan import STRATEGIES
 
 GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here

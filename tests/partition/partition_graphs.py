@@ -14,8 +14,8 @@ import small_graphs
 
 from hpcgnn.data.graph_file import MASKS, GraphFile
 from hpcgnn.partition import PartitionOptions, PartitionReport, partition
-from hpcgnn.partition.balance import Balance
-from hpcgnn.partition.slabs import Slab
+from hpcgnn.partition.problem import Balance, Problem
+from hpcgnn.partition.slabs import Advance, Slab, ignore
 from hpcgnn.world import whole_job
 
 
@@ -84,10 +84,15 @@ def made(graph: Path, folder: Path, parts: int, **options: Any) -> PartitionRepo
     return partition(whole_job(), graph, folder / "parts.h5", PartitionOptions(parts, force=True, **options))
 
 
-def with_balance(graph: Path, balance: tuple[str, ...], use: Callable[[GraphFile, Balance], Any]) -> Any:
-    """The result of ``use(reader, balance)`` in this process."""
+def with_problem(
+    graph: Path, options: PartitionOptions, use: Callable[[Problem], Any], advance: Advance = ignore, world: Any = None
+) -> Any:
+    """The result of ``use(problem)``, in this process if ``world`` is None."""
+    world = whole_job() if world is None else world
     with GraphFile(graph) as reader:
-        return use(reader, Balance.of(whole_job(), reader, Slab.of(whole_job(), reader), balance))
+        slab = Slab.of(world, reader)
+        balance = Balance.of(world, reader, slab, options.balance)
+        return use(Problem(world, reader, slab, balance, options, advance))
 
 
 def datasets(path: Path) -> dict[str, np.ndarray]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from partition_graphs import Graph, with_balance
+from partition_graphs import Graph, with_problem
 
-from hpcgnn.partition import buffered, coarse, multilevel_loops, slabs
+from hpcgnn.partition import PartitionOptions, multilevel, slabs, streaming
 from hpcgnn.partition.streaming import fennel, fennel_passes, stream
 
 PARTS, TOLERANCE = 8, 1.05
@@ -26,22 +26,15 @@ def clustered(directed):
     return Graph(3000, sources, destinations, masks=dict.fromkeys(("train_mask", "val_mask", "test_mask"), train))
 
 
-def ldg(reader, balance, advance):
-    return stream(reader, balance, PARTS, TOLERANCE, advance)
-
-
-def by_fennel(reader, balance, advance):
-    return fennel(reader, balance, PARTS, TOLERANCE, 3, advance)
-
-
 def cut_and_balance(graph, path, assign):
-    def use(reader, balance):
-        counted = []
-        parts = assign(reader, balance, counted.append)
-        assert sum(counted) == graph.num_nodes * (5 if assign is ldg else fennel_passes(reader))
-        return parts, balance.weights(reader, 0, graph.in_edges()[0])
+    counted = []
 
-    parts, weights = with_balance(path, ("edges", "train"), use)
+    def use(problem):
+        parts = assign(problem)
+        assert sum(counted) == graph.num_nodes * (5 if assign is stream else fennel_passes(problem.reader))
+        return parts, problem.weights()
+
+    parts, weights = with_problem(path, PartitionOptions(PARTS, seed=3), use, counted.append)
     assert parts.dtype == np.int32
     loads = np.stack([np.bincount(parts, column, PARTS) for column in weights.T], axis=1)
     return graph.cut(parts), (loads.max(axis=0) / loads.mean(axis=0)).max(), parts
@@ -50,8 +43,8 @@ def cut_and_balance(graph, path, assign):
 @pytest.fixture(params=["one buffer", "many buffers"])
 def buffers(request, monkeypatch):
     if request.param == "many buffers":
-        monkeypatch.setattr(buffered, "_BUFFER_EDGES", 6000)
-        monkeypatch.setattr(coarse, "_MOST_EDGES", 9000)
+        monkeypatch.setattr(streaming, "_BUFFER_EDGES", 6000)
+        monkeypatch.setattr(streaming, "_MOST_EDGES", 9000)
         monkeypatch.setattr(slabs, "CHUNK_EDGES", 1000)
 
 
@@ -60,17 +53,17 @@ def buffers(request, monkeypatch):
 def test_finds_groups_that_ldg_does_not(tmp_path, directed):
     graph = clustered(directed)
     path = graph.write(tmp_path / "graph.h5")
-    theirs, _, _ = cut_and_balance(graph, path, ldg)
-    ours, balance, parts = cut_and_balance(graph, path, by_fennel)
+    theirs, _, _ = cut_and_balance(graph, path, stream)
+    ours, balance, parts = cut_and_balance(graph, path, fennel)
     by_chance = (6000 if directed else 12000) * (1 - 1 / PARTS)  # the cut of random parts
     assert ours - by_chance < 0.7 * (theirs - by_chance)
     assert balance < TOLERANCE + 0.02
-    assert np.array_equal(cut_and_balance(graph, path, by_fennel)[2], parts)
+    assert np.array_equal(cut_and_balance(graph, path, fennel)[2], parts)
 
 
 def test_real_graph(cora):
-    ours, balance, _ = cut_and_balance(*cora, by_fennel)
-    assert ours < 0.6 * cut_and_balance(*cora, ldg)[0]
+    ours, balance, _ = cut_and_balance(*cora, fennel)
+    assert ours < 0.6 * cut_and_balance(*cora, stream)[0]
     assert balance < TOLERANCE + 0.02
 
 
@@ -81,18 +74,15 @@ def test_contraction_keeps_every_edge_between_clusters():
     rows, columns = np.nonzero(dense)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=7))))
     labels = np.array([4, 4, 2, 6, 2, 2, 6], dtype=np.int32)
-    assert multilevel_loops.number_clusters(labels) == 3
+    assert multilevel.number_clusters(labels) == 3
     assert labels.tolist() == [0, 0, 1, 2, 1, 1, 2]
-    found_indptr = np.zeros(4, dtype=np.int64)
-    found_columns, found_weights = np.empty(columns.size, np.int32), np.empty(columns.size, np.int32)
-    multilevel_loops.contract(
-        indptr, columns.astype(np.int32), dense[rows, columns].astype(np.int32), labels, 3, 2,
-        found_indptr, found_columns, found_weights,
-    )  # fmt: skip
-    used = found_indptr[-1]
-    found = sp.csr_matrix((found_weights[:used], found_columns[:used], found_indptr), (3, 5)).toarray()
+    weights = dense[rows, columns].astype(np.int32)
+    found_indptr, found_columns, found_weights = multilevel.contract(
+        indptr, columns.astype(np.int32), weights, labels, 3, 2
+    )
+    found = sp.csr_matrix((found_weights, found_columns, found_indptr), (3, 5)).toarray()
     names = np.concatenate((labels, [3, 4]))
     expected = np.eye(3)[labels].T @ dense @ np.eye(5)[names]
     np.fill_diagonal(expected, 0)
     assert np.array_equal(found, expected)
-    assert np.count_nonzero(expected) == used  # each pair once
+    assert np.count_nonzero(expected) == found_columns.size  # each pair once

@@ -7,28 +7,25 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from partition_graphs import Graph
+from partition_graphs import Graph, with_problem
 from rank_pool import ThreadPool
 
-from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.partition import PartitionOptions, hierarchy
-from hpcgnn.partition.balance import Balance
-from hpcgnn.partition.methods import METHODS, Problem
-from hpcgnn.partition.slabs import Slab
+from hpcgnn.partition.methods import METHODS
+from hpcgnn.partition.slabs import ignore
 
 
 def grouped(world, path, method, parts, per_node):
     """The parts (N,) of all nodes by a method, unchanged and grouped, and on rank 0 the quotient graph."""
-    options = PartitionOptions(parts, method, ranks_per_node=per_node)
-    with GraphFile(path) as reader:
-        slab = Slab.of(world, reader)
-        balance = Balance.of(world, reader, slab, options.balance)
-        problem = Problem(world, reader, slab, balance, options, lambda count: None)
+
+    def use(problem):
         found = METHODS[method].assign(problem)
-        quotient = hierarchy.quotient_graph(world, reader, slab, found, parts, problem.advance)
-        everywhere = np.zeros((2, reader.meta.num_nodes), dtype=np.int64)
-        everywhere[:, slab.first : slab.last] = found, hierarchy.grouped(found, problem, method)
-    return world.allreduce(everywhere), quotient if world.rank == 0 else None
+        quotient = hierarchy.quotient_graph(problem, found)
+        everywhere = np.zeros((2, problem.reader.meta.num_nodes), dtype=np.int64)
+        everywhere[:, problem.slab.first : problem.slab.last] = found, hierarchy.grouped(found, problem, method)
+        return world.allreduce(everywhere), quotient if world.rank == 0 else None
+
+    return with_problem(path, PartitionOptions(parts, method, ranks_per_node=per_node), use, ignore, world)
 
 
 def random_quotient(seed, parts):

@@ -9,36 +9,24 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from partition_graphs import Graph, check_same_graph, made, random_graph, with_balance
+from partition_graphs import Graph, check_same_graph, made, random_graph, with_problem
 from requires import require
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition import (
-    PartitionOptions,
-    hierarchy_file,
-    kaminpar,
-    kaminpar_file,
-    kaminpar_process,
-    kaminpar_sample,
-    native_metis,
-)
+from hpcgnn.partition import PartitionOptions, metis, separate_process, symmetric_file
 
 
 @pytest.fixture
 def installed():
-    require(kaminpar.installed(), "kaminpar")
+    require(separate_process.installed("kaminpar"), "kaminpar")
 
 
-def symmetric_file(path, wanted=("edges", "train")):
-    write = kaminpar_file.write_symmetric
-    return with_balance(path, wanted, lambda reader, balance: write(reader, balance, None, lambda count: None))
+def written(path, wanted=("edges", "train")):
+    return with_problem(path, PartitionOptions(2, balance=wanted), symmetric_file.write_symmetric)
 
 
 def assigned(path, parts, wanted, **options):
-    asked = PartitionOptions(parts, "kaminpar", **options)
-    return with_balance(
-        path, wanted, lambda reader, balance: kaminpar.assign(reader, balance, asked, 1.05, None, lambda count: None)
-    )
+    return with_problem(path, PartitionOptions(parts, balance=wanted, **options), separate_process.kaminpar)
 
 
 def parsed(file, num_nodes):
@@ -66,9 +54,9 @@ def matrix_and_weights(file, num_nodes):
 def test_file_holds_the_simple_symmetric_graph(tmp_path, nodes, edges, seed, entries):
     graph = Graph(nodes, *np.random.default_rng(seed).integers(0, nodes, (2, edges)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kaminpar_file, "RANGE_ENTRIES", entries)
-        patch.setattr(kaminpar_file, "_ROWS_AT_A_TIME", 7)
-        file = symmetric_file(graph.write(tmp_path / "graph.h5"))
+        patch.setattr(symmetric_file, "RANGE_ENTRIES", entries)
+        patch.setattr(symmetric_file, "_ROWS_AT_A_TIME", 7)
+        file = written(graph.write(tmp_path / "graph.h5"))
         slabs = [(first, indptr.copy(), indices) for first, indptr, indices in file.rows()]
     begins, neighbours, weights = parsed(file, nodes)
     wanted = sp.csr_matrix(graph.simple_symmetric())
@@ -81,14 +69,14 @@ def test_file_holds_the_simple_symmetric_graph(tmp_path, nodes, edges, seed, ent
 
 
 def test_training_weights_are_at_least_one(tmp_path):
-    file = symmetric_file(random_graph(rich=False).write(tmp_path / "graph.h5"), ("train",))
+    file = written(random_graph(rich=False).write(tmp_path / "graph.h5"), ("train",))
     assert parsed(file, 203)[2].min() == 1
     assert parsed(file, 203)[2].max() > 1000
 
 
 @pytest.mark.usefixtures("installed")
 def test_as_good_as_metis_in_both_quantities(cora, tmp_path):
-    require(native_metis.load_metis(1), "metis")
+    require(metis.load_metis(1), "metis")
     cut = {"kaminpar": 0, "metis": 0}
     for method, seed in itertools.product(cut, range(3)):
         report = made(cora[1], tmp_path, 16, method=method, seed=seed, plan="none")
@@ -102,14 +90,14 @@ def test_as_good_as_metis_in_both_quantities(cora, tmp_path):
 
 @pytest.mark.usefixtures("installed")
 def test_a_seed_gives_the_same_parts(cora):
-    file = symmetric_file(cora[1])
-    first, again, other = (kaminpar.run(file, 8, tolerance=1.03, seed=s, threads=1) for s in (5, 5, 6))
+    file = written(cora[1])
+    first, again, other = (separate_process.run(file, 8, tolerance=1.03, seed=s, threads=1) for s in (5, 5, 6))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_groups_are_divided_from_their_own_edges(cora, monkeypatch):
-    file = symmetric_file(cora[1])
+    file = written(cora[1])
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 3, file.num_nodes).astype(np.int32)
     whole, weights = matrix_and_weights(file, file.num_nodes)
@@ -127,8 +115,8 @@ def test_groups_are_divided_from_their_own_edges(cora, monkeypatch):
         seen.append(rng.integers(0, 4, members.size).astype(np.int32))
         return seen[-1]
 
-    monkeypatch.setattr(kaminpar_file, "RANGE_ENTRIES", 1000)
-    parts = hierarchy_file.divide_twice(file, weights, 12, 4, divide)
+    monkeypatch.setattr(symmetric_file, "RANGE_ENTRIES", 1000)
+    parts = symmetric_file.divide_twice(file, weights, 12, 4, divide)
     assert len(seen) == 3
     for group, inner in enumerate(seen):
         assert np.array_equal(parts[groups == group], 4 * group + inner)
@@ -139,10 +127,10 @@ def test_a_sample_keeps_the_edges_of_nodes_with_few(tmp_path, monkeypatch):
     dense = rng.integers(0, 300, (2, 30000))  # about 170 neighbours for each node
     sparse = np.stack([np.arange(300, 400), rng.integers(0, 400, 100)])
     graph = Graph(400, *np.concatenate([dense, sparse], axis=1))
-    monkeypatch.setattr(kaminpar_file, "RANGE_ENTRIES", 5000)
-    file = symmetric_file(graph.write(tmp_path / "graph.h5"))
+    monkeypatch.setattr(symmetric_file, "RANGE_ENTRIES", 5000)
+    file = written(graph.write(tmp_path / "graph.h5"))
     whole, weights = matrix_and_weights(file, 400)
-    kept, same = matrix_and_weights(kaminpar_sample.sampled(file, weights, 7), 400)
+    kept, same = matrix_and_weights(symmetric_file.sampled(file, weights, 7), 400)
     assert np.array_equal(same, weights)
     assert (kept != kept.T).nnz == 0
     assert (kept > whole).nnz == 0
@@ -156,11 +144,13 @@ def test_a_sample_keeps_the_edges_of_nodes_with_few(tmp_path, monkeypatch):
 def test_large_graphs_are_sampled(tmp_path, monkeypatch):
     graph = Graph(300, *np.random.default_rng(0).integers(0, 300, (2, 30000)))
     path = graph.write(tmp_path / "graph.h5")
-    entries, run = [], kaminpar.run
-    monkeypatch.setattr(kaminpar, "run", lambda file, *a, **k: entries.append(file.num_entries) or run(file, *a, **k))
+    entries, run = [], separate_process.run
+    monkeypatch.setattr(
+        separate_process, "run", lambda file, *a, **k: entries.append(file.num_entries) or run(file, *a, **k)
+    )
     weights = np.bincount(graph.destinations, minlength=300) + 1
     for most in (1 << 24, 1000):
-        monkeypatch.setattr(kaminpar, "SAMPLED_ENTRIES", most)
+        monkeypatch.setattr(separate_process, "SAMPLED_ENTRIES", most)
         parts = assigned(path, 4, ("edges",))
         assert np.bincount(parts, weights).max() <= 1.05 * weights.sum() / 4
     assert entries[1] < 0.3 * entries[0]
@@ -199,6 +189,6 @@ def test_a_failing_process_is_one_sentence(tmp_path):
         ):
             script.write_text(body)
             with pytest.raises(HpcgnnError, match=words) as error:
-                kaminpar_process.run_on_file("KaMinPar", script, graph, tmp_path, 5)
+                separate_process.run_on_file("KaMinPar", [script], graph, tmp_path, 5)
             assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fails.py", "graph"]

@@ -7,19 +7,19 @@ import pytest
 from partition_graphs import check_same_graph, made, parts_of_nodes
 from requires import require
 
-from hpcgnn.partition import hierarchy, mtkahypar, native_metis
+from hpcgnn.partition import hierarchy, metis, separate_process
 
 VOLUME = {"objective": "volume", "plan": "none"}
 
 
 @pytest.fixture(autouse=True)
 def _installed():
-    require(mtkahypar.installed(), "mtkahypar")
+    require(separate_process.installed("mtkahypar"), "mtkahypar")
 
 
 @pytest.mark.slow
 def test_fewer_halo_rows_than_metis(cora, tmp_path):
-    require(native_metis.load_metis(1), "metis")
+    require(metis.load_metis(1), "metis")
     graph, path = cora
     best = made(path, tmp_path, 8, method="metis", **VOLUME).quality
     found = made(path, tmp_path, 8, method="mtkahypar", **VOLUME).quality

@@ -19,25 +19,15 @@ from partition_graphs import (
     made,
     parts_of_nodes,
     random_graph,
+    with_problem,
 )
 from rank_pool import ThreadPool
 from requires import require
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.partition import (
-    PartitionOptions,
-    kaminpar,
-    methods,
-    mtkahypar,
-    native_metis,
-    native_parmetis,
-    part_order,
-    partition,
-    slabs,
-)
-from hpcgnn.partition.balance import Balance
+from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, separate_process, slabs
+from hpcgnn.partition.problem import Problem
 from hpcgnn.partition.slabs import Slab, symmetric_neighbours
 from hpcgnn.world import whole_job
 from hpcgnn.world.thread_world import one_rank
@@ -47,15 +37,15 @@ METHODS = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch", "fennel", "
 
 def require_method(method):
     found = {
-        "kaminpar": kaminpar.installed,
-        "metis": lambda: native_metis.load_metis(1),
-        "mtkahypar": mtkahypar.installed,
-        "parmetis": native_parmetis.load_parmetis,
-        "ptscotch": lambda: native_parmetis.load_ptscotch(wide=False),
+        "kaminpar": lambda: separate_process.installed("kaminpar"),
+        "metis": lambda: metis.load_metis(1),
+        "mtkahypar": lambda: separate_process.installed("mtkahypar"),
+        "parmetis": metis.load_parmetis,
+        "ptscotch": lambda: metis.load_ptscotch(wide=False),
     }
     try:
         require(found.get(method, lambda: True)(), method)
-    except native_parmetis.Unusable as reason:
+    except metis.Unusable as reason:
         require(False, f"{method}, which {reason}")
 
 
@@ -214,13 +204,13 @@ def test_auto_takes_the_best_found_and_says_why(cora, tmp_path, monkeypatch):
 
     assert taken().method == "kaminpar"
     assert taken(objective="volume").method == "metis"
-    monkeypatch.setattr(kaminpar, "installed", lambda: False)
+    monkeypatch.setattr(methods, "installed", lambda name: False)
     report = taken()
     assert report.method == "metis"
     assert report.reason.startswith("kaminpar is not installed (pip install kaminpar);")
-    monkeypatch.setattr(native_metis, "_candidates", lambda: iter(()))
-    monkeypatch.setattr(native_parmetis, "PARMETIS_NAMES", ("libnothing.so",))
-    monkeypatch.setattr(native_parmetis, "SCOTCH_SUFFIXES", (".nothing",))
+    monkeypatch.setattr(metis, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(metis, "PARMETIS_NAMES", ("libnothing.so",))
+    monkeypatch.setattr(metis, "SCOTCH_SUFFIXES", (".nothing",))
     report = taken()
     assert report.method == "ldg"
     assert "metis is not installed" in report.reason
@@ -254,33 +244,33 @@ def test_another_objective_is_refused_with_the_alternative(cora, tmp_path, metho
 def test_32_bit_libraries_refuse_what_they_cannot_count(cora, tmp_path, monkeypatch):
     require_method("metis")
     require_method("parmetis")
-    monkeypatch.setattr(methods.Problem, "largest_count", lambda problem: 1 << 31)
-    if native_parmetis.load_parmetis().index == np.int32:
+    monkeypatch.setattr(Problem, "largest_count", lambda problem: 1 << 31)
+    if metis.load_parmetis().index == np.int32:
         with pytest.raises(HpcgnnError, match="32-bit integers, which cannot count to 2,147,483,648"):
             made(cora[1], tmp_path, 4, method="parmetis")
-    widest = native_metis.load_metis(1 << 31)
+    widest = metis.load_metis(1 << 31)
     assert widest is not None
     if widest.index == np.int64:
         assert made(cora[1], tmp_path, 4, method="metis").quality.cut_fraction < 0.12
 
 
 def test_counts_include_both_directions_of_directed_edges(tmp_path):
-    graph, world = random_graph(rich=False), one_rank()
-    with GraphFile(graph.write(tmp_path / "graph.h5")) as reader:
-        slab = Slab.of(world, reader)
-        balance = Balance.of(world, reader, slab, ("edges",))
-        problem = methods.Problem(world, reader, slab, balance, PartitionOptions(2), lambda count: None)
+    graph = random_graph(rich=False)
+
+    def use(problem):
         assert problem.largest_count() == 2 * graph.sources.size
-        assert balance.totals.tolist() == [graph.sources.size + graph.num_nodes]
+        assert problem.balance.totals.tolist() == [graph.sources.size + graph.num_nodes]
+
+    with_problem(graph.write(tmp_path / "graph.h5"), PartitionOptions(2, balance=("edges",)), use)
 
 
 def test_library_for_another_mpi_is_not_called(monkeypatch):
     """Both libraries report it, including the second one, whose MPI the first one has already loaded."""
     require_method("parmetis")
     require_method("ptscotch")
-    monkeypatch.setattr(native_parmetis, "_mpi_libraries", lambda: {"/a/libmpi.so.12", "/b/libmpi.so.40"})
-    for load in (native_parmetis.load_parmetis, lambda: native_parmetis.load_ptscotch(wide=False)):
-        with pytest.raises(native_parmetis.Unusable, match="another MPI library"):
+    monkeypatch.setattr(metis, "_mpi_libraries", lambda: {"/a/libmpi.so.12", "/b/libmpi.so.40"})
+    for load in (metis.load_parmetis, lambda: metis.load_ptscotch(wide=False)):
+        with pytest.raises(metis.Unusable, match="another MPI library"):
             load()
 
 

@@ -10,7 +10,7 @@ from rank_pool import ThreadPool
 from ranks import partitions
 from requires import EVERYTHING, require
 
-from hpcgnn.partition.native_parmetis import Unusable, load_parmetis, load_ptscotch
+from hpcgnn.partition.metis import Unusable, load_parmetis, load_ptscotch
 
 NOTHING = np.zeros(0, dtype=np.int64)
 

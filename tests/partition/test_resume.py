@@ -20,7 +20,7 @@ from ranks import partitions
 from requires import require
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data import plan_pieces, plan_worker
+from hpcgnn.data import plan_pieces
 from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, slabs, work
 from hpcgnn.world import whole_job
 
@@ -32,7 +32,7 @@ MOMENTS = {
     "while edges are written": ("hpcgnn.partition.part_order.Reordering._write_edges", 9),
     "before the checksums": ("hpcgnn.partition.partitioner._seal", 1),
     "while parts are planned": ("hpcgnn.data.plan_pieces.make", 4),
-    "while the plan is added": ("hpcgnn.data.plan_assembly._write_senders", 1),
+    "while the plan is added": ("hpcgnn.data.plan_store._write_senders", 1),
     "before the name": ("hpcgnn.base.whole_file.put", 1),
 }
 
@@ -246,20 +246,20 @@ def test_jobs_write_the_same(graph, undisturbed, tmp_path, monkeypatch):
 
 
 def test_a_worker_that_is_killed_is_one_sentence(graph, tmp_path, monkeypatch):
-    start = plan_worker._Worker.__enter__
+    start = plan_pieces._Worker.__enter__
 
     def killed(worker):
         os.kill(worker._process.pid, signal.SIGKILL)
         return start(worker)
 
-    monkeypatch.setattr(plan_worker._Worker, "__enter__", killed)
+    monkeypatch.setattr(plan_pieces._Worker, "__enter__", killed)
     with pytest.raises(HpcgnnError, match=r"ended \(signal 9\): if memory is short, take fewer --jobs"):
         ready(graph, tmp_path / "parts.h5", jobs=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_import_neither_torch_nor_numba():
-    program = "import sys, hpcgnn.data.plan_worker; print({'torch', 'numba', 'mpi4py'} & sys.modules.keys())"
+    program = "import sys, hpcgnn.data.plan_pieces; print({'torch', 'numba', 'mpi4py'} & sys.modules.keys())"
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ended.stdout == "set()\n"
 

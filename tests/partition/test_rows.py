@@ -15,7 +15,7 @@ from partition_graphs import from_npz, in_edges, made, parts_of_nodes, random_gr
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition import rows, rows_loops
 from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows
-from hpcgnn.partition.rows_cover import minimum_cover, roles_of
+from hpcgnn.partition.rows_loops import minimum_cover, roles_of
 
 
 def rows_of(indptr, indices, parts):

@@ -13,10 +13,8 @@ from matchings import rows_by_matching
 
 from hpcgnn.exchange.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
-from hpcgnn.plan.build import csr_matrix
-from hpcgnn.plan.cover import sources_in_cover
-from hpcgnn.plan.plan import SparseMatrix
-from hpcgnn.plan.volume import PairRows, describe
+from hpcgnn.plan.build import csr_matrix, sources_in_cover
+from hpcgnn.plan.plan import PairRows, SparseMatrix, describe
 
 
 @settings(deadline=None, max_examples=200)

@@ -25,7 +25,7 @@ FLOORS = [
     {"kernels", "plan"},
     {"world"},
     {"exchange", "data"},
-    {"sources", "graph/node_order", "graph/node_plan"},
+    {"sources"},
     {"graph"},
     {"partition", "policy"},
     {"nn"},

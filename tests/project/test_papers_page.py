@@ -14,7 +14,7 @@ from rank_pool import ROOT
 
 PAGES = sorted((ROOT / "docs" / "explanation").glob("*.md"))
 _CODE = re.compile(r"`([^`\n]+)`")
-# `hpcgnn/plan/cover.py: sources_in_cover`, with a name or without; and the `Aggregator.finish_step` after an "and".
+# `hpcgnn/plan/build.py: sources_in_cover`, with a name or without; and the `Aggregator.finish_step` after an "and".
 _PATH = re.compile(r"((?:hpcgnn|native|tests|tools)/[\w/.-]*)(?:: ([\w.]+))?")
 _DOTTED = re.compile(r"hpcgnn(?:\.\w+)+")
 _PAPERS = ROOT / "docs" / "explanation" / "papers.md"
@@ -121,11 +121,11 @@ def test_the_papers_page_leads_into_the_code() -> None:
 
 def test_only_names_that_do_not_exist_are_found() -> None:
     wrong = [
-        "hpcgnn/plan/covers.py", "hpcgnn/plan/cover.py: sources", "hpcgnn/nn/aggregator.py: Aggregator.no_step",
+        "hpcgnn/plan/covers.py", "hpcgnn/plan/build.py: sources", "hpcgnn/nn/aggregator.py: Aggregator.no_step",
         "hpcgnn.plan.no_module", "hpcgnn.kernels.messages.encode", "hpcgnn.no_function", "native/spmm.cpp",
     ]  # fmt: skip
     right = [
-        "hpcgnn/plan", "hpcgnn/plan/cover.py: sources_in_cover", "hpcgnn/nn/aggregator.py: Aggregator.start_step",
+        "hpcgnn/plan", "hpcgnn/plan/build.py: sources_in_cover", "hpcgnn/nn/aggregator.py: Aggregator.start_step",
         "hpcgnn.kernels.messages.encode_rows", "hpcgnn.kernels.spmm", "hpcgnn.Trainer.fit", "native/spmm.h",
     ]  # fmt: skip
     assert [name for name in (*wrong, *right) if wrong_path(name) or wrong_module(name)] == wrong

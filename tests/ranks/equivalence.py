@@ -15,8 +15,8 @@ import torch
 import hpcgnn
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph import METHODS
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.graph.node_order import METHODS
 from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import World

@@ -15,7 +15,7 @@ from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.train import checkpoint
 from hpcgnn.train.run_folder import RunFolder

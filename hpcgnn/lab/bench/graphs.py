@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
 from hpcgnn.partition.methods import TOLERANCE, stdout_to_stderr
-from hpcgnn.partition.native_metis import load_metis
+from hpcgnn.partition.metis import load_metis
 from hpcgnn.sources import open_source
 
 ORDERS = ("original", "metis", "random")

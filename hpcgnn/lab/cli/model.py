@@ -17,8 +17,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, SectionedCommand
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
-from hpcgnn.data.plan_worker import fitting_jobs
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.plan_pieces import fitting_jobs
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model.constants import Values
 from hpcgnn.lab.cost_model.equations import PHASES, Epoch, epoch_of
 from hpcgnn.lab.cost_model.rows import Parts, read_parts

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model.cases import KIND_TERMS, TERMS, extent_of, kinds_of
 from hpcgnn.lab.cost_model.constants import COLUMN, WORK, Values
 from hpcgnn.lab.cost_model.courses import DECISIONS, Outcome, outcome_of

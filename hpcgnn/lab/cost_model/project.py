@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model.model_file import Model
 from hpcgnn.lab.cost_model.policies import PLAIN, Decided
 from hpcgnn.lab.cost_model.predict import MOST_ONE_BY_ONE, Prediction, Read, predict

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import sylvie

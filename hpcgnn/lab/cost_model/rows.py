@@ -14,11 +14,10 @@ from scipy import sparse
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.exchange.layout import BLOCK_BYTES
-from hpcgnn.graph.node_plan.count import edges_into
-from hpcgnn.graph.node_plan.cover import rows_between
+from hpcgnn.graph.node_plan import edges_into, rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world.placement import Placement
 

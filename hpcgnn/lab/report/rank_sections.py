@@ -12,12 +12,12 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Picture, Section
 from hpcgnn.lab.study.tables import Figure, Series, Table
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.plan.volume import PairRows, describe
+from hpcgnn.plan.plan import PairRows, describe
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_files import Run
 

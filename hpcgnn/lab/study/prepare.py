@@ -15,8 +15,7 @@ from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.whole_file import lock
 from hpcgnn.data.digests import differences
-from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.data.signatures import HDF5, begins_with
 from hpcgnn.lab.study import commands
 from hpcgnn.lab.study.commands import Commands

@@ -13,7 +13,7 @@ from small_graphs import even_graph, in_parts, random_multigraph
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.data import plan_store
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.lab.cost_model.rows import Pairs, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import bytes_between, setup_of

@@ -8,7 +8,7 @@ import pytest
 from command_line import said, told
 from small_graphs import in_parts, random_multigraph
 
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model import model_file
 from hpcgnn.lab.cost_model.cases import TERMS
 from hpcgnn.lab.cost_model.compare import Comparison, compare, error_by

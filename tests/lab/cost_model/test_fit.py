@@ -12,7 +12,7 @@ from command_line import refusal, told
 from small_graphs import in_parts, random_multigraph
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model import equations, model_file
 from hpcgnn.lab.cost_model.cases import Case, Cases, cases_of, make_case
 from hpcgnn.lab.cost_model.constants import defaults

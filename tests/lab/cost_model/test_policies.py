@@ -14,7 +14,7 @@ from ranks import cost_model
 from small_graphs import even_graph, in_parts
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.parts_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model import courses

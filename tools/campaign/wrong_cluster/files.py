@@ -20,7 +20,7 @@ from campaign.section import FAILED, REFUSED, RIGHT, Case, Session
 from campaign.wrong_cluster import ranks
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5, plan_store, whole_check
-from hpcgnn.data.parts_file import PartsFile, reader_of
+from hpcgnn.data.graph_file import PartsFile, reader_of
 from hpcgnn.data.sealing import seal
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition

@@ -1,25 +1,112 @@
-"""``ParMETIS_V3_PartKway`` through ctypes, as both ParMETIS and PT-Scotch provide it.
+"""METIS, ParMETIS and PT-Scotch through ctypes.
 
-This package has its own binding, because ``pyparmetis`` is not on PyPI. ParMETIS' licence covers research and not-for-profit
-use, so ParMETIS is used if the machine has it, but never required. PT-Scotch is free software.
+``pymetis.part_graph`` accepts only one weight for each node, and has no objective ``volume`` with several weights. So METIS is
+called directly: pymetis' wheels contain METIS and export its C functions. If pymetis does not, a system ``libmetis.so.5`` is
+used.
 
-Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's would crash in its first call.
-This is detected before: after the smallest of its libraries is loaded, there must not be a second ``libmpi`` in the process.
+ParMETIS and PT-Scotch both provide ``ParMETIS_V3_PartKway``. ``pyparmetis`` is not on PyPI, so this package has its own binding.
+ParMETIS' licence covers research and not-for-profit use, so it is used if the machine has it, but never required. PT-Scotch is
+free software. Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's would crash in
+its first call. This is detected before: after the smallest of its libraries is loaded, there must not be a second ``libmpi`` in
+the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
+import importlib.util
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition.native_metis import index_dtype
 from hpcgnn.world import World, raise_on_all_ranks
+
+_NUM_OPTIONS = 40
+_OPTION_OBJECTIVE, _OPTION_SEED = 1, 8
+_OBJECTIVES = {"cut": 0, "volume": 1}
+_ERRORS = {-2: "it rejected its input", -3: "it ran out of memory", -4: "it gave no reason"}
+SYSTEM_NAMES = ("libmetis.so.5", "libmetis.so", "libmetis.dylib")
+
+
+def index_dtype(library: ctypes.CDLL) -> np.dtype:
+    """The ``idx_t`` with which a library that contains METIS was built. Its default options are that many bytes of 0xff."""
+    options = np.zeros(4 * _NUM_OPTIONS, dtype=np.int32)
+    library.METIS_SetDefaultOptions(_pointer(options))
+    return np.dtype(np.int64 if np.count_nonzero(options) > _NUM_OPTIONS else np.int32)
+
+
+class Metis:
+    """A loaded METIS library. index: its integer dtype."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.index = index_dtype(library)
+
+    def partition(
+        self, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray, num_parts: int, *, objective: str,
+        tolerance: float, seed: int,
+    ) -> np.ndarray:  # fmt: skip
+        """Parts (N,) of a symmetric graph without self-loops.
+
+        graph: ``(indptr (N+1), indices (nnz))``. weights: (N, constraints). Arrays of dtype :attr:`index` need no copy. No part
+        should weigh more than ``tolerance`` times the mean. The k-way method is always used: recursive bisection cuts about as
+        many edges, but its imbalance grows with every bisection (to 1.2 and more at 16 parts with two constraints), and it has
+        no objective ``volume``.
+        """
+        indptr, indices = (np.ascontiguousarray(array, dtype=self.index) for array in graph)
+        weights = np.ascontiguousarray(weights, dtype=self.index)
+        options = np.full(_NUM_OPTIONS, -1, dtype=self.index)
+        options[_OPTION_OBJECTIVE] = _OBJECTIVES[objective]
+        options[_OPTION_SEED] = seed % (1 << 31)
+        limits = np.full(weights.shape[1], tolerance, dtype=np.float32)
+        parts = np.zeros(indptr.size - 1, dtype=self.index)
+        sizes = [np.array([value], dtype=self.index) for value in (indptr.size - 1, weights.shape[1], num_parts, 0)]
+        nodes, constraints, count, value = (_pointer(array) for array in sizes)
+        self._library.METIS_PartGraphKway.restype = ctypes.c_int
+        status = self._library.METIS_PartGraphKway(
+            nodes, constraints, _pointer(indptr), _pointer(indices), _pointer(weights), None, None,
+            count, None, _pointer(limits), _pointer(options), value, _pointer(parts),
+        )  # fmt: skip
+        if status != 1:
+            raise HpcgnnError(f"METIS failed ({_ERRORS.get(status, f'status {status}')}): try --method ldg")
+        return parts
+
+
+def load_metis(largest: int) -> Metis | None:
+    """The METIS library with the narrowest integers that hold ``largest``, else with the widest; None if there is none.
+
+    METIS needs several times the memory of the graph, so 32-bit integers save half of it if they suffice.
+    """
+    builds = []
+    for path in _candidates():
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            if hasattr(library, "METIS_PartGraphKway"):
+                builds.append(Metis(library))
+    builds.sort(key=lambda metis: metis.index.itemsize)
+    fitting = [metis for metis in builds if largest <= np.iinfo(metis.index).max]
+    return next(iter(fitting + builds[-1:]), None)
+
+
+def _candidates() -> Iterator[str]:
+    try:
+        spec = importlib.util.find_spec("pymetis._internal")
+    except ImportError:
+        spec = None
+    if spec is not None and spec.origin:
+        yield spec.origin
+    yield from SYSTEM_NAMES
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return array.ctypes.data_as(ctypes.c_void_p)
+
 
 PARMETIS_NAMES = ("libparmetis.so.4.0", "libparmetis.so", "libparmetis.dylib")
 # In the order of dependencies, because Debian's PT-Scotch libraries do not name all libraries that they need.
@@ -47,16 +134,9 @@ class PartKway:
     seeder: ctypes.CDLL | None = None
 
     def partition(
-        self,
-        world: World,
-        bounds: np.ndarray,
-        graph: tuple[np.ndarray, np.ndarray],
-        weights: np.ndarray,
-        num_parts: int,
-        *,
-        tolerance: float,
-        seed: int,
-    ) -> np.ndarray:
+        self, world: World, bounds: np.ndarray, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray,
+        num_parts: int, tolerance: float, seed: int,
+    ) -> np.ndarray:  # fmt: skip
         """Parts (n,) of this rank's slab of a symmetric graph without self-loops. Collective.
 
         Rank r has the nodes ``[bounds[r], bounds[r+1])``, at least one. graph: ``(indptr (n+1) from 0, indices)`` with global
@@ -72,14 +152,12 @@ class PartKway:
         parts = np.zeros(graph[0].size - 1, dtype=self.index)
         flags = [np.array([value], dtype=self.index) for value in (2, 0, constraints, num_parts)]  # 2: weights on nodes
         if self.seeder is not None:
-            self.seeder.SCOTCH_randomSeed(
-                (ctypes.c_int64 if self.index.itemsize == 8 else ctypes.c_int32)(int(options[2]))
-            )
+            number = ctypes.c_int64 if self.index.itemsize == 8 else ctypes.c_int32
+            self.seeder.SCOTCH_randomSeed(number(int(options[2])))
             self.seeder.SCOTCH_randomReset()
         communicator = _communicator(world)
-        edge_weights = ctypes.c_void_p(None)
         rest = (*flags, shares, limits, options, cut, parts)
-        pointers = [*map(_pointer, arrays), edge_weights, *map(_pointer, rest)]
+        pointers = [*map(_pointer, arrays), ctypes.c_void_p(None), *map(_pointer, rest)]  # null: no weights of edges
         self.library.ParMETIS_V3_PartKway.restype = ctypes.c_int
         status = self.library.ParMETIS_V3_PartKway(*pointers, ctypes.byref(communicator))
         with raise_on_all_ranks(world, "partition"):
@@ -89,11 +167,7 @@ class PartKway:
 
 
 def load_parmetis() -> PartKway:
-    """Load ParMETIS.
-
-    Raises:
-        Unusable: where it is missing, or belongs to another MPI.
-    """
+    """Load ParMETIS. Raises :class:`Unusable` where it is missing, or belongs to another MPI."""
     library = _load_for_this_mpi(PARMETIS_NAMES)
     if not (hasattr(library, "ParMETIS_V3_PartKway") and hasattr(library, "METIS_SetDefaultOptions")):
         raise Unusable("was found, but without ParMETIS_V3_PartKway in it")
@@ -101,11 +175,9 @@ def load_parmetis() -> PartKway:
 
 
 def load_ptscotch(*, wide: bool) -> PartKway:
-    """Load PT-Scotch; its build with 64-bit integers if ``wide``. One process can use only one of the two builds, because both
-    define the same names.
+    """Load PT-Scotch, like :func:`load_parmetis`; its build with 64-bit integers if ``wide``.
 
-    Raises:
-        Unusable: where it is missing, or belongs to another MPI.
+    One process can use only one of the two builds, because both define the same names.
     """
     # More threads would change the result from run to run, and ranks already work in parallel. A user's own setting is kept.
     os.environ.setdefault("SCOTCH_PTHREAD_NUMBER", "1")
@@ -153,7 +225,3 @@ def _mpi_libraries() -> set[str]:
             return set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read()))
     except OSError:
         return set()
-
-
-def _pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return array.ctypes.data_as(ctypes.c_void_p)

@@ -19,17 +19,17 @@ needs much more than others: some 150 bytes for each of these edges.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcgnn.graph.node_plan.cover import NodeEdges, RowsOfNodes, rows_between
-from hpcgnn.graph.node_plan.record_exchange import RecordExchange
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
-from hpcgnn.plan.build import csr_matrix
-from hpcgnn.plan.cover import sources_in_cover
+from hpcgnn.plan.build import csr_matrix, sources_in_cover
 from hpcgnn.world import World
-from hpcgnn.world.placement import Placement
+from hpcgnn.world.placement import Carriers, Placement
 
 _POST, _PRE = 1, 0
 
@@ -373,3 +373,145 @@ def _peers(counts: np.ndarray) -> PeerRows:
 def _begins(counts: np.ndarray) -> np.ndarray:
     """The index at which each of consecutive groups begins, from the groups' sizes."""
     return np.cumsum(counts) - counts
+
+
+class NodeEdges(NamedTuple):
+    """Edges that end on one node and begin on others. sources, destinations: (m,) int64 positions. senders: (m,) int64 nodes
+    on which the edges begin."""
+
+    sources: np.ndarray
+    destinations: np.ndarray
+    senders: np.ndarray
+
+
+@dataclass(frozen=True)
+class RowsOfNodes:
+    """The rows that carry edges to one node.
+
+    is_post: (m,) bool, whether each edge is aggregated after it has travelled. row: (m,) int64 the row that carries each edge.
+    Rows are ordered by sending node, *post* before *pre*, then by source or destination. senders: (rows,) int64 sending nodes;
+    posts: (rows,) bool, whether a row is a *post* row; ids: (rows,) int64 position of the source of a *post* row, or of the
+    destination of a *pre* row.
+    """
+
+    is_post: np.ndarray
+    row: np.ndarray
+    senders: np.ndarray
+    posts: np.ndarray
+    ids: np.ndarray
+
+    def carriers(self, placement: Placement, node: int) -> Carriers:
+        """The sending and receiving rank of each row to ``node``, and the row's index among those from one to the other."""
+        begins = np.searchsorted(self.senders, np.arange(placement.num_nodes + 1))
+        number = np.arange(self.senders.size) - begins[self.senders]
+        there = np.full(self.senders.size, node, np.int64)
+        return placement.carriers(self.senders, there, number, np.diff(begins)[self.senders])
+
+
+def rows_between(edges: NodeEdges, strategy: str, num_nodes: int) -> RowsOfNodes:
+    """Choose the rows that carry ``edges`` by ``pre``, ``post`` or ``hybrid``, the last with one matching for all senders.
+
+    num_nodes: nodes of the graph. Time O(edges log edges) plus the matching, memory O(edges).
+    """
+    is_post = _post_edges(edges, strategy, num_nodes)
+    ids = np.where(is_post, edges.sources, edges.destinations)
+    keys, row = np.unique((edges.senders * 2 + ~is_post) * max(num_nodes, 1) + ids, return_inverse=True)
+    kinds, of_row = np.divmod(keys, max(num_nodes, 1))
+    return RowsOfNodes(is_post, row, kinds // 2, kinds % 2 == 0, of_row)
+
+
+def count_rows(edges: NodeEdges, strategy: str, num_nodes: int) -> int:
+    """The number of rows that carry ``edges``."""
+    return rows_between(edges, strategy, num_nodes).ids.size
+
+
+def _post_edges(edges: NodeEdges, strategy: str, num_nodes: int) -> np.ndarray:
+    if strategy != "hybrid":
+        return np.full(edges.sources.size, strategy == "post")
+    sources, left = np.unique(edges.sources, return_inverse=True)
+    pairs, right = np.unique(edges.senders * max(num_nodes, 1) + edges.destinations, return_inverse=True)
+    return sources_in_cover(left, right, (sources.size, pairs.size))[left]
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """Numbers of rows of one aggregation in one direction.
+
+    between: from node to node, where the ranks of a node share them. within: from rank to rank of one node. between_ranks: from
+    node to node, where each pair of ranks exchanges its own messages.
+    """
+
+    between: int
+    within: int
+    between_ranks: int
+
+    def as_dict(self, bytes_per_row: int) -> dict[str, int]:
+        """Numbers of rows and bytes, by their names in the JSON of ``hpcgnn plan``."""
+        return {
+            "rows_between_nodes": self.between,
+            "rows_within_nodes": self.within,
+            "rows_between_nodes_by_pairs_of_ranks": self.between_ranks,
+            "bytes_between_nodes": self.between * bytes_per_row,
+            "bytes_within_nodes": self.within * bytes_per_row,
+        }
+
+
+def count_between(
+    parts: PartsFile, strategy: str, placement: Placement, advance: Callable[[int], object] = lambda _: None
+) -> int:
+    """Number of rows from node to node with this placement, where each rank has one part.
+
+    ``advance`` is called with the number of parts done. Memory is O(edges that end on a node).
+    """
+    total = 0
+    for node in range(placement.num_nodes):
+        total += count_rows(edges_into(parts, placement, node), strategy, int(parts.node_offsets[-1]))
+        advance(placement.ranks_of(node).size)
+    return total
+
+
+def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
+    """The edges that end in the parts of a node and begin on other nodes."""
+    cut = [_cut_edges(parts, int(rank), placement, node) for rank in placement.ranks_of(node)]
+    return NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
+
+
+def count_pairs(sender: np.ndarray, receiver: np.ndarray, rows: np.ndarray, placement: Placement) -> tuple[int, int]:
+    """Sum (pairs,) rows between pairs of ranks: those within nodes, and those between nodes."""
+    within = placement.node_of[sender] == placement.node_of[receiver]
+    return int(rows[within].sum()), int(rows[~within].sum())
+
+
+def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
+    """The edges that end in one part of ``node`` and begin on other nodes."""
+    first, last = parts.part(rank)
+    indptr, sources = parts.edges(first, last, rank)
+    senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]
+    away = senders != node
+    destinations = np.repeat(np.arange(first, last), np.diff(indptr))
+    return NodeEdges(sources[away], destinations[away], senders[away])
+
+
+class RecordExchange:
+    """An exchange of records between all ranks. Construction is collective.
+
+    Args:
+        to: (m,) int64 receiver of each record. records: (m, c) int64 this rank's records.
+
+    Attributes:
+        received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64 ranks.
+    """
+
+    def __init__(self, world: World, to: np.ndarray, records: np.ndarray) -> None:
+        self._world, self._order = world, np.argsort(to, kind="stable")
+        counts = np.bincount(to, minlength=world.size)
+        self.received, self._counts = world.alltoallv(records[self._order], counts)
+        self.senders = np.repeat(np.arange(world.size), self._counts)
+
+    def answered(self, answers: np.ndarray) -> np.ndarray:
+        """(m, k) int64 answers to this rank's records, in their order. answers: (r, k) int64, this rank's to the records that
+        it received. Collective."""
+        back, _ = self._world.alltoallv(answers, self._counts)
+        mine = np.empty_like(back)
+        mine[self._order] = back
+        return mine

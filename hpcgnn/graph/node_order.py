@@ -1,4 +1,15 @@
-"""Choice of an order by measurement: the products of an epoch, forward and transposed, are timed on a bounded sample of rows."""
+"""Orders of a part's nodes in which aggregation finds more of the rows that it gathers in the caches, and a choice among them.
+
+An order is a permutation made from the edges inside the part, in O(edges log edges) time and O(edges) memory:
+
+none    the order of parts.h5, by original id
+degree  nodes by the number of edges that leave them, most first: rows that are gathered most often are close together
+rcm     reverse Cuthill-McKee: a breadth-first search from the node with the fewest neighbours, which visits neighbours with
+        the fewest neighbours first; its order is reversed. Neighbours are close together
+hubs    a breadth-first search from the node with the most neighbours, which visits neighbours with the most neighbours first:
+        both neighbours and rows that are gathered often are close together
+auto    the order that measures fastest: the products of an epoch, forward and transposed, are timed on a sample of rows
+"""
 
 from __future__ import annotations
 
@@ -8,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from hpcgnn.graph.node_order.methods import METHODS, ORDERS
-from hpcgnn.graph.node_order.orders import find_order
+from hpcgnn.base.host import index_array
+from hpcgnn.graph import METHODS, ORDERS
 from hpcgnn.kernels import Csr, buffers, spmm
 
 # The least share of seconds that an order must save: smaller differences are within the variation of measurements, and a new
@@ -97,3 +108,65 @@ def _sample(matrix: Csr, nodes: torch.Tensor, most_entries: int) -> Csr:
     for begin, end in zip(first.tolist(), last.tolist(), strict=True):
         taken[begin:end] = True
     return matrix.in_order(nodes[taken], nodes)
+
+
+def find_order(local: Csr, method: str) -> torch.Tensor:
+    """(n,) int64 permutation of the nodes of ``local`` (n, n), whose rows are destinations: new node k is old node [k].
+
+    method: one of ORDERS. Equal nodes keep their old order, so that the result is the same every time.
+    """
+    if method == "degree":
+        uses = torch.bincount(local.indices, minlength=local.num_cols)
+        return torch.argsort(uses, descending=True, stable=True)
+    order = _breadth_first(local, most_first=method == "hubs")
+    return torch.from_numpy(order if method == "hubs" else order[::-1].copy())
+
+
+def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
+    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours.
+
+    The matrix is sorted by that number once, so that each row lists its neighbours in the order of the search. SciPy's
+    reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in d² steps for a node with d of them.
+    """
+    # Both are imported here, because they take time and memory on each rank, and most runs do not ask for an order.
+    import scipy.sparse as sp
+
+    from hpcgnn.base.compiled import njit
+
+    ones = np.ones(local.num_entries, dtype=bool)  # SciPy can merge duplicates of bools without an overflow
+    csr = (ones, index_array(local.indices), index_array(local.indptr))
+    matrix = sp.csr_matrix(csr, shape=(local.num_rows, local.num_cols))
+    matrix = sp.csr_matrix(matrix + matrix.T)
+    neighbours = np.diff(matrix.indptr)
+    by_number = np.argsort(-neighbours if most_first else neighbours, kind="stable")
+    matrix = sp.csr_matrix(matrix[by_number][:, by_number])
+    matrix.sort_indices()
+    order: np.ndarray = by_number[njit(cache=True)(_search)(matrix.indptr, matrix.indices)]
+    return order
+
+
+def _search(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search, to be compiled.
+
+    The search starts at node 0, and starts again at the lowest node not yet met. It meets neighbours in the order of their row.
+    """
+    num_nodes = indptr.size - 1
+    order = np.empty(num_nodes, np.int64)
+    met = np.zeros(num_nodes, np.bool_)
+    count = 0
+    for start in range(num_nodes):
+        if met[start]:
+            continue
+        met[start] = True
+        order[count] = start
+        head, count = count, count + 1
+        while head < count:
+            node = order[head]
+            head += 1
+            for entry in range(indptr[node], indptr[node + 1]):
+                other = indices[entry]
+                if not met[other]:
+                    met[other] = True
+                    order[count] = other
+                    count += 1
+    return order

@@ -2,13 +2,14 @@
 
 It has ParHIP's binary format: a header, the place at which each row begins, the neighbours row after row, the nodes' weights. A
 row joins the in-edges, which ``graph.h5`` stores, with the out-edges, which are first sorted by ranges of nodes into spools.
+:func:`sampled` leaves out edges, and :func:`divide_twice` makes parts on two levels, for nodes and then for their ranks.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -16,9 +17,8 @@ import numpy as np
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.partition import loops
-from hpcgnn.partition.balance import Balance
-from hpcgnn.partition.slabs import Advance, EdgeChunk, edge_chunks
+from hpcgnn.partition.problem import Problem
+from hpcgnn.partition.slabs import EdgeChunk, edge_chunks, place, sort_unique_rows
 from hpcgnn.sources.slabs import Spool
 
 RANGE_ENTRIES = 1 << 22
@@ -89,17 +89,13 @@ class SymmetricFile:
         return array
 
 
-def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, advance: Advance) -> SymmetricFile:
-    """Write the symmetric graph of ``reader`` with one weight a node, from one quantity of ``balance``.
-
-    This quantity is the in-edges, else the nodes, else the training nodes. If parts had equal sums of several quantities, each of
-    these would differ by half and more, and to balance it then would cost more cut edges than the sum saves. From one balanced
-    quantity, it costs few.
+def write_symmetric(problem: Problem) -> SymmetricFile:
+    """Write the symmetric graph with one weight a node (:meth:`hpcgnn.partition.problem.Balance.one_of`).
 
     Memory is 8 bytes a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge
-    while the file is made. ``advance`` counts all nodes twice. A full disk raises ``OSError``.
+    while the file is made. ``problem.advance`` counts all nodes twice. A full disk raises ``OSError``.
     """
-    nodes = reader.meta.num_nodes
+    reader, folder, nodes = problem.reader, problem.folder, problem.reader.meta.num_nodes
     degrees = np.zeros(nodes, dtype=np.int64)
     for chunk in edge_chunks(reader, 0, nodes):
         _count(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, degrees)
@@ -109,13 +105,16 @@ def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, a
     try:
         for chunk in edge_chunks(reader, 0, nodes):
             _spool(chunk, bounds, spools)
-            advance(chunk.last - chunk.first)
+            problem.advance(chunk.last - chunk.first)
         for spool, first, last in zip(spools, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             _join_rows(reader, first, last, spool, degrees, file)
             spool.close()
-            advance(last - first)
+            problem.advance(last - first)
         file.finish(degrees)
-        _write_weights(reader, balance, file)
+        for first in range(0, nodes, _ROWS_AT_A_TIME):
+            indptr = reader.indptr(first, min(first + _ROWS_AT_A_TIME, nodes))
+            weights = problem.balance.weights(reader, first, indptr)
+            file.write_weights(first, problem.balance.one_of(weights, nodes))
     except BaseException:
         file.close()
         raise
@@ -123,20 +122,6 @@ def write_symmetric(reader: SlabReader, balance: Balance, folder: Path | None, a
         for spool in spools:
             spool.close()
     return file
-
-
-def _write_weights(reader: SlabReader, balance: Balance, file: SymmetricFile) -> None:
-    for first in range(0, file.num_nodes, _ROWS_AT_A_TIME):
-        indptr = reader.indptr(first, min(first + _ROWS_AT_A_TIME, file.num_nodes))
-        file.write_weights(first, one_weight(balance, balance.weights(reader, first, indptr), file.num_nodes))
-
-
-def one_weight(balance: Balance, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-    """(n,) int64, at least 1: the one quantity of ``weights`` (n, C) that the partitioner balances."""
-    one = balance.first_of("edges", "nodes", "train")
-    weights = weights[:, [balance.names.index(one.names[0])]]
-    # The partitioner needs a weight above 0 for every node, and most nodes are not in training.
-    return (one.combined(weights, num_nodes) if one.names == ("train",) else weights)[:, 0]
 
 
 @njit(cache=True)
@@ -203,8 +188,9 @@ def _join_rows(
     for chunk in edge_chunks(reader, first, last):
         _place_sources(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, first, cursor, indices)
     for _, piece in spool.pieces():
-        _place_pairs(piece.reshape(-1, 2), first, cursor, indices)
-    loops.sort_unique_rows(indptr, indices)
+        pairs = piece.reshape(-1, 2)
+        place(pairs[:, 0] - first, pairs[:, 1], cursor, indices)
+    sort_unique_rows(indptr, indices)
     degrees[first:last] = np.diff(indptr)
     file.append(indices[: indptr[-1]])
 
@@ -222,17 +208,122 @@ def _place_sources(
                 cursor[first + row - base] += 1
 
 
-@njit(cache=True)
-def _place_pairs(pairs: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray) -> None:
-    """Store ``pairs[:, 1]`` in the rows of nodes ``pairs[:, 0]`` in ``indices``; row 0 is node ``base``."""
-    for i in range(pairs.shape[0]):
-        row = pairs[i, 0] - base
-        indices[cursor[row]] = pairs[i, 1]
-        cursor[row] += 1
-
-
 def _write(file: IO[bytes], array: np.ndarray, position: int) -> None:
     data = np.ascontiguousarray(array).view(np.uint8).data
     while data:
         written = os.pwrite(file.fileno(), data[: 1 << 30], position)
         data, position = data[written:], position + written
+
+
+NEIGHBOURS = 32
+
+
+def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFile:
+    """``graph`` with a sample of its edges; ``weights`` (N,) int64 are its nodes' weights.
+
+    With it, the partitioner takes half of the memory or less, for a slightly larger cut: an edge between two nodes with many
+    neighbours tells little about their right parts. About ``NEIGHBOURS`` neighbours are left to the one that has fewer.
+    An edge is kept if ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which
+    depends only on ``seed`` and its ends. Memory is 16 bytes a node and the arrays that :meth:`SymmetricFile.rows` yields.
+    """
+    degrees = np.concatenate([np.zeros(0, np.int64), *(np.diff(indptr) for _, indptr, _ in graph.rows())])
+    kept = np.zeros(degrees.size, dtype=np.int64)
+    fewer = SymmetricFile(graph.num_nodes, graph.folder)
+    try:
+        for first, indptr, neighbours in graph.rows():
+            count = _keep(first, indptr, neighbours, degrees, np.uint64(seed), kept)
+            fewer.append(neighbours[:count])
+        fewer.finish(kept)
+        fewer.write_weights(0, weights)
+    except BaseException:
+        fewer.close()
+        raise
+    return fewer
+
+
+@njit(cache=True)
+def _keep(
+    first: int, indptr: np.ndarray, neighbours: np.ndarray, degrees: np.ndarray, seed: np.uint64, kept: np.ndarray
+) -> int:
+    """Move the ``neighbours`` that are kept to the front of the array, and count those of each row in ``kept`` (N,); returns
+    their number."""
+    count = 0
+    for row in range(indptr.size - 1):
+        node = first + row
+        for i in range(indptr[row], indptr[row + 1]):
+            other = neighbours[i]
+            fewest = min(degrees[node], degrees[other])
+            if fewest <= NEIGHBOURS or _draw(min(node, other), max(node, other), seed) * fewest < NEIGHBOURS:
+                neighbours[count] = other
+                count += 1
+                kept[node] += 1
+    return count
+
+
+@njit(cache=True)
+def _draw(low: int, high: int, seed: np.uint64) -> float:
+    """A random number in [0, 1) that is the same for both directions of an edge."""
+    bits = np.uint64(low) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(high) * np.uint64(0xC2B2AE3D27D4EB4F)
+    bits ^= (seed + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
+    for _ in range(2):
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(31)
+    return (bits >> np.uint64(11)) / 9007199254740992.0
+
+
+# Each group has an open file.
+MOST_GROUPS = 256
+
+
+def divide_twice(
+    graph: SymmetricFile,
+    weights: np.ndarray,
+    num_parts: int,
+    size: int,
+    divide: Callable[[SymmetricFile, int], np.ndarray],
+) -> np.ndarray:
+    """Parts (N,) int32: ``divide(graph, P / size)`` makes groups, and ``divide`` then makes ``size`` parts of each group's graph.
+
+    Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. weights: (N,) int64 weight of each node.
+    """
+    groups = divide(graph, num_parts // size)
+    order = np.argsort(groups, kind="stable")
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=num_parts // size))))
+    parts = groups * np.int32(size)
+    files = _induced(graph, weights, groups, order, bounds)
+    try:
+        for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True):
+            members = order[first:last]
+            few = file.num_nodes < 2 * size
+            parts[members] += np.arange(members.size, dtype=np.int32) % size if few else divide(file, size)
+            file.close()
+    finally:
+        for file in files:
+            file.close()
+    return parts
+
+
+def _induced(
+    graph: SymmetricFile, weights: np.ndarray, groups: np.ndarray, order: np.ndarray, bounds: np.ndarray
+) -> list[SymmetricFile]:
+    """The graph inside each group. Node k of group g is node ``order[bounds[g] + k]``, so that nodes keep their order."""
+    local = np.empty(groups.size, dtype=graph.dtype)
+    local[order] = np.arange(groups.size) - np.repeat(bounds[:-1], np.diff(bounds))
+    degrees = np.zeros(groups.size, dtype=np.int64)
+    files = [SymmetricFile(int(count), graph.folder) for count in np.diff(bounds)]
+    for first, indptr, neighbours in graph.rows():
+        here = groups[first : first + indptr.size - 1]
+        owners = np.repeat(here, np.diff(indptr))
+        inside = owners == groups[neighbours]
+        totals = np.concatenate(([0], np.cumsum(inside)))
+        degrees[first : first + here.size] = totals[indptr[1:]] - totals[indptr[:-1]]
+        owners, columns = owners[inside], local[neighbours[inside]]
+        columns = columns[np.argsort(owners, kind="stable")]
+        ends = np.cumsum(np.bincount(owners, minlength=len(files))).tolist()
+        for file, begin, end in zip(files, [0, *ends[:-1]], ends, strict=True):
+            file.append(columns[begin:end])
+    for file, first, last in zip(files, bounds[:-1], bounds[1:], strict=True):
+        members = order[first:last]
+        file.finish(degrees[members])
+        file.write_weights(0, weights[members])
+    return files
