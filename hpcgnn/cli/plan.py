@@ -97,7 +97,7 @@ def plan(
     report: dict[str, Any] = {"parts": str(parts), "width": width, "made": made}
     report["seconds"] = time.perf_counter() - started
     with PartsFile(parts) as file:
-        pairs = {name: PairRows(*plan_store.read_all_pairs(file, name)) for name in strategies}
+        pairs = {name: plan_store.read_all_pairs(file, name) for name in strategies}
         report["strategies"] = {
             name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE) for name, rows in pairs.items()
         }

@@ -27,6 +27,7 @@ from hpcgnn.data.plan_pieces import Piece, make_pieces, path_of
 from hpcgnn.data.schema import PAIR_ARRAYS, plan_offset_rules, plan_rules
 from hpcgnn.data.stored_plan import StoredPlan, plan_attributes, wanted_attributes
 from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
+from hpcgnn.plan.plan import PairRows
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
@@ -48,8 +49,8 @@ def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[Spa
     return StoredPlan(parts, strategy).part(part)
 
 
-def read_all_pairs(parts: PartsFile, strategy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``(sender, receiver, post, pre)`` of all pairs that exchange rows, each (pairs,) int64, for reports."""
+def read_all_pairs(parts: PartsFile, strategy: str) -> PairRows:
+    """The rows of all pairs that exchange any, for reports."""
     return StoredPlan(parts, strategy).pairs()
 
 

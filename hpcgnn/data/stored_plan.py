@@ -19,6 +19,7 @@ from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.schema import Rule, plan_offset_rules, plan_rules
 from hpcgnn.data.stored import StoredArray, look, tiles_problem
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
+from hpcgnn.plan.plan import PairRows
 
 PLAN_VERSION = 1
 
@@ -169,8 +170,8 @@ class StoredPlan:
 
     # -- all pairs ----------------------------------------------------------------------------------------------------
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """``(sender, receiver, post, pre)`` of all pairs that exchange rows, each (pairs,) int64, sorted by receiver.
+    def pairs(self) -> PairRows:
+        """The rows of all pairs that exchange any, sorted by receiver.
 
         The tables of senders and receivers are compared. Memory is O(pairs), never O(P^2): 32 bytes a pair for the result, and
         as much again for the comparison.
@@ -189,7 +190,7 @@ class StoredPlan:
             agree = agree and all(map(np.array_equal, said, (receiver[chosen], post[chosen], pre[chosen])))
         if not agree:
             raise self._damaged("send_peers", "and recv_peers do not describe the same pairs of parts")
-        return sender, receiver, post, pre
+        return PairRows(sender, receiver, post, pre)
 
 
 _ANY = np.dtype(np.int64)  # replaced by the dtype of the array

@@ -19,7 +19,7 @@ from hpcgnn.data.schema import MULTI_LABEL, NO_TASK, Rule
 from hpcgnn.data.stored import sum_of_hashes
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan, SparseMatrix
-from hpcgnn.plan.plan import PairRows, describe
+from hpcgnn.plan.plan import describe
 
 _IDS_AT_A_TIME = 1 << 20
 
@@ -260,7 +260,7 @@ def _parts(parts: PartsFile, counts: _Counts) -> dict[str, Any]:
 
 def _rows(parts: PartsFile, strategy: str) -> dict[str, int]:
     """Numbers of rows that one exchange of the plan sends in one direction."""
-    told = describe(PairRows(*plan_store.read_all_pairs(parts, strategy)), parts.num_parts, bytes_per_row=0)
+    told = describe(plan_store.read_all_pairs(parts, strategy), parts.num_parts, bytes_per_row=0)
     return {
         "pairs_of_parts": told["pairs"],
         "rows": told["rows"],

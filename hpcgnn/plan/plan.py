@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -133,8 +133,7 @@ class AggregationPlan(Generic[M]):
         )
 
 
-@dataclass(frozen=True)
-class PairRows:
+class PairRows(NamedTuple):
     """Numbers of rows of every ordered pair of ranks that exchanges any; each array is (pairs,) int64."""
 
     sender: np.ndarray
@@ -145,7 +144,7 @@ class PairRows:
     @property
     def rows(self) -> np.ndarray:
         """(pairs,) rows of both kinds."""
-        return self.post + self.pre
+        return self.pre + self.post
 
 
 def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Picture, Section
 from hpcgnn.lab.study.tables import Figure, Series, Table
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.plan.plan import PairRows, describe
+from hpcgnn.plan.plan import describe
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_files import Run
 
@@ -228,7 +228,7 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
                 text.append(f"{path} was written again after this run, so rows by strategy are unknown.")
                 return []
             told = {
-                name: describe(PairRows(*plan_store.read_all_pairs(parts, name)), parts.num_parts, 1)
+                name: describe(plan_store.read_all_pairs(parts, name), parts.num_parts, 1)
                 for name in plan_store.stored_strategies(parts)
             }
     except (HpcgnnError, OSError) as error:
