@@ -8,10 +8,10 @@ from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
     from hpcgnn.nn.aggregator import Aggregator
+    from hpcgnn.nn.aggregators import make_aggregator
     from hpcgnn.nn.build import build_model
     from hpcgnn.nn.config import ModelConfig
     from hpcgnn.nn.graph_model import GraphModel
-    from hpcgnn.nn.make_aggregator import make_aggregator
 
 __all__ = ["Aggregator", "GraphModel", "ModelConfig", "build_model", "make_aggregator"]
 
@@ -22,6 +22,6 @@ __getattr__ = attributes(
         "GraphModel": "hpcgnn.nn.graph_model",
         "ModelConfig": "hpcgnn.nn.config",
         "build_model": "hpcgnn.nn.build",
-        "make_aggregator": "hpcgnn.nn.make_aggregator",
+        "make_aggregator": "hpcgnn.nn.aggregators",
     },
 )

@@ -30,11 +30,11 @@ from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd_functions import layer_product
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregator import Aggregator, destinations
+from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.halo import AttentionEdges, edge_ids, identity
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import KeyedDropout
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
-from hpcgnn.nn.make_aggregator import connected
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import AggregationPlan, PeerRows
 

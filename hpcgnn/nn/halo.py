@@ -16,8 +16,8 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.rows import check_index, cluster
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.correction import Copies
-from hpcgnn.nn.make_aggregator import connected
 from hpcgnn.nn.plans import plan_of
 from hpcgnn.plan import AggregationPlan
 

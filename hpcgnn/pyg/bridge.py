@@ -22,10 +22,10 @@ from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
 from hpcgnn.nn.halo import edge_matrix, make_halo
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
-from hpcgnn.nn.make_aggregator import aggregator_of_plan, make_aggregator
 from hpcgnn.pyg.halo_rows import HaloRows
 from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import ENDS, is_checkpointed

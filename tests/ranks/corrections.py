@@ -11,8 +11,8 @@ from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import STALE, Keeping
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.halo import make_halo
-from hpcgnn.nn.make_aggregator import make_aggregator
 from hpcgnn.world import World
 
 WIDTH = 3
