@@ -16,7 +16,7 @@ from hpcgnn.base.settings import About, Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
-from hpcgnn.train.run_config import Named, RunConfig, as_typed, as_written, settings_by_name
+from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
@@ -28,28 +28,19 @@ OF_PYG = (
 _NOTHING_TO_PYG = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
 # Environment variables that restrict our kernels, torch's, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
-    "avx2": {
-        "HPCGNN_ISA": "avx2",
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    },
+    "avx2": {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2"}
+    | {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }
 PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
 SEED_WORD = "{seed}"  # stands for the seed of each run where a setting takes a whole number, such as link_seed
-_MOST_RANKS = 1 << 31
 
 
 class CombinationError(HpcgnnError):
     """A combination of values that cannot run. axes: the axes that cause it, the most likely one first."""
 
-    def __init__(self, message: str, *axes: str) -> None:
+    def __init__(self, message: str, *axes: Any) -> None:
         super().__init__(message)
         self.axes = axes
-
-
-def _axis(name: str, kind: type, default: Any, **about: Any) -> Setting:
-    return Setting(name, name, kind, default, About(**about))
 
 
 # Axes that are no settings of `hpcgnn train`. threads = 0: the launcher divides the cores. hosts = 0: ranks run on this machine,
@@ -57,21 +48,21 @@ def _axis(name: str, kind: type, default: Any, **about: Any) -> Setting:
 # library that trains; PyG trains in one process. bench: the words of a `hpcgnn bench` command, in which {parts} and {graph}
 # stand for the files that are made from the other axes.
 OF_STUDY = {
-    each.name: each
-    for each in (
-        _axis("name", str, ""),
-        _axis("graph", str, ""),
-        _axis("ranks", int, 1, least=1, below=_MOST_RANKS),
-        _axis("threads", int, 0, least=0),
-        _axis("ranks_per_node", int, 0, least=1),
-        _axis("hosts", int, 0, least=0),
-        _axis("rate", str, ""),
-        _axis("partitioner", str, "auto", choices=METHODS),
-        _axis("objective", str, "cut", choices=OBJECTIVES),
-        _axis("balance", str, "edges,train"),
-        _axis("framework", str, HPCGNN, choices=(HPCGNN, PYG)),
-        _axis("isa", str, NATIVE, choices=(NATIVE, *ENVIRONMENTS)),
-        _axis("bench", str, ""),
+    name: Setting(name, name, type(default), default, About(**about))
+    for name, default, about in (
+        ("name", "", {}),
+        ("graph", "", {}),
+        ("ranks", 1, {"least": 1, "below": 1 << 31}),
+        ("threads", 0, {"least": 0}),
+        ("ranks_per_node", 0, {"least": 1}),
+        ("hosts", 0, {"least": 0}),
+        ("rate", "", {}),
+        ("partitioner", "auto", {"choices": METHODS}),
+        ("objective", "cut", {"choices": OBJECTIVES}),
+        ("balance", "edges,train", {}),
+        ("framework", HPCGNN, {"choices": (HPCGNN, PYG)}),
+        ("isa", NATIVE, {"choices": (NATIVE, *ENVIRONMENTS)}),
+        ("bench", "", {}),
     )
 }
 # A record's configuration has these axes only if the specification gives them.
@@ -85,17 +76,17 @@ _NOT_VARIED = {
 }
 
 
-def known() -> dict[str, Setting]:
-    """All axes by name."""
-    of_train = {name: named.setting for name, named in settings_by_name().items() if name not in _NOT_VARIED}
-    return OF_STUDY | of_train
+def names_files(bench: str) -> bool:
+    """Return whether the words of a bench name files that must be made before it."""
+    return PARTS_WORD in bench or GRAPH_WORD in bench
 
 
 def check_axis(name: str, value: Any) -> None:
     """Raise HpcgnnError if there is no such axis, or it cannot have this value."""
-    axes = known()
     if name in _NOT_VARIED:
         raise HpcgnnError(f"{name} cannot be an axis: {_NOT_VARIED[name]}")
+    of_train = {name: named.setting for name, named in settings_by_name().items() if name not in _NOT_VARIED}
+    axes = OF_STUDY | of_train
     if name not in axes:
         near = nearest(name, axes)
         raise HpcgnnError(f"there is no axis or setting {name}" + (f": did you mean {near}?" if near else ""))
@@ -124,17 +115,12 @@ class Placement:
 
 
 def placement(given: Mapping[str, Any]) -> Placement:
-    """The placement of a configuration's ranks.
-
-    Raises:
-        CombinationError: for values that do not go together.
-    """
+    """The placement of a configuration's ranks. Raises CombinationError for values that do not go together."""
     ranks, rate = given.get("ranks", 1), given.get("rate", "")
     hosts, per_node = given.get("hosts", 0), given.get("ranks_per_node", 0)
     if per_node and ranks % per_node:
-        raise CombinationError(
-            f"ranks_per_node = {per_node} does not divide ranks = {ranks}", "ranks_per_node", "ranks"
-        )
+        said = f"ranks_per_node = {per_node} does not divide ranks = {ranks}"
+        raise CombinationError(said, "ranks_per_node", "ranks")
     if hosts and ranks % hosts:
         raise CombinationError(f"hosts = {hosts} does not divide ranks = {ranks}", "hosts", "ranks")
     if hosts and per_node and hosts * per_node != ranks:
@@ -142,9 +128,8 @@ def placement(given: Mapping[str, Any]) -> Placement:
         raise CombinationError(said, "hosts", "ranks_per_node", "ranks")
     if rate and not hosts:
         if "hosts" in given:
-            raise CombinationError(
-                f"rate = {rate!r} needs virtual hosts, but hosts = 0 means that there are none", "rate", "hosts"
-            )
+            said = f"rate = {rate!r} needs virtual hosts, but hosts = 0 means that there are none"
+            raise CombinationError(said, "rate", "hosts")
         hosts = ranks // (per_node or 1)
     per_node = per_node or (ranks // hosts if hosts else ranks)
     return Placement(ranks, given.get("threads", 0), per_node, hosts, rate or (UNLIMITED if hosts else ""))
@@ -193,11 +178,7 @@ def check_framework(given: Mapping[str, Any], where: Placement) -> None:
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:
-    """The settings of ``hpcgnn train`` in a configuration, checked as that command does.
-
-    Raises:
-        CombinationError: for settings that ``hpcgnn train`` would refuse.
-    """
+    """The settings of ``hpcgnn train`` in a configuration. Raises CombinationError for those that this command would refuse."""
     settings = {name: value for name, value in given.items() if name not in OF_STUDY}
     try:
         config = RunConfig.from_settings(settings)
@@ -211,10 +192,9 @@ def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
     """The settings that a sentence names, as flags or by their names, in the order of the sentence."""
     found = {}
     for name in settings:
-        places = [re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", sentence) for word in (as_flag(name), name)]
-        if any(places):
-            found[name] = min(place.start() for place in places if place)
-    return sorted(found, key=lambda name: found[name])
+        if match := re.search(rf"(?<![\w-])(?:{re.escape(as_flag(name))}|{re.escape(name)})(?![\w-])", sentence):
+            found[name] = match.start()
+    return sorted(found, key=found.__getitem__)
 
 
 def recorded(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
@@ -222,32 +202,26 @@ def recorded(given: Mapping[str, Any], where: Placement, config: RunConfig, kind
 
     kind: kind of the study; only trainings have settings that are recorded even if they are not given.
     """
-    used = config.settings()
-    names = {
-        name: given.get(name, axis.default)
-        for name, axis in OF_STUDY.items()
-        if name in given or name not in _RECORDED_IF_GIVEN
-    }
-    names |= {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
+    used, place = config.settings(), {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
+    axes = {name: axis.default for name, axis in OF_STUDY.items() if name in given or name not in _RECORDED_IF_GIVEN}
+    names = {name: given.get(name, default) for name, default in axes.items()} | place
     if kind in (PREPARE, BENCH):
         return names | {name: value for name, value in given.items() if name not in names}
     names |= {name: used[name] for name in _ALWAYS_RECORDED if name in used}
-    others = {
-        name: value if value == SEED_WORD else used.get(name, value)
-        for name, value in given.items()
-        if name not in names
-    }
-    return names | {name: str(value) if name == "bits" else value for name, value in others.items()}
+    for name, value in given.items():
+        if name not in names:
+            told = value if value == SEED_WORD else used.get(name, value)
+            names[name] = str(told) if name == "bits" else told
+    return names
 
 
 def as_flags(given: Mapping[str, Any]) -> list[str]:
     """The flags of ``hpcgnn train`` for the settings in a configuration."""
     found: list[str] = []
-    named: dict[str, Named] = settings_by_name()
     for name, value in given.items():
         if name in OF_STUDY:
             continue
-        setting = named[name].setting
+        setting = settings_by_name()[name].setting
         shown = as_written(setting, as_typed(setting, value))
         if isinstance(shown, bool):  # a setting that is off by default: its flag has no value
             found += [as_flag(name)] * shown
@@ -264,10 +238,10 @@ def matches(configuration: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool
     )
 
 
-_TEXTS, _FLAGS = (
-    ("source", "split", "features", "labels"),
-    ("undirected", "self_loops", "row_normalise", "drop_duplicates"),
-)
+# -- graphs: sources of `hpcgnn convert`, perhaps with options, or graph files that exist already -------------------------
+
+_TEXTS = ("source", "split", "features", "labels")
+_FLAGS = ("undirected", "self_loops", "row_normalise", "drop_duplicates")
 DATA = "$DATA"  # stands in a source for the folder of `--data`, so that no result depends on the place of the files
 _SOURCE = re.compile(r"[a-z]+:.+|digits")
 
@@ -290,9 +264,8 @@ def check_options(name: str, options: Any) -> None:
         raise CombinationError(f"graphs.{name} must be a table with the key source")
     for key, value in options.items():
         if key not in (*_TEXTS, *_FLAGS):
-            raise CombinationError(
-                f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}", key
-            )
+            said = f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}"
+            raise CombinationError(said, key)
         if not isinstance(value, bool if key in _FLAGS else str):
             raise CombinationError(
                 f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}", key
@@ -302,34 +275,22 @@ def check_options(name: str, options: Any) -> None:
 
 
 def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers: Mapping[str, int]) -> GraphSource:
-    """The graph of a run.
-
-    Args:
-        graph: the specification's value: a source, a file, or one of ``named``.
-        named: tables of options by name.
-        numbers: the names that formulas may use, and their values.
-
-    Raises:
-        CombinationError: if it is none of these.
-    """
+    """The graph of a run, which the specification gives as a source, a file, or one of ``named``, the tables of options by name.
+    numbers: the names that formulas may use, and their values. Raises CombinationError for any other graph."""
     if not graph:
         raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
     options = named.get(graph, {"source": graph})
-    text = " ".join(str(options[key]) for key in _TEXTS if key in options)
+    formulas = " ".join(sorted(names_in(" ".join(str(options[key]) for key in _TEXTS if key in options))))
     try:
         full = {key: filled(value, numbers) if key in _TEXTS else value for key, value in options.items()}
     except HpcgnnError as error:
         raise CombinationError(f"graph {graph!r}: {error}", "graph") from error
     source = full["source"]
-    formulas = " ".join(sorted(names_in(text)))
     if source.endswith(".h5"):
         return _file(graph, source, full, formulas)
     if not _SOURCE.fullmatch(source):
-        said = (
-            f"graph {graph!r} is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in "
-            "[graphs]"
-        )
-        raise CombinationError(said, "graph")
+        said = "is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in [graphs]"
+        raise CombinationError(f"graph {graph!r} {said}", "graph")
     flags = [word for key in _TEXTS[1:] if key in full for word in (f"--{key}", full[key])]
     flags += [f"--{key.replace('_', '-')}" for key in _FLAGS if full.get(key)]
     label = graph if graph in named else source
@@ -338,15 +299,13 @@ def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers
 
 def _file(graph: str, source: str, options: Mapping[str, Any], formulas: str) -> GraphSource:
     if len(options) > 1:
-        raise CombinationError(
-            f"graph {graph!r} is a file that was converted already, so options have no effect: remove them", "graph"
-        )
+        said = "is a file that was converted already, so options have no effect: remove them"
+        raise CombinationError(f"graph {graph!r} {said}", "graph")
     path = Path(source)
     if not path.is_file():
         raise CombinationError(f"graph {graph!r}: there is no file {path}", "graph")
-    return GraphSource(
-        _file_name(path.stem, [str(path.resolve()), _state(source)]), source, file=path, formulas=formulas
-    )
+    name = _file_name(path.stem, [str(path.resolve()), _state(source)])
+    return GraphSource(name, source, file=path, formulas=formulas)
 
 
 def _file_name(label: str, made_of: list[Any]) -> str:
@@ -356,14 +315,14 @@ def _file_name(label: str, made_of: list[Any]) -> str:
 
 def _state(source: str) -> list[int]:
     """The size and time of the file that a source names, if it names one: a file that was written again is another graph."""
-    if DATA in source:
-        return []
     path = Path(source.partition(":")[2].partition("?")[0] if ":" in source else source)
-    if not path.is_file():
+    if DATA in source or not path.is_file():
         return []
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]
 
+
+# -- formulas in a graph's source, with which graphs grow with ranks: rmat:scale={13 + log2(ranks)} -----------------------
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _OPERATORS: dict[type, Callable[[float, float], float]] = {
@@ -377,29 +336,22 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {"log2": math.log2, "sqrt": ma
 
 
 def filled(text: str, values: Mapping[str, int]) -> str:
-    """``text`` with each formula in braces replaced by its value, a whole number.
-
-    values: the names that formulas may use, and their values.
-
-    Raises:
-        HpcgnnError: for a formula that is not valid, or whose value is no whole number.
-    """
+    """``text`` with the value of each formula in braces. values: the names that formulas may use, and their values. Raises
+    HpcgnnError for a formula that is not valid, or whose value is no whole number."""
     return _BRACES.sub(lambda found: str(_whole(found[1], values)), text)
 
 
 def names_in(text: str) -> set[str]:
     """The names that the formulas of ``text`` use."""
-    inside = " ".join(_BRACES.findall(text))
-    return set(re.findall(r"[A-Za-z_]\w*", inside)) - _FUNCTIONS.keys()
+    return set(re.findall(r"[A-Za-z_]\w*", " ".join(_BRACES.findall(text)))) - _FUNCTIONS.keys()
 
 
 def _whole(formula: str, values: Mapping[str, int]) -> int:
     try:
         value = _value(ast.parse(formula.strip(), mode="eval").body, values)
     except (SyntaxError, ZeroDivisionError, ValueError, OverflowError) as error:
-        raise HpcgnnError(
-            f"{{{formula}}} is not a formula of numbers, + - * / //, log2() and sqrt() ({error})"
-        ) from error
+        said = f"{{{formula}}} is not a formula of numbers, + - * / //, log2() and sqrt() ({error})"
+        raise HpcgnnError(said) from error
     if value != int(value):
         of = ", ".join(f"{name} = {values[name]}" for name in sorted(names_in(f"{{{formula}}}") & values.keys()))
         raise HpcgnnError(f"{{{formula}}} is {value:.4g} for {of}, but must be a whole number")
@@ -417,12 +369,7 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> float:
         return _OPERATORS[type(node.op)](_value(node.left, values), _value(node.right, values))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, values)
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _FUNCTIONS
-        and not node.keywords
-    ):
+    if isinstance(node, ast.Call) and (name := getattr(node.func, "id", "")) in _FUNCTIONS and not node.keywords:
         (argument,) = node.args
-        return _FUNCTIONS[node.func.id](_value(argument, values))
+        return _FUNCTIONS[name](_value(argument, values))
     raise ValueError("it contains something else")

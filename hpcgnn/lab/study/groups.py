@@ -1,22 +1,93 @@
-"""Runs of a study by their configuration, and the estimates of figures over their seeds and repeats."""
+"""Runs of a study by their configuration, and the estimates of figures over their seeds and repeats: medians with bootstrap
+intervals, and paired ratios and differences with Student's.
+
+Pairs are runs with the same seed and repeat. Both ran within one round, so that other work of the machine affected both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-from hpcgnn.lab.study import measures, statistics
+import numpy as np
+from scipy import stats
+
+from hpcgnn.lab.study import measures
 from hpcgnn.lab.study.axes import matches
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.specification import STRONG, WEAK, Specification
-from hpcgnn.lab.study.statistics import Estimate
 from hpcgnn.lab.study.tables import NOTHING
 
 RANKS = "ranks"
 _FOLLOW_RANKS = ("hosts", "ranks_per_node")
 _OF_RUNS = ("seed", "repeat")
+_LEVEL = 0.95
+_RESAMPLES, _LEAST_FOR_BOOTSTRAP = 2000, 3
+ByRound = Mapping[tuple[int, int], float]  # values by repeat and seed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and the ends of its 95 % interval, None if there are too few values for one. count: number of values or pairs."""
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+    def mapped(self, function: Callable[[float], float]) -> Estimate:
+        """The value and its interval under a growing function."""
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
+        return Estimate(function(self.value), low, high, self.count)
+
+
+def median(values: Sequence[float]) -> Estimate | None:
+    """The median, with an interval by the percentile bootstrap if there are at least three values. None without values."""
+    if not len(values):
+        return None
+    array = np.asarray(values, float)
+    middle = float(np.median(array))
+    if len(array) < _LEAST_FOR_BOOTSTRAP:
+        return Estimate(middle, None, None, len(array))
+    picks = np.random.default_rng(0).integers(len(array), size=(_RESAMPLES, len(array)))
+    low, high = np.quantile(np.median(array[picks], axis=1), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Estimate(middle, float(low), float(high), len(array))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Largest minus smallest value, relative to the median."""
+    return float((max(values) - min(values)) / np.median(values)) if len(values) and np.median(values) else math.nan
+
+
+def paired_difference(ours: ByRound, theirs: ByRound) -> Estimate | None:
+    """The mean of ``ours - theirs`` over common keys, with Student's interval if there are two pairs. None without pairs."""
+    return _student([ours[key] - theirs[key] for key in ours if key in theirs])
+
+
+def paired_ratio(ours: ByRound, theirs: ByRound) -> Estimate | None:
+    """The geometric mean of ``ours / theirs`` over common keys, with Student's interval of its logarithm. None without pairs of
+    positive numbers."""
+    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    logs = _student([math.log(one / other) for one, other in pairs if one > 0 and other > 0])
+    return None if logs is None else logs.mapped(math.exp)
+
+
+def _student(values: list[float]) -> Estimate | None:
+    if not values:
+        return None
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean, None, None, len(values))
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+    return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def in_words(axes: Iterable[str], values: Iterable[object]) -> str:
+    """Values of axes, such as ``bits 2, ranks 4``."""
+    return ", ".join(f"{axis} {value}" for axis, value in zip(axes, values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -24,17 +95,13 @@ class Group:
     """The results of one configuration, by repeat and seed: figures, and, for trainings, lists over epochs by name."""
 
     configuration: Mapping[str, Any]
-    figures: Mapping[tuple[int, int], Mapping[str, Any]]
-    epochs: Mapping[tuple[int, int], Mapping[str, list[Any]]]
+    figures: dict[tuple[int, int], Mapping[str, Any]]
+    epochs: dict[tuple[int, int], Mapping[str, list[Any]]]
 
     def values(self, figure: str) -> dict[tuple[int, int], float]:
         """The value of a figure in each run that has it."""
         found = {pair: measures.value(figures, figure) for pair, figures in self.figures.items()}
         return {pair: value for pair, value in found.items() if value is not None}
-
-    def matches(self, wanted: Mapping[str, Any]) -> bool:
-        """Return whether the group has the wanted values of axes; a list stands for any of its values."""
-        return matches(self.configuration, wanted)
 
     def label(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The group's values of these axes; a dash for an axis that it does not have, such as a strategy without exchanges."""
@@ -45,28 +112,27 @@ class Groups:
     """All groups of a study on one machine."""
 
     def __init__(self, specification: Specification, finished: Iterable[Record]) -> None:
-        self.kind, self._varied, self._product = specification.kind, specification.varied, specification.product
+        self.kind = specification.kind
         by_key = {record.key: record for record in finished}
-        found: dict[str, tuple[dict[str, Any], dict[Any, Any], dict[Any, Any]]] = {}
-        of_lines: dict[str, set[str]] = {}
+        found: dict[str, Group] = {}
+        of_lines: set[str] = set()
         for run in specification.runs:
             if run.key not in by_key:
                 continue
             configuration = {name: value for name, value in run.configuration.items() if name not in _OF_RUNS}
             for line, figures in measures.lines(by_key[run.key]):
+                of_lines |= line.keys()
                 axes = configuration | line
-                _, of_figures, epochs = found.setdefault(str(axes), (axes, {}, {}))
-                of_figures[run.round], epochs[run.round] = figures, by_key[run.key].epochs
-                for axis, value in line.items():
-                    of_lines.setdefault(axis, set()).add(value)
-        self.all = [Group(*each) for each in found.values()]
+                group = found.setdefault(str(axes), Group(axes, {}, {}))
+                group.figures[run.round], group.epochs[run.round] = figures, by_key[run.key].epochs
+        self.all = list(found.values())
         # Lines have axes that the specification does not name, and groups may differ in these as well.
         in_lines = tuple(axis for axis in measures.LINE_AXES if axis in of_lines)
-        self._varied, self._product = (*self._varied, *in_lines), (*self._product, *in_lines)
+        self._varied, self._product = (*specification.varied, *in_lines), (*specification.product, *in_lines)
 
     def matching(self, wanted: Mapping[str, Any]) -> list[Group]:
-        """The groups with these values of axes."""
-        return [group for group in self.all if group.matches(wanted)]
+        """The groups with these values of axes; a list stands for any of its values."""
+        return [group for group in self.all if matches(group.configuration, wanted)]
 
     def left_open(self, groups: Sequence[Group], named: Iterable[str]) -> tuple[str, ...]:
         """The axes, beside the named ones, in which ``groups`` differ. An axis whose value follows from others is left out."""
@@ -74,9 +140,10 @@ class Groups:
         known += [*(_FOLLOW_RANKS if RANKS in known else ()), *(("bench",) if "subject" in known else ())]
         found: list[str] = []
         for axis in self._varied:
-            if len({group.label([*known, *found, axis]) for group in groups}) > len(
-                {group.label([*known, *found]) for group in groups}
-            ):
+            fewer, more = (
+                {group.label(names) for group in groups} for names in (known + found, [*known, *found, axis])
+            )
+            if len(more) > len(fewer):
                 found.append(axis)
         return tuple(found)
 
@@ -85,20 +152,17 @@ class Groups:
         base, ending = measures.split(figure)
         if figure == measures.SPREAD:
             values = [seconds for epochs in group.epochs.values() for seconds in epochs.get("seconds", [])]
-            if not values:
-                return statistics.median(list(group.values(measures.SPREAD).values()))
-            return Estimate(statistics.spread(values), None, None, len(values)) if values else None
-        if figure in measures.SCALING:
+            if values:
+                return Estimate(spread(values), None, None, len(values))
+        elif figure in measures.SCALING:
             return self._scaling(group, figure)
-        if figure == measures.SECONDS_TO_TARGET:
+        elif figure == measures.SECONDS_TO_TARGET:
             return self._to_target(group, baseline)
         if not ending:
-            return statistics.median(list(group.values(base).values()))
+            return median(list(group.values(base).values()))
         other = self.baseline_of(group, baseline)
-        if other is None:
-            return None
-        compare = statistics.paired_ratio if ending == measures.RATIO else statistics.paired_difference
-        return compare(group.values(base), other.values(base))
+        compare = paired_ratio if ending == measures.RATIO else paired_difference
+        return None if other is None else compare(group.values(base), other.values(base))
 
     def baseline_of(self, group: Group, baseline: Mapping[str, Any]) -> Group | None:
         """The group to compare ``group`` with. It has the values of ``baseline``, the values of ``group`` on the other axes of
@@ -115,16 +179,15 @@ class Groups:
             return None
         target = fmean(metrics) - measures.TARGET_BELOW
         found = [measures.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
-        return Estimate(median(found), None, None, len(found))
+        return Estimate(float(np.median(found)), None, None, len(found))
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
+        """Speed-up T(P0) / T(P), or the efficiency, T(P0) P0 / (T(P) P) for one graph and T(P0) / T(P) for graphs that grow."""
         axes = [axis for axis in self._varied if axis not in (RANKS, *_FOLLOW_RANKS)]
         alike = [other for other in self.all if other.label(axes) == group.label(axes)]
         base = min(alike, key=lambda other: other.configuration[RANKS])
-        ours, theirs = group.values(measures.SECONDS), base.values(measures.SECONDS)
-        if figure == measures.SPEED_UP:
-            return statistics.speed_up(ours, theirs)
-        if self.kind == WEAK:
-            return statistics.weak_efficiency(ours, theirs)
+        faster = paired_ratio(base.values(measures.SECONDS), group.values(measures.SECONDS))
+        if faster is None or figure == measures.SPEED_UP or self.kind == WEAK:
+            return faster
         assert self.kind == STRONG or figure == measures.EFFICIENCY
-        return statistics.strong_efficiency(ours, group.configuration[RANKS], theirs, base.configuration[RANKS])
+        return faster.mapped(lambda value: value * (base.configuration[RANKS] / group.configuration[RANKS]))

@@ -78,6 +78,13 @@ def check_folder(folder: Path) -> None:
         run_files.check_folder(folder, f" and no study (no {RECORDS})")
 
 
+def no_study(folder: str | Path) -> HpcgnnError:
+    """The error for a folder that belongs to no study."""
+    return HpcgnnError(
+        f"{folder} is not the folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
+    )
+
+
 def append(folder: str | Path, record: Record) -> None:
     """Append a line, which is on the disk when this returns. Processes of several hosts may append, if the file system has locks.
 
@@ -119,9 +126,7 @@ def read(folder: str | Path) -> list[Record]:
     path = Path(folder) / RECORDS
     if not path.exists():
         if not Path(folder).is_dir():
-            raise HpcgnnError(
-                f"{folder} is not the folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
-            )
+            raise no_study(folder)
         return []
     found: dict[tuple[str, str], Record] = {}
     for number, line in enumerate(typed.text_of(path).splitlines(keepends=True), start=1):

@@ -21,7 +21,18 @@ from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.version import __version__
 from hpcgnn.lab.study import commands, prepare, records
-from hpcgnn.lab.study.axes import BENCH, ENVIRONMENTS, GRAPH_WORD, HPCGNN, NATIVE, OF_PYG, PARTS_WORD, PREPARE, PYG
+from hpcgnn.lab.study.axes import (
+    BENCH,
+    ENVIRONMENTS,
+    GRAPH_WORD,
+    HPCGNN,
+    NATIVE,
+    OF_PYG,
+    PARTS_WORD,
+    PREPARE,
+    PYG,
+    names_files,
+)
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.measures import LINE_AXES
 from hpcgnn.lab.study.prepare import Parts
@@ -227,7 +238,7 @@ class Job:
 def needs_parts(run: Run) -> bool:
     """Return whether a graph must be partitioned, and planned, before the run."""
     if run.kind == BENCH:
-        return any(word in run.given["bench"] for word in (PARTS_WORD, GRAPH_WORD))
+        return names_files(run.given["bench"])
     return run.kind != PREPARE
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import measures, records, specification
-from hpcgnn.lab.study.groups import RANKS, Group, Groups
+from hpcgnn.lab.study.groups import RANKS, Estimate, Group, Groups, in_words
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.specification import STRONG, WEAK, FigurePlan, Specification, TablePlan
-from hpcgnn.lab.study.statistics import Estimate
 from hpcgnn.lab.study.tables import NOTHING, Figure, Series, Table, plain
 
 _FAILURES_SHOWN = 10
+_HAS_INTERVALS = (
+    "Brackets contain 95 % intervals: of medians by bootstrap, and of ratios and differences by Student's t over pairs."
+)
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,7 @@ def read_study(folder: str | Path) -> Specification:
     """The specification of a study's folder. Raises HpcgnnError if the folder belongs to no study."""
     path = Path(folder) / records.SPECIFICATION
     if not path.exists():
-        raise HpcgnnError(
-            f"{folder} is not the folder of a study: make one with `hpcgnn study run SPEC.toml --out {folder}`"
-        )
+        raise records.no_study(folder)
     return specification.read(path)
 
 
@@ -96,23 +96,22 @@ def summarise(folder: str | Path, machine: str = "") -> StudySummary:
         name=study.name,
         kind=study.kind,
         facts=tuple(_facts(study, own)),
-        tables=tuple(table(groups, plan) for plan in study.layout.tables) if groups.all else (),
-        figures=tuple(figure(groups, plan) for plan in study.layout.figures) if groups.all else (),
+        tables=tuple(table(groups, plan) for plan in study.tables) if groups.all else (),
+        figures=tuple(figure(groups, plan) for plan in study.figures) if groups.all else (),
         notes=(*_of_runs(study, own), *_of_machines(found, chosen)),
         groups=groups,
     )
 
 
 def _facts(study: Specification, own: dict[str, Record]) -> list[tuple[str, str]]:
-    done = sum(run.key in own and own[run.key].is_finished for run in study.runs)
     finished = [record for record in own.values() if record.is_finished]
+    done = {record.key for record in finished} & {run.key for run in study.runs}
     last = finished[-1] if finished else next(iter(own.values()))
     versions = sorted({", ".join(f"{name} {value}" for name, value in each.versions.items()) for each in finished})
-    facts = [("About", study.about)] if study.about else []
     return [
-        *facts,
+        *([("About", study.about)] if study.about else []),
         ("Kind", study.kind),
-        ("Runs", f"{done} of {len(study.runs)} have finished"),
+        ("Runs", f"{len(done)} of {len(study.runs)} have finished"),
         ("Seeds and repeats", str(len({run.round for run in study.runs}))),
         ("Machine", records.in_words(last.machine)),
         ("Versions", "; ".join(versions)),
@@ -120,17 +119,16 @@ def _facts(study: Specification, own: dict[str, Record]) -> list[tuple[str, str]
 
 
 def _of_runs(study: Specification, own: dict[str, Record]) -> list[str]:
-    states = Counter(own[run.key].status if run.key in own else "" for run in study.runs)
-    failed = [own[run.key] for run in study.runs if run.key in own and own[run.key].status == records.FAILED]
+    tried = [own[run.key] for run in study.runs if run.key in own]
+    states = Counter(record.status for record in tried)
+    failed = [record for record in tried if record.status == records.FAILED]
     notes = [f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_SHOWN]]
     if len(failed) > _FAILURES_SHOWN:
         notes.append(f"{len(failed) - _FAILURES_SHOWN} more runs failed.")
-    if states[records.STARTED]:
-        notes.append(
-            f"{states[records.STARTED]} runs are under way or were killed: `hpcgnn study run` runs those again."
-        )
-    if states[""]:
-        notes.append(f"{states['']} runs have not begun.")
+    if begun := states[records.STARTED]:
+        notes.append(f"{begun} runs are under way or were killed: `hpcgnn study run` runs those again.")
+    if len(tried) < len(study.runs):
+        notes.append(f"{len(study.runs) - len(tried)} runs have not begun.")
     return notes
 
 
@@ -142,34 +140,28 @@ def _of_machines(found: list[Record], chosen: str) -> list[str]:
     ]
 
 
-_HAS_INTERVALS = (
-    "Brackets contain 95 % intervals: of medians by bootstrap, and of ratios and differences by Student's t over pairs."
-)
+# -- tables and figures ------------------------------------------------------------------------------------------------
 
 
 def table(groups: Groups, plan: TablePlan) -> Table:
     """The table of a plan; axes that vary and that the plan does not name become columns that name its rows."""
-    chosen = groups.matching(plan.where)
-    named = (*plan.rows, *filter(None, [plan.columns]))
-    axes = (*plan.rows, *groups.left_open(chosen, named))
-    columns = list(dict.fromkeys(group.label([plan.columns])[0] for group in chosen)) if plan.columns else [""]
-    cells: dict[tuple[str, ...], dict[str, Group]] = {}
+    chosen, across = groups.matching(plan.where), [plan.columns] if plan.columns else []
+    axes = (*plan.rows, *groups.left_open(chosen, (*plan.rows, *across)))
+    columns = dict.fromkeys(group.label(across) for group in chosen)
+    cells: dict[tuple[str, ...], dict[tuple[str, ...], Group]] = {}
     for group in chosen:
-        cells.setdefault(group.label(axes), {})[group.label([plan.columns])[0] if plan.columns else ""] = group
+        cells.setdefault(group.label(axes), {})[group.label(across)] = group
     header = [*axes]
     for column in columns:
-        said = f"{plan.columns} {column}: " if plan.columns else ""
+        said = "".join(f"{plan.columns} {value}: " for value in column)
         header += [said + measures.label(figure) for figure in plan.figures]
-    rows = []
-    for label, found in cells.items():
-        row = list(label)
-        for column in columns:
-            row += [_cell(groups, found.get(column), figure, plan) for figure in plan.figures]
-        rows.append(tuple(row))
+    rows = [
+        (*label, *(_cell(groups, found.get(column), figure, plan) for column in columns for figure in plan.figures))
+        for label, found in cells.items()
+    ]
     notes = [plan.about] if plan.about else []
     notes += [_HAS_INTERVALS] if any("[" in cell for row in rows for cell in row[len(axes) :]) else []
-    if plan.baseline:
-        notes.append("Baseline: " + ", ".join(f"{axis} {value}" for axis, value in plan.baseline.items()) + ".")
+    notes += [f"Baseline: {in_words(plan.baseline, plan.baseline.values())}."] if plan.baseline else []
     return Table(plan.title, tuple(header), tuple(rows), tuple(notes), len(axes))
 
 
@@ -189,39 +181,33 @@ def shown(figure: str, found: Estimate) -> str:
 def figure(groups: Groups, plan: FigurePlan) -> Figure:
     """The picture of a plan; each combination of axes that vary and that the plan does not name is a line of its own. Values
     along x must be numbers."""
+    chosen, notes = groups.matching(plan.where), [plan.about] if plan.about else []
     if plan.x in measures.PLACES:
-        return _curves(groups, plan)
-    chosen = [group for group in groups.matching(plan.where) if _number(group, plan.x) is not None]
-    axes = (*plan.series, *groups.left_open(chosen, (plan.x, *plan.series)))
+        x_label, y_label = plan.x.replace("_", " "), measures.FIGURES[plan.figure]
+        series = _curves(groups, chosen, plan)
+    else:
+        x_label, y_label = plan.x, measures.label(plan.figure).replace(", %", "")
+        placed = [(group, x) for group in chosen if (x := _number(group, plan.x)) is not None]
+        series = _over_axis(groups, placed, plan)
+        if left_out := len(chosen) - len(placed):
+            notes.append(f"{left_out} configurations have no number as {plan.x}.")
+    return Figure(plan.title, x_label, y_label, tuple(series), plan.x_is_log, plan.y_is_log, tuple(notes))
+
+
+def _curves(groups: Groups, chosen: list[Group], plan: FigurePlan) -> list[Series]:
+    axes = (*plan.series, *groups.left_open(chosen, plan.series))
+    curves = [(group, *measures.curve(group.epochs.values(), plan.x, plan.figure)) for group in chosen]
+    return [Series(_name(axes, group.label(axes)) or plan.figure, x, y) for group, x, y in curves if x]
+
+
+def _over_axis(groups: Groups, placed: list[tuple[Group, float]], plan: FigurePlan) -> list[Series]:
+    axes = (*plan.series, *groups.left_open([group for group, _ in placed], (plan.x, *plan.series)))
     lines: dict[tuple[str, ...], list[tuple[float, Estimate]]] = {}
-    for group in chosen:
-        found, x = groups.estimate(group, plan.figure, plan.baseline), _number(group, plan.x)
-        if found is not None and x is not None:
+    for group, x in placed:
+        if (found := groups.estimate(group, plan.figure, plan.baseline)) is not None:
             lines.setdefault(group.label(axes), []).append((x, found))
     series = [_series(_name(axes, label) or plan.x, points) for label, points in lines.items()]
-    if plan.x == RANKS and series:
-        series += _ideal(groups.kind, plan.figure, series[0])
-    left_out = len(groups.matching(plan.where)) - len(chosen)
-    notes = _said(plan) + ((f"{left_out} configurations have no number as {plan.x}.",) if left_out else ())
-    label = measures.label(plan.figure).replace(", %", "")
-    return Figure(plan.title, plan.x, label, tuple(series), plan.x_is_log, plan.y_is_log, notes)
-
-
-def _curves(groups: Groups, plan: FigurePlan) -> Figure:
-    chosen = groups.matching(plan.where)
-    axes = (*plan.series, *groups.left_open(chosen, plan.series))
-    series = []
-    for group in chosen:
-        x, y = measures.curve(group.epochs.values(), plan.x, plan.figure)
-        if x:
-            series.append(Series(_name(axes, group.label(axes)) or plan.figure, x, y))
-    x_label = plan.x.replace("_", " ")
-    label = measures.FIGURES[plan.figure]
-    return Figure(plan.title, x_label, label, tuple(series), plan.x_is_log, plan.y_is_log, _said(plan))
-
-
-def _said(plan: FigurePlan) -> tuple[str, ...]:
-    return (plan.about,) if plan.about else ()
+    return series + (_ideal(groups.kind, plan.figure, series[0]) if plan.x == RANKS and series else [])
 
 
 def _number(group: Group, axis: str) -> float | None:
@@ -232,18 +218,20 @@ def _number(group: Group, axis: str) -> float | None:
 
 
 def _name(axes: Sequence[str], label: Sequence[str]) -> str:
+    """The name of a line; the values of the axes ``name`` and ``graph`` need no name of the axis."""
     return ", ".join(
         value if axis in ("name", "graph") else f"{axis} {value}" for axis, value in zip(axes, label, strict=True)
     )
 
 
 def _series(name: str, points: list[tuple[float, Estimate]]) -> Series:
-    points = sorted(points, key=lambda point: point[0])
-    has_intervals = any(found.low is not None for _, found in points)
-    low = [found.value if found.low is None else found.low for _, found in points] if has_intervals else []
-    high = [found.value if found.high is None else found.high for _, found in points] if has_intervals else []
-    x, y = [x for x, _ in points], [found.value for _, found in points]
-    return Series(name, tuple(x), tuple(y), tuple(low), tuple(high))
+    places, found = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+    values = tuple(each.value for each in found)
+    if all(each.low is None for each in found):
+        return Series(name, places, values)
+    low = tuple(each.value if each.low is None else each.low for each in found)
+    high = tuple(each.value if each.high is None else each.high for each in found)
+    return Series(name, places, values, low, high)
 
 
 def _ideal(kind: str, of: str, first: Series) -> list[Series]:

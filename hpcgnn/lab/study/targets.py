@@ -19,10 +19,10 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count
 from hpcgnn.lab.study import catalogue, measures, summary
+from hpcgnn.lab.study.axes import matches
 from hpcgnn.lab.study.catalogue import line_of, lines_of, parsed
-from hpcgnn.lab.study.groups import Groups
+from hpcgnn.lab.study.groups import Estimate, Groups, in_words
 from hpcgnn.lab.study.specification import Specification
-from hpcgnn.lab.study.statistics import Estimate
 from hpcgnn.lab.study.tables import NOTHING
 
 YES, NO, NOT_MEASURED = "yes", "no", "not measured"
@@ -109,11 +109,11 @@ def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
         chosen = [
             group
             for group in groups.matching(target.where)
-            if not target.baseline or not group.matches(target.baseline)
+            if not target.baseline or not matches(group.configuration, target.baseline)
         ]
         open_axes = groups.left_open(chosen, ())
         for group in chosen:
-            label = ", ".join(f"{axis} {value}" for axis, value in zip(open_axes, group.label(open_axes), strict=True))
+            label = in_words(open_axes, group.label(open_axes))
             found.append(_verdict(target, label, groups.estimate(group, target.compared, target.baseline)))
         if not chosen:
             found.append(_verdict(target, "", None))

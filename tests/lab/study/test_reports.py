@@ -18,7 +18,7 @@ from command_line import said
 from rank_pool import ROOT
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import measures, records, runner, specification, statistics, submit, targets
+from hpcgnn.lab.study import groups, measures, records, runner, specification, submit, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.summary import finished_groups, summarise
@@ -70,33 +70,29 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_medians() -> None:
-    found = statistics.median([1.0, 2.0, 3.0, 4.0, 100.0])
+    found = groups.median([1.0, 2.0, 3.0, 4.0, 100.0])
     assert found.value == 3.0
     assert 1.0 <= found.low < 3.0 < found.high <= 100.0
-    assert statistics.median([1.0, 3.0]) == statistics.Estimate(2.0, None, None, 2)
-    assert statistics.median([]) is None
+    assert groups.median([1.0, 3.0]) == groups.Estimate(2.0, None, None, 2)
+    assert groups.median([]) is None
 
 
 def test_pairs() -> None:
     ours, theirs = {(0, 0): 2.0, (0, 1): 8.0, (0, 9): 1.0}, {(0, 0): 1.0, (0, 1): 2.0}
-    ratio = statistics.paired_ratio(ours, theirs)
+    ratio = groups.paired_ratio(ours, theirs)
     assert ratio.value == pytest.approx(math.sqrt(8))
     assert ratio.count == 2
     # The logarithms are log 2 and log 4: their standard error is log(2) / 2, and Student's factor for one degree of freedom is
     # 12.706.
     assert ratio.high == pytest.approx(math.sqrt(8) * math.exp(12.7062047 * math.log(2) / 2))
-    difference = statistics.paired_difference(ours, theirs)
+    difference = groups.paired_difference(ours, theirs)
     assert (difference.value, difference.high) == (3.5, pytest.approx(3.5 + 12.7062047 * 2.5))
-    assert statistics.paired_ratio(ours, {(5, 5): 1.0}) is None
-    assert statistics.paired_ratio({(0, 0): 0.0}, {(0, 0): 0.0}) is None
+    assert groups.paired_ratio(ours, {(5, 5): 1.0}) is None
+    assert groups.paired_ratio({(0, 0): 0.0}, {(0, 0): 0.0}) is None
 
 
-def test_efficiency() -> None:
-    base, seconds = {(0, 0): 10.0}, {(0, 0): 4.0}
-    assert statistics.speed_up(seconds, base).value == pytest.approx(2.5)
-    assert statistics.strong_efficiency(seconds, 8, base, 2).value == pytest.approx(0.625)
-    assert statistics.weak_efficiency(seconds, base).value == pytest.approx(2.5)
-    assert statistics.spread([1.0, 2.0, 4.0]) == 1.5
+def test_spread_is_relative_to_the_median() -> None:
+    assert groups.spread([1.0, 2.0, 4.0]) == 1.5
 
 
 def test_tables_of_a_strong_study(folder: Path) -> None:
