@@ -5,7 +5,7 @@
 // way, and does not compile if its parameters differ from those declared here. build.py puts this text into the library
 // (hpcgnn_interface()), and Python makes the ctypes argument types and structures from it when it loads the library. So
 // Python and the library agree, and an argument of a wrong name, number or type raises an error. This header uses only
-// the parts of C that native/interface.py can read; it refuses all others.
+// the parts of C that kernels/interface.py can read; it refuses all others.
 //
 // Python asks isa.cpp which instruction sets this CPU can run, and looks up the kernels of one. It checks every
 // argument before it calls; nothing is checked again here. The kernels in bfloat16 (dense_bf16.cpp) exist for AVX-512

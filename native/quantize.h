@@ -1,6 +1,6 @@
 // Rows of floats in few bits a value, for the wire: stochastic rounding between a row's smallest and largest value
 // (AdaQP §2.3, SuperGCN §2.4), or rounding to the centre of a value's cell. hpcgnn/kernels/messages.py defines the
-// results; hpcgnn/kernels/reference/quantize.py computes them in numpy, and the payloads must agree bit for bit.
+// results; hpcgnn/kernels/messages.py computes them in numpy, and the payloads must agree bit for bit.
 //
 // The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
 // so that a register of codes is shifted and merged, never shuffled. A last, partial block of n columns has

@@ -15,8 +15,7 @@ from hpcgnn.base.process import StopRequest, keep_freed_memory
 from hpcgnn.cli import console
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import load
-from hpcgnn.kernels import resolve
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library, resolve
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.policy.clock import Clock, read_log

@@ -39,7 +39,7 @@ def kernels_in_use() -> dict[str, Any]:
     import torch
 
     from hpcgnn import kernels
-    from hpcgnn.kernels.native import library
+    from hpcgnn.kernels import library
     from hpcgnn.world.devices import openmp_runtimes
 
     kernels.spmm(

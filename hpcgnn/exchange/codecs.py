@@ -23,10 +23,17 @@ from hpcgnn.exchange.passes import Place, Scratch, Use
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import MESSAGES, DeviceCount, MessageKernels
 from hpcgnn.kernels.int8 import Int8Rows
-from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
-from hpcgnn.kernels.messages import Encode, adder, encoder
+from hpcgnn.kernels.messages import (
+    MESSAGES,
+    DeviceCount,
+    Encode,
+    MessageKernels,
+    adder,
+    decode_codes,
+    encode_codes,
+    encoder,
+)
 from hpcgnn.kernels.spmm import multiply
 
 _CACHED_BYTES = 8 << 20

@@ -13,7 +13,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
 from hpcgnn.exchange.passes import ExchangeId
-from hpcgnn.kernels.contract import DeviceCount
+from hpcgnn.kernels.messages import DeviceCount
 from hpcgnn.world.world import World
 
 PHASES = (

@@ -4,14 +4,21 @@
 :mod:`hpcgnn.kernels.contract` defines the functions of a backend.
 """
 
-from hpcgnn.kernels.attention import attention_weights
-from hpcgnn.kernels.autograd import activation, edge_softmax, edge_sum, gather_rows, scatter_rows, sddmm, spmm
+from hpcgnn.kernels.activation import DropoutMask, Norm, dropout
+from hpcgnn.kernels.autograd import (
+    activation,
+    attention_weights,
+    edge_softmax,
+    edge_sum,
+    gather_rows,
+    scatter_rows,
+    sddmm,
+    spmm,
+)
 from hpcgnn.kernels.autograd import dense as dense_product
 from hpcgnn.kernels.backend import backends, register, resolve
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.dropout import dropout
 from hpcgnn.kernels.narrow import pack_bf16, unpack_bf16
-from hpcgnn.kernels.operands import DropoutMask, Norm
 
 __all__ = [
     "Csr",

@@ -29,12 +29,14 @@ FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))
 class Operator(Generic[K]):
     """An operator that :func:`choose` looks up: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
 
-    name: name of the field. protocol: the functions that a backend's module must have. of_features: whether a backend must take
-    the type of the features to be chosen.
+    name: name of the field. protocol: the functions that a backend's module must have. reference, native: the kernels of these
+    backends. of_features: whether a backend must take the type of the features to be chosen.
     """
 
     name: str
     protocol: type
+    reference: K
+    native: K
     of_features: bool = True
 
     def of(self, backend: Backend) -> K | None:
@@ -239,7 +241,10 @@ def _found() -> dict[str, Backend]:
 
 
 def _built_in() -> Iterator[Backend]:
-    """The backends of this folder: every package in it is one."""
+    """The backends whose kernels stand beside the contract, and those of this folder: every package in it is one."""
+    from hpcgnn.kernels import contract  # imported here, because it imports the operators, which import this module
+
+    yield from (contract.NATIVE, contract.REFERENCE)
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
             yield importlib.import_module(f"{__package__}.{module.name}").BACKEND

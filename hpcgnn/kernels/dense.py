@@ -1,9 +1,11 @@
-"""Products of tall, narrow matrices with weights, and the gradients of the weights, on every backend.
+"""Products of tall, narrow matrices with weights, and the gradients of the weights.
 
 These functions are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,25 +13,106 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import DENSE, DenseKernels
+from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.library import isa, multiplies_bf16, native
 
 _ARITHMETICS = ("float32", "bf16", "tf32")
 _DTYPES = (torch.float32, torch.float64)
 
 
+class DenseKernels(Protocol):
+    """All tensors of a call are float32, or all float64."""
+
+    def arithmetics(self) -> tuple[str, ...]:
+        """The values of ``compute`` that work on this machine: ``float32`` (the tensors' own type), and maybe ``bf16``,
+        ``tf32``."""
+        return ("float32",)
+
+    def product(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str
+    ) -> None:
+        """Write ``x`` (n, F) times ``weight`` (F, H; any strides), plus ``bias`` (H,), to ``out`` (n, H), or add it."""
+        if accumulate:
+            if bias is not None:
+                out += bias
+            torch.addmm(out, x, weight, out=out)
+        elif bias is not None:
+            torch.addmm(bias, x, weight, out=out)
+        else:
+            torch.mm(x, weight, out=out)
+
+    def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
+        """Write ``x.T @ dy``, from ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy``
+        to ``sums`` (H,)."""
+        torch.mm(x.T, dy, out=dweight)
+        if sums is not None:
+            torch.sum(dy, 0, out=sums)
+
+
+class _Reference(DenseKernels): ...
+
+
+# Below these sizes torch's product is as fast, by the study `products`. The limits do not depend on the number of threads, so
+# that results do not, either.
+_LEAST_MULTIPLICATIONS = 1 << 22
+_LEAST_WIDTH = 8
+_SUFFIX = {"float32": "f32", "bf16": "bf16"}
+
+
+def pays(rows: int, in_width: int, out_width: int) -> bool:
+    """Return whether native kernels are faster than torch's for the product (rows, in_width) x (in_width, out_width)."""
+    is_large = rows * in_width * out_width >= _LEAST_MULTIPLICATIONS and min(in_width, out_width) >= _LEAST_WIDTH
+    return is_large and isa() != "scalar"
+
+
+class _Native(DenseKernels):
+    def arithmetics(self) -> tuple[str, ...]:
+        return ("float32", "bf16") if multiplies_bf16() else ("float32",)
+
+    def product(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str
+    ) -> None:
+        if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *weight.shape)):
+            multiply(x, weight, bias, accumulate, out, compute)
+        else:
+            super().product(x, weight, bias, accumulate, out, compute)
+
+    def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
+        if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape)):
+            contract(x, dy, dweight, sums, compute)
+        else:
+            super().weight_gradient(x, dy, dweight, sums, compute)
+
+
+def multiply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str = "float32"
+) -> None:
+    """:meth:`DenseKernels.product` by the native kernel of ``compute``, at any size; float32 tensors."""
+    (rows, depth), width, (row_stride, column_stride) = x.shape, weight.shape[1], weight.stride()
+    native(
+        f"dense_{_SUFFIX[compute]}", rows=rows, depth=depth, width=width, x=x, weight=weight, row_stride=row_stride,
+        column_stride=column_stride, bias=bias, accumulate=accumulate, y=out,
+    )  # fmt: skip
+
+
+def contract(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str = "float32") -> None:
+    """:meth:`DenseKernels.weight_gradient` by the native kernel of ``compute``, at any size; float32 tensors."""
+    (rows, depth), width = x.shape, dy.shape[1]
+    name = f"dense_gradient_{_SUFFIX[compute]}"
+    native(name, rows=rows, depth=depth, width=width, x=x, dy=dy, dweight=dweight, sums=sums)
+
+
+DENSE: Operator[DenseKernels] = Operator("dense", DenseKernels, _Reference(), _Native())
+
+
 def has_bf16(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
     """Return whether ``compute="bf16"`` works on a device: on GPUs it does; on CPUs it needs native kernels and AVX512_BF16."""
-    return _has("bf16", backend, torch_device)
+    return "bf16" in kernels_for(torch.empty(0, device=torch_device), backend).arithmetics()
 
 
 def has_tf32(torch_device: torch.device | str, backend: str = "auto") -> bool:
     """Return whether ``compute="tf32"`` works on a device: it does on NVIDIA's GPUs from Ampere on."""
-    return _has("tf32", backend, torch_device)
-
-
-def _has(arithmetic: str, backend: str, torch_device: torch.device | str) -> bool:
-    return arithmetic in kernels_for(torch.empty(0, device=torch_device), backend).arithmetics()
+    return "tf32" in kernels_for(torch.empty(0, device=torch_device), backend).arithmetics()
 
 
 def product(
@@ -45,19 +128,10 @@ def product(
     ``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so
     its bits depend neither on threads nor on the instruction set. torch computes all other products.
 
-    ``compute="bf16"``, for float32 matrices, rounds ``x`` and ``weight`` to the nearest bfloat16 and adds in float32; the result
-    is not rounded. Its bits do not depend on the number of threads.
-
     Args:
-        x: (n, F) float32 or float64.
-        weight: (F, H), of the type of ``x``; may be a transposed view.
-        bias: (H,), of the type of ``x``.
+        x, weight, bias, backend, compute: see :func:`hpcgnn.kernels.autograd.dense`. bf16 needs :func:`has_bf16`, and tf32
+            :func:`has_tf32`. The bits of bf16 do not depend on the number of threads.
         out: (n, H), contiguous and of the type of ``x``; the product is added to it. None makes a new tensor.
-        backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
-        compute: ``float32`` (the type of ``x``), ``bf16`` where :func:`has_bf16`, or ``tf32`` where :func:`has_tf32`.
-
-    Returns:
-        ``out``, or the new (n, H) tensor.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -98,24 +172,6 @@ def run_product(
     return out
 
 
-def _check_product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> None:
-    _check_matrix("x", x, x.dtype)
-    _check_matrix("weight", weight, x.dtype)
-    if weight.shape[0] != x.shape[1]:
-        raise WrongValueError(
-            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
-        )
-    if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
-        raise WrongValueError(
-            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
-        )
-    shape = x.shape[0], weight.shape[1]
-    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
-        raise WrongValueError(
-            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
-        )
-
-
 def weight_gradient(
     x: Tensor, dy: Tensor, *, sums: bool = False, backend: str = "auto", compute: str = "float32"
 ) -> tuple[Tensor, Tensor | None]:
@@ -144,6 +200,24 @@ def run_weight_gradient(
     column_sums = x.new_empty(dy.shape[1]) if sums else None
     kernels.weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)
     return dweight, column_sums
+
+
+def _check_product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> None:
+    _check_matrix("x", x, x.dtype)
+    _check_matrix("weight", weight, x.dtype)
+    if weight.shape[0] != x.shape[1]:
+        raise WrongValueError(
+            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
+        )
+    if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
+        raise WrongValueError(
+            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
+        )
+    shape = x.shape[0], weight.shape[1]
+    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
+        raise WrongValueError(
+            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
+        )
 
 
 def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic on rows of 8-bit integers (Tango §3.3), on every backend.
+"""Arithmetic on rows of 8-bit integers (Tango §3.3).
 
 *The grid.* A row's scale S is ``max(abs(x)) / 127``, rounded up to bfloat16, and at least 2**-110. The code of a value x is
 ``floor(x / S + u)``, clamped to [-127, 127], and stands for ``code * S``. The grid is symmetric, so 0 is exact. With a key, u in
@@ -21,20 +21,26 @@ These functions are not differentiable; :mod:`hpcgnn.kernels.int8_autograd` wrap
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
-from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import INT8
+from hpcgnn.kernels import buffers, packing
+from hpcgnn.kernels.backend import Operator, choose
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.edges import check_heads
 from hpcgnn.kernels.keyed import check_key
+from hpcgnn.kernels.library import has_dot_products, isa, native
+from hpcgnn.kernels.spmm import csr_argument
 
 MOST_CODE = 127
 MOST_TERMS = (2**31 - 1) // MOST_CODE**2  # products that an int32 sum can hold
+ROWS_OF_A_BLOCK = 256  # rows of a gradient that are quantized together
+ROWS_OF_A_SEGMENT = 1024  # rows whose sums are added before those of segments
+_TOP = np.float32(MOST_CODE)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,137 @@ class Int8Rows:
     def float(self) -> Tensor:
         """The numbers as (n, F) float32."""
         return self.codes.float() * self.scale[:, None]
+
+
+class Int8Kernels(Protocol):
+    """codes, a, b: int8. Keys lie in [0, 2**64); with None, values are rounded to the nearest."""
+
+    def dot_products(self) -> bool:
+        """Return whether kernels here use instructions that add products of four 8-bit integers."""
+        return False
+
+    def gathers_bytes(self) -> bool:
+        """Return whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with
+        float32.
+        """
+        return False
+
+    def quantize_rows(self, x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
+        """Quantize the rows of ``x`` (n, F) float32, times ``factor`` (n,) float32, to ``codes`` (n, F) and ``scale`` (n,)."""
+        values = (x if factor is None else x * factor[:, None]).numpy()
+        found = _scales(np.abs(values).max(axis=1, initial=0))
+        scale.numpy()[:] = found
+        codes.numpy()[:] = _codes(values, found[:, None], key, np.arange(values.shape[0]))
+
+    def product(
+        self, codes: Tensor, scale: Tensor, weight: Tensor, weight_key: int | None, bias: Tensor | None,
+        accumulate: bool, out: Tensor,
+    ) -> None:  # fmt: skip
+        """Write ``(codes * scale) @ weight + bias`` to ``out`` (n, H), or add it; ``codes`` (n, F), ``scale`` (n,), ``weight``
+        (F, H; any strides), whose columns are quantized with noise of ``weight_key``, ``bias`` (H,).
+        """
+        columns, column_scale = codes.new_empty(weight.shape[::-1]), scale.new_empty(weight.shape[1])
+        self.quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)
+        sums = (codes.double() @ columns.double().T).float()  # exact: sums of products are far below 2**53
+        y = sums * (scale[:, None] * column_scale)
+        if bias is not None:
+            y += bias
+        torch.add(out, y, out=out) if accumulate else out.copy_(y)
+
+    def weight_gradient(
+        self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
+    ) -> None:
+        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` (n, H) to ``sums``
+        (H,)."""
+        dweight.zero_()
+        for segment in range(0, dy.shape[0], ROWS_OF_A_SEGMENT):
+            of_segment = torch.zeros_like(dweight)
+            for first in range(segment, min(segment + ROWS_OF_A_SEGMENT, dy.shape[0]), ROWS_OF_A_BLOCK):
+                rows = slice(first, min(first + ROWS_OF_A_BLOCK, dy.shape[0]))
+                values = (dy[rows] * scale[rows, None]).numpy()
+                column_scale = _scales(np.abs(values).max(axis=0, initial=0))
+                numbers = np.arange(rows.start, rows.stop)
+                dy_codes = torch.from_numpy(_codes(values, column_scale[None, :], key, numbers))
+                products = (codes[rows].double().T @ dy_codes.double()).float()
+                of_segment += products * torch.from_numpy(column_scale)
+            dweight += of_segment
+        if sums is not None:
+            torch.sum(dy, 0, out=sums)
+
+    def sddmm(self, csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
+        """Like ``sddmm`` of :class:`hpcgnn.kernels.edges.EdgeKernels` with op ``dot``, for the rows ``a * a_scale`` (R, F) and
+        ``b * b_scale`` (C, F); a_scale: (R,). b_scale: (C,). out: float32."""
+        rows, columns = csr.entry_rows(), csr.indices.long()
+        products = (a[rows].double() * b[columns].double()).view(rows.numel(), heads, a.shape[1] // heads)
+        torch.mul(products.sum(2).float(), (a_scale[rows] * b_scale[columns])[:, None], out=out)
+
+
+def _scales(largest: np.ndarray) -> np.ndarray:
+    """(k,) float32 scales, which bfloat16 can hold, from the (k,) largest magnitudes; NaN where these are not finite."""
+    with np.errstate(invalid="ignore"):
+        wanted = np.maximum(np.minimum(largest, packing.LARGEST) / _TOP, packing.SMALLEST_SCALE).astype(np.float32)
+    rounded = ((wanted.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+    found = np.where(largest > 0, rounded, np.float32(0))
+    return np.where(np.isfinite(largest), found, np.float32(np.nan)).astype(np.float32)
+
+
+def _codes(values: np.ndarray, scale: np.ndarray, key: int | None, numbers: np.ndarray) -> np.ndarray:
+    """(k, F) int8 codes of ``values`` (k, F), whose rows have these ``numbers`` (k,); ``scale`` broadcasts to their shape."""
+    one, is_good = np.float32(2**packing.FRACTION_BITS), np.isfinite(scale) & (scale > 0)
+    per_step = np.divide(one, scale, out=np.zeros_like(scale), where=is_good)
+    with np.errstate(over="ignore", invalid="ignore"):  # values beyond LARGEST may overflow; the result is clamped
+        steps = np.where(is_good, values * per_step, np.float32(0)).clip(-one * _TOP, one * _TOP)
+    noise = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
+    return ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.int8)
+
+
+class _Reference(Int8Kernels): ...
+
+
+class _Native(Int8Kernels):
+    def dot_products(self) -> bool:
+        return has_dot_products()
+
+    def gathers_bytes(self) -> bool:
+        """It is faster with registers of 64 bytes, by the study `products`. With shorter ones, the conversion of bytes to floats
+        costs as much time as the smaller rows save."""
+        return isa() == "avx512"
+
+    def quantize_rows(self, x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
+        (rows, width), rounding = x.shape, {"to_nearest": key is None, "key": key or 0}
+        native("quantize_int8", rows=rows, width=width, x=x, factor=factor, codes=codes, scale=scale, **rounding)
+
+    def product(
+        self, codes: Tensor, scale: Tensor, weight: Tensor, weight_key: int | None, bias: Tensor | None,
+        accumulate: bool, out: Tensor,
+    ) -> None:  # fmt: skip
+        (rows, depth), width, (row_stride, column_stride) = codes.shape, weight.shape[1], weight.stride()
+        _best(
+            "dense_int8", rows=rows, depth=depth, width=width, codes=codes, scale=scale, weight=weight,
+            row_stride=row_stride, column_stride=column_stride, weight_to_nearest=weight_key is None,
+            weight_key=weight_key or 0, bias=bias, accumulate=accumulate, y=out,
+        )  # fmt: skip
+
+    def weight_gradient(
+        self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
+    ) -> None:
+        (rows, depth), width = codes.shape, dy.shape[1]
+        _best(
+            "dense_gradient_int8", rows=rows, depth=depth, width=width, codes=codes, scale=scale, dy=dy,
+            to_nearest=key is None, key=key or 0, dweight=dweight, sums=sums,
+        )  # fmt: skip
+
+    def sddmm(self, csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
+        rows = {"a": a, "a_scale": a_scale, "b": b, "b_scale": b_scale, "width": a.shape[1]}
+        _best("sddmm_int8", csr=csr_argument(csr), **rows, heads=heads, out=out)
+
+
+def _best(name: str, **arguments: Any) -> None:
+    """Call the variant of the native kernel ``name`` for the best instructions of this CPU."""
+    native(f"{name}_dot" if has_dot_products() else name, **arguments)
+
+
+INT8: Operator[Int8Kernels] = Operator("int8", Int8Kernels, _Reference(), _Native(), of_features=False)
 
 
 def dot_products(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels.autograd_functions import once_differentiable, reused, tracked, transposed_with
+from hpcgnn.kernels.autograd import once_differentiable, reused, tracked, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer

@@ -1,6 +1,8 @@
-"""Features in bfloat16, for :func:`hpcgnn.kernels.spmm` and for torch's products in bfloat16, on every backend."""
+"""Features in bfloat16, for :func:`hpcgnn.kernels.spmm` and for torch's products in bfloat16."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,8 +10,35 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_given, check_tensors
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import NARROW
+from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.library import native
+
+
+class NarrowKernels(Protocol):
+    """Conversions of matrices."""
+
+    def pack_bf16(self, x: Tensor, out: Tensor) -> None:
+        """Write ``x`` (n, F) float32 to ``out`` (n, F) bfloat16, rounded to the nearest, ties to even; every NaN becomes
+        0x7FC0."""
+        out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # copy_ writes one of two NaNs, depending on the position
+
+    def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
+        """Write ``x`` (n, F) bfloat16 to ``out`` (n, F) float32."""
+        out.copy_(x)
+
+
+class _Reference(NarrowKernels): ...
+
+
+class _Native(NarrowKernels):
+    def pack_bf16(self, x: Tensor, out: Tensor) -> None:
+        native("pack_bf16", count=x.numel(), x=x, out=out)
+
+    def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
+        native("unpack_bf16", count=x.numel(), x=x, out=out)
+
+
+NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels, _Reference(), _Native())
 
 
 def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
@@ -20,10 +49,7 @@ def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) ->
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    check_tensors(out=out)
-    _check_matrix(x, torch.float32)
-    kernels = choose(NARROW, backend, x=x, out=out)
-    out = _result(out, x, torch.bfloat16)
+    kernels, out = _checked(x, torch.float32, out, torch.bfloat16, backend)
     kernels.pack_bf16(x.detach().contiguous(), out)
     return out
 
@@ -34,26 +60,24 @@ def unpack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) 
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    check_tensors(out=out)
-    _check_matrix(x, torch.bfloat16)
-    kernels = choose(NARROW, backend, x=x, out=out)
-    out = _result(out, x, torch.float32)
+    kernels, out = _checked(x, torch.bfloat16, out, torch.float32, backend)
     kernels.unpack_bf16(x.detach().contiguous(), out)
     return out
 
 
-def _check_matrix(x: Tensor, dtype: torch.dtype) -> None:
+def _checked(
+    x: Tensor, given: torch.dtype, out: Tensor | None, wanted: torch.dtype, backend: str
+) -> tuple[NarrowKernels, Tensor]:
+    """The kernels for ``x`` of type ``given``, and ``out``, checked, or a new tensor, of type ``wanted``."""
+    check_tensors(out=out)
     check_given(x=x)
-    if x.dim() != 2 or x.dtype != dtype:
-        raise WrongValueError(f"x must be a {dtype} matrix, not {x.dtype} of shape {tuple(x.shape)}")
-
-
-def _result(given: Tensor | None, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``given``, checked, or a new tensor."""
-    if given is None:
-        return buffers.empty(x.shape[0], x.shape[1], dtype, x.device)
-    if given.shape != x.shape or given.dtype != dtype or not given.is_contiguous():
+    if x.dim() != 2 or x.dtype != given:
+        raise WrongValueError(f"x must be a {given} matrix, not {x.dtype} of shape {tuple(x.shape)}")
+    kernels = choose(NARROW, backend, x=x, out=out)
+    if out is None:
+        out = buffers.empty(x.shape[0], x.shape[1], wanted, x.device)
+    elif out.shape != x.shape or out.dtype != wanted or not out.is_contiguous():
         raise WrongValueError(
-            f"out must be contiguous {dtype} of shape {tuple(x.shape)}, not {given.dtype} of {tuple(given.shape)}"
+            f"out must be contiguous {wanted} of shape {tuple(x.shape)}, not {out.dtype} of {tuple(out.shape)}"
         )
-    return given
+    return kernels, out

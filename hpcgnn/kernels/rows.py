@@ -1,4 +1,4 @@
-"""Gathering and scattering of rows that an index names, and the order that sorts the index, on every backend.
+"""Gathering and scattering of rows that an index names, and the order that sorts the index.
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two.
 """
@@ -14,17 +14,20 @@ from torch import Tensor
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.library import native
 
 
 class RowKernels(Protocol):
-    """Part of :mod:`hpcgnn.kernels.contract`. These kernels move bytes, so any type of features will do."""
+    """These kernels move bytes, so any type of features will do."""
 
     def gather_rows(self, x: Tensor, index: Tensor, out: Tensor) -> None:
         """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``.
 
         index: (m,) int32 or int64. out: (m, bytes) uint8.
         """
-        ...
+        out.zero_()
+        named = index >= 0
+        out[named] = x[index[named].long()]
 
     def cluster(self, index: Tensor, indptr: Tensor, order: Tensor) -> None:
         """Write the stable order that sorts ``index`` (m,), int32 or int64, to ``order``, and each row's range in it to
@@ -32,10 +35,24 @@ class RowKernels(Protocol):
 
         indptr: (rows + 1,) int64. order: (m,) int32; int64 if m is 2**31 or more, which only ``reference`` must support.
         """
-        ...
+        indptr[0] = 0
+        torch.cumsum(torch.bincount(index, minlength=indptr.numel() - 1), 0, out=indptr[1:])
+        order.copy_(torch.argsort(index, stable=True))
 
 
-ROWS: Operator[RowKernels] = Operator("rows", RowKernels, of_features=False)
+class _Reference(RowKernels): ...
+
+
+class _Native(RowKernels):
+    def gather_rows(self, x: Tensor, index: Tensor, out: Tensor) -> None:
+        native("gather_rows", index.dtype, x=x, row_bytes=x.shape[1], index=index, count=index.numel(), out=out)
+
+    def cluster(self, index: Tensor, indptr: Tensor, order: Tensor) -> None:
+        rows = indptr.numel() - 1
+        native("cluster", index.dtype, index=index, count=index.numel(), rows=rows, indptr=indptr, order=order)
+
+
+ROWS: Operator[RowKernels] = Operator("rows", RowKernels, _Reference(), _Native(), of_features=False)
 
 
 def gather_rows(x: Tensor, index: Tensor, backend: str = "auto", *, check: bool = True) -> Tensor:
@@ -52,7 +69,9 @@ def gather_rows(x: Tensor, index: Tensor, backend: str = "auto", *, check: bool 
     if check:
         check_index(index, x.shape[0])
     width = math.prod(x.shape[1:])
-    out = _empty(index.numel(), width, x)
+    is_float = x.dtype in (torch.float32, torch.float64)
+    new = buffers.empty if is_float else torch.empty
+    out = new(index.numel(), width, dtype=x.dtype, device=x.device)
     if out.numel():
         rows = x.contiguous().view(x.shape[0], width).view(torch.uint8)
         kernels.gather_rows(rows, index.contiguous(), out.view(torch.uint8))
@@ -116,9 +135,3 @@ def check_index(index: Tensor, size: int) -> None:
         least, most = torch.aminmax(index)
         if not 0 <= int(least) <= int(most) < size:
             raise WrongValueError(f"index must lie in [0, {size}), not reach from {int(least)} to {int(most)}")
-
-
-def _empty(rows: int, width: int, like: Tensor) -> Tensor:
-    if like.dtype in (torch.float32, torch.float64):
-        return buffers.empty(rows, width, like.dtype, like.device)
-    return like.new_empty(rows, width)

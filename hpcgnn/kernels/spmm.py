@@ -1,12 +1,16 @@
-"""The product of a sparse and a dense matrix, and sums of rows by an index made from it, on every backend (SuperGCN §3.2).
+"""The product of a sparse and a dense matrix, and sums of rows by an index made from it (SuperGCN §3.2).
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,19 +18,177 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import choose
-from hpcgnn.kernels.contract import SPMM
-from hpcgnn.kernels.csr import Csr
+from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.csr import Csr, HotColumns, as_columns
+from hpcgnn.kernels.library import bound, function, native, segment_entries, struct
 from hpcgnn.kernels.rows import cluster
 
 REDUCTIONS = ("sum", "mean")
 # The types in which features may be stored, and the types in which they are added.
-_VALUE_TYPE = {
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-    torch.bfloat16: torch.float32,
-    torch.int8: torch.float32,
+_VALUE_TYPE = {torch.bfloat16: torch.float32, torch.int8: torch.float32} | {
+    t: t for t in (torch.float32, torch.float64)
 }
+
+
+class SpmmKernels(Protocol):
+    """A module may also have ``bind(csr, dtype, width)``, which returns a faster form of its ``spmm`` with the same arguments,
+    for this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it.
+    """
+
+    def spmm(
+        self, csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor
+    ) -> None:
+        """Write ``csr @ x`` to ``out`` (R, F), or add it.
+
+        x: (C, F) float32, float64, bfloat16 or int8. out: float32, or float64 for float64 ``x``. weight: (E,), or (E, H)
+        for H equal groups of columns, of the type of ``out``; ``csr.weight`` is ignored. scale: (C,) float32, for int8 ``x``.
+        """
+        source = csr.indices.long()
+        values = x[source].to(out.dtype)
+        if scale is not None:
+            values = values * scale[source, None]
+        if weight is not None:
+            weight = as_columns(weight)
+            values = values * weight.repeat_interleave(values.shape[1] // weight.shape[1], dim=1)
+        result = torch.zeros_like(out).index_add_(0, csr.entry_rows(), values)
+        if accumulate:
+            result += out
+        out.copy_(result)
+
+
+class _Reference(SpmmKernels): ...
+
+
+# -- native ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Parameters of the native kernel's schedule. ``hpcgnn bench aggregate --ablation`` measures each.
+
+    Only ``hot_bytes`` affects results, in the last bits of unweighted sums of a large ``x``: so it is a constant, and not taken
+    from the machine.
+
+    prefetch_bytes: bytes of coming rows that are being fetched into the second-level cache; 0 prefetches none.
+    tile_bytes: largest size of a tile of columns; the registers limit it (to 512 bytes in AVX-512).
+    tasks_a_thread: rows are cut into about this many tasks of equal work for each thread; 1 gives each thread one static share.
+    streaming_bytes: results of at least this size are stored past the caches; 0 never does so.
+    split_rows: whether threads share rows that have very many entries.
+    hot_bytes: rows of ``x`` that many entries name are copied, so that each tile of them is contiguous and stays in a part of the
+        third-level cache: at most this many bytes of each tile. 0 copies none.
+    """
+
+    prefetch_bytes: int = 12 << 10
+    tile_bytes: int = 512
+    tasks_a_thread: int = 64
+    streaming_bytes: int = 16 << 20
+    split_rows: bool = True
+    hot_bytes: int = 8 << 20
+
+    @cached_property
+    def arguments(self) -> tuple[ctypes.Structure, ctypes.Structure]:
+        """The tuning as the kernels take it: for results that are stored as usual, and for those stored past the caches."""
+        names = "prefetch_bytes", "tile_bytes", "tasks_a_thread", "split_rows"
+        fields = {name: getattr(self, name) for name in names}
+        return struct("hpcgnn_tuning")(streaming=False, **fields), struct("hpcgnn_tuning")(streaming=True, **fields)
+
+
+DEFAULT_TUNING = Tuning()
+# Copying a row pays off if it is used at least this often, and x is too large for the caches.
+_LEAST_USES = 16
+_LEAST_BYTES_TO_PACK = 32 << 20
+_arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache: matrices do not change
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Copies of the rows of ``x`` that many entries of a matrix name. hot: their numbers."""
+
+    hot: HotColumns
+    rows: Tensor
+
+
+class NativeSpmm(SpmmKernels):
+    """The kernels in C++."""
+
+    def spmm(
+        self, csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:  # fmt: skip
+        """Write ``csr @ x`` to ``out``, or add it."""
+        packed = pack(csr, weight, x, tuning)
+        if scale is not None and packed is not None:  # the kernel reads the scale of the p-th hot row at ~p
+            columns = packed.hot.columns
+            scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
+        streaming = 0 < tuning.streaming_bytes <= out.nbytes and not accumulate
+        hot, rows = (None, None) if packed is None else (packed.hot, packed.rows)
+        native(
+            "spmm", x.dtype, csr=csr_argument(csr, hot), weight=weight, heads=_heads(weight), x=x, packed=rows, scale=scale,
+            width=x.shape[1], out=out, accumulate=accumulate, tuning=tuning.arguments[streaming],
+        )  # fmt: skip
+
+    def bind(self, csr: Csr, dtype: torch.dtype, width: int) -> Callable[..., None]:
+        """:meth:`spmm` for ``x`` of one type and width, with ``csr.weight``; the kernel's other arguments are made once."""
+        weight, heads = csr.weight, _heads(csr.weight)
+        if _may_pack(weight, csr.num_cols * width * dtype.itemsize, DEFAULT_TUNING):
+            return self.spmm
+        kernel = bound("spmm", dtype, csr=csr_argument(csr), weight=weight, heads=heads, packed=None, width=width)
+        plain, streaming = DEFAULT_TUNING.arguments
+        out_bytes = csr.num_rows * width * (8 if dtype is torch.float64 else 4)
+        writing = streaming if out_bytes >= DEFAULT_TUNING.streaming_bytes else plain
+
+        def multiply(_csr: Csr, _weight: Any, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
+            kernel(
+                x=x.data_ptr(), scale=None if scale is None else scale.data_ptr(), out=out.data_ptr(), accumulate=accumulate,
+                tuning=plain if accumulate else writing, threads=torch.get_num_threads(),
+            )  # fmt: skip
+
+        return multiply
+
+
+def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
+    return bool(tuning.hot_bytes) and _heads(weight) == 1 and num_bytes >= _LEAST_BYTES_TO_PACK
+
+
+def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
+    """The rows of ``x`` that are worth copying before the product, if there are any."""
+    if not _may_pack(weight, x.nbytes, tuning):
+        return None
+    most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
+    # Without weights, a row's entries can be added in any order: grouped by hot column, entries find their rows of x in the
+    # caches. The order belongs to the matrix, so it is the same for any number of threads.
+    hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
+    if hot is None:
+        return None
+    job = {"width": x.shape[1], "tuning": tuning.arguments[False]}
+    rows = buffers.empty(hot.columns.numel(), function("spmm_packed_columns", x.dtype)(**job), x.dtype)
+    native("spmm_pack", x.dtype, **job, hot_rows=hot.columns, num_hot=hot.columns.numel(), x=x, packed=rows)
+    return Packed(hot, rows)
+
+
+def _heads(weight: Tensor | None) -> int:
+    return 1 if weight is None or weight.dim() == 1 else weight.shape[1]
+
+
+def csr_argument(csr: Csr, hot: HotColumns | None = None) -> ctypes.Structure:
+    """The native kernels' structure for ``csr``; valid while ``csr`` and ``hot`` live."""
+    known = _arguments.get(csr) if hot is None else None
+    if known is not None:
+        return known
+    heavy = csr.heavy_rows(segment_entries())  # csr keeps this tensor alive
+    hot_indices, num_hot = (None, 0) if hot is None else (hot.indices, hot.columns.numel())
+    argument = struct("hpcgnn_csr")(
+        rows=csr.num_rows, indptr=csr.indptr, indices=csr.indices, heavy=heavy, num_heavy=heavy.numel(),
+        hot_indices=hot_indices, num_hot=num_hot,
+    )  # fmt: skip
+    if hot is None:
+        _arguments[csr] = argument
+    return argument
+
+
+SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels, _Reference(), NativeSpmm())
+
+# -- every backend -----------------------------------------------------------------------------------------------------
 
 
 def spmm(
@@ -40,22 +202,7 @@ def spmm(
     scale: Tensor | None = None,
     accumulate: bool = True,
 ) -> Tensor:
-    """``csr @ x``: row r is the sum of ``weight[e] * x[indices[e]]`` over its entries e.
-
-    Args:
-        csr: (R, C) sparse matrix.
-        x: (C, F) float32 or float64; or bfloat16 or int8, which are half and a quarter of the bytes to gather, and are added in
-            float32.
-        weight: (entries,), or (entries, H) for H equal groups of columns with a weight each. Of the result's dtype; None takes
-            ``csr.weight``, and ones if that is None.
-        reduce: ``sum``, or ``mean``, the sum divided by the number of the row's entries. Rows without entries give 0.
-        out: (R, F) float32 (float64 for float64 ``x``) tensor to which the result is added; None makes a new tensor.
-        backend: ``auto``, or one of :func:`hpcgnn.kernels.backends`.
-        scale: (C,) float32, required for int8 ``x``: row c stands for ``scale[c] * x[c]``.
-        accumulate: False overwrites ``out`` instead of adding to it.
-
-    Returns:
-        ``out``, or the new (R, F) tensor.
+    """``csr @ x``, see :func:`hpcgnn.kernels.autograd.spmm`.
 
     Raises:
         ValueError: naming the argument that is wrong.
@@ -126,11 +273,6 @@ def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -
     Raises:
         ValueError: naming the argument that is wrong.
     """
-    return spmm(clustered(index, src, num_rows, backend), src, backend=backend)
-
-
-def clustered(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Csr:
-    """The (num_rows, E) matrix that adds row k of ``src`` (E, ...) to row ``index[k]``, for ``index`` (E,)."""
     if index.dim() != 1 or index.numel() != src.shape[0]:
         raise WrongValueError("index must hold one int32 or int64 integer per row of src")
     if src.shape[0] > 2**31 - 1:
@@ -138,7 +280,7 @@ def clustered(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") 
     indptr, order = cluster(index, num_rows, backend)
     matrix = Csr(indptr, order, src.shape[0], check=False)
     matrix.each_column_once = True
-    return matrix
+    return spmm(matrix, src, backend=backend)
 
 
 def _check_spmm(

@@ -27,7 +27,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, sddmm, spmm
 from hpcgnn.kernels import int8_autograd as integers
-from hpcgnn.kernels.autograd_functions import layer_product
+from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregator import Aggregator, destinations
 from hpcgnn.nn.aggregators import connected

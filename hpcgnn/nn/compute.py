@@ -37,7 +37,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import processor
 from hpcgnn.devices import CPU, Device, device_of
 from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
-from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
+from hpcgnn.kernels.autograd import layer_product, once_differentiable
 from hpcgnn.nn.config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.world import World, raise_on_all_ranks
 

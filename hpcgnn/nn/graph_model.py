@@ -13,7 +13,7 @@ from hpcgnn.base.arguments import check_given
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
-from hpcgnn.kernels.autograd_functions import layer_activation
+from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.attention import PartialPlan

@@ -25,7 +25,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers, dense, int8, keyed, spmm
 from hpcgnn.kernels import int8_autograd as integers
-from hpcgnn.kernels.autograd_functions import layer_product
+from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import spmm as plain_spmm

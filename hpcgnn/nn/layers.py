@@ -12,8 +12,8 @@ import torch
 
 from hpcgnn.base.host import index_array
 from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, keyed_on_device, sddmm, spmm
-from hpcgnn.kernels.autograd_functions import layer_activation
-from hpcgnn.kernels.dropout import drop
+from hpcgnn.kernels.activation import drop
+from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import moments_over_ranks

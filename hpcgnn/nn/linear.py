@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 
 from hpcgnn.kernels import Csr, dense, spmm
-from hpcgnn.kernels.autograd_functions import layer_product, once_differentiable
+from hpcgnn.kernels.autograd import layer_product, once_differentiable
 from hpcgnn.nn.compute import Rounded, sum_of
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand

@@ -13,7 +13,7 @@ import torch
 from hpcgnn import kernels
 from hpcgnn.cli import train_job
 from hpcgnn.devices.gpu import Gpus
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library
 
 RUN_ALL_KERNELS = """
 import json, torch

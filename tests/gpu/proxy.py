@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from hpcgnn import kernels
+from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.backend import FEATURES, Backend, choose
 from hpcgnn.kernels.contract import OPERATORS, Operators
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
-from hpcgnn.kernels.operands import DropoutMask, Norm
 
 NAME = "triton-on-gpu"
 

@@ -14,8 +14,7 @@ import hpcgnn
 from hpcgnn.graph import METHODS, ORDERS
 from hpcgnn.graph import node_order as choice
 from hpcgnn.graph.node_order import NodeOrder, find_order, node_order
-from hpcgnn.kernels import Csr, spmm
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import Csr, library, spmm
 
 NO_NODES = sp.csr_matrix((0, 0))
 ISOLATED = sp.csr_matrix((7, 7))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from under_test import BACKENDS, budget, not_refused, numbers, seeds, turned, widths
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dropout, keyed
-from hpcgnn.kernels.autograd_functions import layer_activation
+from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
 
 EPS = 1e-5

@@ -21,10 +21,9 @@ from under_test import not_refused
 
 from hpcgnn import kernels
 from hpcgnn.kernels import backend as dispatcher
-from hpcgnn.kernels import contract
+from hpcgnn.kernels import contract, library
 from hpcgnn.kernels.backend import FEATURES, Backend, choose, resolve
 from hpcgnn.kernels.contract import EDGES, OPERATORS, SPMM, Operators
-from hpcgnn.kernels.native import library
 from hpcgnn.kernels.rows import ROWS
 
 ROOT = Path(kernels.__file__).parents[2]
@@ -65,7 +64,7 @@ def test_what_breaks_the_contract_is_noticed():
 
 MISTYPED = """
 from hpcgnn.kernels.contract import Operators
-from hpcgnn.kernels.reference import edges, rows, spmm
+from hpcgnn.kernels.jit import edges, rows, spmm
 
 good = Operators(spmm=spmm, edges=edges, rows=rows)
 mixed_up = Operators(spmm=edges)
@@ -208,7 +207,7 @@ def test_the_best_instruction_set_runs_and_another_one_if_it_is_asked_for(monkey
     monkeypatch.delenv("HPCGNN_ISA", raising=False)
     assert library.isa.__wrapped__() == library.isas()[-1]
     program = (
-        "import torch\nfrom hpcgnn import kernels\nfrom hpcgnn.kernels.native import library\n"
+        "import torch\nfrom hpcgnn import kernels\nfrom hpcgnn.kernels import library\n"
         "before = library.last_isa()\n"
         "kernels.spmm(kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1))\n"
         "print([before, library.last_isa()])\n"

@@ -8,10 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from under_test import BACKENDS, Case, budget, cases, not_refused, numbers, widths
 
-from hpcgnn.kernels import dense, dense_product
-from hpcgnn.kernels.autograd_functions import layer_product
-from hpcgnn.kernels.native import dense as native
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import dense, dense_product, library
+from hpcgnn.kernels.autograd import layer_product
 
 shapes = st.tuples(st.integers(1, 300), widths, widths)
 
@@ -29,11 +27,11 @@ def by_kernel(x, weight, bias, plus, dy, compute: str) -> list[torch.Tensor]:
     for one_bias in (None, bias):
         for accumulate in (False, True):
             y = plus.clone() if accumulate else torch.full_like(plus, torch.nan)
-            native.multiply(x, weight, one_bias, accumulate, y, compute)
+            dense.multiply(x, weight, one_bias, accumulate, y, compute)
             products.append(y)
     dx, dweight, sums = torch.full_like(x, torch.nan), torch.full_like(weight, torch.nan), torch.empty_like(bias)
-    native.multiply(dy, weight.T, None, False, dx, compute)
-    native.contract(x, dy, dweight, sums, compute)
+    dense.multiply(dy, weight.T, None, False, dx, compute)
+    dense.contract(x, dy, dweight, sums, compute)
     return [*products, dx, dweight, sums]
 
 
@@ -135,14 +133,14 @@ def test_plus_gives_its_memory_but_never_to_wrong_gradients():
 
 
 def test_large_products_are_the_kernels_and_small_ones_torchs():
-    assert not native.pays(100, 16, 16)
-    assert not native.pays(10**6, 256, 1)
-    assert native.pays(4096, 256, 40) == (library.isa() != "scalar")
+    assert not dense.pays(100, 16, 16)
+    assert not dense.pays(10**6, 256, 1)
+    assert dense.pays(4096, 256, 40) == (library.isa() != "scalar")
     x, weight, *_ = operands((20, 30, 10))
     assert torch.equal(dense.product(x, weight, backend="native"), x @ weight)
     x, weight, *_ = operands((4096, 100, 40))
     y = torch.empty(4096, 40)
-    native.multiply(x, weight, None, False, y)
+    dense.multiply(x, weight, None, False, y)
     assert torch.equal(dense.product(x, weight, backend="native"), y)
     assert torch.equal(dense.product(x.T.contiguous().T, weight.T.contiguous().T, backend="native"), y)
 

@@ -18,9 +18,8 @@ from hpcgnn.kernels import Csr, keyed, spmm
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES
 from hpcgnn.kernels.int8 import MOST_CODE, Int8Rows, quantize_rows
-from hpcgnn.kernels.int8_messages import decode_codes, encode_codes
-from hpcgnn.kernels.messages import adder, decode_rows, encode_rows, encoder, spmm_rows
-from hpcgnn.kernels.native.library import segment_entries
+from hpcgnn.kernels.library import segment_entries
+from hpcgnn.kernels.messages import adder, decode_codes, decode_rows, encode_codes, encode_rows, encoder, spmm_rows
 from hpcgnn.kernels.packing import payload_bytes
 from hpcgnn.kernels.triton import tasks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +20,7 @@ from under_test import BACKENDS, FLOATS, TRITON, Case, budget, cases, not_refuse
 
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.csr import as_columns
-from hpcgnn.kernels.native import spmm as native_spmm
-from hpcgnn.kernels.native.spmm import Tuning
-from hpcgnn.kernels.spmm import multiply
+from hpcgnn.kernels.spmm import Tuning, multiply
 
 DTYPES = (*FLOATS, torch.bfloat16, torch.int8)
 
@@ -176,18 +175,19 @@ TUNINGS = {
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_no_tuning_changes_a_sum(monkeypatch, tuning):
     """Of small whole numbers and powers of two, in any order. tests/native compares the bits of sums that are rounded."""
-    monkeypatch.setattr(native_spmm, "_LEAST_BYTES_TO_PACK", 0)
-    monkeypatch.setattr(native_spmm, "_LEAST_USES", 4)
+    module = importlib.import_module("hpcgnn.kernels.spmm")
+    monkeypatch.setattr(module, "_LEAST_BYTES_TO_PACK", 0)
+    monkeypatch.setattr(module, "_LEAST_USES", 4)
     for width, dtype in product((1, 16, 40, 100, 602), DTYPES):
         rng, sums = np.random.default_rng(width), Product(dtype=dtype).sums
         csr = Csr(torch.arange(0, 6001, 24), rng.integers(0, 400, 6000) * (rng.random(6000) < 0.25), 400)
         x = torch.from_numpy(rng.integers(-8, 9, (400, width))).to(dtype)
         scale = torch.from_numpy(2.0 ** rng.integers(-3, 3, 400)).float() if dtype == torch.int8 else None
         for values in (None, torch.from_numpy(rng.integers(-8, 9, 6000)).to(sums)):
-            packed = native_spmm.pack(csr, values, x, tuning)
+            packed = module.pack(csr, values, x, tuning)
             assert (packed is not None) == (tuning.hot_bytes > 0)
             found = torch.full((250, width), torch.nan, dtype=sums)
-            native_spmm.spmm(csr, values, x, scale, False, found, tuning)
+            module.NativeSpmm().spmm(csr, values, x, scale, False, found, tuning)
             assert torch.equal(found, spmm(csr, x, values, scale=scale, backend="jit"))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from requires import EVERYTHING
 
 from hpcgnn.kernels import Csr
-from hpcgnn.kernels.native.library import segment_entries
+from hpcgnn.kernels.library import segment_entries
 
 # Triton's interpreter runs kernels on tensors of the CPU. If there is a GPU, conftest.py copies these there and back.
 TRITON = "triton-on-gpu" if torch.cuda.is_available() else "triton"

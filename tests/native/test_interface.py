@@ -12,8 +12,8 @@ import pytest
 import torch
 from native_program import ROOT
 
-from hpcgnn.kernels.native import library
-from hpcgnn.kernels.native.interface import Interface
+from hpcgnn.kernels import library
+from hpcgnn.kernels.interface import Interface
 
 HEADER = (ROOT / "native" / "hpcgnn.h").read_text()
 
@@ -52,7 +52,7 @@ def built(sources: Path) -> Path:
 
 
 def call(loaded: library.Library, left_out: str = "", **changes: object) -> torch.Tensor:
-    """Call dropout with the arguments of hpcgnn/kernels/native/dropout.py."""
+    """Call dropout with the arguments of hpcgnn/kernels/activation.py."""
     out = torch.zeros(2, 3)
     arguments = {"rows": 2, "width": 3, "ids": torch.arange(2), "key": 1, "threshold": 0, "scale": 2.0}
     arguments |= {"x": torch.ones(2, 3), "out": out, "threads": 1} | changes

@@ -14,7 +14,7 @@ import pytest
 from native_program import ADDRESSES, FEW_TILES, THREADS, Report
 from requires import EVERYTHING, require
 
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library
 
 pytestmark = pytest.mark.builds
 

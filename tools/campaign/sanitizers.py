@@ -155,7 +155,7 @@ def _native(session: Session) -> Iterator[Case]:
 @functools.cache
 def native_isas() -> list[str]:
     """The instruction sets that this CPU can run."""
-    from hpcgnn.kernels.native import library
+    from hpcgnn.kernels import library
 
     return library.isas()
 

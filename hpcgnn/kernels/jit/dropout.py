@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.dropout`."""
+"""See :mod:`hpcgnn.kernels.activation`."""
 
 from __future__ import annotations
 

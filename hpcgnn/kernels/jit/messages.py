@@ -9,11 +9,12 @@ from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.typed import QUANTIZED_BITS
-from hpcgnn.kernels import buffers, packing
+from hpcgnn.kernels import packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.jit.quantize import dequantize_row, quantize_row, to_bfloat16
 from hpcgnn.kernels.jit.spmm import spmm
 from hpcgnn.kernels.jit.threads import on_torch_threads
+from hpcgnn.kernels.messages import decode_and_add
 from hpcgnn.kernels.packing import NAN, payload_bytes
 
 _INFINITY = np.uint32(0x7F800000)
@@ -103,10 +104,8 @@ def _decode_words(buffer, payload_at, is_bfloat16, out, rows, accumulate):
 
 
 def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor) -> None:
-    """Add ``csr`` times the rows of ``buffer``, which are decoded to a matrix first, to ``out`` (R, F)."""
-    decoded = buffers.empty(csr.num_cols, out.shape[1], torch.float32)
-    decode_rows(buffer, payload_at, params_at, bits, decoded, torch.arange(csr.num_cols), False)
-    spmm(csr, csr.weight, decoded, None, True, out)
+    """Add ``csr`` times the rows of ``buffer`` to ``out`` (R, F)."""
+    decode_and_add(decode_rows, spmm, csr, buffer, payload_at, params_at, bits, out)
 
 
 # These functions go byte by byte, because a uint16 must not lie at an odd address.

@@ -8,24 +8,15 @@ for tests without a GPU, and only if ``backend="triton"`` is asked for by name.
 
 from hpcgnn.kernels.backend import FEATURES, Backend
 from hpcgnn.kernels.contract import Operators
+from hpcgnn.kernels.messages import INT8_MESSAGES
 from hpcgnn.kernels.triton import launch
 
 
 def _load() -> Operators:
-    from hpcgnn.kernels.triton import (
-        activation,
-        dense,
-        dropout,
-        edges,
-        int8,
-        int8_messages,
-        messages,
-        narrow,
-        rows,
-        spmm,
-    )
+    from hpcgnn.kernels.triton import activation, dense, dropout, edges, int8, messages, narrow, rows, spmm
 
-    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, int8_messages)
+    codes = INT8_MESSAGES.reference  # torch's operations move the bytes on the device
+    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, codes)
 
 
 BACKEND = Backend(

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hpcgnn.kernels.operands import DropoutMask, Norm
+from hpcgnn.kernels.activation import DropoutMask, Norm
 from hpcgnn.kernels.triton.dropout import kept as stays
 from hpcgnn.kernels.triton.launch import launch
 from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps

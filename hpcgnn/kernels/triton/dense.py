@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from hpcgnn.kernels.reference import dense as by_torch
+from hpcgnn.kernels.dense import DENSE
 
 
 def arithmetics() -> tuple[str, ...]:
@@ -26,10 +26,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, ou
     """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if compute == "tf32":
         with _tf32():
-            by_torch.product(x, weight, bias, accumulate, out, "float32")
+            DENSE.reference.product(x, weight, bias, accumulate, out, "float32")
         return
     if compute == "float32" or not _adds_in_float32(x):
-        by_torch.product(_rounded(x, compute), _rounded(weight, compute), bias, accumulate, out, "float32")
+        DENSE.reference.product(_rounded(x, compute), _rounded(weight, compute), bias, accumulate, out, "float32")
         return
     halves = x.bfloat16(), weight.bfloat16()
     if accumulate:

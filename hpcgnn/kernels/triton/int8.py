@@ -1,4 +1,4 @@
-"""See :mod:`hpcgnn.kernels.int8`: the codes, scales and results of :mod:`hpcgnn.kernels.reference.int8`, bit for bit.
+"""See :mod:`hpcgnn.kernels.int8`: the codes, scales and results of :mod:`hpcgnn.kernels.int8`, bit for bit.
 
 Rows are quantized in a separate pass, because a row's scale must be known before its codes. ``tl.dot`` then adds products of
 codes in int32, and the sums become float32 in registers. ``torch._int_mm`` (cuBLASLt) would write the sums to memory for another
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hpcgnn.kernels import packing
-from hpcgnn.kernels.reference.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
+from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.int8_sddmm import sddmm
 from hpcgnn.kernels.triton.launch import launch

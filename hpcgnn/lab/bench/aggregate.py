@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.kernels import library
 from hpcgnn.kernels.int8 import dot_products
-from hpcgnn.kernels.native import library
 from hpcgnn.lab.bench import graphs, studies
 from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
 from hpcgnn.lab.bench.line_up import line_up

@@ -10,9 +10,8 @@ import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
-from hpcgnn.kernels import Csr
+from hpcgnn.kernels import Csr, library
 from hpcgnn.kernels.int8 import dot_products
-from hpcgnn.kernels.native import library
 from hpcgnn.lab.bench.problem import Call, Counted
 
 # Numbers of entries to prefetch ahead; the ceiling is the best of them.
@@ -39,7 +38,7 @@ def gather_call(csr: Csr, x: torch.Tensor) -> Call:
             x=x,
             width=x.shape[1],
             ahead=distance,
-            threads=library.threads(),
+            threads=torch.get_num_threads(),
         )
         return torch.tensor([total], dtype=torch.float64)
 
@@ -75,7 +74,7 @@ def multiply_call(dtype: str, multiply_adds: int) -> Counted:
     native = library.load()
     if native is None or name not in native.interface.functions:
         raise HpcgnnError("the ceiling of arithmetic needs the native kernels, which are missing here")
-    function, threads = library.function(name), library.threads()
+    function, threads = library.function(name), torch.get_num_threads()
     of_round = function(rounds=1, threads=threads)
     rounds = math.ceil(max(multiply_adds, _LEAST_MULTIPLY_ADDS) / of_round)
 

@@ -17,7 +17,6 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import dense, int8
-from hpcgnn.kernels.native import dense as native
 from hpcgnn.lab.bench.ceilings import copy_call, multiply_call
 from hpcgnn.lab.bench.names import HOST_NAME, PRODUCTS
 from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Result, Unfinished
@@ -109,7 +108,7 @@ class _Native(_Products):
 
     def __init__(self, problem: GemmProblem) -> None:
         super().__init__(problem)
-        if self.compute not in native.arithmetics():
+        if self.compute not in dense.DENSE.native.arithmetics():
             raise HpcgnnError(f"this CPU does not support {self.compute}")
 
     def y(self) -> torch.Tensor:
@@ -120,12 +119,12 @@ class _Native(_Products):
 
     def dw(self) -> torch.Tensor:
         out = torch.empty_like(self.weight)
-        native.contract(self.x, self.dy, out, None, self.compute)
+        dense.contract(self.x, self.dy, out, None, self.compute)
         return out
 
     def _multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         out = torch.empty(x.shape[0], weight.shape[1])
-        native.multiply(x, weight, None, False, out, self.compute)
+        dense.multiply(x, weight, None, False, out, self.compute)
         return out
 
     product = y

@@ -11,8 +11,7 @@ import torch
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.buffers import BufferPool
 from hpcgnn.kernels.int8 import quantize_rows
-from hpcgnn.kernels.native import spmm as native
-from hpcgnn.kernels.native.spmm import DEFAULT_TUNING, Tuning
+from hpcgnn.kernels.spmm import DEFAULT_TUNING, NativeSpmm, Tuning
 from hpcgnn.lab.bench.ceilings import copy_call, gather_call
 from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Problem, autograd_call
 
@@ -129,7 +128,7 @@ def _tuned(tuning: Tuning) -> Callable[[Problem, str], Call]:
 
         def call() -> torch.Tensor:
             out = torch.empty(csr.num_rows, x.shape[1])
-            native.spmm(csr, None, x, None, False, out, tuning)
+            NativeSpmm().spmm(csr, None, x, None, False, out, tuning)
             return out
 
         return call

@@ -14,8 +14,7 @@ from typing import Any
 from hpcgnn.base.process import processor
 from hpcgnn.base.version import __version__
 from hpcgnn.devices import CPU, Device
-from hpcgnn.kernels import resolve
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library, resolve
 from hpcgnn.lab.bench import aggregate, graphs, report
 from hpcgnn.lab.bench.aggregate import PLANS, Workload
 from hpcgnn.lab.bench.ceilings import last_level_cache_bytes

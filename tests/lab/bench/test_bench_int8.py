@@ -11,7 +11,7 @@ from command_line import said, told
 from lab.bench.contenders import HEADS, WIDTH, matrix, results_of
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library
 from hpcgnn.lab.bench import aggregate, ceilings, figures, gemm, gemm_contenders, sddmm_contenders, studies
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
 from hpcgnn.lab.bench.lines import of_timings

@@ -13,8 +13,8 @@ import torch
 
 from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.exchange import codecs
+from hpcgnn.kernels import library
 from hpcgnn.kernels.messages import decode_rows, encode_rows
-from hpcgnn.kernels.native import library
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 LARGEST, SMALLEST_SCALE = 2.0**126, 2.0**-110

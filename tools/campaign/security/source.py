@@ -48,7 +48,7 @@ ALLOWED = {
     ("world/job.py", "ctypes.CDLL(None)"): "the same",
     ("lab/bench/worker.py", "ctypes.CDLL(None)"): "the same",
     ("world/transport.py", "ctypes.CDLL(mpi.__file__)"): "mpi4py, which is imported already",
-    ("kernels/native/library.py", "ctypes.CDLL(str(path))"): "_native*.so of the package's own folder",
+    ("kernels/library.py", "ctypes.CDLL(str(path))"): "_native*.so of the package's own folder",
     ("partition/metis.py", "ctypes.CDLL(path)"): "METIS: pymetis' own, or by names of the system's",
     (
         "partition/metis.py",

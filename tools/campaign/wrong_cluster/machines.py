@@ -16,7 +16,7 @@ from campaign.rank_job import Job, Outcome, Place
 from campaign.run import ROOT
 from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Session
 from campaign.wrong_cluster import ranks
-from hpcgnn.kernels.native import library
+from hpcgnn.kernels import library
 
 _SIZES = ("--hidden", 16, "--layers", 2)  # sgc does not have these settings
 _COMMON = ("--epochs", 4, "--eval-every", 2, "--checkpoint-every", 2, "--quiet")

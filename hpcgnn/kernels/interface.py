@@ -196,11 +196,11 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _number(kind: str) -> Any:
     if kind not in _NUMBERS:
-        raise ValueError(f"hpcgnn.h: {kind} is no type that hpcgnn/kernels/native/interface.py knows")
+        raise ValueError(f"hpcgnn.h: {kind} is no type that hpcgnn/kernels/interface.py knows")
     return _NUMBERS[kind]
 
 
 def _values(kind: str) -> Values:
     if kind[:-1] not in _VALUES:
-        raise ValueError(f"hpcgnn.h: {kind} points to no type that hpcgnn/kernels/native/interface.py knows")
+        raise ValueError(f"hpcgnn.h: {kind} points to no type that hpcgnn/kernels/interface.py knows")
     return Values(_VALUES[kind[:-1]])

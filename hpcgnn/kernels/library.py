@@ -13,7 +13,7 @@ from typing import Any
 import torch  # torch's OpenMP runtime must be loaded before our library looks for one, so that there is only one
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.kernels.native.interface import Interface
+from hpcgnn.kernels.interface import Interface
 
 _HERE = Path(__file__).resolve()
 _FINDING = (
@@ -50,7 +50,7 @@ class Library:
 
     def _check(self) -> None:
         header = (
-            _HERE.parents[3] / "native" / "hpcgnn.h"
+            _HERE.parents[2] / "native" / "hpcgnn.h"
         )  # in a checkout: an edit of the header may not have been compiled yet
         if header.exists() and header.read_text() != self.text:
             raise ValueError(
@@ -99,7 +99,7 @@ def missing() -> str | None:
 def _find() -> tuple[Library | None, str]:
     """The library, or None and the problem of the library file that was found."""
     problem = ""
-    for path in sorted(_HERE.parents[1].glob("_native*.so")):
+    for path in sorted(_HERE.parent.glob("_native*.so")):
         try:
             return Library(path), ""
         except ValueError as error:
@@ -169,7 +169,7 @@ def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     return _loaded().function(typed, f"hpcgnn_{isa()}_{typed}")
 
 
-def bound(name: str, dtype: torch.dtype | None = None, **fixed: Any) -> Callable[..., Any]:
+def bound(name: str, dtype: torch.dtype | None = None, /, **fixed: Any) -> Callable[..., Any]:
     """The same kernel with some arguments fixed; see :meth:`Library.bound`."""
     typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
     return _loaded().bound(typed, f"hpcgnn_{isa()}_{typed}", fixed)
@@ -193,6 +193,6 @@ def _loaded() -> Library:
     return library
 
 
-def threads() -> int:
-    """The number of threads that torch uses: the caller's ``torch.set_num_threads`` sets it for both."""
-    return torch.get_num_threads()
+def native(name: str, dtype: torch.dtype | None = None, /, **arguments: Any) -> Any:
+    """Call the kernel ``name`` for ``dtype`` on as many threads as torch uses: ``torch.set_num_threads`` sets both."""
+    return function(name, dtype)(threads=torch.get_num_threads(), **arguments)
