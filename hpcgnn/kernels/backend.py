@@ -242,8 +242,7 @@ def _found() -> dict[str, Backend]:
 
 def _built_in() -> Iterator[Backend]:
     """The backends whose kernels stand beside the contract, and those of this folder: every package in it is one."""
-    from hpcgnn.kernels import contract  # imported here, because it imports the operators, which import this module
-
+    contract = importlib.import_module(f"{__package__}.contract")  # now, because the operators import this module
     yield from (contract.NATIVE, contract.REFERENCE)
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
