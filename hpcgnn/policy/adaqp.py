@@ -10,7 +10,6 @@ all rows have 8 bits.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -23,27 +22,21 @@ from hpcgnn.base.host import index_array
 from hpcgnn.base.typed import MESSAGE_BITS, Count
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
-from hpcgnn.policy.assignment import Groups, NoAssignment, Problem, assign, own_loads
+from hpcgnn.policy.assignment import NoAssignment, Problem, assign, own_loads
 from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS, AdaQPSettings, PeriodSettings
-from hpcgnn.policy.link_costs import CLASSES, CostsOfLinks, classes_of, kept_costs, measure_links
+from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of, kept_costs, measure_links
 
 _LOG = logging.getLogger("hpcgnn")
 
 
-@dataclass(frozen=True)
-class GroupedRows:
-    """Groups of rows with one bit-width each. of_row: (s,) int64 group of each row sent. rows: (G,) int64 rows of each group."""
+def group_rows(
+    beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size: int, fixed: np.ndarray
+) -> tuple[np.ndarray, Problem]:
+    """(s,) int64 group of each row sent, and the problem of these groups: ``size`` rows of one receiver with similar beta.
 
-    of_row: np.ndarray
-    rows: np.ndarray
-    groups: Groups
-
-
-def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size: int) -> GroupedRows:
-    """Groups of ``size`` rows of one receiver with similar beta (§4.2: rows are sorted by beta).
-
-    beta: (s,). receiver: (s,) ascending. seconds: (P,) seconds that one more bit of each value of a row takes, by receiver.
+    beta: (s,), by which rows are sorted (§4.2). receiver: (s,) ascending. seconds: (P,) seconds that one more bit of each value
+    of a row takes, by receiver. fixed: as in :class:`Problem`.
     """
     order = np.lexsort((-beta, receiver))
     counts = np.bincount(receiver, minlength=seconds.size)
@@ -52,16 +45,16 @@ def group_rows(beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size
     in_order = (np.cumsum(per_receiver) - per_receiver)[receiver] + within // size
     of_row = np.empty(beta.size, np.int64)
     of_row[order] = in_order
-    rows = np.bincount(of_row)
     of_group = np.repeat(np.arange(seconds.size), per_receiver)
-    return GroupedRows(of_row, rows, Groups(of_group, np.bincount(of_row, beta), rows * seconds[of_group]))
+    rows = np.bincount(of_row)
+    return of_row, Problem(of_group, np.bincount(of_row, beta), rows * seconds[of_group], fixed)
 
 
 class AdaQPState(msgspec.Struct):
-    """The state of :class:`AdaQPBits` in a checkpoint."""
+    """The state of :class:`AdaQPBits`: the epoch of the next assignment, and the link costs."""
 
     due: Count | None
-    costs: CostsOfLinks | None
+    costs: LinkCosts | None
 
 
 class ChannelState(msgspec.Struct):
@@ -85,9 +78,8 @@ class AdaQPBits(BitsPolicy):
         super().__init__(setup)
         world, channels = setup.world, setup.channels
         self._own, self._period = setup.config.section(AdaQPSettings), setup.config.section(PeriodSettings).bits_period
-        self._world, self._clock = world, setup.clock
-        self._costs: dict[str, Any] | None = None
-        self._due: int | None = None
+        self.costs: dict[str, Any] | None = None
+        self.due: int | None = None
         self._nodes = world.hosts()
         self._receivers = [np.repeat(np.arange(world.size), channel.exchange.send_counts) for channel in channels]
         self._weights = [channel.square_weights() for channel in channels]
@@ -96,23 +88,17 @@ class AdaQPBits(BitsPolicy):
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Solve the problems if a period has ended. Returns objective, bound, seconds and variance of each. Collective."""
-        if self._due is None:
-            self._due = epoch + 1  # this is the first epoch whose ranges are known
-        if epoch < self._due:
+        if self.due is None:
+            self.due = epoch + 1  # this is the first epoch whose ranges are known
+        if epoch < self.due:
             return {}
-        self._due = epoch + self._period
-        seen = [number for number, ranges in enumerate(self._ranges) if ranges.messages]
+        self.due = epoch + self._period
         try:
-            return self._assign(seen)
+            return self._assign([number for number, ranges in enumerate(self._ranges) if ranges.messages])
         except NoAssignment as failure:
             _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
             self._fall_back()
             return {"failure": str(failure)}
-
-    def _measured(self) -> dict[str, Any] | None:
-        own, measure = self._own, self.setup.measure_costs or (lambda: measure_links(self._world))
-        costs = measure() if own.link_costs is None else kept_costs(self._world, own.link_costs, refit=own.refit_links)
-        return None if costs is None else asdict(costs)
 
     def _fall_back(self) -> None:
         for channel in self.channels:
@@ -120,54 +106,52 @@ class AdaQPBits(BitsPolicy):
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
         """Assign bit-widths to the exchanges with these numbers. Collective."""
-        theta, gamma = self._link_seconds()
-        grouped = [self._grouped(number, theta) for number in numbers]
-        problems = [
-            Problem(one.groups, self._fixed(self.channels[number].exchange.send_counts, theta, gamma))
-            for number, one in zip(numbers, grouped, strict=True)
-        ]
-        told, names = {}, ("objective", "bound", "gap", "seconds", "variance")
-        found = assign(self._world, problems, self._own.variance_weight)
-        for number, rows, assignment in zip(numbers, grouped, found, strict=True):
-            self.channels[number].exchange.assign_bits(assignment.bits[rows.of_row].astype(np.uint8))
-            told[self.channels[number].name] = {name: getattr(assignment, name) for name in names}
-        return told
+        world, (theta, gamma) = self.setup.world, self._link_seconds()
+        groups, problems = [], []
+        for number in numbers:
+            counts, ranges = self.channels[number].exchange.send_counts, self._ranges[number]
+            seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
+            fixed = own_loads(world, np.arange(world.size), seconds)
+            width = ranges.width
+            assert width is not None
+            beta = self._weights[number] * width * ranges.take() / 6  # Eq. 11
+            found = group_rows(beta, self._receivers[number], theta * width / 8, self._own.group_rows, fixed)
+            groups.append(found[0])
+            problems.append(found[1])
+        details, names = {}, ("objective", "bound", "gap", "seconds", "variance")
+        assignments = assign(world, problems, self._own.variance_weight)
+        for number, of_row, assignment in zip(numbers, groups, assignments, strict=True):
+            self.channels[number].exchange.assign_bits(assignment.bits[of_row].astype(np.uint8))
+            details[self.channels[number].name] = {name: getattr(assignment, name) for name in names}
+        return details
 
-    def _grouped(self, number: int, theta: np.ndarray) -> GroupedRows:
-        """The rows of an exchange, grouped by Eq. 11's beta from the ranges since they were last grouped."""
-        ranges = self._ranges[number]
-        width = ranges.width
-        assert width is not None
-        beta = self._weights[number] * width * ranges.take() / 6
-        return group_rows(beta, self._receivers[number], theta * width / 8, self._own.group_rows)
-
-    def _fixed(self, counts: np.ndarray, theta: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-        seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
-        return own_loads(self._world, np.arange(self._world.size), seconds)
+    def _measured(self) -> dict[str, Any] | None:
+        own, world = self._own, self.setup.world
+        if own.link_costs is not None:
+            costs = kept_costs(world, own.link_costs, refit=own.refit_links)
+        else:
+            costs = self.setup.measure_costs() if self.setup.measure_costs else measure_links(world)
+        return None if costs is None else msgspec.to_builtins(costs)
 
     def _link_seconds(self) -> tuple[np.ndarray, np.ndarray]:
         """(P,) seconds per byte and (P,) seconds per message to each rank, measured if no costs are known. Collective."""
-        if self._costs is None:
-            self._costs = self._clock.observe("link_costs", self._measured)
-        if self._costs is None:
+        if self.costs is None:
+            self.costs = self.setup.clock.observe("link_costs", self._measured)
+        if self.costs is None:
             raise NoAssignment("no costs of messages fit the times that were measured on this network")
         # classes of all ranks' links, so all ranks find the same ones missing
-        missing = [name for name in classes_of(self._nodes) if name not in self._costs["seconds_per_byte"]]
+        missing = [name for name in classes_of(self._nodes) if name not in self.costs["seconds_per_byte"]]
         if missing:
             raise NoAssignment(f"the file of link costs has no costs of {missing[0]!r} links: give --refit-links")
-        mine = self._world.rank
+        mine = self.setup.world.rank
         kinds = [CLASSES[int(node != self._nodes[mine])] for node in self._nodes]
         theta, gamma = (
-            np.array([0.0 if rank == mine else self._costs[name][kind] for rank, kind in enumerate(kinds)])
+            np.array([0.0 if rank == mine else self.costs[name][kind] for rank, kind in enumerate(kinds)])
             for name in ("seconds_per_byte", "seconds_per_message")
         )
         return theta, gamma
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """The epoch of the next assignment, and the link costs."""
-        return {"due": self._due, "costs": self._costs}
 
     def rank_state(self) -> dict[str, Any]:
         """The bit-widths of all rows, and their ranges since the last assignment."""
@@ -188,11 +172,11 @@ class AdaQPBits(BitsPolicy):
         found = typed.checked(state, dict[str, ChannelState], f"{where}: policies")
         if found.keys() != {channel.name for channel in self.channels}:
             raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
+        known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)
         for channel in self.channels:
-            kept = found[channel.name]
-            rows = [(int(counts.sum()),) for counts in (channel.exchange.send_counts, channel.exchange.receive_counts)]
+            kept, exchange = found[channel.name], channel.exchange
+            rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
             shapes = [tuple(each.shape) for each in (kept.sent, kept.received, kept.squares)]
-            known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)
             are_bits = all(
                 bits.dtype == torch.uint8 and bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)
             )
@@ -206,7 +190,7 @@ class AdaQPBits(BitsPolicy):
         names = {channel.name for channel in self.channels}
         if rank_state is None or names != rank_state.keys():
             return
-        self._due, self._costs = state["due"], None if self._own.refit_links else state["costs"]
+        self.due, self.costs = state["due"], None if self._own.refit_links else state["costs"]
         for channel, ranges in zip(self.channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
             channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))

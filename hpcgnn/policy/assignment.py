@@ -32,6 +32,16 @@ import numpy as np
 from hpcgnn.world import World
 
 CHOICES = (2, 4, 8)
+# Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
+_EXACT_GROUPS = 64
+# Up to this number, rank 0 tries to improve a solution by prices whose gap is large, because few groups do not divide evenly.
+# HiGHS has no limit in seconds, because the same ranges must give the same bit-widths.
+_REFINED_GROUPS, _REFINED_GAP, _LIMITS = 4096, 0.01, {"mip_rel_gap": 0.005, "node_limit": 50}
+_ROUNDS = 400
+_GOOD_GAP = 0.005
+# The search ends with a gap that is almost good if it shrank by less than this share in this number of rounds.
+_IDLE_ROUNDS, _NOTABLE = 50, 0.05
+_MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
 
 
 class NoAssignment(Exception):
@@ -39,27 +49,17 @@ class NoAssignment(Exception):
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Groups of rows that this rank sends: (G,) each.
+class Problem:
+    """The problem of one exchange, with G groups of rows that this rank sends.
 
-    receiver: int64 receiving rank. beta: float64 sum of Eq. 11's beta over the rows. seconds_per_bit: float64 seconds on the wire
-    that one more bit of each value adds.
+    receiver: (G,) int64 receiving rank. beta: (G,) float64 sum of Eq. 11's beta over the rows. seconds_per_bit: (G,) float64
+    seconds on the wire that one more bit of each value adds. fixed: (2P,) this rank's share of the seconds that each rank sends
+    and receives independently of bit-widths; shares are summed over ranks.
     """
 
     receiver: np.ndarray
     beta: np.ndarray
     seconds_per_bit: np.ndarray
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The problem of one exchange.
-
-    fixed: (2P,) this rank's share of the seconds that each rank sends and receives independently of bit-widths; shares are summed
-    over ranks.
-    """
-
-    groups: Groups
     fixed: np.ndarray
 
 
@@ -101,18 +101,6 @@ def quantization_variance(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return beta / (2.0**bits - 1) ** 2
 
 
-def loads(world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarray, float]:
-    """(2P,) seconds that each rank sends and receives, and the variance on all ranks. Collective.
-
-    fixed: (2P,) this rank's share of the seconds that do not depend on bit-widths.
-    """
-    mine = own_loads(world, groups.receiver, groups.seconds_per_bit * bits) + fixed
-    total = world.allreduce(
-        np.append(mine, quantization_variance(groups.beta, bits).sum()), what="loads of an assignment"
-    )
-    return total[:-1], float(total[-1])
-
-
 def own_loads(world: World, receiver: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """(2P,) seconds of sending and receiving of each rank, from (n,) receivers and this rank's seconds of sending to each."""
     mine = np.zeros(2 * world.size)
@@ -121,9 +109,17 @@ def own_loads(world: World, receiver: np.ndarray, seconds: np.ndarray) -> np.nda
     return mine
 
 
-def scales(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> Scales:
+def _loads(world: World, problem: Problem, bits: np.ndarray) -> tuple[np.ndarray, float]:
+    """(2P,) seconds that each rank sends and receives, and the variance on all ranks. Collective."""
+    mine = own_loads(world, problem.receiver, problem.seconds_per_bit * bits) + problem.fixed
+    variance = quantization_variance(problem.beta, bits).sum()
+    total = world.allreduce(np.append(mine, variance), what="loads of an assignment")
+    return total[:-1], float(total[-1])
+
+
+def scales(world: World, problem: Problem, weight: float) -> Scales:
     """The scales, from all groups with the fewest and with the most bits; 0 for a term that cannot change. Collective."""
-    ends = [loads(world, groups, np.full(groups.beta.size, bits), fixed) for bits in (CHOICES[0], CHOICES[-1])]
+    ends = [_loads(world, problem, np.full(problem.beta.size, bits)) for bits in (CHOICES[0], CHOICES[-1])]
     (slim, most_variance), (wide, least_variance) = ends
     spans = most_variance - least_variance, float(wide.max() - slim.max())
     variance, seconds = (
@@ -132,62 +128,79 @@ def scales(world: World, groups: Groups, fixed: np.ndarray, weight: float) -> Sc
     return Scales(variance, seconds, float(slim.max()))
 
 
-def evaluated(
-    world: World, groups: Groups, bits: np.ndarray, fixed: np.ndarray, by: Scales, bound: float | None
-) -> Assignment:
+def _evaluated(world: World, problem: Problem, bits: np.ndarray, by: Scales, bound: float | None) -> Assignment:
     """The assignment ``bits`` with its costs. bound: None if it is the optimum. Collective."""
-    seconds, variance = loads(world, groups, bits, fixed)
+    seconds, variance = _loads(world, problem, bits)
     longest = float(seconds.max())
     objective = by.objective(variance, longest)
     return Assignment(bits, objective, objective if bound is None else min(bound, objective), longest, variance)
 
 
-@dataclass(frozen=True)
-class Effort:
-    """The limits of HiGHS. gap: relative gap to the optimum. nodes: largest number of nodes of its tree; None: no limit.
+def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
+    """Bit-widths for all ``problems``: optimal ones for small problems, else ones with a known gap to the optimum. Collective.
 
-    There is no limit in seconds, because the same ranges must give the same bit-widths.
+    weight: lambda; 0 minimises the seconds, 1 the variance.
+
+    Raises:
+        NoAssignment: on every rank, if there is none.
     """
+    wrong = [not (np.isfinite(each.beta).all() and np.isfinite(each.seconds_per_bit).all()) for each in problems]
+    sizes = world.allreduce(np.array([[each.beta.size for each in problems], wrong]), what="the size of an assignment")
+    if sizes[1].any():
+        raise NoAssignment("the ranges of some rows, or the costs of some links, are not finite numbers")
+    scaled = [(problem, scales(world, problem, weight)) for problem in problems]
+    is_large = [size > _EXACT_GROUPS for size in sizes[0]]
+    by_price = iter(by_prices(world, [each for each, large in zip(scaled, is_large, strict=True) if large]))
+    return [
+        _refined(world, *each, next(by_price), size) if large else exact(world, *each)
+        for each, large, size in zip(scaled, is_large, sizes[0], strict=True)
+    ]
 
-    gap: float = 0.0
-    nodes: int | None = None
+
+def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
+    """``found``, or HiGHS' assignment if it is better, with the better of both bounds. Collective."""
+    if found.gap <= _REFINED_GAP or size > _REFINED_GROUPS:
+        return found
+    try:
+        other = exact(world, problem, by, _LIMITS)
+    except NoAssignment:  # none within these limits, on all ranks alike
+        return found
+    best = min(found, other, key=lambda each: each.objective)
+    return replace(best, bound=min(max(found.bound, other.bound), best.objective))
 
 
-EXACT = Effort()
+# -- the exact solution ------------------------------------------------------------------------------------------------
 
 
-def exact(world: World, problem: Problem, by: Scales, effort: Effort = EXACT) -> Assignment:
+def exact(world: World, problem: Problem, by: Scales, limits: dict[str, float] | None = None) -> Assignment:
     """The optimum, computed by HiGHS on rank 0. Every rank holds the whole problem, O(all groups) memory. Collective.
 
-    With a limited ``effort``, the result is an assignment with HiGHS' bound.
+    limits: options of :func:`scipy.optimize.milp`, with which the result is an assignment with HiGHS' bound.
 
     Raises:
         NoAssignment: on every rank, if HiGHS finds none.
     """
-    groups, fixed = problem.groups, problem.fixed
-    counts = world.allgather(np.array([groups.beta.size]))[:, 0]
-    columns = np.stack([groups.receiver.astype(np.float64), groups.beta, groups.seconds_per_bit], axis=1)
+    counts = world.allgather(np.array([problem.beta.size]))[:, 0]
+    columns = np.stack([problem.receiver.astype(np.float64), problem.beta, problem.seconds_per_bit], axis=1)
     everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
     sender = np.repeat(np.arange(world.size), counts)
-    receiver, beta, seconds_per_bit = np.concatenate(
-        [rows[:count] for rows, count in zip(everyones, counts, strict=True)]
-    ).T
-    total_fixed = world.allreduce(fixed)
+    rows = np.concatenate([rows[:count] for rows, count in zip(everyones, counts, strict=True)])
+    receiver, beta, seconds_per_bit = rows.T
+    total_fixed = world.allreduce(problem.fixed)
     found: tuple[np.ndarray, float] | str = ""
     if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
         try:
             costs = beta, seconds_per_bit, total_fixed
-            found = _solve(sender, receiver.astype(np.int64), *costs, by, effort)
+            found = _solve(sender, receiver.astype(np.int64), *costs, by, limits)
         except ValueError as error:
             found = str(error)
-    told = world.broadcast(found, what="an assignment of bits")
-    if isinstance(told, str):
-        raise NoAssignment(told)
-    index, bound = told
-    bits = np.array(CHOICES)[index]
+    answer = world.broadcast(found, what="an assignment of bits")
+    if isinstance(answer, str):
+        raise NoAssignment(answer)
+    index, bound = answer
     first = int(counts[: world.rank].sum())
-    own = bits[first : first + groups.beta.size]
-    return evaluated(world, groups, own, fixed, by, bound=None if effort is EXACT else bound)
+    bits = np.array(CHOICES)[index][first : first + problem.beta.size]
+    return _evaluated(world, problem, bits, by, None if limits is None else bound)
 
 
 def _solve(
@@ -197,7 +210,7 @@ def _solve(
     seconds_per_bit: np.ndarray,
     fixed: np.ndarray,
     by: Scales,
-    effort: Effort = EXACT,
+    limits: dict[str, float] | None = None,
 ) -> tuple[np.ndarray, float]:
     """(groups,) indices into CHOICES, and a bound of the objective. The variables are binaries x[g, b] and Z.
 
@@ -210,29 +223,24 @@ def _solve(
     cost = np.append(variances.ravel(), 1.0)
     rows = np.arange(num_groups).repeat(choices.size)
     entries = np.arange(num_groups * choices.size)
-    one_each = sparse.csr_array((np.ones(entries.size), (rows, entries)), (num_groups, cost.size))
+    ones = np.ones(entries.size)
+    one_each = sparse.csr_array((ones, (rows, entries)), (num_groups, cost.size))
     seconds = by.seconds * (seconds_per_bit[:, None] * choices).ravel()
     fixed = by.seconds * (fixed - by.least_seconds)
     z = np.arange(2 * num_ranks)
-    within = sparse.csr_array(
-        (
-            np.concatenate([seconds, seconds, -np.ones(z.size)]),
-            (
-                np.concatenate([sender[rows], num_ranks + receiver[rows], z]),
-                np.concatenate([entries, entries, np.full(z.size, cost.size - 1)]),
-            ),
-        ),
-        (z.size, cost.size),
+    values = np.concatenate([seconds, seconds, -np.ones(z.size)])
+    places = (
+        np.concatenate([sender[rows], num_ranks + receiver[rows], z]),
+        np.concatenate([entries, entries, np.full(z.size, cost.size - 1)]),
     )
+    within = sparse.csr_array((values, places), (z.size, cost.size))
     with _quiet_stdout():
         found = optimize.milp(
             cost,
-            integrality=np.append(np.ones(entries.size), 0),
-            bounds=optimize.Bounds(
-                np.append(np.zeros(entries.size), -np.inf), np.append(np.ones(entries.size), np.inf)
-            ),
+            integrality=np.append(ones, 0),
+            bounds=optimize.Bounds(np.append(0 * ones, -np.inf), np.append(ones, np.inf)),
             constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
-            options={"mip_rel_gap": effort.gap} | ({} if effort.nodes is None else {"node_limit": effort.nodes}),
+            options={"mip_rel_gap": 0.0} if limits is None else limits,
         )
     if found.x is None:
         raise ValueError(f"HiGHS did not find an assignment: {found.message}")
@@ -254,22 +262,19 @@ def _quiet_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-_ROUNDS = 400
-_GOOD_GAP = 0.005
-# The search ends with a gap that is almost good if it shrank by less than this share in this number of rounds.
-_IDLE_ROUNDS, _NOTABLE = 50, 0.05
-_MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
+# -- prices ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ladder:
+class _Ladder:
     """The steps from the fewest bits upwards for the groups of one pair of ranks, best first.
 
-    group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves. seconds, saved: (S + 1,) sums
-    over the first steps.
+    least_seconds: of the fewest bits. group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves.
+    seconds, saved: (S + 1,) sums over the first steps.
     """
 
     receiver: int
+    least_seconds: float
     group: np.ndarray
     price: np.ndarray
     seconds: np.ndarray
@@ -284,63 +289,54 @@ class Ladder:
         return int(np.searchsorted(self.seconds, seconds, side="right")) - 1
 
 
-def ladders(groups: Groups, by: Scales) -> list[Ladder]:
+def _ladders(problem: Problem, by: Scales) -> list[_Ladder]:
     """A ladder for each rank to which this rank sends."""
     choices = np.array(CHOICES)
-    saved = -np.diff(by.variance * quantization_variance(groups.beta[:, None], choices), axis=1).T  # (steps, G)
-    seconds = groups.seconds_per_bit * np.diff(choices)[:, None]
+    saved = -np.diff(by.variance * quantization_variance(problem.beta[:, None], choices), axis=1).T  # (steps, G)
+    seconds = problem.seconds_per_bit * np.diff(choices)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         price = np.where(seconds > 0, saved / seconds, np.inf)
-    group = np.broadcast_to(np.arange(groups.beta.size), saved.shape)
+    group = np.broadcast_to(np.arange(problem.beta.size), saved.shape)
     found = []
-    for receiver in np.unique(groups.receiver):
-        own = groups.receiver == receiver
+    for receiver in np.unique(problem.receiver):
+        own = problem.receiver == receiver
         columns = [array[:, own].ravel() for array in (group, price, seconds, saved)]
         order = np.argsort(-columns[1], kind="stable")  # a group's first step is worth more than its second
         own_group, own_price, own_seconds, own_saved = (column[order] for column in columns)
         sums = (np.concatenate([[0.0], np.cumsum(column)]) for column in (own_seconds, own_saved))
-        found.append(Ladder(int(receiver), own_group, own_price, *sums))
+        least_seconds = CHOICES[0] * problem.seconds_per_bit[own].sum()
+        found.append(_Ladder(int(receiver), least_seconds, own_group, own_price, *sums))
     return found
 
 
-def by_prices(world: World, problems: list[tuple[Problem, Scales]], good_gap: float = _GOOD_GAP) -> list[Assignment]:
-    """Assignments with a known gap to the optimum, see :func:`~hpcgnn.policy.assignment.evaluated`. Collective."""
+def by_prices(world: World, problems: list[tuple[Problem, Scales]]) -> list[Assignment]:
+    """Assignments with a known gap to the optimum. All problems share each round of the search for prices. Collective."""
     if not problems:
         return []
     fixed = world.allreduce(np.array([problem.fixed for problem, _ in problems]))
-    markets = [Market(world, problem.groups, own, by) for (problem, by), own in zip(problems, fixed, strict=True)]
-    settle(world, [market for market in markets if not market.is_closed], good_gap)
+    markets = [_Market(world, problem, own, by) for (problem, by), own in zip(problems, fixed, strict=True)]
+    for _ in range(_ROUNDS):
+        if not (open_ := [market for market in markets if not market.is_closed]):
+            break
+        offers = np.concatenate([market.offer() for market in open_])
+        sums = np.split(world.allreduce(offers, what="assignments of bits"), len(open_))
+        for market, total in zip(open_, sums, strict=True):
+            market.take(total)
     return [
-        evaluated(
-            world, problem.groups, market.bits(), problem.fixed, by, market.bound if market.bound > -np.inf else None
-        )
+        _evaluated(world, problem, market.bits(), by, market.bound if market.bound > -np.inf else None)
         for (problem, by), market in zip(problems, markets, strict=True)
     ]
 
 
-def settle(world: World, markets: list[Market], good_gap: float) -> None:
-    """Find prices whose bounds are within ``good_gap`` of the objectives. All markets share each round. Collective."""
-    for _ in range(_ROUNDS):
-        if not markets:
-            return
-        offers = np.concatenate([market.offer() for market in markets])
-        sums = np.split(world.allreduce(offers, what="assignments of bits"), len(markets))
-        for market, own in zip(markets, sums, strict=True):
-            market.take(own, good_gap)
-        markets = [market for market in markets if not market.is_closed]
+class _Market:
+    """Prices, which are the same on every rank, and the choices of this rank's pairs at these prices. fixed: of all ranks."""
 
-
-class Market:
-    """Prices, which are the same on every rank, and the choices of this rank's pairs at these prices."""
-
-    def __init__(self, world: World, groups: Groups, fixed: np.ndarray, by: Scales) -> None:
-        self.world, self.groups, self.fixed, self.by = world, groups, fixed, by
-        self.ladders = ladders(groups, by)
+    def __init__(self, world: World, problem: Problem, fixed: np.ndarray, by: Scales) -> None:
+        self.world, self.problem, self.fixed, self.by = world, problem, fixed, by
+        self.ladders = _ladders(problem, by)
         self.receivers = np.array([ladder.receiver for ladder in self.ladders], np.int64)
-        self.least_seconds = CHOICES[0] * np.array(
-            [groups.seconds_per_bit[groups.receiver == ladder.receiver].sum() for ladder in self.ladders]
-        )
-        self.least_bits_cost = by.variance * float(quantization_variance(groups.beta, np.array(CHOICES[0])).sum())
+        self.least_seconds = np.array([ladder.least_seconds for ladder in self.ladders])
+        self.least_bits_cost = by.variance * float(quantization_variance(problem.beta, np.array(CHOICES[0])).sum())
         self.prices = np.full(2 * world.size, by.seconds / (2 * world.size))
         self.average: np.ndarray | None = None
         self.candidates: list[list[int]] = []
@@ -361,7 +357,7 @@ class Market:
         first, *others = loads
         return np.concatenate([[self.is_settled, costs[0] + self.prices @ first], costs, first, *others])
 
-    def take(self, sums: np.ndarray, good_gap: float) -> None:
+    def take(self, sums: np.ndarray) -> None:
         """Take the sums: keep the best bound and assignment, and move the prices or end, in the same round on all ranks."""
         (settled, value), total = sums[:2], sums[2:]
         if settled:
@@ -379,8 +375,8 @@ class Market:
         gap = self.objective - self.bound
         self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
         self._gap = gap if self._idle == 0 else self._gap
-        is_idle = self._idle > _IDLE_ROUNDS and gap <= 2 * good_gap * self.objective
-        self.is_settled = gap <= good_gap * self.objective or steepest == 0 or is_idle
+        is_idle = self._idle > _IDLE_ROUNDS and gap <= 2 * _GOOD_GAP * self.objective
+        self.is_settled = gap <= _GOOD_GAP * self.objective or steepest == 0 or is_idle
         if not self.is_settled:
             step = (self.objective - value) / (self.by.seconds * steepest**2)
             self.prices = self.prices * np.exp(np.clip(step * slope, -2.0, 2.0))
@@ -388,7 +384,7 @@ class Market:
 
     def bits(self) -> np.ndarray:
         """(G,) bit-widths of the best assignment so far."""
-        level = np.zeros(self.groups.beta.size, np.int64)
+        level = np.zeros(self.problem.beta.size, np.int64)
         for ladder, count in zip(self.ladders, self.best, strict=True):
             np.add.at(level, ladder.group[:count], 1)
         return np.array(CHOICES)[level]
@@ -407,43 +403,3 @@ class Market:
         """The scaled variance."""
         saved = sum(ladder.saved[count] for ladder, count in zip(self.ladders, steps, strict=True))
         return self.least_bits_cost - float(saved)
-
-
-# Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
-_EXACT_GROUPS = 64
-# Up to this number, rank 0 tries to improve a solution by prices whose gap is large, because few groups do not divide evenly.
-_REFINED_GROUPS, _REFINED_GAP, _EFFORT = 4096, 0.01, Effort(gap=0.005, nodes=50)
-
-
-def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
-    """Bit-widths for all ``problems``: optimal ones for small problems, else ones with a known gap to the optimum. Collective.
-
-    weight: lambda; 0 minimises the seconds, 1 the variance.
-
-    Raises:
-        NoAssignment: on every rank, if there is none.
-    """
-    groups = [problem.groups for problem in problems]
-    wrong = [not (np.isfinite(each.beta).all() and np.isfinite(each.seconds_per_bit).all()) for each in groups]
-    sizes = world.allreduce(np.array([[each.beta.size for each in groups], wrong]), what="the size of an assignment")
-    if sizes[1].any():
-        raise NoAssignment("the ranges of some rows, or the costs of some links, are not finite numbers")
-    scaled = [(problem, scales(world, problem.groups, problem.fixed, weight)) for problem in problems]
-    is_large = [size > _EXACT_GROUPS for size in sizes[0]]
-    by_price = iter(by_prices(world, [each for each, large in zip(scaled, is_large, strict=True) if large]))
-    return [
-        _refined(world, *each, next(by_price), size) if large else exact(world, *each)
-        for each, large, size in zip(scaled, is_large, sizes[0], strict=True)
-    ]
-
-
-def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
-    """``found``, or HiGHS' assignment if it is better, with the better of both bounds. Collective."""
-    if found.gap <= _REFINED_GAP or size > _REFINED_GROUPS:
-        return found
-    try:
-        other = exact(world, problem, by, _EFFORT)
-    except NoAssignment:  # none within this effort, on all ranks alike
-        return found
-    best = min(found, other, key=lambda each: each.objective)
-    return replace(best, bound=min(max(found.bound, other.bound), best.objective))

@@ -1,4 +1,7 @@
-"""The interface of policies for bit-widths and staleness. All ranks call all methods in the same order."""
+"""The interface of policies for bit-widths and staleness. All ranks call all methods in the same order.
+
+Shapes: s rows sent, r rows received.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hpcgnn.base import typed
 from hpcgnn.exchange import Exchange
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import CorrectionSettings, PolicyConfig, SmoothingSettings
@@ -18,7 +22,7 @@ from hpcgnn.world import World
 
 @dataclass(frozen=True)
 class Channel:
-    """The exchange of one layer in one direction.
+    """The exchange of one layer in one direction, and the facts about its rows that policies use.
 
     square_weights: a function that returns (s,) float64: for each row sent, the sum of squares of the weights with which its
     receiver adds it to other rows (AdaQP's sum of squared alpha). degrees: a function that returns (s,) and (r,) int64: for each
@@ -68,7 +72,7 @@ class Setup:
 
 
 class Policy:
-    """The interface of a policy to the rest of the package, with defaults for a policy without a state.
+    """The interface of a policy to the rest of the package.
 
     Attributes:
         summary: a phrase about the policy, for the help of the command.
@@ -78,7 +82,8 @@ class Policy:
         compares_rows: whether received rows are compared with those of the previous message (:attr:`Observation.drift`).
         uses_late: whether it uses :attr:`Observation.late`.
         allows_delta: whether it can be combined with delta coding.
-        state_type: the type of :meth:`state`, a type of msgspec, with which states in checkpoints are compared.
+        state_type: the type of :meth:`state`, with which states in checkpoints are compared. If it is a ``msgspec.Struct``, the
+            state consists of the policy's attributes with the names of its fields.
     """
 
     summary: ClassVar[str] = ""
@@ -98,7 +103,16 @@ class Policy:
 
     def state(self) -> dict[str, Any]:
         """The state that is the same on every rank, as plain values, for a checkpoint."""
-        return {}
+        return {name: getattr(self, name) for name in self._kept()}
+
+    def _kept(self) -> tuple[str, ...]:
+        return getattr(self.state_type, "__struct_fields__", ())
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`. Files of earlier versions may lack fields with defaults."""
+        kept = typed.checked(state, self.state_type, "the state of a policy")
+        for name in self._kept():
+            setattr(self, name, getattr(kept, name))
 
 
 class BitsPolicy(Policy, ABC):
@@ -123,6 +137,7 @@ class BitsPolicy(Policy, ABC):
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
+        self._restore(state)
 
 
 class StalenessPolicy(Policy, ABC):
@@ -141,3 +156,4 @@ class StalenessPolicy(Policy, ABC):
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
+        self._restore(state)

@@ -13,7 +13,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count, MessageBits, NotNegative
 from hpcgnn.data.digests import differences
 from hpcgnn.exchange.passes import ExchangeName
-from hpcgnn.policy.link_costs import CostsOfLinks
+from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World, raise_on_all_ranks
 
 
@@ -21,7 +21,7 @@ class Observed(msgspec.Struct):
     """The observations of the policies in this package; other policies may use other names."""
 
     seconds: NotNegative = 0.0
-    link_costs: CostsOfLinks | None = None
+    link_costs: LinkCosts | None = None
     late: list[str] = []
 
 
@@ -53,18 +53,14 @@ class Clock:
         Raises:
             HpcgnnError: on every rank, if the log has no such observation.
         """
-        if self._log is None:
-            value = measure()
-        else:
-            try:
-                value = self._log[self.epoch][name]
-            except KeyError as error:
-                raise HpcgnnError(
-                    f"the log of --replay has no {name} of epoch {self.epoch}: it comes from a shorter run or other settings; "
-                    "resume with --replay none to measure instead",
-                    agreed=True,
-                ) from error
-        self._seen[name] = value
+        found = None if self._log is None else self._log.get(self.epoch, {})
+        if found is not None and name not in found:
+            raise HpcgnnError(
+                f"the log of --replay has no {name} of epoch {self.epoch}: it comes from a shorter run or other settings; "
+                "resume with --replay none to measure instead",
+                agreed=True,
+            )
+        value = self._seen[name] = measure() if found is None else found[name]
         return value
 
     def take(self) -> dict[str, Any]:
@@ -82,19 +78,14 @@ def read_log(world: World, path: Path, data: Mapping[str, str] | None = None) ->
     lines: list[dict[str, Any]] = []
     with raise_on_all_ranks(world, f"read the log {path}"):
         if world.rank == 0:
-            lines = _lines(path)
+            try:
+                lines = typed.read_lines(path, Decision)
+                typed.check_epochs(lines, path)
+            except HpcgnnError as error:
+                raise HpcgnnError(f"{error}: --replay needs the decisions.jsonl of a run") from error
             if differing := differences(lines[0].get("data", {}) if lines else {}, data or {}):
                 raise HpcgnnError(
                     f"{path} is the log of a run on another graph, which differs in {differing}: replay it with parts of that "
                     "graph, or leave --replay out"
                 )
     return {line["epoch"]: line["observed"] for line in world.broadcast(lines, what="the log to replay")}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = typed.read_lines(path, Decision)
-        typed.check_epochs(lines, path)
-    except HpcgnnError as error:
-        raise HpcgnnError(f"{error}: --replay needs the decisions.jsonl of a run") from error
-    return lines

@@ -9,11 +9,6 @@ from typing import Any
 from hpcgnn.base.settings import Composed, Known, Registry, merged, setting
 
 FIXED, OFF = "fixed", "off"
-SMOOTHINGS = ("none", "features", "gradients", "both")
-CORRECTIONS = ("neighbours", "none")
-DESCENT_RULES = ("corrected", "printed")
-DRIFT_RULES = ("corrected", "printed")
-BYPASSES = ("drift", "late")
 
 
 @dataclass(frozen=True)
@@ -23,7 +18,7 @@ class SmoothingSettings:
     smoothing: str = setting(
         "none",
         "Replace stale features, stale gradients or both by a moving average over epochs (PipeGCN).",
-        choices=SMOOTHINGS,
+        choices=("none", "features", "gradients", "both"),
     )
     smoothing_decay: float = setting(
         0.95,
@@ -43,7 +38,7 @@ class CorrectionSettings:
         "neighbours",
         "Correction of stale rows: add the change of a node's neighbours on its own rank since the rows were sent, or none "
         "(docs/studies/staleness/report.md).",
-        choices=CORRECTIONS,
+        choices=("neighbours", "none"),
     )
 
 
@@ -92,7 +87,7 @@ class DescentSettings:
     descent_rule: str = setting(
         "corrected",
         "Sign of the loss descent rate: as the paper's text describes it (corrected), or as its equation prints it (printed).",
-        choices=DESCENT_RULES,
+        choices=("corrected", "printed"),
     )
 
 
@@ -115,7 +110,7 @@ class DriftBitsSettings:
     drift_rule: str = setting(
         "corrected",
         "Rule that changes the bit-width. The paper's Eq. 7 as printed can only raise it; the corrected rule also lowers it.",
-        choices=DRIFT_RULES,
+        choices=("corrected", "printed"),
     )
 
 
@@ -136,7 +131,7 @@ class BypassSettings:
         "drift",
         "Exchanges that send nothing in an epoch: all whose rows change little (drift), or only those of them whose last message "
         "had not arrived when the previous epoch ended (late).",
-        choices=BYPASSES,
+        choices=("drift", "late"),
     )
 
 
@@ -185,9 +180,8 @@ class PolicyConfig(Composed):
         ``PolicyConfig("adaqp", "pipeline", group_rows=50)``
 
     Attributes:
-        bits: ``fixed``, which gives all rows the bit-width of ``MessageConfig``; or ``uniform``, ``adaqp``, ``sylvie``,
-            ``pipeqs``, or the name of a policy that a program has registered.
-        staleness: ``off``, ``pipeline``, ``sylvie``, ``pipeqs``, or the name of a registered policy.
+        bits: the name of a policy; ``fixed`` gives all rows the bit-width of ``MessageConfig``.
+        staleness: the name of a policy; ``off`` never uses stale rows.
         own: the dataclasses of the settings that only these policies have. Usually these settings are given by name instead.
 
     Raises:

@@ -8,9 +8,9 @@ fit takes O(P) messages, and no rank needs data of all pairs.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,30 +21,26 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import NotNegative
 from hpcgnn.world import Buffer, Segments, World, raise_on_all_ranks
 
-CLASSES = ("node", "network")
+_Class = Literal["node", "network"]
+CLASSES: tuple[_Class, ...] = ("node", "network")
 _SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
 _ROUNDS, _LARGE_ROUNDS = 7, 3  # rounds of small messages, and of large ones (_LARGE bytes and more)
 _LARGE = 1 << 18
 
 
-class CostsOfLinks(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of a file of link costs."""
+class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The costs of messages, and the content of a file of them.
 
-    seconds_per_byte: dict[Literal["node", "network"], NotNegative]
-    seconds_per_message: dict[Literal["node", "network"], NotNegative]
+    seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for existing classes.
+    """
 
-
-@dataclass(frozen=True)
-class LinkCosts:
-    """The costs of messages. seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for existing classes."""
-
-    seconds_per_byte: dict[str, float]
-    seconds_per_message: dict[str, float]
+    seconds_per_byte: dict[_Class, NotNegative]
+    seconds_per_message: dict[_Class, NotNegative]
 
     def save(self, path: Path) -> None:
         """Write the costs to a JSON file. Only one rank calls this."""
         with whole_file.replacing(path) as temporary:
-            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+            temporary.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> LinkCosts:
@@ -54,7 +50,7 @@ class LinkCosts:
             HpcgnnError: if the file holds no link costs.
         """
         try:
-            found = typed.read_json(path, CostsOfLinks)
+            found = typed.read_json(path, cls)
             if found.seconds_per_byte.keys() != found.seconds_per_message.keys() or not found.seconds_per_byte:
                 raise HpcgnnError(
                     f"{path}: seconds_per_byte and seconds_per_message must have the same classes of links"
@@ -63,8 +59,7 @@ class LinkCosts:
             raise HpcgnnError(
                 f"{error}: the file holds no costs of links; give --refit-links to measure them and overwrite it"
             ) from error
-        both = (found.seconds_per_byte, found.seconds_per_message)
-        return cls(*({str(kind): seconds for kind, seconds in each.items()} for each in both))
+        return found
 
 
 def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
@@ -83,13 +78,13 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | 
 
 def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
     """The costs in the file ``path``. With ``refit``, or without a file, they are measured and written to it. Collective."""
-    known: dict[str, Any] | None = None
+    known: LinkCosts | None = None
     with raise_on_all_ranks(world, f"read the costs of links in {path}"):
         if world.rank == 0 and path.exists() and not refit:
-            known = asdict(LinkCosts.load(path))
+            known = LinkCosts.load(path)
     known = world.broadcast(known, what="the costs of links")
     if known is not None:
-        return LinkCosts(**known)
+        return known
     costs = measure_links(world)
     with raise_on_all_ranks(world, f"write the costs of links to {path}"):
         if world.rank == 0 and costs is not None:
@@ -104,13 +99,12 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     than a line predicts, because networks let bursts pass. Returns None if seconds do not grow with bytes in a class.
     """
     equations = np.zeros((len(CLASSES), 5))
-    for kind in range(len(CLASSES)):
+    for kind, sums in enumerate(equations):
         _, size, seconds = samples[samples[:, 0] == kind].T
-        terms = (np.ones_like(size), size, size**2, seconds, size * seconds)
-        equations[kind] = [term.sum() for term in terms]
+        sums[:] = size.size, size.sum(), (size**2).sum(), seconds.sum(), (size * seconds).sum()
     # Rank 0's sums for all ranks: MPI does not guarantee the same last bits on all ranks, and these bits decide on None.
     equations = world.broadcast(world.allreduce(equations, what="costs of links"), what="costs of links")
-    slope, base = {}, {}
+    costs = LinkCosts({}, {})
     for name, (one, size, square, seconds, product) in zip(CLASSES, equations, strict=True):
         if one == 0:
             continue  # no link of this class
@@ -121,8 +115,8 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
             theta, gamma = product / square, 0.0
         if not theta > 0:
             return None
-        slope[name], base[name] = float(theta), float(gamma)
-    return LinkCosts(slope, base)
+        costs.seconds_per_byte[name], costs.seconds_per_message[name] = float(theta), float(gamma)
+    return costs
 
 
 @dataclass(frozen=True)
@@ -159,7 +153,7 @@ def rings(nodes: np.ndarray) -> list[Ring]:
     return found
 
 
-def classes_of(nodes: np.ndarray) -> list[str]:
+def classes_of(nodes: np.ndarray) -> list[_Class]:
     """The classes of links between ranks on these (P,) nodes."""
     counts = np.unique(nodes, return_counts=True)[1]
     return [name for name, there in zip(CLASSES, (counts.max() > 1, counts.size > 1), strict=True) if there]

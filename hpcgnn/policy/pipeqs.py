@@ -70,7 +70,7 @@ class PipeQSBits(BitsPolicy):
         super().__init__(setup)
         self._threshold = setup.config.section(DriftSettings).drift_threshold
         self._rule = setup.config.section(DriftBitsSettings).drift_rule
-        self.bits = dict.fromkeys((channel.name for channel in setup.channels), CHOICES[-1])
+        self.bits: dict[str, int] = dict.fromkeys((channel.name for channel in setup.channels), CHOICES[-1])
         self.counts: dict[str, int] = {}
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -90,14 +90,9 @@ class PipeQSBits(BitsPolicy):
             place = CHOICES.index(self.bits[name]) + step
             self.bits[name] = CHOICES[min(max(place, 0), len(CHOICES) - 1)]
 
-    def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-        return {"bits": self.bits, "counts": self.counts}
-
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Continue from :meth:`state`."""
-        self.bits |= state["bits"]
-        self.counts = dict(state.get("counts", {}))
+        """As :meth:`BitsPolicy.load`; exchanges that the state does not have keep their bit-widths."""
+        super().load(state | {"bits": self.bits | state["bits"]})
 
 
 @STALENESS_POLICIES.register("pipeqs")
@@ -132,11 +127,3 @@ class PipeQSStaleness(StalenessPolicy):
         self.late = seen.late
         for name, (drift, _) in seen.drift.items():
             self.may_skip[name] = drift <= self._threshold
-
-    def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-        return {"may_skip": self.may_skip, "late": self.late}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`."""
-        self.may_skip, self.late = state["may_skip"], list(state.get("late", []))

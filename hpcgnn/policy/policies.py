@@ -40,11 +40,9 @@ class Policies:
         self._world, self._messages, self.channels = world, messages, channels
         for channel in channels:  # another trainer of the model may have set them
             channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
-        own = config.section(SmoothingSettings)
+        own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
-        corrects = (
-            config.section(CorrectionSettings).stale_correction == "neighbours" and config.staleness_policy.reuses_rows
-        )
+        corrects = correction == "neighbours" and config.staleness_policy.reuses_rows
         self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
         keeping = Keeping(features, gradients, own.smoothing_decay, self._compares, corrects)
         messages.kept.begin(keeping if config.keeps_rows else None)
@@ -105,17 +103,15 @@ class Policies:
         for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
             # There is no distance for rows of zeros, or for rows whose squares are too small or too large for float32.
             if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
-                found[channel.name] = (
-                    float(1 - dot / np.sqrt(before * now)),
-                    channel.exchange.epochs_between_messages(),
-                )
+                distance = float(1 - dot / np.sqrt(before * now))
+                found[channel.name] = distance, channel.exchange.epochs_between_messages()
         return found
 
     def _late(self, sums: list[float]) -> list[str]:
         ranks = sums[-len(self.channels) :]
         return [channel.name for channel, count in zip(self.channels, ranks, strict=True) if count > 0]
 
-    # -- what is told -------------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
     def _count_bits(self) -> None:
         """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
@@ -131,21 +127,17 @@ class Policies:
     def record(self) -> dict[str, Any]:
         """The keys of policies in the epoch's line of ``metrics.jsonl``: bit-widths and staleness. Not collective."""
         ages = {exchange.name: age for exchange, age in self._messages.traffic.ages.items()}
-        record: dict[str, Any] = {"bits": self._bits_record(), "stale": any(age > 0 for age in ages.values())}
+        bits: int | dict[str, dict[str, int]] = self._messages.config.bits
+        if self.config.bits != FIXED:
+            started = self._messages.traffic.exchanges_started
+            exchanges = [channel.exchange for channel in self.channels if channel.exchange.id in started]
+            bits = {each.name: self._histograms[each.bits] for each in exchanges if each.bits is not None}
+        record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
         if self._messages.kept.keeping is not None:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details
         return record
-
-    def _bits_record(self) -> int | dict[str, dict[str, int]]:
-        if self.config.bits == FIXED:
-            return self._messages.config.bits
-        return {
-            channel.name: self._histograms[channel.exchange.bits]
-            for channel in self.channels
-            if channel.exchange.bits is not None and channel.exchange.id in self._messages.traffic.exchanges_started
-        }
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """The epoch's line of ``decisions.jsonl``; None if no policy decides. Not collective."""
@@ -167,9 +159,8 @@ class Policies:
     def check_state(self, state: Any, where: str) -> None:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
         for name, policy in (("bits", self._bits), ("staleness", self._staleness)):
-            typed.checked(
-                state.get(name) if isinstance(state, dict) else None, policy.state_type, f"{where}: policies: {name}"
-            )
+            part = state.get(name) if isinstance(state, dict) else None
+            typed.checked(part, policy.state_type, f"{where}: policies: {name}")
 
     def check_rank_state(self, state: Any, where: str) -> None:
         """As :meth:`check_state`, for :meth:`rank_state`."""

@@ -12,22 +12,21 @@ from hpcgnn.policy.assignment import CHOICES
 from hpcgnn.policy.base import BitsPolicy, Channel, Setup, StalenessPolicy
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, OFF, STALENESS_POLICIES, PeriodSettings
 
+_DRAW = int.from_bytes(b"bits", "big")  # takes the place of the layer in a message's key
+
 
 @BITS_POLICIES.register(FIXED)
 class FixedBits(BitsPolicy):
-    """One bit-width for all rows, as MessageConfig has it."""
+    """The bit-width of MessageConfig for all rows."""
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Decide nothing."""
         return {}
 
 
-_DRAW = int.from_bytes(b"bits", "big")  # takes the place of the layer in a message's key
-
-
 @BITS_POLICIES.register("uniform")
 class UniformBits(BitsPolicy):
-    """Bit-widths that are drawn from {2, 4, 8} for each row, every ``bits_period`` epochs.
+    """Bit-widths that are drawn from {2, 4, 8} for each row, every ``bits_period`` epochs: the baseline of AdaQP (its Table 6).
 
     A draw is a function of (seed, epoch, layer, direction, sender, send row).
     """
@@ -71,7 +70,7 @@ class Synchronous(StalenessPolicy):
 
 @STALENESS_POLICIES.register("pipeline")
 class Pipeline(StalenessPolicy):
-    """Every exchange uses the rows of the previous epoch; the first one waits for its own."""
+    """PipeGCN's schedule: every exchange uses the rows of the previous epoch; the first one waits for its own."""
 
     def begin(self, channels: list[Channel]) -> None:
         """Set all exchanges to stale."""

@@ -19,12 +19,7 @@ from hpcgnn.base.typed import Finite, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
-from hpcgnn.policy.config import (
-    BITS_POLICIES,
-    STALENESS_POLICIES,
-    DescentSettings,
-    PolicyConfig,
-)
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, DescentSettings
 from hpcgnn.world import World
 
 CHOICES = (1, 2, 4, 8)
@@ -60,12 +55,6 @@ class LossDescent:
         before, self.average = self.average, self._memory * self.average + (1 - self._memory) * seen.loss
         self.rates = [*self.rates[-self._window :], self._sign * (before - self.average) / seen.seconds]
 
-    @classmethod
-    def of(cls, config: PolicyConfig) -> LossDescent:
-        """The object for these settings."""
-        own = config.section(DescentSettings)
-        return cls(own.loss_memory, own.loss_window, own.descent_rule)
-
     @property
     def is_slower(self) -> bool | None:
         """Return whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
@@ -78,6 +67,11 @@ class LossDescent:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
         self.average, self.rates = state["average"], state["rates"]
+
+
+def _descent(setup: Setup) -> LossDescent:
+    own = setup.config.section(DescentSettings)
+    return LossDescent(own.loss_memory, own.loss_window, own.descent_rule)
 
 
 @BITS_POLICIES.register("sylvie")
@@ -95,8 +89,7 @@ class SylvieBits(BitsPolicy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._descent = LossDescent.of(setup.config)
-        self.base = CHOICES[0]
+        self.base, self._descent = CHOICES[0], _descent(setup)
         self._classes = row_classes(setup.world, setup.channels)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -113,7 +106,7 @@ class SylvieBits(BitsPolicy):
             self.base = min(self.base * 2, CHOICES[-1]) if slower else max(self.base // 2, CHOICES[0])
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """The base bits and the descent of the loss."""
         return {"base": self.base, "descent": self._descent.state()}
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
@@ -131,7 +124,7 @@ class SylvieStaleness(StalenessPolicy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._descent = LossDescent.of(setup.config)
+        self._descent = _descent(setup)
 
     def begin(self, channels: list[Channel]) -> None:
         """Set all exchanges of an epoch to the same freshness."""
@@ -143,7 +136,7 @@ class SylvieStaleness(StalenessPolicy):
         self._descent.add(seen)
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """The descent of the loss."""
         return self._descent.state()
 
     def load(self, state: dict[str, Any]) -> None:
@@ -161,22 +154,14 @@ def row_classes(world: World, channels: list[Channel]) -> list[dict[int, RowBits
     made: list[tuple[tuple[np.ndarray, np.ndarray], dict[int, RowBits]]] = []
     for channel in channels:
         mine = channel.degrees()
-        unlike = [any(map(_differ, mine, theirs)) for theirs, _ in made]
+        unlike = [not all(map(np.array_equal, mine, theirs)) for theirs, _ in made]
         alike = np.flatnonzero(world.allreduce(np.array([*unlike, False], np.int64), "max")[:-1] == 0)
-        if alike.size:
-            found.append(made[alike[0]][1])
-            continue
-        distinct = distinct_degrees(world, mine[0])
-        bits = {
-            base: RowBits(*(class_bits(importance(degrees, distinct), base) for degrees in mine)) for base in CHOICES
-        }
-        made.append((mine, bits))
-        found.append(bits)
+        if not alike.size:
+            distinct = distinct_degrees(world, mine[0])
+            places = [importance(degrees, distinct) for degrees in mine]
+            made.append((mine, {base: RowBits(*(class_bits(each, base) for each in places)) for base in CHOICES}))
+        found.append(made[alike[0] if alike.size else -1][1])
     return found
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    return not np.array_equal(one, other)
 
 
 def distinct_degrees(world: World, degrees: np.ndarray) -> np.ndarray:

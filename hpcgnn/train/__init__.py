@@ -15,9 +15,5 @@ __all__ = ["RunConfig", "TrainConfig", "Trainer"]
 
 __getattr__ = attributes(
     __name__,
-    {
-        "RunConfig": "hpcgnn.train.run_config",
-        "TrainConfig": "hpcgnn.train.config",
-        "Trainer": "hpcgnn.train.trainer",
-    },
+    {"RunConfig": "hpcgnn.train.run_config", "TrainConfig": "hpcgnn.train.config", "Trainer": "hpcgnn.train.trainer"},
 )

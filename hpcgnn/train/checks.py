@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,16 @@ from hpcgnn.nn.config import MODELS, AttentionSettings, LayerSettings, ModelConf
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.world import raise_on_all_ranks
 
-if TYPE_CHECKING:
-    from hpcgnn.train.tasks import Task
-
-
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose
 _KEPT_BY_BATCH_NORM = 2
 _GIB = 1 << 30
+# float32 ends at 3.4e38, and norms and gradients have squares of rows.
+_LARGEST_FEATURE = 1e18
+# A run of this many epochs whose loss has fallen by less than this share has learned next to nothing.
+_ENOUGH_EPOCHS, _LEAST_DECREASE = 10, 0.02
+
+_LOG = logging.getLogger("hpcgnn")
 
 
 def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
@@ -34,7 +36,10 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     Halo rows, messages, most temporary memory and the memory of libraries come on top.
     """
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
-    hidden_layers, rows = _hidden_layers(config), MODELS[config.model].kept_rows
+    model, hidden_layers = MODELS[config.model], 0
+    if LayerSettings in config.sections():
+        hidden_layers = config.section(LayerSettings).layers - (0 if model.ends_hidden else 1)
+    rows = model.kept_rows
     if rows and config.section(LayerSettings).norm == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)
@@ -49,13 +54,6 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
         in_backward = max(in_backward, edges * (joint or 2 * config.heads))
     floats += max(in_last_layer, in_backward if hidden_layers else 0)
     return _held_bytes(graph, config) + floats * _FLOAT_BYTES
-
-
-def _hidden_layers(config: ModelConfig) -> int:
-    if LayerSettings not in config.sections():
-        return 0
-    layers = config.section(LayerSettings).layers
-    return layers if MODELS[config.model].ends_hidden else layers - 1
 
 
 def _attends(config: ModelConfig) -> bool:
@@ -92,18 +90,13 @@ def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per
             )
 
 
-# float32 ends at 3.4e38, and norms and gradients have squares of rows.
-_LARGEST_FEATURE = 1e18
-# A run of this many epochs whose loss has fallen by less than this share has learned next to nothing.
-_ENOUGH_EPOCHS, _LEAST_DECREASE = 10, 0.02
+def warn_at_start(validation_size: int, graph: LocalGraph, config: TrainConfig) -> None:
+    """Log, on rank 0, a line for features that are too large and for each setting that cannot have an effect. Collective.
 
-_LOG = logging.getLogger("hpcgnn")
-
-
-def warn_at_start(task: Task, graph: LocalGraph, config: TrainConfig) -> None:
-    """Log, on rank 0, a line for features that are too large and for each setting that cannot have an effect. Collective."""
-    world, schedule = graph.world, config.schedule
-    largest, for_validation = world.allreduce(np.array([_largest(graph), task.validation_size()]), "max").tolist()
+    validation_size: number of this rank's nodes or links for validation.
+    """
+    world, warmup = graph.world, config.schedule.warmup
+    largest, for_validation = world.allreduce(np.array([_largest(graph), validation_size]), "max").tolist()
     if world.rank:
         return
     if largest > _LARGEST_FEATURE:
@@ -115,12 +108,9 @@ def warn_at_start(task: Task, graph: LocalGraph, config: TrainConfig) -> None:
         )
     for name, reason in _without_effect(config, graph if not for_validation else None):
         _LOG.warning("%s has no effect, because %s", name, reason)
-    if schedule.warmup > config.epochs:
-        _LOG.warning(
-            "the learning rate does not reach --lr, because --warmup %d is longer than the run of %d epochs",
-            schedule.warmup,
-            config.epochs,
-        )
+    if warmup > config.epochs:
+        sentence = "the learning rate does not reach --lr, because --warmup %d is longer than the run of %d epochs"
+        _LOG.warning(sentence, warmup, config.epochs)
 
 
 def _without_effect(config: TrainConfig, not_validated: LocalGraph | None) -> Iterator[tuple[str, str]]:

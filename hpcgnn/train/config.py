@@ -12,19 +12,11 @@ from hpcgnn.policy.config import PolicyConfig
 
 METRICS = ("accuracy", "micro-f1", "roc-auc")
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
-REDRAWS = ("epoch", "once")
 
 
 @dataclass(frozen=True)
 class LinkConfig(Checked):
-    """Settings of link prediction.
-
-    Args:
-        link_split: shares of the links that are held out for validation and for testing, below 1 in total.
-        link_seed: seed of the split, and of the negative pairs in evaluations.
-        negatives: number of negative pairs for each link.
-        negative_pool: number of nodes that are drawn in each epoch as sources of all negative pairs. Every rank receives
-            their embeddings, so this sets memory and bytes per epoch.
+    """Settings of link prediction: the split of links, and their negative pairs.
 
     Raises:
         HpcgnnError: when it is used, for values that are not allowed, or that leave no links for training.
@@ -52,7 +44,7 @@ class LinkConfig(Checked):
     )
 
     def check(self) -> None:
-        """Raise HpcgnnError for values that are not allowed, or that leave no links for training."""
+        """As :meth:`Checked.check`, and raise HpcgnnError for a split that leaves no links for training."""
         super().check()
         if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # false for a NaN
             raise WrongValueError(
@@ -62,11 +54,7 @@ class LinkConfig(Checked):
 
 @dataclass(frozen=True)
 class LabelPropagationConfig(Checked):
-    """Settings of label propagation.
-
-    rate: share of the training labels that are model inputs while training; 0: labels are never inputs. redraw: ``epoch`` or
-    ``once``.
-    """
+    """Settings of label propagation."""
 
     rate: float = setting(
         0.0,
@@ -83,13 +71,12 @@ class LabelPropagationConfig(Checked):
         "epoch",
         "Time at which the propagated labels are drawn: in every epoch, or once for the whole run.",
         name="label_redraw",
-        choices=REDRAWS,
+        choices=("epoch", "once"),
         used_if=lambda own: own.rate > 0,
         users="--label-propagation above 0 uses it",
     )
 
 
-SCHEDULES = ("constant", "cosine", "step", "plateau")
 _OF_DECAYS: dict[str, Any] = {
     "used_if": lambda own: own.schedule in ("step", "plateau"),
     "users": "--schedule step and plateau use it",
@@ -98,28 +85,19 @@ _OF_DECAYS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ScheduleConfig(Checked):
-    """The learning rate over the epochs.
-
-    schedule: ``constant``; ``cosine``, which falls to zero over the run; ``step``, which multiplies the rate by ``decay`` every
-    ``decay_every`` epochs; or ``plateau``, which multiplies it by ``decay`` whenever the validation metric has not improved
-    for ``decay_every`` epochs. warmup: number of epochs over which the rate rises linearly at the start.
-    """
+    """The learning rate over the epochs."""
 
     schedule: str = setting(
         "constant",
         "Learning-rate schedule. cosine falls to zero over the run; step multiplies the rate by --decay every --decay-every "
         "epochs; plateau does so whenever the validation metric has not improved for --decay-every epochs.",
-        choices=SCHEDULES,
+        choices=("constant", "cosine", "step", "plateau"),
     )
     warmup: int = setting(
         0, "Warm-up: number of epochs over which the learning rate rises linearly to --lr; 0 for no warm-up.", least=0
     )
     decay: float = setting(
-        0.5,
-        "Factor by which the step and plateau schedules multiply the learning rate.",
-        above=0,
-        most=1,
-        **_OF_DECAYS,
+        0.5, "Factor by which the step and plateau schedules multiply the learning rate.", above=0, most=1, **_OF_DECAYS
     )
     decay_every: int = setting(
         50,
@@ -194,20 +172,9 @@ _MOST_RATE = 1e30  # Adam multiplies rates by up to 10, in float32
 class TrainConfig(Checked):
     """Settings of training.
 
-    Args:
-        epochs: total number of epochs, including those before a resumption.
-        lr: learning rate of Adam.
-        weight_decay: weight decay of Adam.
-        dense_weight_decay: weight decay of a model's ``dense_parameters``; None: ``weight_decay``.
-        eval_every: number of epochs from one evaluation to the next.
-        checkpoint_every: number of epochs from one checkpoint to the next.
-        patience: number of epochs without a better validation metric after which training stops; 0: never.
-        metric: ``accuracy``, ``micro-f1`` or ``roc-auc`` for nodes; ``roc-auc``, ``hits@10``, ``hits@50`` or ``hits@100`` for
-            links; ``auto`` follows the task.
-        schedule: learning-rate schedule, a ``hpcgnn.train.config.ScheduleConfig``.
-        labels: label propagation, a ``hpcgnn.train.config.LabelPropagationConfig``; the model must then be built with
-            ``label_inputs``.
-        policy: the policies that choose bit-widths and staleness, a ``hpcgnn.PolicyConfig``.
+    The page "settings" describes each of them. ``schedule`` is a ``hpcgnn.train.config.ScheduleConfig``, ``labels`` a
+    ``hpcgnn.train.config.LabelPropagationConfig`` (the model must then be built with ``label_inputs``) and ``policy`` a
+    ``hpcgnn.PolicyConfig``.
 
     Raises:
         HpcgnnError: when it is used, for values that are not allowed.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import count as counting
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hpcgnn.base.arguments import check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.train.trainable import Trainable
+from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import Buffer, World
 
 
@@ -26,41 +28,42 @@ class GradientBucket:
     def __init__(
         self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int, device: Device = CPU
     ) -> None:
+        def host_zeros(size: int, dtype: torch.dtype) -> Tensor:
+            return (
+                device.host_memory(size * dtype.itemsize).view(dtype).zero_()
+            )  # which the device copies from directly
+
         self._world, self._device = world, device
-        sizes = (
-            (sum(parameter.numel() for parameter in parameters), parameters[0].dtype),
-            (num_scalars + 1 + len(parameters), torch.float64),
-        )
-        (self._mine, self._sums), (self._my_scalars, self._scalar_sums) = (
-            [_host_tensor(device, size, dtype) for _ in range(2)] for size, dtype in sizes
+        size, dtype = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+        all_scalars = num_scalars + 1 + len(parameters)
+        self._mine, self._sums = (host_zeros(size, dtype) for _ in range(2))
+        self._my_scalars, self._scalar_sums, self._on_device = (
+            host_zeros(length, torch.float64) for length in (all_scalars, all_scalars, num_scalars)
         )
         pairs = (self._my_scalars, self._scalar_sums), (self._mine, self._sums)
         self._buffers = [(Buffer.of(mine), Buffer.of(sums)) for mine, sums in pairs]
-        self._told = _host_tensor(device, num_scalars, torch.float64)
         # On the host itself there is nothing to copy.
         is_host = device.torch_device.type == "cpu"
         self._flat = self._mine if is_host else torch.zeros_like(self._mine, device=device.torch_device)
         self._summed = self._sums if is_host else torch.zeros_like(self._sums, device=device.torch_device)
-        self._places = list(
-            zip(parameters, *(_pieces(flat, parameters) for flat in (self._flat, self._summed)), strict=True)
-        )
+        pieces = (_pieces(flat, parameters) for flat in (self._flat, self._summed))
+        self._places = list(zip(parameters, *pieces, strict=True))
 
-    def reduce(self, scalars: list[float | torch.Tensor], count: int) -> tuple[list[float], int]:
+    def reduce(self, scalars: list[float | Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.
 
         A parameter without a gradient on any rank keeps none, so that weight decay does not move it, as in one process. No rank
         needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device, and of
         ``count``; if that sum is 0, gradients are only summed. Collective.
         """
-        given, has_gradient = [], []
+        given = []
         for parameter, piece, _ in self._places:
-            gradient = parameter.grad
-            has_gradient.append(float(gradient is not None))
-            if gradient is None:
+            if parameter.grad is None:
                 piece.zero_()
             else:
-                given.append((piece, gradient))
+                given.append((piece, parameter.grad))
         _copy(given)
+        has_gradient = [float(parameter.grad is not None) for parameter, _, _ in self._places]
         self._bring_to_host([*scalars, count, *has_gradient])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
             self._world.wait(pending)
@@ -86,40 +89,33 @@ class GradientBucket:
         """
         return self._sums.numel() == 0 or all(math.isfinite(end) for end in torch.aminmax(self._sums))
 
-    def _bring_to_host(self, scalars: list[float | torch.Tensor]) -> None:
+    def _bring_to_host(self, scalars: list[float | Tensor]) -> None:
         """Fill the buffers that are sent. Only here, in a step, the host waits for all work of the device."""
-        if self._flat is self._mine:
-            self._my_scalars.copy_(torch.tensor([float(value) for value in scalars], dtype=torch.float64))
-            return
-        numbers = [number for number, value in enumerate(scalars) if isinstance(value, torch.Tensor)]
-        copies = []
-        if numbers:
-            told = torch.stack([scalars[number].detach().double() for number in numbers])  # type: ignore[union-attr]
-            copies.append(self._device.copy(self._told[: len(numbers)], told, self._device.record()))
-        copies.append(self._device.copy(self._mine, self._flat, self._device.record()))
-        for copied in copies:
-            copied.wait()
-        found = dict(zip(numbers, self._told.tolist(), strict=False))
-        known = [found[number] if number in found else float(value) for number, value in enumerate(scalars)]
-        self._my_scalars.copy_(torch.tensor(known, dtype=torch.float64))
+        if self._flat is not self._mine:
+            device, numbers = self._device, [k for k, value in enumerate(scalars) if isinstance(value, Tensor)]
+            copies = []
+            if numbers:
+                stacked = torch.stack([scalars[k].detach().double() for k in numbers])  # type: ignore[union-attr]
+                copies.append(device.copy(self._on_device[: len(numbers)], stacked, device.record()))
+            copies.append(device.copy(self._mine, self._flat, device.record()))
+            for copied in copies:
+                copied.wait()
+            known = dict(zip(numbers, self._on_device.tolist(), strict=False))
+            scalars = [known.get(k, value) for k, value in enumerate(scalars)]
+        self._my_scalars.copy_(torch.tensor([float(value) for value in scalars], dtype=torch.float64))
 
 
-def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Copy the second tensor of each pair to the first."""
     if pairs:
         torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
-def _pieces(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+def _pieces(flat: Tensor, parameters: list[torch.nn.Parameter]) -> list[Tensor]:
     """Views of ``flat`` with the shapes of the parameters, one after another."""
     sizes = [parameter.numel() for parameter in parameters]
     pieces = flat[: sum(sizes)].split(sizes)
-    return [piece.view_as(p) for piece, p in zip(pieces, parameters, strict=True)]
-
-
-def _host_tensor(device: Device, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """(size,) zeros on the host, in memory that the device can copy from and to directly."""
-    return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
 def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
@@ -148,25 +144,36 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
         from hpcgnn.pyg.distribution import distribution_of
 
         world = distribution_of(model).graph.world
+    kind = type(model).__name__
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not named:
-        raise HpcgnnError(f"{type(model).__name__} has no parameter that needs a gradient")
+        raise HpcgnnError(f"{kind} has no parameter that needs a gradient")
     parameters = list(named.values())
     flags = [[parameter.grad is not None, _is_sum(parameter.grad)] for parameter in parameters]
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in parameters])
     total = world.allreduce(torch.cat((flat, torch.tensor(flags).reshape(-1).to(flat))), what="gradients")
     have_gradient, are_sums = total[flat.numel() :].reshape(-1, 2).T.tolist()
-    _check_gradients(type(model).__name__, list(named), have_gradient, are_sums)
-    for parameter, piece, ranks in zip(
-        parameters, total[: flat.numel()].split([p.numel() for p in parameters]), have_gradient, strict=True
-    ):
+    if not any(have_gradient):
+        raise HpcgnnError(
+            f"no parameter of {kind} has a gradient on any rank: call hpcgnn.sum_gradients after loss.backward() and before "
+            "the optimiser's step",
+            agreed=True,
+        )
+    if again := [name for name, ranks in zip(named, are_sums, strict=True) if ranks]:
+        raise HpcgnnError(
+            f"the gradient of {again[0]} is a sum over all ranks already, and a second sum would count it once for each rank: "
+            "call hpcgnn.sum_gradients once for each step, after the last loss.backward(), and optimiser.zero_grad() before "
+            "the first one",
+            agreed=True,
+        )
+    for parameter, piece, ranks in zip(parameters, _pieces(total, parameters), have_gradient, strict=True):
         if ranks:
-            gradient = piece.view_as(parameter).to(parameter.dtype, copy=True)
+            gradient: Any = piece.to(parameter.dtype, copy=True)
             gradient.version_of_sum = gradient._version
             parameter.grad = gradient
 
 
-def _is_sum(gradient: torch.Tensor | None) -> bool:
+def _is_sum(gradient: Tensor | None) -> bool:
     """Return whether ``gradient`` is a result of :func:`sum_gradients`, to which at most one ``backward`` has added its own.
 
     Each change in place counts in a tensor's version. One change that leaves zeros is a ``zero_grad`` that keeps tensors.
@@ -177,38 +184,10 @@ def _is_sum(gradient: torch.Tensor | None) -> bool:
     return gradient._version == before or bool(gradient.any())
 
 
-def _check_gradients(model: str, names: list[str], have_gradient: list[float], are_sums: list[float]) -> None:
-    """Raise HpcgnnError if gradients cannot be summed. The same on all ranks."""
-    if not any(have_gradient):
-        raise HpcgnnError(
-            f"no parameter of {model} has a gradient on any rank: call hpcgnn.sum_gradients after loss.backward() and before "
-            "the optimiser's step",
-            agreed=True,
-        )
-    again = next((name for name, ranks in zip(names, are_sums, strict=True) if ranks), None)
-    if again is not None:
-        raise HpcgnnError(
-            f"the gradient of {again} is a sum over all ranks already, and a second sum would count it once for each rank: "
-            "call hpcgnn.sum_gradients once for each step, after the last loss.backward(), and optimiser.zero_grad() before "
-            "the first one",
-            agreed=True,
-        )
-
-
 # The options of a parameter group of torch, so each optimiser can load the state of the other.
-_OPTIONS = {
-    "lr": 1e-3,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "amsgrad": False,
-    "maximize": False,
-    "foreach": True,
-    "capturable": False,
-    "differentiable": False,
-    "fused": None,
-    "decoupled_weight_decay": False,
-}
+_RATES = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+_SWITCHES = {"amsgrad": False, "maximize": False, "foreach": True, "capturable": False, "differentiable": False}
+_OPTIONS = _RATES | _SWITCHES | {"fused": None, "decoupled_weight_decay": False}
 _ONE = torch.tensor(1.0)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -216,17 +195,19 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 class Adam:
     """:class:`torch.optim.Adam` with ``foreach=True``, bit for bit; each can load the ``state_dict`` of the other.
 
+    torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing, and its
+    function for a step examines each of its arguments anew, which costs as much as the arithmetic of small parameters.
+
     groups: parameter groups as torch has them, with ``params`` and ``weight_decay``. lr: learning rate of all groups, which the
     trainer changes in ``param_groups``.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
         self.param_groups: list[dict[str, Any]] = [_OPTIONS | {"lr": lr} | group for group in groups]
-        self.state: dict[int, dict[str, torch.Tensor]] = {}  # by the number of the parameter
+        self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter
 
-    def _parameters(self) -> Iterator[torch.Tensor]:
-        for group in self.param_groups:
-            yield from group["params"]
+    def _parameters(self) -> Iterator[Tensor]:
+        return (parameter for group in self.param_groups for parameter in group["params"])
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""
@@ -236,10 +217,9 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Update the parameters that have a gradient."""
-        first = 0
+        numbers = counting()
         for group in self.param_groups:
-            moved = [(first + k, p) for k, p in enumerate(group["params"]) if p.grad is not None]
-            first += len(group["params"])
+            moved = [(k, p) for p, k in zip(group["params"], numbers, strict=False) if p.grad is not None]
             for number, parameter in moved:
                 if number not in self.state:
                     moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
@@ -247,11 +227,9 @@ class Adam:
             if moved:
                 _update(group, [parameter for _, parameter in moved], [self.state[number] for number, _ in moved])
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """The state in torch's format, in which parameters are numbered."""
-        numbers = iter(range(sum(len(group["params"]) for group in self.param_groups)))
+        numbers = counting()
         groups = [group | {"params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
         return {"state": {number: dict(state) for number, state in self.state.items()}, "param_groups": groups}
 
@@ -271,9 +249,9 @@ class Adam:
         }
 
 
-def _update(group: dict[str, Any], parameters: list[torch.Tensor], states: list[dict[str, torch.Tensor]]) -> None:
+def _update(group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Tensor]]) -> None:
     """One step of the parameters of a group, by the operations of torch's ``foreach`` in their order."""
-    gradients: tuple[torch.Tensor, ...] = tuple(p.grad for p in parameters if p.grad is not None)
+    gradients: tuple[Tensor, ...] = tuple(p.grad for p in parameters if p.grad is not None)
     means, squares, steps = ([state[name] for state in states] for name in _MOMENTS)
     beta1, beta2 = group["betas"]
     torch._foreach_add_(steps, _ONE, alpha=1.0)

@@ -24,7 +24,7 @@ from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
-from hpcgnn.train.tasks import check_labels, training_labels, with_dtype
+from hpcgnn.train.tasks import check_labels, features_of, training_labels
 from hpcgnn.world import World, raise_on_all_ranks
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
@@ -58,7 +58,7 @@ def other_data(graph: LocalGraph, content: dict[str, Any]) -> str:
 
 def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
     labels = training_labels(graph) if model.config.label_inputs else None
-    return model(with_dtype(graph.features, torch.float32), labels)
+    return model(features_of(graph, model), labels)
 
 
 def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:

@@ -13,7 +13,7 @@ import torch
 from hpcgnn.exchange.mailbox import RowCounts, check_kept, shape_of
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint
-from hpcgnn.train.trainable import Trainable
+from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere
 
 _LOG = logging.getLogger("hpcgnn")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,21 +58,12 @@ class RunConfig(Checked):
         ``RunConfig.from_settings({"model": "gcn", "epochs": 50, "bits": "adaqp"})``.
 
     Args:
-        task: ``node`` or ``link``.
         model: settings of the model (``hpcgnn.ModelConfig``), or the known facts about a distributed PyG model.
         links: the split of links and their negatives (``hpcgnn.LinkConfig``), for the task ``link``.
         train: settings of training (``hpcgnn.TrainConfig``), including the schedule, label propagation and the policies.
         messages: bit-widths and coding of boundary messages (``hpcgnn.exchange.MessageConfig``).
-        seed: of weights, dropout, rounding, propagated labels and negative sampling.
-        strategy: ``pre``, ``post`` or ``hybrid``.
-        node_order: order in which each rank stores its nodes.
-        cache_input_aggregation: aggregate the features once.
-        compute: arithmetic of dense products.
         int8: settings of ``compute="int8"``.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        ranks_per_gpu: largest number of ranks of a node that share a GPU.
-        timeout: seconds that a rank waits for another one.
-        replay: ``decisions.jsonl`` of a run whose observations are used again.
+        others: as the page "settings" describes them.
 
     Raises:
         HpcgnnError: by ``check``, for values that are not allowed, that contradict each other, or that nothing in the run
@@ -149,7 +140,7 @@ class RunConfig(Checked):
         return self.train.policy
 
     def check(self) -> None:
-        """Check the settings. Not collective. Conditions on a graph's data are checked when the graph is known.
+        """Check the settings; conditions on a graph's data are checked when the graph is known. Not collective.
 
         Raises:
             HpcgnnError: for values that are not allowed, that contradict each other, or that nothing in this run uses.
@@ -207,31 +198,33 @@ class RunConfig(Checked):
             if name in values and name not in unused and each.setting.about.is_kept
         }
 
+    def _owners(self) -> Iterator[tuple[Any, Setting]]:
+        """Each setting that has a name, and the dataclass that has its value."""
+        train = self.train
+        parts: tuple[Any, ...] = (self, self.links, self.model, train, train.schedule, train.labels, self.messages)
+        for part in (*parts, self.int8, train.policy):
+            for owner in (part, *getattr(part, "own", ())):
+                yield from ((owner, each) for each in settings_of(type(owner)) if each.name is not None)
+
     def _values(self) -> dict[str, Any]:
         bits = str(self.messages.bits) if self.policy.bits == FIXED else self.policy.bits
         decoder = DECODERS[1] if self.model.decoder == "none" else self.model.decoder
-        found: dict[str, Any] = {"bits": bits, "decoder": decoder}
-        for part in _parts(self).values():
-            for owner in (part, *getattr(part, "own", ())):
-                for each in settings_of(type(owner)):
-                    if each.name is not None:
-                        found[each.name] = getattr(owner, each.attribute)
-        return found
+        values = {each.name: getattr(owner, each.attribute) for owner, each in self._owners()}
+        return {"bits": bits, "decoder": decoder} | values
 
     def unused(self) -> dict[str, str]:
         """The settings that nothing in this run uses, by name, each with a sentence that names the choices that use it."""
         found: dict[str, str] = {}
-        for part in _parts(self).values():
+        for part in (self.model, self.policy):
             if isinstance(part, Composed):
                 used, names = part.flat(), {each.attribute: each.name for each in _of_sections(type(part))}
                 for attribute, users in part.users().items():
                     if attribute not in used:
                         name = names[attribute]
                         found[name] = not_used(as_flag(name), part.chosen(), users)
-            for owner in (part, *getattr(part, "own", ())):
-                for each in settings_of(type(owner)):
-                    if each.name is not None and not each.about.used_if(owner):
-                        found[each.name] = f"{as_flag(each.name)} is not used here: {each.about.users}"
+        for owner, each in self._owners():
+            if not each.about.used_if(owner):
+                found[each.name] = f"{as_flag(each.name)} is not used here: {each.about.users}"
         return found | _unused_across(self)
 
 
@@ -244,24 +237,19 @@ def _check_delta(run: RunConfig) -> None:
         return
     bits, staleness = run.policy.bits_policy, run.policy.staleness_policy
     check_differences(run.messages.message_coding, run.model.drops_rows)
-    by_rows = _and(_against_delta())
-    reasons = {
-        "needs --label-redraw once, because labels that are drawn in each epoch change every row": run.train.labels.rate
-        > 0
-        and run.train.labels.redraw == "epoch",
-        "cannot be used with --task link, because negative pairs that are drawn in each epoch change every gradient": run.task
-        == LINK,
-        f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences": not (
-            bits.allows_delta and staleness.allows_delta
-        ),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise WrongValueError(f"--message-coding delta {reason}")
-
-
-def _against_delta() -> list[str]:
-    return [name for name in BITS_POLICIES if not BITS_POLICIES[name].allows_delta]
+    reason = ""
+    if run.train.labels.rate > 0 and run.train.labels.redraw == "epoch":
+        reason = "needs --label-redraw once, because labels that are drawn in each epoch change every row"
+    elif run.task == LINK:
+        reason = (
+            "cannot be used with --task link, because negative pairs that are drawn in each epoch change every gradient"
+        )
+    elif not (bits.allows_delta and staleness.allows_delta):
+        *others, last = (name for name in BITS_POLICIES if not BITS_POLICIES[name].allows_delta)
+        by_rows = f"{', '.join(others)} and {last}" if others else last
+        reason = f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences"
+    if reason:
+        raise WrongValueError(f"--message-coding delta {reason}")
 
 
 def _check_task(run: RunConfig) -> None:
@@ -269,9 +257,8 @@ def _check_task(run: RunConfig) -> None:
     metric, is_link = run.train.metric, run.task == LINK
     metrics = LINK_METRICS if is_link else METRICS
     if metric not in ("auto", *metrics):
-        raise WrongValueError(
-            f"metric must be auto or one of {', '.join(metrics)} with --task {run.task}, not {metric!r}"
-        )
+        names = ", ".join(metrics)
+        raise WrongValueError(f"metric must be auto or one of {names} with --task {run.task}, not {metric!r}")
     if is_link and run.model.label_inputs:
         raise WrongValueError("--label-propagation cannot be used with --task link: leave it out")
     if is_link and run.model.decoder == "none":
@@ -300,19 +287,14 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
         found["dense_weight_decay"] = not_used("--dense-weight-decay", model.model, users)
     if isinstance(model, ModelConfig) and not MODELS[model.model].uses_strategy(model):
         users = [name for name in MODELS if MODELS[name].uses_strategy(ModelConfig(name))]
-        found["strategy"] = not_used(
-            "--strategy", f"{model.model}, which sends the rows of neighbours as they are", users
-        )
+        chosen = f"{model.model}, which sends the rows of neighbours as they are"
+        found["strategy"] = not_used("--strategy", chosen, users)
     if run.compute not in INTEGERS:
-        names = [str(each.name) for each in settings_of(Int8Config)]
-        found |= {
-            name: f"{as_flag(name)} is not used by --compute {run.compute}: --compute int8 uses it" for name in names
-        }
+        of_int8 = f"is not used by --compute {run.compute}: --compute int8 uses it"
+        found |= {each.name: f"{as_flag(each.name)} {of_int8}" for each in settings_of(Int8Config)}
     if run.device == HOST_DEVICE:
-        found |= {
-            name: f"{as_flag(name)} is not used by --device cpu: runs on GPUs use it"
-            for name in ("gpu_mpi", "ranks_per_gpu")
-        }
+        for name in ("gpu_mpi", "ranks_per_gpu"):
+            found[name] = f"{as_flag(name)} is not used by --device cpu: runs on GPUs use it"
     if run.policy.is_off:
         found["replay"] = (
             "--replay is not used by a run without policies: --bits and --staleness with a policy's name use it"
@@ -322,31 +304,21 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
-_OF_BITS = Setting(
-    "bits",
-    "bits",
-    str,
-    "32",
-    About(
-        lambda: (
-            "Bit-width of each value in messages of training, or the name of a policy that chooses it. 32: float32; 16: "
-            "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
-            f"--message-coding delta, to the nearest). Policies: {BITS_POLICIES.summaries(but=FIXED)}."
-        ),
-        choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
+_ABOUT_BITS = About(
+    lambda: (
+        "Bit-width of each value in messages of training, or the name of a policy that chooses it. 32: float32; 16: "
+        "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
+        f"--message-coding delta, to the nearest). Policies: {BITS_POLICIES.summaries(but=FIXED)}."
     ),
+    choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
 )
-_OF_DECODER = Setting(
-    "decoder",
-    "decoder",
-    str,
-    DECODERS[1],
-    About(
-        "Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense layers "
-        "on the element-wise product.",
-        choices=DECODERS[1:],
-    ),
+_ABOUT_DECODER = About(
+    "Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense layers "
+    "on the element-wise product.",
+    choices=DECODERS[1:],
 )
+_OF_BITS = Setting("bits", "bits", str, "32", _ABOUT_BITS)
+_OF_DECODER = Setting("decoder", "decoder", str, DECODERS[1], _ABOUT_DECODER)
 
 
 @dataclass(frozen=True)
@@ -383,23 +355,8 @@ def _composed(kind: type[Composed], part: str) -> dict[str, Named]:
     return _named(kind, part) | own
 
 
-def _of_sections(kind: type[Composed]) -> Iterable[Setting]:
+def _of_sections(kind: type[Composed]) -> list[Setting]:
     return [each for section in kind.all_sections() for each in settings_of(section)]
-
-
-def _parts(run: RunConfig) -> dict[str, Any]:
-    train = run.train
-    return {
-        "run": run,
-        "links": run.links,
-        "model": run.model,
-        "train": train,
-        "schedule": train.schedule,
-        "labels": train.labels,
-        "messages": run.messages,
-        "int8": run.int8,
-        "policy": train.policy,
-    }
 
 
 def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
@@ -446,10 +403,6 @@ def as_written(setting: Setting, value: Any) -> Any:
     if isinstance(value, bool) and setting.default is True:
         return "on" if value else "off"
     return list(value) if isinstance(value, tuple) else value
-
-
-def _and(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def read_file(path: Path) -> dict[str, Any]:

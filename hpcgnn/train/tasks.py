@@ -1,15 +1,14 @@
-"""The tasks of a trainer: node classification, with label propagation, and link prediction. A task has the loss, the metrics and
-their inputs.
+"""The tasks of a trainer: node classification and link prediction. A task has the loss, the metrics and their inputs.
 
-Masked label propagation follows SuperGCN (§3.3.2) and UniMP (Shi et al. 2021): some training labels are inputs, and the loss is
-on the other training nodes. Labels travel with the features through the exchange of the first layer, and nothing else is sent. At
+Label propagation follows SuperGCN (§3.3.2) and UniMP (Shi et al. 2021): some training labels are inputs, and the loss is on the
+other training nodes. Labels travel with the features through the exchange of the first layer, and nothing else is sent. At
 evaluation all training labels are inputs, and never another one.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,8 +27,12 @@ from hpcgnn.nn.linear import Features
 from hpcgnn.train import objective
 from hpcgnn.train.config import LabelPropagationConfig
 from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
-from hpcgnn.train.trainable import Trainable
 from hpcgnn.world import raise_on_all_ranks
+
+if TYPE_CHECKING:
+    from hpcgnn.pyg.trainable import TrainableModule
+
+Trainable: TypeAlias = "GraphModel | TrainableModule"
 
 # Takes the place of the layer in a dropout's key, so no dropout mask uses the same random numbers.
 _LABELS = int.from_bytes(b"labels", "big")
@@ -43,34 +46,6 @@ def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torc
     key = keyed.derive_key(seed, epoch if config.redraw == "epoch" else 0, _LABELS)
     draws = keyed.draws(keyed.row_hashes(key, index_array(ids)), np.zeros(1, dtype=np.uint32))
     return torch.from_numpy(draws < np.uint32(keyed.threshold(config.rate)))
-
-
-class LabelInputs:
-    """The labels of a rank's nodes that are inputs, and the nodes of the loss. The graph needs labels and a split.
-
-    Labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None if no labels are propagated.
-    """
-
-    def __init__(self, config: LabelPropagationConfig, graph: LocalGraph, seed: int) -> None:
-        self._config, self._graph, self._seed = config, graph, seed
-        self._trained = graph.masks["train_mask"].nonzero()[:, 0]
-        self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
-
-    def training(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
-        """The input labels of ``epoch``, and the (m,) int64 other training nodes, ascending, on which the loss is computed."""
-        if self._config.rate == 0:
-            return None, self._trained
-        trained = self._graph.masks["train_mask"]
-        drawing = epoch if self._config.redraw == "epoch" else 0
-        if self._drawn is None or self._drawn[0] != drawing:
-            drawn = drawn_nodes(self._config, self._seed, drawing, self._graph.original_ids).to(trained.device)
-            self._drawn = drawing, (training_labels(self._graph, drawn), (trained & ~drawn).nonzero()[:, 0])
-        return self._drawn[1]
-
-    @cached_property
-    def evaluation(self) -> Csr | None:
-        """The labels of all training nodes."""
-        return training_labels(self._graph) if self._config.rate else None
 
 
 def training_labels(graph: LocalGraph, nodes: torch.Tensor | None = None) -> Csr:
@@ -101,78 +76,75 @@ def check_labels(graph: LocalGraph) -> None:
         )
 
 
-class Task(Protocol):
-    """The interface of a task. metric: name of the metric of evaluations."""
-
-    metric: str
-
-    def identity(self) -> dict[str, Any]:
-        """The facts that must be the same in a resumed run, as plain JSON."""
-        ...
-
-    def validation_size(self) -> int:
-        """The number of this rank's nodes or links for validation."""
-        ...
-
-    def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """The loss of a training step, summed over this rank's nodes or pairs, and their number. Collective."""
-        ...
-
-    def evaluate(self) -> list[float | None]:
-        """The metric on training, validation and test data; None if it is not defined there. Collective."""
-        ...
-
-
 class NodeTask:
-    """Node classification, with the labels and masks of ``graph``."""
+    """Node classification, with the labels and masks of ``graph``.
+
+    Input labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None if no labels are propagated.
+    """
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
         with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
-        _check_any(
-            graph,
-            int(graph.masks["train_mask"].sum()),
-            "training nodes: convert the graph with --split, and partition it again",
-        )
         self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
-        self.model, self.graph = model, graph
-        self.features = features_of(graph, model)
-        assert graph.y is not None
-        self.labels = graph.y
-        self.label_inputs = LabelInputs(labels, graph, model.keys.seed)
+        self.model, self.graph, self.features = model, graph, features_of(graph, model)
+        self._propagation, self._trained = labels, graph.masks["train_mask"].nonzero()[:, 0]
+        self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
+        nothing = "training nodes: convert the graph with --split, and partition it again"
+        _check_any(graph, self._trained.numel(), nothing)
         if labels.rate and labels.redraw == "once":
-            given, learned = self.label_inputs.training(0)
+            given, learned = self._inputs(0)
             why = f"as --label-propagation {labels.rate} makes {{}} of their labels inputs and --label-redraw once keeps them"
             _check_any(graph, learned.numel(), f"training nodes to learn from, {why.format('all')}: lower the rate")
             drawn = 0 if given is None else given.num_entries
             _check_any(graph, drawn, f"training nodes whose labels are inputs, {why.format('none')}: raise the rate")
 
+    def _inputs(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
+        """The input labels of ``epoch``, and the (m,) int64 other training nodes, ascending, on which the loss is computed."""
+        config, graph = self._propagation, self.graph
+        if config.rate == 0:
+            return None, self._trained
+        drawing = epoch if config.redraw == "epoch" else 0
+        if self._drawn is None or self._drawn[0] != drawing:
+            trained = graph.masks["train_mask"]
+            drawn = drawn_nodes(config, self.model.keys.seed, drawing, graph.original_ids).to(trained.device)
+            self._drawn = drawing, (training_labels(graph, drawn), (trained & ~drawn).nonzero()[:, 0])
+        return self._drawn[1]
+
+    @cached_property
+    def all_labels(self) -> Csr | None:
+        """The input labels of evaluations: those of all training nodes."""
+        return training_labels(self.graph) if self._propagation.rate else None
+
     def identity(self) -> dict[str, Any]:
-        """As :meth:`Task.identity`."""
+        """The facts that must be the same in a resumed run, as plain JSON."""
         return {"task": "node", "metric": self.metric}
 
     def validation_size(self) -> int:
-        """As :meth:`Task.validation_size`."""
+        """The number of this rank's nodes for validation."""
         return int(self.graph.masks["val_mask"].sum())
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """As :meth:`Task.loss`, on the training nodes whose labels are not inputs."""
-        given, learned = self.label_inputs.training(epoch)
-        scores = self.model(self.features, given)
-        return objective.loss_sum(scores, self.labels, learned), learned.numel()
+        """The loss of a training step, summed over this rank's nodes, and their number. Collective."""
+        given, learned = self._inputs(epoch)
+        assert self.graph.y is not None
+        return objective.loss_sum(self.model(self.features, given), self.graph.y, learned), learned.numel()
 
     def evaluate(self) -> list[float | None]:
-        """As :meth:`Task.evaluate`, with all training labels as inputs.
+        """The metric on training, validation and test nodes; None if it is not defined there. Collective.
 
-        With label propagation, the training metric therefore covers nodes whose label was an input.
+        With label propagation, the training metric covers nodes whose label was an input.
         """
-        scores = self.model(self.features, self.label_inputs.evaluation)
+        assert self.graph.y is not None
         masks = [self.graph.masks[name] for name in MASKS]
-        return objective.evaluate(self.graph.world, self.metric, scores, self.labels, masks)
+        scores = self.model(self.features, self.all_labels)
+        return objective.evaluate(self.graph.world, self.metric, scores, self.graph.y, masks)
 
 
 class LinkTask:
-    """Link prediction on a split of the edges: messages use the training links, which are learned with negative pairs."""
+    """Link prediction on a split of the edges: messages use the training links, which are learned with negative pairs.
+
+    The methods are those of :class:`NodeTask`.
+    """
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
@@ -197,20 +169,20 @@ class LinkTask:
         self._fixed: list[Negatives] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """As :meth:`Task.identity`, with the split: another split would evaluate links that were learned."""
+        """As of nodes, with the split: another split would evaluate links that were learned."""
         config = self.split.config
         split = {"link_split": list(config.link_split), "link_seed": config.link_seed}
         return {"task": "link", "metric": self.metric} | split
 
     def validation_size(self) -> int:
-        """As :meth:`Task.validation_size`."""
+        """The number of this rank's links for validation."""
         return self.held_out[0][0].csr.num_entries
 
     def _halo(self, graph: LocalGraph) -> Aggregator:
         model = self.model
         return make_halo(graph, messages=model.messages, backend=model.backend, width=model.config.hidden)
 
-    def scores(
+    def _scores(
         self, embeddings: torch.Tensor, links: Links, halo: Aggregator, negatives: Negatives
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The scores of ``links`` and of ``negatives``, from this rank's (n, F) embeddings. Collective."""
@@ -222,13 +194,13 @@ class LinkTask:
         return decoder(links.csr, embeddings, under_way.finish()), apart
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """As :meth:`Task.loss`: binary cross-entropy of the training links and of their negative pairs."""
+        """Binary cross-entropy, summed over the training links and their negative pairs, and the number of both. Collective."""
         negatives = self.sampler.draw(self.learned, self.model.keys.seed, epoch)
-        joined, apart = self.scores(self.model(self.features), self.learned, self.halo, negatives)
+        joined, apart = self._scores(self.model(self.features), self.learned, self.halo, negatives)
         return F.softplus(-joined).sum() + F.softplus(apart).sum(), joined.numel() + apart.numel()
 
     def evaluate(self) -> list[float | None]:
-        """As :meth:`Task.evaluate`, on held-out links and negative pairs that are the same in all runs; None for training."""
+        """The metric on held-out links and negative pairs, which are the same in all runs; None for training. Collective."""
         if self._fixed is None:
             seed = self.split.config.link_seed
             self._fixed = [
@@ -237,18 +209,14 @@ class LinkTask:
         embeddings, world = self.model(self.features), self.split.graph.world
         found: list[float | None] = [None]
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):
-            joined, apart = self.scores(embeddings, links, halo, negatives)
+            joined, apart = self._scores(embeddings, links, halo, negatives)
             found.append(objective.link_metric(world, self.metric, host_values(joined), host_values(apart)))
         return world.broadcast(found, what="the metrics")
 
 
-def features_of(graph: LocalGraph, model: Any) -> Features:
+def features_of(graph: LocalGraph, model: Trainable) -> Features:
     """The graph's features in the precision of the model's parameters."""
-    return with_dtype(graph.features, next(model.parameters()).dtype)
-
-
-def with_dtype(features: torch.Tensor | Csr | None, dtype: torch.dtype) -> Features:
-    """The features in another floating-point type."""
+    features, dtype = graph.features, next(model.parameters()).dtype
     assert features is not None
     if isinstance(features, torch.Tensor):
         return features.to(dtype)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,14 +27,12 @@ from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.optimiser import Adam, GradientBucket, parameter_groups
 from hpcgnn.train.rank_report import OverRanks, RankReport
 from hpcgnn.train.rank_state import RankState
-from hpcgnn.train.run_config import RunConfig
+from hpcgnn.train.run_config import LINK, NODE, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import METRICS, summarise
-from hpcgnn.train.tasks import LinkTask, NodeTask, Task
-from hpcgnn.train.trainable import as_trainable
+from hpcgnn.train.tasks import LinkTask, NodeTask, Trainable
 from hpcgnn.world import raise_on_all_ranks
 
-_LOG = logging.getLogger("hpcgnn")
 _WIRE = PHASES.index("wire_seconds")
 
 
@@ -88,7 +84,7 @@ class Trainer:
             check_callable("measure_costs", min if measure_costs is None else measure_costs)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         messages, keys = self.model.messages, self.model.keys
-        self.world, self.timings = graph.world, messages.timings
+        self.world, self.device, self.timings = graph.world, graph.device, messages.timings
         self.run, self.on_epoch, self.stop = run, on_epoch, stop or StopRequest().listen()
         with raise_on_all_ranks(self.world, "check the training settings"):
             self._run_config(links).check()
@@ -96,14 +92,12 @@ class Trainer:
                 raise HpcgnnError(
                     "the model was built for another graph, or for this graph in another node order: build it for this one"
                 )
-        metric = self.config.metric
-        self.task: Task = (
-            NodeTask(self.model, graph, metric, self.config.labels)
+        self.task: NodeTask | LinkTask = (
+            NodeTask(self.model, graph, self.config.metric, self.config.labels)
             if links is None
-            else LinkTask(self.model, links, metric)
+            else LinkTask(self.model, links, self.config.metric)
         )
-        self.metric = self.task.metric
-        checks.warn_at_start(self.task, graph, self.config)
+        checks.warn_at_start(self.task.validation_size(), graph, self.config)
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
         channels = self.model.channels(graph.in_degrees)
         self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
@@ -111,24 +105,22 @@ class Trainer:
         self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
         sums = len(self.policies.sums())
-        self.device = graph.device
         self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device)
         self._over_ranks = OverRanks(self.world, 2 + sums)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.next_epoch, self._saved_epoch = 0, -1
-        self._has_learned, self._can_update = False, True
+        self._has_learned, self._can_update, self._is_resumed = False, True, False
         self._policy_sums: list[float] = []
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
-        self._is_resumed = False
         self._startup_seconds: float | None = None
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
         """The settings of the run. Settings that only built the model and that it does not keep have their defaults."""
         model = self.model
         return RunConfig(
-            task="node" if links is None else "link",
+            task=NODE if links is None else LINK,
             model=model.config,
             messages=model.messages.config,
             train=self.config,
@@ -194,8 +186,8 @@ class Trainer:
         epoch = self.next_epoch
         try:
             loss, stops, mine = self._timed_step(epoch)
-            told = [loss or 0.0, float(not self._can_update), *self._policy_sums]
-            breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks.reduce(mine, told)
+            sums = [loss or 0.0, float(not self._can_update), *self._policy_sums]
+            breakdown, (agreed_loss, overflows, *policy_sums) = self._over_ranks.reduce(mine, sums)
             if overflows:
                 raise HpcgnnError(
                     f"gradients became NaN or infinite in epoch {epoch}: lower --lr or scale the features down",
@@ -235,8 +227,7 @@ class Trainer:
         self.device.synchronize()
         seconds = time.perf_counter() - started
         phases = self.timings.take()
-        # wire time runs beside the other phases, so it is not part of the sum
-        other = seconds - sum(phases) + phases[_WIRE]
+        other = seconds - sum(phases) + phases[_WIRE]  # wire time runs beside the other phases
         moved = [float(count - before[name]) for name, count in traffic.bytes().items()]
         self._rank_report.end_step([seconds, *phases, other])
         return loss, stops, [seconds, *phases, other, *moved]
@@ -258,15 +249,12 @@ class Trainer:
         loss, learned = self.task.loss(epoch)
         self.policies.begin_backward()
         loss.backward()
+        messages = self.model.messages
         with self.timings.measure("synchronisation_seconds"):
-            scalars: list[float | torch.Tensor] = [
-                loss.detach(),
-                float(self.stop.requested),
-                self.model.messages.traffic.nonfinite_count(),
-            ]
-            sums, count = self.bucket.reduce([*scalars, *self.policies.sums()], learned)
+            mine = [loss.detach(), self.stop.requested, messages.traffic.nonfinite_count(), *self.policies.sums()]
+            sums, count = self.bucket.reduce(mine, learned)
         (total_loss, stops, nonfinite), self._policy_sums = sums[:3], sums[3:]
-        self.model.messages.raise_if_nonfinite(nonfinite)
+        messages.raise_if_nonfinite(nonfinite)
         if not np.isfinite(total_loss):
             raise HpcgnnError(
                 f"the loss became {total_loss} in epoch {epoch}: lower --lr or scale the features down", agreed=True
@@ -359,28 +347,32 @@ class Trainer:
                         raise HpcgnnError(
                             f"{path} was made with --{flag} {content[name]}, not {value}: resume with the same value"
                         )
-                self._check_weights(content, path)
-            same_parts = checkpoint.has_parts(content, self.graph.uuid, self.graph.data)
-            self._go_on_computing(content.get("compute"))
-            self.model.load_state_dict(content["model"])
-            self.optimiser.load_state_dict(content["optimiser"])
-            for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
-                group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
-            self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
-            self.next_epoch = content["next_epoch"]
-            self._rank_state.load(self.run.path, self.next_epoch, content, same_parts=same_parts)
+                for name in ("model", "best_model"):
+                    if content[name] is not None:
+                        checkpoint.check_weights(content[name], self.model.state_dict(), path)
+                groups = [group["params"] for group in self._groups()]
+                checkpoint.check_optimiser(content["optimiser"], groups, path)
+            self._load(content)
         with raise_on_all_ranks(self.world, f"continue the run in {self.run.path}"):
             if self.world.rank == 0:
                 self.run.keep_epochs(self.next_epoch)
 
-    def _check_weights(self, content: dict[str, Any], path: Path) -> None:
-        """Raise HpcgnnError unless the weights and moments fit this model and this optimiser."""
-        weights = self.model.state_dict()
-        checkpoint.check_weights(content["model"], weights, path)
-        if content["best_model"] is not None:
-            checkpoint.check_weights(content["best_model"], weights, path)
-        groups = [group["params"] for group in self._groups()]
-        checkpoint.check_optimiser(content["optimiser"], groups, path)
+    def _load(self, content: dict[str, Any]) -> None:
+        """Continue from a checkpoint that fits, with the arithmetic that was chosen when the run began. Collective."""
+        model, run = self.model, self.run
+        assert run is not None
+        same_parts = checkpoint.has_parts(content, self.graph.uuid, self.graph.data)
+        before = content.get("compute")
+        if model.int8 is not None:
+            model.int8.resume_choice(before)
+        model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
+        model.load_state_dict(content["model"])
+        self.optimiser.load_state_dict(content["optimiser"])
+        for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
+            group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
+        self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
+        self.next_epoch = content["next_epoch"]
+        self._rank_state.load(run.path, self.next_epoch, content, same_parts=same_parts)
 
     def _arithmetic(self) -> dict[str, str]:
         """The arithmetic with which a resumed run continues."""
@@ -388,24 +380,18 @@ class Trainer:
         chosen = {"asked": model.asked_compute, "chosen": model.compute, "hardware": hardware(self.device)}
         return chosen if model.int8 is None else chosen | {"int8": str(model.int8.uses)}
 
-    def _go_on_computing(self, before: dict[str, str] | None) -> None:
-        """Continue with the arithmetic that was chosen when the run began. Collective."""
-        model = self.model
-        if model.int8 is not None:
-            model.int8.resume_choice(before)
-        model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
         self.model.messages.drain()
-        records = self.records
-        if self.run is not None:
-            with raise_on_all_ranks(self.world, f"read the epochs in {self.run.path}"):
+        run, records, ranks = self.run, self.records, None
+        if run is not None:
+            with raise_on_all_ranks(self.world, f"read the epochs in {run.path}"):
                 if self.world.rank == 0:
-                    records = self.run.records()
+                    records = run.records()
+            ranks = self._rank_report.gathered()
         facts = {
-            "metric_name": self.metric,
+            "metric_name": self.task.metric,
             "epochs": self.next_epoch,
             "stop_reason": self.stop_reason,
             "bits_policy": self.config.policy.bits,
@@ -415,11 +401,19 @@ class Trainer:
             "label_propagation": self.config.labels.rate,
             "startup_seconds": self._startup_seconds or 0.0,
         }
-        ranks = None if self.run is None else self._rank_report.gathered()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
-        if self.run is not None and self.world.rank == 0:
-            self.run.write_summary(summary)
+        if run is not None and self.world.rank == 0:
+            run.write_summary(summary)
             if ranks is not None:
-                self.run.write_ranks(ranks)
+                run.write_ranks(ranks)
         checks.judge(summary, self.world.rank)
         return summary
+
+
+def as_trainable(model: torch.nn.Module) -> Trainable:
+    """A trainable model: a native model itself, or a wrapper of a distributed one. Collective."""
+    if isinstance(model, GraphModel):
+        return model
+    from hpcgnn.pyg.trainable import TrainableModule  # PyG is optional, and is installed if it made the model
+
+    return TrainableModule(model)

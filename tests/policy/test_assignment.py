@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from hpcgnn.policy import assignment
 from hpcgnn.policy.assignment import (
     CHOICES,
     Assignment,
-    Groups,
     NoAssignment,
     Problem,
     Scales,
@@ -33,18 +33,19 @@ from hpcgnn.world.thread_world import ThreadWorld, on_threads
 Program = Callable[[ThreadWorld, Problem], Any]
 
 
-def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Groups]:
+def draw(ranks: int, each: int, seed: int, *, kind: str = "lognormal") -> list[Problem]:
     """Random problems: ``each`` groups on every rank, for random other ranks over links of two speeds."""
     random = np.random.default_rng(seed)
     found = []
     for rank in range(ranks):
         receiver = (rank + random.integers(1, ranks, each)) % ranks
         beta = {"lognormal": random.lognormal(0, 2, each), "equal": np.ones(each), "zero": np.zeros(each)}[kind]
-        found.append(Groups(receiver, beta, random.uniform(0.5, 1.5, each) * np.where(receiver % 2, 1.0, 3.0)))
+        seconds = random.uniform(0.5, 1.5, each) * np.where(receiver % 2, 1.0, 3.0)
+        found.append(Problem(receiver, beta, seconds, np.zeros(2 * ranks)))
     return found
 
 
-def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float:
+def brute_force(everyones: list[Problem], fixed: np.ndarray, by: Scales) -> float:
     """The smallest objective of all assignments."""
     ranks = len(everyones)
     sender = np.repeat(np.arange(ranks), [one.beta.size for one in everyones])
@@ -63,15 +64,18 @@ def brute_force(everyones: list[Groups], fixed: np.ndarray, by: Scales) -> float
 HIGHS_GAP = 1e-6  # absolute tolerance of HiGHS for the objective, which is of the order of 1
 
 
-def on_ranks(everyones: list[Groups], program: Program, fixed: np.ndarray | None = None) -> list[Any]:
+def on_ranks(everyones: list[Problem], program: Program, fixed: np.ndarray | None = None) -> list[Any]:
     """The results of ``program(world, problem)`` with the groups of each rank. fixed: (P, 2P) other seconds; none by default."""
-    ranks = len(everyones)
-    seconds = np.zeros((ranks, 2 * ranks)) if fixed is None else fixed
-    return on_threads(ranks, lambda world: program(world, Problem(everyones[world.rank], seconds[world.rank])))
+    problems = everyones if fixed is None else list(map(replace_fixed, everyones, fixed))
+    return on_threads(len(everyones), lambda world: program(world, problems[world.rank]))
+
+
+def replace_fixed(problem: Problem, fixed: np.ndarray) -> Problem:
+    return replace(problem, fixed=fixed)
 
 
 def priced(world: ThreadWorld, problem: Problem, by: Scales | None = None) -> Assignment:
-    by = scales(world, problem.groups, problem.fixed, 0.5) if by is None else by
+    by = scales(world, problem, 0.5) if by is None else by
     return by_prices(world, [(problem, by)])[0]
 
 
@@ -82,7 +86,7 @@ def test_small_problems_are_solved_as_by_brute_force(seed: int, ranks: int, each
     fixed = np.random.default_rng(seed).uniform(0, 5, (ranks, 2 * ranks))
 
     def program(world: ThreadWorld, problem: Problem) -> tuple[Scales, Assignment]:
-        by = scales(world, problem.groups, problem.fixed, weight)
+        by = scales(world, problem, weight)
         return by, assign(world, [problem], weight)[0]
 
     found = on_ranks(everyones, program, fixed)
@@ -161,7 +165,7 @@ def test_bounds_are_true() -> None:
     """Both solve the same problem, by prices and by HiGHS."""
 
     def program(world: ThreadWorld, problem: Problem) -> tuple[Assignment, Assignment]:
-        by = scales(world, problem.groups, problem.fixed, 0.5)
+        by = scales(world, problem, 0.5)
         return priced(world, problem, by), exact(world, problem, by)
 
     for seed in range(10):
@@ -172,12 +176,11 @@ def test_bounds_are_true() -> None:
 
 def test_the_best_assignment_of_all_rounds_is_near_the_bound() -> None:
     ranks, groups, rng = 4, 300, np.random.default_rng(3)
-    everyones = [
-        Groups(
-            (rank + rng.integers(1, ranks, groups)) % ranks, rng.lognormal(0, 2, groups), rng.uniform(0.5, 3, groups)
-        )
-        for rank in range(ranks)
-    ]
+    everyones = []
+    for rank in range(ranks):
+        receiver = (rank + rng.integers(1, ranks, groups)) % ranks
+        costs = rng.lognormal(0, 2, groups), rng.uniform(0.5, 3, groups)
+        everyones.append(Problem(receiver, *costs, np.zeros(2 * ranks)))
     for found in on_ranks(everyones, priced, np.full((ranks, 2 * ranks), 50.0)):
         assert 0 <= found.gap < 0.01
 

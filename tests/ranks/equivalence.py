@@ -55,7 +55,7 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS, **how: Any) 
             gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
     model.eval()
     with torch.no_grad():
-        mine = model(trainer.task.features, trainer.task.label_inputs.evaluation).double().numpy()
+        mine = model(trainer.task.features, trainer.task.all_labels).double().numpy()
     scores = np.zeros((graph.meta.num_nodes, mine.shape[1]))
     scores[graph.original_ids.numpy()] = mine
     return Trained(losses, gradients, graph.world.allreduce(scores))

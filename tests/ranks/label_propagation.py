@@ -89,6 +89,6 @@ def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool
     trainer.fit()
     model.eval()
     with torch.no_grad():
-        wanted = model(trainer.task.features, trainer.task.label_inputs.evaluation)
+        wanted = model(trainer.task.features, trainer.task.all_labels)
     content = checkpoint.read(world, checkpoint.folder(run_folder.path) / checkpoint.LAST, None)
     return everywhere(world, torch.equal(predict.predict(graph, content), wanted))

@@ -54,10 +54,10 @@ def _assigned(
     weights: Sequence[tuple[np.ndarray, np.ndarray]], weight: float, size: int, ranks: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and bit-widths of each group of one direction. Without the maximum over ranks, Eq. 12 separates into groups."""
-    grouped = [group_rows(beta, peer, np.ones(ranks), size) for peer, beta in weights]
+    grouped = [group_rows(beta, peer, np.ones(ranks), size, np.zeros(2 * ranks)) for peer, beta in weights]
     beta, rows = (
         np.concatenate(list(each)) if grouped else np.zeros(0)
-        for each in ((one.groups.beta for one in grouped), (one.rows for one in grouped))
+        for each in ((problem.beta for _, problem in grouped), (np.bincount(of_row) for of_row, _ in grouped))
     )
     choices = np.array(CHOICES)
     variances, seconds = quantization_variance(beta[:, None], choices), rows[:, None] * choices
