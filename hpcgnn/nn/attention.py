@@ -15,7 +15,7 @@ head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,9 +31,9 @@ from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregator import Aggregator, destinations
 from hpcgnn.nn.aggregators import connected
-from hpcgnn.nn.halo import AttentionEdges, edge_ids, identity
+from hpcgnn.nn.halo import edge_ids, identity
 from hpcgnn.nn.int8 import Int8
-from hpcgnn.nn.layers import KeyedDropout
+from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import AggregationPlan, PeerRows
@@ -67,10 +67,6 @@ class PartialPlan:
     scores: Aggregator
     rows: Aggregator
 
-    def for_layer(self, scores: int, rows: int) -> PartialPlan:
-        """The plan of another layer, whose two exchanges have these numbers."""
-        return replace(self, scores=self.scores.for_layer(scores), rows=self.rows.for_layer(rows))
-
 
 def make_partial_plan(
     graph: LocalGraph, strategy: str = "hybrid", *, messages: Messages, backend: str = "auto"
@@ -92,7 +88,9 @@ def make_partial_plan(
     plan, _ = with_self_loops(graph.plan(strategy), graph, torch.float32)
     if graph.order.nodes is not None:
         plan = plan.in_order(graph.order.nodes)
-    pre_to_send, pre_received = _only_pre(plan.send_to), _only_pre(plan.receive_from)
+    pre_to_send, pre_received = (
+        PeerRows(rows.peers, np.zeros_like(rows.post), rows.pre) for rows in (plan.send_to, plan.receive_from)
+    )
     to_send, received = (torch.from_numpy(~rows.is_post()) for rows in (plan.send_to, plan.receive_from))
     received_targets = destinations(plan.receive)[received]
     merge, torch_device = _beside(plan.local, plan.receive), graph.device.torch_device
@@ -104,6 +102,10 @@ def make_partial_plan(
     first_sources = plan.send.indices[plan.send.indptr[:-1]].long()
     sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
     all_ids = torch.cat((ids, sources))
+    # The nodes for which rows stand (``Aggregator.stands_for``): those of attention's rows are the same as of the plan's sums.
+    of_scores = index_array(received_targets), np.full(pre_to_send.total, -1)
+    sent_for = np.where(plan.send_to.is_post(), index_array(first_sources), -1)
+    received_for = np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
     return PartialPlan(
         send=plan.send.to(torch_device),
         merge=merge.to(torch_device),
@@ -117,44 +119,12 @@ def make_partial_plan(
         ),
         send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(torch_device),
         merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(torch_device),
-        scores=_mover(pre_received, pre_to_send, messages, backend, _nodes_of_scores(received_targets, pre_to_send)),
-        rows=_mover(plan.send_to, plan.receive_from, messages, backend, _nodes_of_rows(plan)),
+        scores=_mover(pre_received, pre_to_send, messages, backend, of_scores),
+        rows=_mover(plan.send_to, plan.receive_from, messages, backend, (sent_for, received_for)),
     )
 
 
-Drop = Callable[[torch.Tensor], torch.Tensor]
-
-
-def partial_attention(
-    plan: PartialPlan,
-    rows: torch.Tensor,
-    source: torch.Tensor,
-    target: torch.Tensor,
-    drops: tuple[Drop, Drop],
-    backend: str = "auto",
-    weighed: Callable[..., torch.Tensor] = spmm,
-) -> torch.Tensor:
-    """The (n, H*C) weighted sums of GAT; differentiable. Collective, forward and backward.
-
-    rows: (n, H*C). source, target: (n, H) contributions of a node's row to the scores of its out-edges and of its in-edges.
-    drops: dropouts of the (entries, H) weights of S, and of those of L and R. weighed: :func:`hpcgnn.kernels.spmm` for weighted
-    rows.
-    """
-    width, send = rows.shape[1], plan.send
-    told = plan.scores(spmm(plan.targets, target, backend=backend))
-    of_row = spmm(plan.pre_rows, told, backend=backend)
-    scores = _scores(send, plan.send_sources, source, of_row, plan.is_pre, backend)
-    weights = edge_softmax(send, scores, backend)
-    values = weighed(send, rows, torch.where(plan.is_pre[:, None], drops[0](weights), weights), backend=backend)
-    came = plan.rows(torch.cat((values, _log_sum_exp(send, scores, backend)), dim=1))
-    sources = torch.cat((source, came[:, width:]))
-    scores = _scores(plan.merge, plan.merge_sources, sources, target, ~plan.is_partial, backend)
-    alpha = edge_softmax(plan.merge, scores, backend)
-    alpha = torch.where(plan.is_partial[:, None], alpha, drops[1](alpha))
-    return weighed(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
-
-
-def _scores(
+def _joint_scores(
     csr: Csr, sources: Csr, source: torch.Tensor, target: torch.Tensor, both: torch.Tensor, backend: str
 ) -> torch.Tensor:
     """(entries, H) scores: LeakyReLU of the sum of both ends where ``both`` is true, else the source's contribution alone."""
@@ -180,28 +150,12 @@ def _picks(columns: torch.Tensor, num_cols: int) -> Csr:
     return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
 
 
-def _only_pre(rows: PeerRows) -> PeerRows:
-    return PeerRows(rows.peers, np.zeros_like(rows.post), rows.pre)
-
-
 def _beside(left: Csr, right: Csr) -> Csr:
     """``left`` (n, a) and ``right`` (n, b) side by side as (n, a + b); in each row, the entries of ``left`` come first."""
     rows = torch.cat((left.entry_rows(), right.entry_rows()))
     columns = torch.cat((left.indices, right.indices + left.num_cols))
     indptr = left.indptr + right.indptr
     return Csr(indptr, columns[torch.argsort(rows, stable=True)], left.num_cols + right.num_cols, check=False)
-
-
-def _nodes_of_scores(targets: torch.Tensor, receive_from: PeerRows) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes for which the rows of scores stand, on the sender (``Aggregator.stands_for``)."""
-    return index_array(targets), np.full(receive_from.total, -1)
-
-
-def _nodes_of_rows(plan: AggregationPlan) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes for which the rows of attention stand, the same as for the plan's sums."""
-    sources = index_array(plan.send.indices[plan.send.indptr[:-1]])
-    sent = np.where(plan.send_to.is_post(), sources, -1)
-    return sent, np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
 
 
 def _mover(
@@ -227,146 +181,122 @@ class Heads:
     join: bool
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """The neighbours over which a layer attends. halo: the aggregator that brings the rows of halo nodes. edges: the edges with
-    attention weights. drop: the dropout of these weights.
+class _Attention(BiasedLayer):
+    """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads. Its call is collective.
+
+    parts: the aggregators of its exchanges. drops: dropouts of the attention weights; as submodules, they follow ``eval``.
     """
 
-    halo: Aggregator
-    edges: AttentionEdges
-    drop: KeyedDropout
-
-    def attend(self, rows: torch.Tensor, weights: torch.Tensor, compute: Compute) -> torch.Tensor:
-        """(n, H*C) sums of (m, H*C) rows with (e, H) weights, of which dropout sets some to 0."""
-        return spmm_in(compute)(self.edges.csr, rows, self.drop(weights), backend=self.halo.backend)
-
-
-class _Attention(torch.nn.Module):
-    """The common part of all layers with attention."""
-
-    def __init__(self, heads: Heads, compute: Compute, backend: str) -> None:
+    def __init__(
+        self, heads: Heads, parts: list[Aggregator], drops: tuple[KeyedDropout, ...], compute: Compute
+    ) -> None:
         super().__init__()
-        self.heads, self.compute, self.backend = heads, compute, backend
+        self.heads, self.parts, self.drops = heads, parts, torch.nn.ModuleList(drops)
+        self.compute, self.backend = compute, parts[0].backend
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
-
-    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """See :meth:`hpcgnn.nn.layers.EndsWithBias.last_biases`."""
-        return (self.bias,)
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """Concatenate or average the heads of (n, H*C), and add the bias: (n, H*C) or (n, C)."""
         heads = self.heads
         return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)).add_(self.bias)
 
+    def scores(self, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """(r, H) products of each head of (r, H*C) with its vector of (H, C), by one product and without an (r, H*C) temporary.
 
-class _GAT(_Attention):
-    """The parameters of GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``."""
+        These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8), so integers are used only if the
+        user asks for them before the softmax.
+        """
+        block, compute = torch.block_diag(*vectors[:, :, None]), self.compute
+        if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass:
+            return integers.dense(rows, block, None, None, compute.quantizer)
+        return layer_product(rows, block, backend=self.backend)
 
-    def __init__(self, in_width: int, heads: Heads, compute: Compute, backend: str) -> None:
-        super().__init__(heads, compute, backend)
-        self.weight = torch.nn.Parameter(torch.empty(in_width, heads.count * heads.width))
-        self.attend_source = torch.nn.Parameter(torch.empty(heads.count, heads.width))
-        self.attend_target = torch.nn.Parameter(torch.empty(heads.count, heads.width))
-        for parameter in (self.weight, self.attend_source, self.attend_target):
-            torch.nn.init.xavier_uniform_(parameter)
-
-    def transformed(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """``W x``: (n, F_in) features to (n, H*C)."""
-        return matmul(operand(x, self.compute), self.weight, self.backend)
-
-
-class GATLayer(_GAT):
-    """GAT over the rows of halo nodes."""
-
-    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
-        super().__init__(in_width, heads, compute, neighbours.halo.backend)
-        # registered as a submodule, so that model.eval() turns dropout off
-        self.neighbours, self.drop = neighbours, neighbours.drop
-
-    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
-        own, near = self.transformed(x), self.neighbours
-        under_way = near.halo.begin(own)
-        target = _dots(own, self.attend_target, self.compute, self.backend)  # while rows travel
-        rows = under_way.finish()
-        source = _dots(rows, self.attend_source, self.compute, self.backend)
-        weights = attention_weights(near.edges.csr, target, source, NEGATIVE_SLOPE, self.backend)
-        return self.joined(near.attend(rows, weights, self.compute))
+    @property
+    def spmm(self) -> Callable[..., torch.Tensor]:
+        """:func:`hpcgnn.kernels.spmm` with weights, in the layer's arithmetic."""
+        return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
-class PartialGATLayer(_GAT):
-    """GAT by :mod:`hpcgnn.nn.attention`. plan: the plan of this layer. drops: the dropouts of the weights of S, and of
-    the weights of L and R.
+class GATLayer(_Attention):
+    """GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``.
+
+    over: the halo's aggregator and the (n, m) structure of the edges, or the plan of partial attention.
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        plan: PartialPlan,
-        drops: tuple[KeyedDropout, KeyedDropout],
+        over: tuple[Aggregator, Csr] | PartialPlan,
+        drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(in_width, heads, compute, plan.rows.backend)
-        self.plan, (self.send_drop, self.drop) = plan, drops
+        super().__init__(
+            heads, [over.scores, over.rows] if isinstance(over, PartialPlan) else [over[0]], drops, compute
+        )
+        self.over = over
+        self.weight = xavier(in_width, heads.count * heads.width)
+        self.attend_source = xavier(heads.count, heads.width)
+        self.attend_target = xavier(heads.count, heads.width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
-        own = self.transformed(x)
-        source, target = (
-            _dots(own, self.attend_source, self.compute, self.backend),
-            _dots(own, self.attend_target, self.compute, self.backend),
-        )
-        return self.joined(
-            partial_attention(
-                self.plan, own, source, target, (self.send_drop, self.drop), self.backend, spmm_in(self.compute)
-            )
-        )
+        own = matmul(operand(x, self.compute), self.weight, self.backend)
+        if isinstance(self.over, PartialPlan):
+            return self.joined(self._partial(self.over, own))
+        halo, edges = self.over
+        under_way = halo.begin(own)
+        target = self.scores(own, self.attend_target)  # while rows travel
+        rows = under_way.finish()
+        source = self.scores(rows, self.attend_source)
+        weights = attention_weights(edges, target, source, NEGATIVE_SLOPE, self.backend)
+        return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))
+
+    def _partial(self, plan: PartialPlan, rows: torch.Tensor) -> torch.Tensor:
+        """The (n, H*C) weighted sums of ``rows`` (n, H*C) by partial attention; differentiable. Collective."""
+        source, target = self.scores(rows, self.attend_source), self.scores(rows, self.attend_target)
+        width, send, backend = rows.shape[1], plan.send, self.backend
+        told = plan.scores(spmm(plan.targets, target, backend=backend))
+        of_row = spmm(plan.pre_rows, told, backend=backend)
+        scores = _joint_scores(send, plan.send_sources, source, of_row, plan.is_pre, backend)
+        weights = edge_softmax(send, scores, backend)
+        weights = torch.where(plan.is_pre[:, None], self.drops[0](weights), weights)
+        values = self.spmm(send, rows, weights, backend=backend)
+        came = plan.rows(torch.cat((values, _log_sum_exp(send, scores, backend)), dim=1))
+        sources = torch.cat((source, came[:, width:]))
+        scores = _joint_scores(plan.merge, plan.merge_sources, sources, target, ~plan.is_partial, backend)
+        alpha = edge_softmax(plan.merge, scores, backend)
+        alpha = torch.where(plan.is_partial[:, None], alpha, self.drops[1](alpha))
+        return self.spmm(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
 
 
 class GATv2Layer(_Attention):
-    """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j)``, as in PyG's ``GATv2Conv``."""
+    """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j)``, as in PyG's ``GATv2Conv``.
 
-    def __init__(self, in_width: int, heads: Heads, neighbours: Neighbours, compute: Compute = "float32") -> None:
-        super().__init__(heads, compute, neighbours.halo.backend)
-        self.neighbours, self.drop = neighbours, neighbours.drop
-        width = heads.count * heads.width
-        self.weight_source = torch.nn.Parameter(torch.empty(in_width, width))
+    over: the halo's aggregator and the (n, m) structure of the edges.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        heads: Heads,
+        over: tuple[Aggregator, Csr],
+        drops: tuple[KeyedDropout, ...],
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__(heads, [over[0]], drops, compute)
+        self.over, width = over, heads.count * heads.width
+        self.weight_source = xavier(in_width, width)
         self.bias_source = torch.nn.Parameter(torch.zeros(width))
-        self.weight_target = torch.nn.Parameter(torch.empty(in_width, width))
+        self.weight_target = xavier(in_width, width)
         self.bias_target = torch.nn.Parameter(torch.zeros(width))
-        self.attend = torch.nn.Parameter(torch.empty(heads.count, heads.width))
-        for parameter in (self.weight_source, self.weight_target, self.attend):
-            torch.nn.init.xavier_uniform_(parameter)
+        self.attend = xavier(heads.count, heads.width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) features to (n, H*C), or (n, C) with averaged heads. Collective."""
-        given, near = operand(x, self.compute), self.neighbours
-        under_way = near.halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
+        given, (halo, edges) = operand(x, self.compute), self.over
+        under_way = halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
         target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)  # while rows travel
         rows = under_way.finish()
-        joint = sddmm(near.edges.csr, target, rows, "add", backend=self.backend)
+        joint = sddmm(edges, target, rows, "add", backend=self.backend)
         joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # (e, H*C) is the largest of all tensors here
-        weights = edge_softmax(
-            near.edges.csr, _dots(joint, self.attend, self.compute, self.backend), backend=self.backend
-        )
-        return self.joined(near.attend(rows, weights, self.compute))
-
-
-def spmm_in(compute: Compute) -> Callable[..., torch.Tensor]:
-    """:func:`hpcgnn.kernels.spmm` with weights, in the arithmetic ``compute``."""
-    return compute.spmm if isinstance(compute, Int8) else spmm
-
-
-def _dots(rows: torch.Tensor, vectors: torch.Tensor, compute: Compute, backend: str) -> torch.Tensor:
-    """(r, H) products of each head of (r, H*C) with its vector of (H, C), by one matrix product and without an (r, H*C)
-    temporary.
-
-    These become attention's scores, for which 8-bit integers are too coarse (Tango Eq. 8), so integers are used only if the
-    user asks for them before the softmax.
-    """
-    block = torch.block_diag(*vectors[:, :, None])
-    if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass:
-        return integers.dense(rows, block, None, None, compute.quantizer)
-    return layer_product(rows, block, backend=backend)
+        weights = edge_softmax(edges, self.scores(joint, self.attend), backend=self.backend)
+        return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))

@@ -24,7 +24,7 @@ from hpcgnn.nn.config import (
 )
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
-from hpcgnn.nn.layers import DropoutKeys, LabelEmbedding, make_decoder
+from hpcgnn.nn.layers import DotDecoder, DropoutKeys, LabelEmbedding, MLPDecoder
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import raise_on_all_ranks
 
@@ -138,8 +138,8 @@ def _with_weights(kind: type[GraphModel], config: ModelConfig, context: ModelCon
         if config.label_inputs:  # last, so that the other weights are the same as without label inputs
             model.embed_labels = LabelEmbedding(context.out_width, context.in_width, context.aggregator.backend)
         if config.decoder != "none":
-            how = {"compute": context.compute, "backend": context.aggregator.backend}
-            model.decoder = make_decoder(config.decoder, context.out_width, **how)
+            decoder = DotDecoder if config.decoder == "dot" else MLPDecoder
+            model.decoder = decoder(context.out_width, compute=context.compute, backend=context.aggregator.backend)
     return model
 
 

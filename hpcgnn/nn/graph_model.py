@@ -15,13 +15,22 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
-from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.int8 import Int8
-from hpcgnn.nn.layers import BatchNorm, DotDecoder, DropoutKeys, EndsWithBias, KeyedDropout, LabelEmbedding, MLPDecoder
+from hpcgnn.nn.layers import (
+    BatchNorm,
+    BiasedLayer,
+    Dense,
+    DotDecoder,
+    DropoutKeys,
+    KeyedDropout,
+    LabelEmbedding,
+    MLPDecoder,
+)
 from hpcgnn.nn.linear import Features
+from hpcgnn.nn.make_aggregator import make_aggregator
 from hpcgnn.policy.base import Channel
 
 
@@ -83,7 +92,7 @@ class GraphModel(torch.nn.Module, ABC):
     A model implements :meth:`scores` and sets these attributes of its class:
 
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
-    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
+    models. aggregation: the kind for :func:`hpcgnn.nn.make_aggregator.make_aggregator`. begins_with_exchange: whether the first
     exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
     :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
     measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
@@ -146,27 +155,24 @@ class GraphModel(torch.nn.Module, ABC):
 
     def new_aggregator(self, *, keep: bool = False) -> Aggregator | CachedAggregator:
         """Make the aggregator of the next exchange of a pass. keep: its input never changes, so it aggregates only once."""
-        own = self.aggregator.for_layer(len(self.aggregators))
-        self.aggregators.append(CachedAggregator(own) if keep else own)
+        own = self.add_aggregator(self.aggregator)
+        if not keep:
+            return own
+        self.aggregators[-1] = CachedAggregator(own)
         return self.aggregators[-1]
 
     def add_aggregator(self, aggregator: Aggregator) -> Aggregator:
-        """Use a copy of ``aggregator`` for the next exchange of a training pass, after those of the layers."""
-        own = aggregator.for_layer(len(self.aggregators))
-        self.aggregators.append(own)
+        """Use a copy of ``aggregator`` for the next exchange of a training pass."""
+        self.aggregators.append(own := aggregator.for_layer(len(self.aggregators)))
         return own
+
+    def new_dense(self, in_width: int, out_width: int) -> Dense:
+        """Make a dense layer."""
+        return Dense(in_width, out_width, compute=self.compute, backend=self.backend)
 
     def new_dropout(self, rate: float) -> KeyedDropout:
         """Make the next dropout of a pass, which draws its own random numbers."""
-        self._num_dropouts += 1
-        return KeyedDropout(self.keys, self._num_dropouts - 1, rate, self.backend)
-
-    def new_partial_plan(self, plan: PartialPlan) -> PartialPlan:
-        """A copy of ``plan`` that uses the next two exchanges of a pass."""
-        number = len(self.aggregators)
-        own = plan.for_layer(number, number + 1)
-        self.aggregators += [own.scores, own.rows]
-        return own
+        return self.new_edge_dropouts(rate, None)[0]
 
     def new_edge_dropouts(self, rate: float, *ids: torch.Tensor | None) -> tuple[KeyedDropout, ...]:
         """Make dropouts of (entries, F) edge values, one for each of the given edge ids (entries,).
@@ -187,10 +193,8 @@ class GraphModel(torch.nn.Module, ABC):
         name = self.config.norm
         if name == "layer":
             return torch.nn.LayerNorm(width)
-        if name == "batch":
-            biases: tuple[torch.nn.Parameter, ...] = layer.last_biases() if isinstance(layer, EndsWithBias) else ()
-            for bias in biases:
-                bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
+        if name == "batch" and isinstance(layer, BiasedLayer):
+            layer.last_bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
         return BatchNorm(width, self.messages.world) if name == "batch" else torch.nn.Identity()
 
     def activated(

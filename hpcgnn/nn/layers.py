@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,18 +29,26 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
     return is_sparse or 2 * out_width < aggregate_first_width
 
 
-@runtime_checkable
-class EndsWithBias(Protocol):
-    """A layer whose last operation adds biases. A user's own layer need not have this method; its biases are always trained."""
-
-    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """The vectors that are added to each row of the result, and used nowhere else."""
-        ...
+def xavier(*shape: int) -> torch.nn.Parameter:
+    """A matrix of weights, drawn as Glorot and Bengio do."""
+    return torch.nn.Parameter(torch.nn.init.xavier_uniform_(torch.empty(*shape)))
 
 
-class LinearLayer(torch.nn.Module, ABC):
-    """A layer over a linear aggregator. transform_first: True if rows of the result's width travel, False if rows of the
-    input's width do.
+class BiasedLayer(torch.nn.Module):
+    """A layer whose last operation adds a bias to each row of its result."""
+
+    bias: torch.nn.Parameter
+
+    @property
+    def last_bias(self) -> torch.nn.Parameter:
+        """The vector that is added last, and used nowhere else."""
+        return self.bias
+
+
+class LinearLayer(BiasedLayer, ABC):
+    """A layer over a linear aggregator, (n, F_in) to (n, F_out). Its call is collective, forward and backward.
+
+    transform_first: True if rows of the result's width travel, False if rows of the input's width do.
     """
 
     def __init__(
@@ -57,28 +64,19 @@ class LinearLayer(torch.nn.Module, ABC):
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
         self.add_weights(in_width, out_width)
 
-    bias: torch.nn.Parameter
-
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:
         """Make the layer's parameters."""
-
-    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """See :meth:`EndsWithBias.last_biases`."""
-        return (self.bias,)
 
 
 class GCNLayer(LinearLayer):
     """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """See :meth:`LinearLayer.add_weights`."""
-        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.weight = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
-        torch.nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, F_out). Collective."""
         if self.transform_first:
             return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
         under_way = self.aggregator.begin(_dense(x))
@@ -90,15 +88,11 @@ class SAGELayer(LinearLayer):
     """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """See :meth:`LinearLayer.add_weights`."""
-        self.weight_neighbour = torch.nn.Parameter(torch.empty(in_width, out_width))
-        self.weight_root = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.weight_neighbour = xavier(in_width, out_width)
+        self.weight_root = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
-        torch.nn.init.xavier_uniform_(self.weight_neighbour)
-        torch.nn.init.xavier_uniform_(self.weight_root)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, F_out). Collective."""
         own = operand(x, self.compute)  # rounded only once for both products, if at all
         backend = self.aggregator.backend
         sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
@@ -111,22 +105,16 @@ class SAGELayer(LinearLayer):
         return late.multiply(operand(under_way.finish(), self.compute), plus=root)
 
 
-class Dense(torch.nn.Module):
+class Dense(BiasedLayer):
     """``x W + b`` in the arithmetic ``compute``: a :class:`torch.nn.Linear` with W (F_in, F_out)."""
 
     def __init__(self, in_width: int, out_width: int, *, compute: Compute = "float32", backend: str = "auto") -> None:
         super().__init__()
         self.compute, self.backend = compute, backend
-        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.weight = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
-        torch.nn.init.xavier_uniform_(self.weight)
-
-    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """See :meth:`EndsWithBias.last_biases`."""
-        return (self.bias,)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, F_out)."""
         return matmul(operand(x, self.compute), self.weight, self.backend, bias=self.bias)
 
 
@@ -137,19 +125,16 @@ class GINLayer(LinearLayer):
     """
 
     def add_weights(self, in_width: int, out_width: int) -> None:
-        """See :meth:`LinearLayer.add_weights`."""
         self.eps = torch.nn.Parameter(torch.zeros(1))
-        self.weight = torch.nn.Parameter(torch.empty(in_width, out_width))
+        self.weight = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
-        torch.nn.init.xavier_uniform_(self.weight)
         self.out = Dense(out_width, out_width, compute=self.compute, backend=self.aggregator.backend)
 
-    def last_biases(self) -> tuple[torch.nn.Parameter, ...]:
-        """See :meth:`EndsWithBias.last_biases`."""
-        return self.out.last_biases()
+    @property
+    def last_bias(self) -> torch.nn.Parameter:
+        return self.out.bias
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, F_in) to (n, F_out). Collective."""
         backend = self.aggregator.backend
         if self.transform_first:
             own = matmul(operand(x, self.compute), self.weight, backend)
@@ -165,34 +150,23 @@ class GINLayer(LinearLayer):
 class GCNIILayer(torch.nn.Module):
     """``y W'`` with ``y = (1 - alpha) Â x + alpha x_0`` and ``W' = (1 - beta) I + beta W``; PyG's ``GCN2Conv`` (Chen et al.).
 
-    depth: position of this layer, from 1. beta is ``log(theta / depth + 1)``.
+    alpha: share of x_0. beta: ``log(theta / depth + 1)``.
     """
 
     def __init__(
-        self,
-        width: int,
-        aggregator: Aggregator,
-        *,
-        depth: int,
-        alpha: float,
-        theta: float,
-        compute: Compute = "float32",
+        self, width: int, aggregator: Aggregator, alpha: float, beta: float, compute: Compute = "float32"
     ) -> None:
         super().__init__()
-        self.aggregator, self.alpha, self.compute = aggregator, alpha, compute
-        self.beta = math.log(theta / depth + 1)
-        self.weight = torch.nn.Parameter(torch.empty(width, width))
-        torch.nn.init.xavier_uniform_(self.weight)
+        self.aggregator, self.alpha, self.beta, self.compute = aggregator, alpha, beta, compute
+        self.weight = xavier(width, width)
 
     def forward(self, x: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         """(n, F) and x_0 (n, F) to (n, F). Collective."""
         under_way = self.aggregator.begin(x)
         initial = self.alpha * first  # while rows travel
         y = torch.add(initial, under_way.finish(), alpha=1 - self.alpha)
-        near_identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device).lerp(
-            self.weight, self.beta
-        )  # (F, F): small beside y
-        return matmul(operand(y, self.compute), near_identity, self.aggregator.backend)
+        identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)  # (F, F): small beside y
+        return matmul(operand(y, self.compute), identity.lerp(self.weight, self.beta), self.aggregator.backend)
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:
@@ -225,17 +199,10 @@ class MLPDecoder(torch.nn.Module):
         self.out = Dense(width, 1, compute=compute, backend=backend)
 
     def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """See :meth:`DotDecoder.forward`."""
         # Indexing is not used, because torch then adds up gradients of rows in an order that depends on the threads.
         ends = gather_rows(target, links.entry_rows(), self.backend), gather_rows(source, links.indices, self.backend)
         joint = ends[0] * ends[1]
         return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
-
-
-def make_decoder(name: str, width: int, *, compute: str, backend: str) -> DotDecoder | MLPDecoder:
-    """The decoder ``name``, one of :data:`hpcgnn.nn.config.DECODERS`, for embeddings of ``width``."""
-    decoder = DotDecoder if name == "dot" else MLPDecoder
-    return decoder(width, compute=compute, backend=backend)
 
 
 class LabelEmbedding(torch.nn.Module):
@@ -248,8 +215,7 @@ class LabelEmbedding(torch.nn.Module):
     def __init__(self, num_classes: int, width: int, backend: str = "auto") -> None:
         super().__init__()
         self.backend = backend
-        self.weight = torch.nn.Parameter(torch.empty(num_classes, width))
-        torch.nn.init.xavier_uniform_(self.weight)
+        self.weight = xavier(num_classes, width)
 
     def forward(self, x: Features, labels: Csr | None) -> Features | LabelledFeatures:
         """``x + Y E``. Sparse features stay sparse: the sum is left to the product that reads them."""
@@ -305,13 +271,10 @@ class KeyedDropout(torch.nn.Module):
         self.keys, self.layer, self.probability, self.backend, self.ids = keys, layer, probability, backend, ids
 
     def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
-        """Apply dropout to x (n, F)."""
         mask = self.mask()
         if mask is None:
             return x
-        if isinstance(x, Csr):
-            return _drop_sparse(x, mask)
-        return _Dropout.apply(x, mask, self.backend)
+        return _drop_sparse(x, mask) if isinstance(x, Csr) else _Dropout.apply(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:
         """The mask of this pass, for kernels that apply dropout themselves; None if nothing is dropped."""
@@ -321,7 +284,6 @@ class KeyedDropout(torch.nn.Module):
         return DropoutMask(self.keys.ids if self.ids is None else self.ids, key, self.probability)
 
     def extra_repr(self) -> str:
-        """The settings that are shown when the model is printed."""
         return f"p={self.probability}"
 
 
@@ -365,11 +327,7 @@ class BatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise x (n, F). Collective in training."""
-        if self.training:
-            mean, variance = self._statistics(x)
-        else:
-            mean, variance = self.running_mean, self.running_var
+        mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
         return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
 
     def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,9 @@ command knows it without importing torch. Any other program may register a class
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -16,11 +18,11 @@ import torch
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, Neighbours, PartialGATLayer, make_partial_plan
-from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, register
+from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, make_partial_plan
+from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
-from hpcgnn.nn.layers import Dense, GCNIILayer, GCNLayer, GINLayer, LinearLayer, SAGELayer, linear_first
+from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
 
 
@@ -45,7 +47,6 @@ class Stack(GraphModel):
         """Make the layer at this depth."""
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         return self.apply_layers(x, self.layers, self.norms, self.dropouts)
 
 
@@ -56,7 +57,6 @@ class LinearStack(Stack):
     begins_with_exchange = True
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """Make the layer at this depth."""
         is_input, keep = depth == 0, depth == 0 and context.keep_input_aggregation
         needs_gradient = self.config.label_inputs or not is_input
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
@@ -67,20 +67,17 @@ class LinearStack(Stack):
 class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
-    settings: ClassVar[tuple[type, ...]] = (LayerSettings, HopSettings)
     kept_rows = 2
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
         widths = self.widths(context)
-        how = {"compute": context.compute, "backend": self.backend}
-        self.dense = torch.nn.ModuleList(Dense(width, next_width, **how) for width, next_width in pairwise(widths))
+        self.dense = torch.nn.ModuleList(self.new_dense(*pair) for pair in pairwise(widths))
         self.norms = torch.nn.ModuleList(map(self.new_norm, widths[1:-1], self.dense))
         self.dropouts = torch.nn.ModuleList(self.new_dropout(config.dropout) for _ in self.norms)
         self.hops = [self.new_aggregator() for _ in range(config.num_hops)]
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`."""
         return [self.dense[-1], self.hops[-1]]
 
     def transformed(self, x: Features) -> torch.Tensor:
@@ -93,50 +90,49 @@ class AttentionStack(Stack):
     class of the layers.
     """
 
-    settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
     layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
     kept_rows = 4
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        """See :meth:`GraphModel.connected`. Rows of neighbours travel unchanged, so the strategy has no effect."""
+        """Connect by a halo, whose rows travel unchanged whatever ``strategy`` is, or by a plan of partial attention."""
+        if config.attention == "partial":
+            plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
+            return Connection(plan.rows, partial=plan)
         named = {name: value for name, value in how.items() if name != "dtype"}
         return Connection(make_halo(graph, **named), edges=attention_edges(graph))
 
     @classmethod
     def uses_strategy(cls, config: ModelConfig) -> bool:
-        """See :meth:`GraphModel.uses_strategy`."""
-        return False
+        return bool(config.attention == "partial")
 
     @classmethod
     def check_settings(cls, config: ModelConfig) -> None:
-        """See :meth:`GraphModel.check_settings`."""
         if config.hidden % config.heads:
             raise WrongValueError(
                 f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}"
             )
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """Make the layer at this depth."""
-        halo, edges, rate = self.new_aggregator(), context.connection.edges, self.config.attention_dropout
-        assert edges is not None
+        is_last, rate, edges = depth == self.config.layers - 1, self.config.attention_dropout, context.connection.edges
+        count = self.config.output_heads if is_last else self.config.heads
+        heads = Heads(count, next_width if is_last else next_width // count, join=not is_last)
+        if edges is None:
+            plan = context.connection.partial
+            assert plan is not None
+            plan = replace(plan, scores=self.add_aggregator(plan.scores), rows=self.add_aggregator(plan.rows))
+            return GATLayer(
+                width, heads, plan, self.new_edge_dropouts(rate, plan.send_ids, plan.merge_ids), self.compute
+            )
+        halo, ids = self.new_aggregator(), edges.ids if rate else None  # ids are 8 bytes an edge
         assert isinstance(halo, Aggregator)
-        (drop,) = self.new_edge_dropouts(rate, edges.ids if rate else None)  # ids are 8 bytes an edge
-        return self.layer(width, self.heads(depth, next_width), Neighbours(halo, edges, drop), self.compute)
+        return self.layer(width, heads, (halo, edges.csr), self.new_edge_dropouts(rate, ids), self.compute)
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`: the last layer, and the aggregator that brings its rows."""
+        """The last layer, and the aggregators that bring its rows."""
         layer = self.layers[-1]
-        if isinstance(layer, PartialGATLayer):
-            return [layer, layer.plan.scores, layer.plan.rows]
         assert isinstance(layer, GATLayer | GATv2Layer)
-        return [layer, layer.neighbours.halo]
-
-    def heads(self, depth: int, next_width: int) -> Heads:
-        """The heads of the layer at this depth, whose result is ``next_width`` wide."""
-        is_last = depth == self.config.layers - 1
-        count = self.config.output_heads if is_last else self.config.heads
-        return Heads(count, next_width if is_last else next_width // count, join=not is_last)
+        return [layer, *layer.parts]
 
 
 @register("gcn")
@@ -176,19 +172,16 @@ class JKNet(LinearStack):
         super().__init__(config, context)
         self.norms.append(self.new_norm(config.hidden, self.layers[-1]))
         self.final_dropout = self.new_dropout(config.dropout)
-        joined = config.layers * config.hidden
-        self.final = Dense(joined, context.out_width, compute=self.compute, backend=self.backend)
+        self.final = self.new_dense(config.layers * config.hidden, context.out_width)
 
     def widths(self, context: ModelContext) -> list[int]:
         """See :meth:`GraphModel.widths`: all layers are hidden layers here."""
         return [context.in_width, *[self.config.hidden] * self.config.layers]
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`."""
         return [self.final]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         (first, *layers), (first_norm, *norms) = self.layers, self.norms
         results = [self.activated(first(x), first_norm)]
         for layer, norm, drop in zip(layers, norms, self.dropouts, strict=True):
@@ -207,28 +200,25 @@ class GCNII(GraphModel):
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
         width = config.hidden
-        self.first = Dense(context.in_width, width, compute=context.compute, backend=self.backend)
+        self.first = self.new_dense(context.in_width, width)
         self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
         for depth in range(1, config.layers + 1):
             own = self.new_aggregator()
             assert isinstance(own, Aggregator)
-            shares = {"alpha": config.teleport, "theta": config.identity}
-            self.layers.append(GCNIILayer(width, own, depth=depth, compute=context.compute, **shares))
+            beta = math.log(config.identity / depth + 1)
+            self.layers.append(GCNIILayer(width, own, config.teleport, beta, self.compute))
             self.norms.append(self.new_norm(width, self.layers[-1]))
             self.dropouts.append(self.new_dropout(config.dropout))
         self.last_dropout = self.new_dropout(config.dropout)
-        self.last = Dense(width, context.out_width, compute=context.compute, backend=self.backend)
+        self.last = self.new_dense(width, context.out_width)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """See :meth:`GraphModel.dense_parameters`."""
         return [*self.first.parameters(), *self.last.parameters()]
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`."""
         return [self.last]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         first = self.activated(self.first(x))
         y = first
         for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):
@@ -250,14 +240,12 @@ class SGC(GraphModel):
         super().__init__(config, context)
         self.is_kept = context.keep_input_aggregation
         self.hops = [self.new_aggregator(keep=self.is_kept) for _ in range(config.num_hops)]
-        self.dense = Dense(context.in_width, context.out_width, compute=context.compute, backend=self.backend)
+        self.dense = self.new_dense(context.in_width, context.out_width)
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`."""
         return [self.dense, self.hops[-1]]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         if self.is_kept:
             assert isinstance(x, torch.Tensor)
             return self.dense(self._propagated(x))
@@ -281,7 +269,6 @@ class APPNP(Propagation):
         return list(self.dense[0].parameters())
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         h = self.transformed(x)
         z = h
         for hop in self.hops:
@@ -297,14 +284,12 @@ class DAGNN(Propagation):
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
-        self.gate = Dense(context.out_width, 1, compute=context.compute, backend=self.backend)
+        self.gate = self.new_dense(context.out_width, 1)
 
     def before_softmax(self) -> list[Part]:
-        """See :meth:`GraphModel.before_softmax`."""
         return [*super().before_softmax(), self.gate]
 
     def scores(self, x: Features) -> torch.Tensor:
-        """See :meth:`GraphModel.scores`."""
         h = self.transformed(x)
         total = self._weighed(h)
         for hop in self.hops:
@@ -318,30 +303,9 @@ class DAGNN(Propagation):
 
 @register("gat")
 class GAT(AttentionStack):
-    """A stack of :class:`GATLayer`, or of :class:`PartialGATLayer` with partial attention."""
+    """A stack of :class:`GATLayer`."""
 
     layer = GATLayer
-
-    @classmethod
-    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        """See :meth:`GraphModel.connected`."""
-        if config.attention != "partial":
-            return super().connected(config, graph, strategy, **how)
-        plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
-        return Connection(plan.rows, partial=plan)
-
-    @classmethod
-    def uses_strategy(cls, config: ModelConfig) -> bool:
-        """See :meth:`GraphModel.uses_strategy`."""
-        return config.attention == "partial"
-
-    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
-        """Make the layer at this depth."""
-        if context.connection.partial is None:
-            return super().new_layer(context, depth, width, next_width)
-        plan = self.new_partial_plan(context.connection.partial)
-        send_drop, drop = self.new_edge_dropouts(self.config.attention_dropout, plan.send_ids, plan.merge_ids)
-        return PartialGATLayer(width, self.heads(depth, next_width), plan, (send_drop, drop), self.compute)
 
 
 @register("gatv2")
