@@ -64,21 +64,17 @@ class OnRanks(functools.partial[Any]):
         )
 
 
-def replace_method(module: torch.nn.Module, name: str, method: OnRanks) -> None:
-    """Let ``module.name`` be ``method`` until :func:`restore_methods`."""
+def replace_method(module: torch.nn.Module, name: str, function: Callable[..., Any], *first: Any) -> OnRanks:
+    """Let ``module.name`` be ``function`` with these first arguments until :func:`restore_methods`."""
+    method = OnRanks(function, *first)
     method.module_name, method.before = type(module).__name__, vars(module).get(name)
     setattr(module, name, method)
-
-
-def methods_of(module: torch.nn.Module) -> dict[str, OnRanks]:
-    """The replaced methods of ``module`` by name."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, OnRanks)}
+    return method
 
 
 def restore_methods(module: torch.nn.Module, memo: dict[int, Any]) -> None:
     """Undo :func:`replace_method` on a copy of a module. memo: of ``copy.deepcopy``, for methods that users had replaced."""
-    for name, method in methods_of(module).items():
-        before: Any = method
+    for name, before in [each for each in vars(module).items() if isinstance(each[1], OnRanks)]:
         while isinstance(before, OnRanks):
             before = before.before
         if before is None:
@@ -117,23 +113,17 @@ class Normaliser:
         dtype: torch.dtype | None = None,
     ) -> Edges:
         """``gcn_norm`` of ``torch_geometric.nn.conv.gcn_conv``, for ids in which halo nodes follow the owned ones. Collective."""
-        key = ("gcn", improved, add_self_loops, dtype)
-        kept = self._kept.find(edge_index, edge_weight, key)
-        if kept is not None:
-            return self._marked(kept)
-        with torch._C.DisableTorchFunction():
-            result = self._gcn_norm(edge_index, edge_weight, improved=improved, loops=add_self_loops, dtype=dtype)
         is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
-        return self._keep(edge_index, edge_weight, key, result, "gcn" if is_plain else "fixed")
+        return self._once(
+            edge_index,
+            edge_weight,
+            ("gcn", improved, add_self_loops, dtype),
+            "gcn" if is_plain else "fixed",
+            lambda: self._gcn_norm(edge_index, edge_weight, improved, add_self_loops, dtype),
+        )
 
     def _gcn_norm(
-        self,
-        edges: torch.Tensor,
-        weight: torch.Tensor | None,
-        *,
-        improved: bool,
-        loops: bool,
-        dtype: torch.dtype | None,
+        self, edges: torch.Tensor, weight: torch.Tensor | None, improved: bool, loops: bool, dtype: torch.dtype | None
     ) -> Edges:
         owned, is_weighted = self.bridge.graph.num_nodes, weight is not None
         if loops:
@@ -164,19 +154,21 @@ class Normaliser:
         if batch is not None:
             raise HpcgnnError("ChebConv with batch, for several graphs at once, cannot be distributed")
         largest = None if lambda_max is None else float(lambda_max)
-        key = ("laplacian", normalization, largest, dtype)
-        kept = self._kept.find(edge_index, edge_weight, key)
-        if kept is not None:
-            return self._marked(kept)
-        with torch._C.DisableTorchFunction():
-            edges, weight = self._laplacian(edge_index, edge_weight, normalization, dtype)
-            if largest is None:
-                mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
-                largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
-            weight = 2 * weight / largest
-            weight = torch.where(weight == float("inf"), 0, weight)
-            result = edges, weight - (edges[0] == edges[1]).to(weight.dtype)
-        return self._keep(edge_index, edge_weight, key, result, "fixed")
+        return self._once(
+            edge_index,
+            edge_weight,
+            ("laplacian", normalization, largest, dtype),
+            "fixed",
+            lambda: self._scaled(*self._laplacian(edge_index, edge_weight, normalization, dtype), largest),
+        )
+
+    def _scaled(self, edges: torch.Tensor, weight: torch.Tensor, largest: float | None) -> Edges:
+        if largest is None:
+            mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
+            largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
+        weight = 2 * weight / largest
+        weight = torch.where(weight == float("inf"), 0, weight)
+        return edges, weight - (edges[0] == edges[1]).to(weight.dtype)
 
     def _laplacian(
         self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, kind: str | None, dtype: torch.dtype | None
@@ -186,7 +178,9 @@ class Normaliser:
         edges, weight = remove_self_loops(edge_index, edge_weight)
         if weight is None:
             weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
-        degree = self._out_degrees(edges, weight)
+        # sums of the weights of each node's out-edges, on all ranks at which they end
+        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")
+        degree = self.bridge.exact.extended(self.bridge.exact.summed(mine))
         if kind is None:
             looped, _ = add_self_loops(edges, num_nodes=owned)
             return looped, torch.cat((-weight, degree[:owned]))
@@ -198,28 +192,26 @@ class Normaliser:
         looped, values = add_self_loops(edges, -weight, fill_value=1.0, num_nodes=owned)
         return looped, values
 
-    def _out_degrees(self, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """(n + h,) sums of the weights of each node's out-edges, on all ranks at which they end. Collective."""
-        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")
-        return self.bridge.exact.extended(self.bridge.exact.summed(mine))
-
-    def _marked(self, result: Edges) -> Edges:
+    def _once(
+        self,
+        edge_index: torch.Tensor,
+        weight: torch.Tensor | None,
+        key: tuple[Any, ...],
+        kind: str,
+        make: Callable[[], Edges],
+    ) -> Edges:
+        """The result of ``make``, or of the call of an earlier pass with these tensors. kind: see :meth:`Bridge.note_kind`."""
+        result = self._kept.find(edge_index, weight, key)
+        if result is None:
+            with torch._C.DisableTorchFunction():
+                result = make()
+            is_graphs = weight is None and self.bridge.is_graphs(edge_index)
+            is_trained = weight is not None and weight.requires_grad
+            if not is_trained and (self._recurrence.comes_again(key, edge_index, weight) or is_graphs):
+                self._kept.keep(edge_index, weight, result, key)
+                self.bridge.note_kind(*result, kind)
         self.bridge.mode.mark(result[0], ENDS, 1)
         self.bridge.mode.mark(result[1], EDGES)
-        return result
-
-    # -- results of earlier passes ----------------------------------------------------------------------------------------
-
-    def _keep(
-        self, edge_index: torch.Tensor, weight: torch.Tensor | None, key: tuple[Any, ...], result: Edges, kind: str
-    ) -> Edges:
-        self._marked(result)
-        if weight is not None and weight.requires_grad:
-            return result
-        is_graphs = weight is None and self.bridge.is_graphs(edge_index)
-        if self._recurrence.comes_again(key, edge_index, weight) or is_graphs:
-            self._kept.keep(edge_index, weight, result, key)
-            self.bridge.note_kind(*result, kind)
         return result
 
 
@@ -243,6 +235,7 @@ LINEAR: dict[type[MessagePassing], tuple[str, str | None]] = {
     TAGConv: ("x", "edge_weight"),
 }
 _SUMS, _MEANS = ("add", "sum"), ("mean",)
+_HOOKS = tuple(f"_{kind}_forward" for kind in ("propagate", "message", "aggregate", "edge_update"))
 # The methods that compute any layer's messages. Their arguments name the tensors from which messages are computed.
 _MADE_OF = {"propagate": ("message", "aggregate", "update"), "edge_updater": ("edge_update",)}
 
@@ -257,9 +250,10 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
     forget_caches(layer)
     _replace_functions(layer, {"gcn_norm": normaliser.gcn_norm})
     if isinstance(layer, ChebConv):
-        replace_method(layer, "__norm__", OnRanks(normaliser.scaled_laplacian))
+        replace_method(layer, "__norm__", normaliser.scaled_laplacian)
+    on_ranks = _Layer(layer, number, bridge)
     if _is_linear(layer):
-        replace_method(layer, "propagate", OnRanks(_propagate, layer, LINEAR[type(layer)], number, bridge))
+        replace_method(layer, "propagate", on_ranks.aggregate, *LINEAR[type(layer)])
         return
     if layer.decomposed_layers > 1:
         raise HpcgnnError(
@@ -267,19 +261,24 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
             "with decomposed_layers=1; its rows travel before they are cut in pieces"
         )
     for name, functions in _MADE_OF.items():
-        from_sources = _from_sources(layer, functions)
         # PyG's hooks before ``propagate`` would work, but those before ``edge_updater`` run after rows have been gathered.
-        original = getattr(layer, name)
+        parameters = {each: inspect.signature(getattr(layer, each)).parameters.keys() for each in functions}
+        # The node tensors from which messages take the source's row: ``x`` for an argument ``x_j``.
+        from_sources = {
+            each.removesuffix("_j")
+            for each in set().union(*parameters.values()) - {"edge_index_j", "size_j"}
+            if each.endswith("_j")
+        }
         own: dict[str, Any] = {}
-        kind = EDGES if name == "edge_updater" else NODES
+        original = getattr(layer, name)
         for function in functions:
-            whole = from_sources & inspect.signature(getattr(layer, function)).parameters.keys()
-            if whole:
-                replace_method(layer, function, OnRanks(_with_own_rows, getattr(layer, function), own, whole))
-        replace_method(layer, name, OnRanks(_with_halo, layer, number, bridge, original, from_sources, own, kind))
+            if whole := from_sources & parameters[function]:
+                replace_method(layer, function, _with_own_rows, getattr(layer, function), own, whole)
+        kind = EDGES if name == "edge_updater" else NODES
+        replace_method(layer, name, on_ranks.over_halo, original, from_sources, own, kind)
     for module in layer.modules():
         if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
-            replace_method(module, "forward", OnRanks(_padded_alike, module.forward, bridge))
+            replace_method(module, "forward", _padded_alike, module.forward, bridge)
 
 
 def forget_caches(layer: MessagePassing) -> None:
@@ -295,89 +294,95 @@ def _is_linear(layer: MessagePassing) -> bool:
         type(layer) in LINEAR
         and layer.aggr in (*_SUMS, *_MEANS)
         and not layer.explain
-        and not any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks") and _is_of_messages(name))
+        and not any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks") and name.startswith(_HOOKS))
     )
 
 
-def _is_of_messages(name: str) -> bool:
-    return any(name.startswith(f"_{kind}_forward") for kind in ("propagate", "message", "aggregate", "edge_update"))
+class _Layer:
+    """A layer of a model on the ranks of a bridge. number: of the layer in its model."""
 
+    def __init__(self, layer: MessagePassing, number: int, bridge: Bridge) -> None:
+        self.layer, self.number, self.bridge = layer, number, bridge
 
-def _propagate(
-    layer: MessagePassing,
-    names: tuple[str, str | None],
-    number: int,
-    bridge: Bridge,
-    edge_index: torch.Tensor,
-    size: Any = None,
-    **given: Any,
-) -> torch.Tensor:
-    """Replaces ``propagate`` of a linear layer."""
-    edge_index = _plain_edges(layer, bridge, edge_index)
-    name, weight_name = names
-    x = given[name][0] if isinstance(given[name], tuple) else given[name]
-    weight = None if weight_name is None else given[weight_name]
-    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    with torch._C.DisableTorchFunction():  # nothing in here is the model's
-        x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
-        flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
-        operator = bridge.operator(number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-        z = operator(flat)
-        if isinstance(layer, LEConv):  # messages a_j - b_i
-            z = z - given["b"] * operator_of_own(bridge, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-    return bridge.mode.mark(z.view(x.shape).to(dtype), NODES)
+    def aggregate(
+        self, name: str, weight_name: str | None, edge_index: torch.Tensor, size: Any = None, **given: Any
+    ) -> torch.Tensor:
+        """Replaces ``propagate`` of a linear layer."""
+        edge_index, bridge, layer = self._plain_edges(edge_index), self.bridge, self.layer
+        x = given[name][0] if isinstance(given[name], tuple) else given[name]
+        weight = None if weight_name is None else given[weight_name]
+        dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+        with torch._C.DisableTorchFunction():  # nothing in here is the model's
+            x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
+            operator = bridge.operator(self.number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
+            z = operator(x.reshape(x.shape[0], math.prod(x.shape[1:])))
+            if isinstance(layer, LEConv):  # messages a_j - b_i
+                z = z - given["b"] * self._operator_of_own(edge_index, weight, x.dtype)
+        return bridge.mode.mark(z.view(x.shape).to(dtype), NODES)
 
+    def _operator_of_own(self, edges: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+        """(n, 1) sums, or averages, of the weights of each node's in-edges."""
+        zeros = torch.zeros(self.bridge.graph.num_nodes, dtype=dtype, device=edges.device)
+        counts = zeros.index_add(0, edges[1], zeros.new_ones(edges.shape[1]))
+        total = counts if weight is None else zeros.index_add(0, edges[1], weight)
+        return (total / counts.clamp(min=1) if self.layer.aggr in _MEANS else total)[:, None]
 
-def operator_of_own(
-    bridge: Bridge, edge_index: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype, *, mean: bool
-) -> torch.Tensor:
-    """(n, 1) sums, or averages, of the weights of each node's in-edges."""
-    owned = bridge.graph.num_nodes
-    zeros = torch.zeros(owned, dtype=dtype, device=edge_index.device)
-    counts = zeros.index_add(0, edge_index[1], zeros.new_ones(edge_index.shape[1]))
-    total = counts if weight is None else zeros.index_add(0, edge_index[1], weight)
-    return (total / counts.clamp(min=1) if mean else total)[:, None]
+    def over_halo(
+        self,
+        original: Callable[..., Any],
+        from_sources: set[str],
+        own: dict[str, Any],
+        kind: str,
+        edge_index: torch.Tensor,
+        size: Any = None,
+        **given: Any,
+    ) -> Any:
+        """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended.
 
+        own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
+        """
+        edge_index, bridge = self._plain_edges(edge_index), self.bridge
+        own.update(given)
+        try:
+            with torch._C.DisableTorchFunction():
+                for name in sorted(from_sources & given.keys()):  # the same order on all ranks: each is an exchange
+                    if given[name] is not None:
+                        given[name] = self._sources_extended(given[name], name)
+            with bridge.mode.inside(edge_index):
+                result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
+                result = result if edge_index.shape[1] else _tied(result, given)
+        finally:
+            own.clear()
+        of_nodes = kind == NODES and isinstance(result, torch.Tensor)
+        return bridge.mode.mark(result, kind, self.layer.node_dim % result.dim() if of_nodes else 0)
 
-# -- layers of any kind ------------------------------------------------------------------------------------------------
+    def _sources_extended(self, value: Any, name: str) -> tuple[Any, Any]:
+        source, target = value if isinstance(value, (tuple, list)) else (value, value)
+        if isinstance(source, torch.Tensor):
+            count, owned = source.shape[self.layer.node_dim], self.bridge.graph.num_nodes
+            if count != owned:
+                raise HpcgnnError(
+                    f"{type(self.layer).__name__} cannot be distributed: its {name} has {count} rows, but this rank has {owned} "
+                    "nodes; a parameter with a row for each node of the whole graph cannot be divided among ranks"
+                )
+            source = self.bridge.extended(self.number, source, self.layer.node_dim)
+        return source, target
 
-
-def _from_sources(layer: MessagePassing, functions: tuple[str, ...]) -> set[str]:
-    """The names of the node tensors from which messages take the source's row (``x`` for an argument ``x_j``)."""
-    names = {name for function in functions for name in inspect.signature(getattr(layer, function)).parameters}
-    return {name.removesuffix("_j") for name in names - {"edge_index_j", "size_j"} if name.endswith("_j")}
-
-
-def _with_halo(
-    layer: MessagePassing,
-    number: int,
-    bridge: Bridge,
-    original: Callable[..., Any],
-    from_sources: set[str],
-    own: dict[str, Any],
-    kind: str,
-    edge_index: torch.Tensor,
-    size: Any = None,
-    **given: Any,
-) -> Any:
-    """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended.
-
-    own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
-    """
-    edge_index = _plain_edges(layer, bridge, edge_index)
-    own.update(given)
-    try:
-        with torch._C.DisableTorchFunction():
-            for name in sorted(from_sources & given.keys()):  # the same order on all ranks: each is an exchange
-                if given[name] is not None:
-                    given[name] = _sources_extended(given[name], number, bridge, layer, name)
-        with bridge.mode.inside(edge_index):
-            result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
-            result = result if edge_index.shape[1] else _tied(result, given)
-    finally:
-        own.clear()
-    of_nodes = kind == NODES and isinstance(result, torch.Tensor)
-    return bridge.mode.mark(result, kind, layer.node_dim % result.dim() if of_nodes else 0)
+    def _plain_edges(self, edge_index: Any) -> torch.Tensor:
+        name = type(self.layer).__name__
+        # a checkpoint repeats calls in the backward pass
+        if not self.bridge.in_pass and torch._C._current_graph_task_id() == -1:
+            raise HpcgnnError(
+                f"{name} of a distributed model was called outside of a call of the model, where nothing is checked: "
+                "call the model itself, and let its forward do what encode and other methods do"
+            )
+        if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
+            kind = edge_index.layout if isinstance(edge_index, torch.Tensor) else type(edge_index).__name__
+            raise HpcgnnError(
+                f"{name} was given edges as a sparse matrix ({kind}): a distributed model takes graph.edge_index, "
+                "or a (2, e) tensor made of it"
+            )
+        return edge_index if is_plain(edge_index) else plain(edge_index)
 
 
 def _with_own_rows(
@@ -391,10 +396,10 @@ def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
     """``result`` with a dependence on ``given``. The result of a rank without edges may have none, and its backward pass would
     then leave out exchanges for which other ranks wait.
     """
-    values = [value for one in given.values() for value in (one if isinstance(one, tuple) else (one,))]
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            result = result + value.flatten()[:0].sum()
+    for one in given.values():
+        for value in one if isinstance(one, tuple) else (one,):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                result = result + value.flatten()[:0].sum()
     return result
 
 
@@ -409,39 +414,6 @@ def _padded_alike(
     return original(x, index, *others, **(named | {"max_num_elements": most}))
 
 
-def _sources_extended(value: Any, number: int, bridge: Bridge, layer: MessagePassing, name: str) -> tuple[Any, Any]:
-    source, target = value if isinstance(value, (tuple, list)) else (value, value)
-    if isinstance(source, torch.Tensor):
-        count, owned = source.shape[layer.node_dim], bridge.graph.num_nodes
-        if count != owned:
-            raise HpcgnnError(
-                f"{type(layer).__name__} cannot be distributed: its {name} has {count} rows, but this rank has {owned} nodes; "
-                "a parameter with a row for each node of the whole graph cannot be divided among ranks"
-            )
-        source = bridge.extended(number, source, layer.node_dim)
-    return source, target
-
-
-def _plain_edges(layer: MessagePassing, bridge: Bridge, edge_index: Any) -> torch.Tensor:
-    if (
-        not bridge.in_pass and torch._C._current_graph_task_id() == -1
-    ):  # a checkpoint repeats calls in the backward pass
-        raise HpcgnnError(
-            f"{type(layer).__name__} of a distributed model was called outside of a call of the model, where nothing is checked: "
-            "call the model itself, and let its forward do what encode and other methods do"
-        )
-    if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
-        kind = edge_index.layout if isinstance(edge_index, torch.Tensor) else type(edge_index).__name__
-        raise HpcgnnError(
-            f"{type(layer).__name__} was given edges as a sparse matrix ({kind}): a distributed model takes graph.edge_index, "
-            "or a (2, e) tensor made of it"
-        )
-    return edge_index if is_plain(edge_index) else plain(edge_index)
-
-
-# -- functions that a layer's code calls -------------------------------------------------------------------------------
-
-
 def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[..., Any]]) -> None:
     """Replace methods of the layer that call functions of these names by copies that call other functions.
 
@@ -451,8 +423,7 @@ def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[
         function = method.__func__
         if isinstance(function, types.FunctionType) and set(replacements) & set(function.__code__.co_names):
             found = function.__globals__ | replacements
-            copy = types.FunctionType(
-                function.__code__, found, function.__name__, function.__defaults__, function.__closure__
-            )
-            copy.__kwdefaults__ = function.__kwdefaults__
-            replace_method(layer, name, OnRanks(copy, layer))
+            also = function.__name__, function.__defaults__, function.__closure__
+            other = types.FunctionType(function.__code__, found, *also)
+            other.__kwdefaults__ = function.__kwdefaults__
+            replace_method(layer, name, other, layer)

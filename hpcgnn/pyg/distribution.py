@@ -84,7 +84,7 @@ def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
     bridge.float32_layers = {number for number, module in enumerate(model.modules()) if module in kept}
     for module in model.modules():
         if type(module) in _LINEAR and module not in kept:
-            replace_method(module, "forward", OnRanks(_linear, module, module.forward, bridge))
+            replace_method(module, "forward", _linear, module, module.forward, bridge)
     first = next((each for each in tops if each not in kept), None)
     int8.watch(first, partial(setattr, bridge, "int8", None))
 
@@ -199,17 +199,11 @@ def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
             norms.adapt(module, world, described)
     if distribution.int8 is not None and distribution.int8.is_useful:
         use_integers(model, bridge, distribution.int8)
-    replace_method(model, "forward", _with_passes(model, model.forward, distribution))
+    forward = model.forward
+    functools.update_wrapper(replace_method(model, "forward", _forward_on_ranks, model, forward, distribution), forward)
     object.__setattr__(model, _ATTRIBUTE, distribution)
     for name, method in {"__deepcopy__": _distributed_copy, "__reduce_ex__": _saved}.items():
-        replace_method(model, name, OnRanks(method, model))
-
-
-def _with_passes(model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution) -> OnRanks:
-    """``forward``, extended by a call of :meth:`Distribution.begin_pass`."""
-    method = OnRanks(_forward_on_ranks, model, forward, distribution)
-    functools.update_wrapper(method, forward)
-    return method
+        replace_method(model, name, method, model)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,60 +23,88 @@ from hpcgnn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Coun
 
 _SPARSE = {function.__name__ for function in rows.SPARSE}
 
-Found = list[tuple[torch.Tensor, Role]]
+RoleOf = Callable[[Any], Role | None]
 
 
-def check(name: str, args: Any, kwargs: Any, found: Found, role_of: Callable[[Any], Role | None]) -> None:
-    """Raise Refused if a function of torch combines rows of which a rank has some only. found: arguments with a role."""
-    tensor, role = found[0]
-    if name in rows.ALONG and tensor is (args[0] if args else kwargs.get("input")):
-        _check_along(name, args, kwargs, tensor, role)
+class _Call(NamedTuple):
+    """A call of a function of torch. found: its arguments whose rows are known, with their roles."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    found: list[tuple[torch.Tensor, Role]]
+
+    def __call__(self) -> Any:
+        return self.func(*self.args, **self.kwargs)
+
+    @property
+    def name(self) -> str:
+        return rows.name_of(self.func)
+
+    def get(self, name: str, place: int = 1, default: Any = None) -> Any:
+        """The argument of this name, or at this place."""
+        return self.kwargs.get(name, self.args[place] if len(self.args) > place else default)
+
+    def many(self, *names: str) -> Any:
+        """The arguments after the first one, which are given one by one, as a list, or by one of these names."""
+        values: Any = next((self.kwargs[name] for name in names if name in self.kwargs), self.args[1:])
+        return values[0] if values and isinstance(values[0], (tuple, list)) else values
+
+    def dim(self, dims: int) -> int:
+        """The argument ``dim`` in 0 to ``dims`` - 1, where 0 is its default."""
+        return int(self.get("dim", 1, 0)) % dims
+
+    def where(self) -> str:
+        return f"{self.name} {rows.place()}"
+
+
+def check(call: _Call, role_of: RoleOf) -> None:
+    """Raise Refused if a function of torch combines rows of which a rank has some only."""
+    name, (tensor, role) = call.name, call.found[0]
+    if name in rows.ALONG and tensor is (call.args[0] if call.args else call.kwargs.get("input")):
+        _check_along(call)
     elif name in rows.SPATIAL and role.axis:
-        raise Refused(f"{where(name)} combines the rows of all nodes, of which a rank has its own only")
+        raise Refused(f"{call.where()} combines the rows of all nodes, of which a rank has its own only")
     elif name in rows.PRODUCTS:
-        _check_product(name, args, kwargs, role_of)
+        _check_product(call, role_of)
     elif name == "einsum":
-        _check_einsum(args, role_of)
-    elif name in rows.LOSSES and kwargs.get("reduction") != "none" and rows.called_by() == "user":
+        _check_einsum(call, role_of)
+    elif name in rows.LOSSES and call.kwargs.get("reduction") != "none" and rows.called_by() == "user":
         raise Refused(
-            f"{where(name)} averages over the rows of all nodes, of which a rank has its own only: compute the loss of "
+            f"{call.where()} averages over the rows of all nodes, of which a rank has its own only: compute the loss of "
             'the model\'s result, outside of it, or give reduction="none"'
         )
     elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
         if role.axis == (tensor.dim() - 2 if name.startswith("scaled") else 0):
-            raise Refused(f"{where(name)} combines each node with all others, but a rank has its own only")
+            raise Refused(f"{call.where()} combines each node with all others, but a rank has its own only")
     elif name in _SPARSE:
-        raise Refused(f"{where(name)} makes a sparse matrix of edges, but a rank has the edges of its nodes only")
+        raise Refused(f"{call.where()} makes a sparse matrix of edges, but a rank has the edges of its nodes only")
 
 
-def where(name: str) -> str:
-    """A function's name and the place that called it."""
-    return f"{name} {rows.place()}"
-
-
-def _check_along(name: str, args: Any, kwargs: Any, tensor: torch.Tensor, role: Role) -> None:
+def _check_along(call: _Call) -> None:
+    name, (tensor, role) = call.name, call.found[0]
     place, default = rows.ALONG[name]
-    dim = kwargs.get("dim", kwargs.get("dims", kwargs.get("axis", args[place] if len(args) > place else default)))
+    dim = call.kwargs.get("dims", call.kwargs.get("axis", call.get("dim", place, default)))
     if name in ("max", "min") and isinstance(dim, torch.Tensor):
         return  # of two tensors, element by element
     if dim is None and name in ("softmax", "log_softmax", "softmin"):
         dim = 0 if tensor.dim() in (0, 1, 3) else 1
     dims = range(tensor.dim()) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    along = {one % tensor.dim() for one in dims} if tensor.dim() else set()
-    if role.axis not in along:
+    if not tensor.dim() or role.axis not in {one % tensor.dim() for one in dims}:
         return
     if not tensor.is_floating_point() and rows.called_by() == "pyg":
         return  # PyG sorts nodes by type; that its layers are right then, the rehearsal shows
     if role.kind == NODES:
         helper = name.removeprefix("a") if name in ("mean", "sum", "max", "min", "amax", "amin") else None
         advice = f": use hpcgnn.{helper}(x, graph)" if helper else ""
-        raise Refused(f"{where(name)} combines the rows of all nodes, of which a rank has its own only{advice}")
+        raise Refused(f"{call.where()} combines the rows of all nodes, of which a rank has its own only{advice}")
     if name not in rows.HARMLESS_TO_EDGES and rows.called_by() == "user":
-        raise Refused(f"{where(name)} combines all edges, of which a rank has those that end at its nodes only")
+        raise Refused(f"{call.where()} combines all edges, of which a rank has those that end at its nodes only")
 
 
-def _check_product(name: str, args: Any, kwargs: Any, role_of: Callable[[Any], Role | None]) -> None:
-    left, right = (args[1], args[2]) if name in ("addmm", "baddbmm") else (*args, *kwargs.values())[:2]
+def _check_product(call: _Call, role_of: RoleOf) -> None:
+    name, args = call.name, call.args
+    left, right = args[1:3] if name in ("addmm", "baddbmm") else (*args, *call.kwargs.values())[:2]
     if name == "rmatmul":
         left, right = right, left
     first, second = role_of(left), role_of(right)
@@ -85,23 +113,20 @@ def _check_product(name: str, args: Any, kwargs: Any, role_of: Callable[[Any], R
         contracted = second.axis == max(right.dim() - 2, 0)
         pairs = first is not None and second.axis == right.dim() - 1 and right.dim() > 1
         if pairs or name in ("outer", "cdist"):
-            raise Refused(f"{where(name)} combines each node with all others, but a rank has its own only")
+            raise Refused(f"{call.where()} combines each node with all others, but a rank has its own only")
     if contracted and not (name == "bmm" and first is not None and first.axis == 0):
-        raise Refused(f"{where(name)} sums over the rows of all nodes, of which a rank has its own only")
+        raise Refused(f"{call.where()} sums over the rows of all nodes, of which a rank has its own only")
 
 
-def _check_einsum(args: Any, role_of: Callable[[Any], Role | None]) -> None:
-    if "." in args[0] or "->" not in args[0]:
+def _check_einsum(call: _Call, role_of: RoleOf) -> None:
+    terms, operands = call.args[0], call.many()
+    if "." in terms or "->" not in terms:
         return  # the rehearsal decides
-    given, _, result = args[0].replace(" ", "").partition("->")
-    operands = args[1:] if not isinstance(args[1], (tuple, list)) else args[1]
-    labels = set()
-    for term, operand in zip(given.split(","), operands, strict=False):
-        role = role_of(operand)
-        if role is not None:
-            labels.add(term[role.axis])
+    given, _, result = terms.replace(" ", "").partition("->")
+    roles = zip(given.split(","), map(role_of, operands), strict=False)
+    labels = {term[role.axis] for term, role in roles if role is not None}
     if len(labels) != 1 or not labels <= set(result):
-        raise Refused(f"{where('einsum')} combines the rows of all nodes, of which a rank has its own only")
+        raise Refused(f"{call.where()} combines the rows of all nodes, of which a rank has its own only")
 
 
 class RowMode(TorchFunctionMode):
@@ -156,14 +181,11 @@ class RowMode(TorchFunctionMode):
         finally:
             self._edges = before
 
-    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-        found = []
-        for value in (*args, *kwargs.values()):
-            for one in value if type(value) in (tuple, list) else (value,):
-                role = self.role(one) if isinstance(one, torch.Tensor) else None
-                if role is not None:
-                    found.append((one, role))
-        return found
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[torch.Tensor, Role]]:
+        given = (
+            one for value in (*args, *kwargs.values()) for one in (value if type(value) in (tuple, list) else (value,))
+        )
+        return [(one, role) for one in given if isinstance(one, torch.Tensor) and (role := self.role(one)) is not None]
 
     # -- each call of torch -------------------------------------------------------------------------------------------
 
@@ -182,27 +204,28 @@ class RowMode(TorchFunctionMode):
         found = self._found(args, kwargs)
         if name in rows.ARITHMETIC:
             args = self._counted(name, args, kwargs)
+        call = _Call(func, args, kwargs, found)
         is_factory = name in rows.FACTORIES
         if is_factory and rows.has_count((args, kwargs)):
-            return self._made(name, func(*args, **kwargs), args, kwargs)
+            return self._made(call)
         if is_factory or not found:
-            return self._of_all(func, name, args, kwargs)
+            return self._of_all(call)
         special = getattr(self, f"_on_{name}", None)
         try:
             if special is not None:
-                return special(func, args, kwargs, found)
-            check(name, args, kwargs, found, self.role)
+                return special(call)
+            check(call, self.role)
         except Refused:
             if rows.called_by() != "ours":
                 raise
-        return self._inherit(func(*args, **kwargs), found)
+        return self._inherit(call(), found)
 
-    def _of_all(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of values that belong to no row, and are the same on all ranks: so are its random numbers."""
-        if name not in rows.RANDOM or rows.has_count((args, kwargs)) or rows.is_checkpointed():
-            return func(*args, **kwargs)
+    def _of_all(self, call: _Call) -> Any:
+        """_Call a function of values that belong to no row, and are the same on all ranks: so are its random numbers."""
+        if call.name not in rows.RANDOM or rows.has_count((call.args, call.kwargs)) or rows.is_checkpointed():
+            return call()
         with self._common_draws():
-            return func(*args, **kwargs)
+            return call()
 
     def _counted(self, name: str, args: Any, kwargs: Any) -> Any:
         """Check that no number of nodes is a value of the model. PyG's functions make one number of two ids by it: for these,
@@ -220,12 +243,12 @@ class RowMode(TorchFunctionMode):
             return tuple(most if isinstance(value, Count) else value for value in args)
         return args
 
-    def _made(self, name: str, result: Any, args: Any, kwargs: Any) -> Any:
-        size = kwargs.get("size", args[name.startswith("new_")] if args else ())
+    def _made(self, call: _Call) -> Any:
+        result, size = call(), call.get("size", int(call.name.startswith("new_")), ())
         first = size[0] if isinstance(size, (tuple, list)) and size else size
         return self.mark(result, first.kind) if isinstance(first, Count) else result  # type: ignore[attr-defined]
 
-    def _inherit(self, result: Any, found: Found) -> Any:
+    def _inherit(self, result: Any, found: list[tuple[torch.Tensor, Role]]) -> Any:
         """Give the result of a function that works on each row by itself the role of its first argument with one."""
         if not found:
             return result
@@ -260,111 +283,102 @@ class RowMode(TorchFunctionMode):
                     result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
                 result = x.copy_(result) if given.get("inplace") else result
             return result if role is None else self.mark(result, role.kind, role.axis)
-        if role is None:
-            return self._of_all(func, "dropout", args, kwargs)
-        return self._inherit(func(*args, **kwargs), [(x, role)])
+        call = _Call(func, args, kwargs, [])
+        return self._of_all(call) if role is None else self._inherit(call(), [(x, role)])
 
     # -- functions that move rows -------------------------------------------------------------------------------------
 
-    def _on_shape(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        role = found[0][1]
-        sizes = list(func(*args, **kwargs))
+    def _on_shape(self, call: _Call) -> Any:
+        role, sizes = call.found[0][1], list(call())
         sizes[role.axis] = Count(sizes[role.axis], NODES if role.kind == NODES else EDGES)
         return torch.Size(sizes)
 
-    def _on_size(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        sizes = self._on_shape(torch.Tensor.size, args[:1], {}, found)
+    def _on_size(self, call: _Call) -> Any:
+        dim = call.get("dim")
+        sizes = self._on_shape(_Call(torch.Tensor.size, call.args[:1], {}, call.found))
         return sizes if dim is None else sizes[dim]
 
-    def _on_len(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        if found[0][1].axis == 0 and rows.called_by() == "user":
+    def _on_len(self, call: _Call) -> Any:
+        if call.found[0][1].axis == 0 and rows.called_by() == "user":
             raise Refused(
                 f"a line {rows.place()} takes len() of rows, of which a rank has its own only: use x.size(0) where the "
                 "number is a size, and graph.meta for numbers of the whole graph"
             )
-        return func(*args, **kwargs)
+        return call()
 
-    def _on_numel(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        return Count(func(*args, **kwargs), NODES if found[0][1].kind == NODES else EDGES)
+    def _on_numel(self, call: _Call) -> Any:
+        return Count(call(), NODES if call.found[0][1].kind == NODES else EDGES)
 
     _on_nelement = _on_numel
 
-    def _transposed(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        tensor, role = found[0]
-        name, order = rows.name_of(func), list(range(tensor.dim()))
+    def _transposed(self, call: _Call) -> Any:
+        (tensor, role), name = call.found[0], call.name
+        order = list(range(tensor.dim()))
         if name in ("t", "T"):
             order.reverse()
         elif name in ("mT", "adjoint"):
             order[-2:] = order[:-3:-1]
         elif name == "permute":
-            dims = kwargs.get("dims", args[1] if len(args) == 2 else args[1:])
-            order = [each % tensor.dim() for each in dims]
+            order = [each % tensor.dim() for each in call.many("dims")]
         else:
-            one, two = (each % tensor.dim() for each in (*args[1:], *kwargs.values()))
+            one, two = (each % tensor.dim() for each in (*call.args[1:], *call.kwargs.values()))
             if name in ("movedim", "moveaxis"):
                 order.insert(two, order.pop(one))
             else:
                 order[one], order[two] = order[two], order[one]
-        return self.mark(func(*args, **kwargs), role.kind, order.index(role.axis))
+        return self.mark(call(), role.kind, order.index(role.axis))
 
     _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _transposed
     _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
 
-    def _on_view(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        tensor, role = found[0]
-        sizes = kwargs.get("shape", kwargs.get("size", args[1:]))
-        sizes = sizes[0] if sizes and isinstance(sizes[0], (tuple, list)) else sizes
+    def _on_view(self, call: _Call) -> Any:
+        (tensor, role), sizes = call.found[0], call.many("shape", "size")
         if tensor.numel() == 0 and len(sizes) > 1 and isinstance(sizes[0], Count) and -1 in sizes[1:]:
             # torch cannot find the size of rows that are not there
             width = math.prod(tensor.shape[1:]) // math.prod(size for size in sizes[1:] if size != -1)
-            args, kwargs = (tensor, [0, *(width if size == -1 else size for size in sizes[1:])]), {}
-        result = func(*args, **kwargs)
+            result = call.func(tensor, [0, *(width if size == -1 else size for size in sizes[1:])])
+        else:
+            result = call()
         if role.axis == 0 and sizes and (isinstance(sizes[0], Count) or sizes[0] == -1):
             return self.mark(result, role.kind)  # also where a node has several rows of the result
-        return self._inherit(result, found)
+        return self._inherit(result, call.found)
 
     _on_reshape = _on_view
 
-    def _on_flatten(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        role, result = found[0][1], func(*args, **kwargs)
-        first = kwargs.get("start_dim", args[1] if len(args) > 1 else 0)
-        return self.mark(result, role.kind, role.axis if first > role.axis else 0)
+    def _on_flatten(self, call: _Call) -> Any:
+        role = call.found[0][1]
+        return self.mark(call(), role.kind, role.axis if call.get("start_dim", 1, 0) > role.axis else 0)
 
     _on_ravel = _on_flatten
 
-    def _on_unsqueeze(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        tensor, role = found[0]
-        dim = rows.dim_of(args, kwargs, tensor.dim() + 1)
-        return self.mark(func(*args, **kwargs), role.kind, role.axis + (dim <= role.axis))
+    def _on_unsqueeze(self, call: _Call) -> Any:
+        tensor, role = call.found[0]
+        return self.mark(call(), role.kind, role.axis + (call.dim(tensor.dim() + 1) <= role.axis))
 
-    def _on_unbind(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        tensor, role = found[0]
-        dim = rows.dim_of(args, kwargs, tensor.dim())
+    def _on_unbind(self, call: _Call) -> Any:
+        tensor, role = call.found[0]
+        dim = call.dim(tensor.dim())
         if dim == role.axis:
             raise Refused(f"a line {rows.place()} takes rows one by one, but a rank has its own only")
-        parts = func(*args, **kwargs)
+        parts = call()
         for number, part in enumerate(parts):
-            self.mark(
-                part, (SOURCES, DESTINATIONS)[number] if role.kind == ENDS else role.kind, role.axis - (dim < role.axis)
-            )
+            kind = (SOURCES, DESTINATIONS)[number] if role.kind == ENDS else role.kind
+            self.mark(part, kind, role.axis - (dim < role.axis))
         return parts
 
-    def _on_stack(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        kinds, result = [role.kind for _, role in found], func(*args, **kwargs)
-        dim = rows.dim_of(args, kwargs, result.dim())
+    def _on_stack(self, call: _Call) -> Any:
+        kinds, result, first = [role.kind for _, role in call.found], call(), call.found[0][1]
+        dim = call.dim(result.dim())
         if kinds == [SOURCES, DESTINATIONS] and dim == 0:
             return self.mark(result, ENDS, 1)
         if SOURCES in kinds or DESTINATIONS in kinds:
             self._refuse_reversed()
-        axis = found[0][1].axis
-        return self.mark(result, found[0][1].kind, axis + (dim <= axis))
+        return self.mark(result, first.kind, first.axis + (dim <= first.axis))
 
-    def _on_cat(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        kinds, (tensor, role) = {one.kind for _, one in found}, found[0]
-        dim = rows.dim_of(args, kwargs, tensor.dim())
+    def _on_cat(self, call: _Call) -> Any:
+        kinds, (tensor, role) = {one.kind for _, one in call.found}, call.found[0]
         if {SOURCES, DESTINATIONS} <= kinds:
-            if rows.is_called_in("to_undirected") and all(one.of_graph for _, one in found):
+            if rows.is_called_in("to_undirected") and all(one.of_graph for _, one in call.found):
                 with torch._C.DisableTorchFunction():
                     is_undirected = self._halo.is_undirected()
                 if is_undirected:
@@ -372,19 +386,20 @@ class RowMode(TorchFunctionMode):
             self._refuse_reversed()
         if kinds == {EDGES} and rows.is_called_in("to_undirected"):
             raise Refused(f"to_undirected {rows.place()} combines attributes of edges with those of reversed edges")
-        if dim == role.axis and role.kind == NODES:
-            raise Refused(f"{where('cat')} appends rows to those of the nodes, of which a rank has its own only")
-        return self.mark(func(*args, **kwargs), role.kind, role.axis)
+        if call.dim(tensor.dim()) == role.axis and role.kind == NODES:
+            raise Refused(f"cat {rows.place()} appends rows to those of the nodes, of which a rank has its own only")
+        return self.mark(call(), role.kind, role.axis)
 
     _on_concat = _on_concatenate = _on_cat
 
-    def _on_flip(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        dims = kwargs.get("dims", args[1:])
-        dims = dims[0] if dims and isinstance(dims[0], (tuple, list)) else dims
-        if found[0][1].kind == ENDS and {0, -2} & {*dims}:
-            raise Refused(f"{where('flip')} makes reversed edges, but a rank has the edges that end at its nodes only")
-        check("flip", args, kwargs, found, self.role)
-        return self._inherit(func(*args, **kwargs), found)
+    def _on_flip(self, call: _Call) -> Any:
+        if call.found[0][1].kind == ENDS and {0, -2} & {*call.many("dims")}:
+            raise Refused(f"{call.where()} makes reversed edges, but a rank has the edges that end at its nodes only")
+        return self._checked(call)
+
+    def _checked(self, call: _Call) -> Any:
+        check(call, self.role)
+        return self._inherit(call(), call.found)
 
     @staticmethod
     def _refuse_reversed() -> None:
@@ -395,113 +410,107 @@ class RowMode(TorchFunctionMode):
 
     # -- rows by index ------------------------------------------------------------------------------------------------
 
-    def _on_getitem(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        tensor, key = args
+    def _on_getitem(self, call: _Call) -> Any:
+        tensor, key = call.args
         role = self.role(tensor)
         if role is None:  # a table of other rows, indexed by a column of nodes or edges
-            result = func(*args)
-            if isinstance(key, torch.Tensor) and key.dtype != torch.bool:
-                return self.mark(result, rows.of_edges(found[0][1].kind))
-            return result
+            is_picked = isinstance(key, torch.Tensor) and key.dtype != torch.bool
+            return self.mark(call(), rows.of_edges(call.found[0][1].kind)) if is_picked else call()
         keys = key if isinstance(key, tuple) else (key,)
         before, at, axis = rows.split_key(keys, role.axis, tensor.dim())
         if role.kind == ENDS and before is not None:
-            return self._ends(func, args, before, role)
+            return self._ends(call, keys, before, role)
         if isinstance(at, slice):
             if not rows.is_all(at, role.kind) and rows.called_by() == "user":
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
-            return self.mark(func(*args), role.kind, axis)
+            return self.mark(call(), role.kind, axis)
         if isinstance(at, torch.Tensor):
-            return self._picked(lambda wide: func(wide, key), tensor, role, at, axis)
+            return self._picked(lambda wide: call.func(wide, key), tensor, role, at, axis)
         if isinstance(at, int) and rows.called_by() == "user":
             raise Refused(f"a line {rows.place()} takes row {at} of the {role.kind}, but a rank has its own only")
-        return func(*args)
+        return call()
 
-    def _ends(self, func: Any, args: Any, before: Any, role: Role) -> Any:
+    def _ends(self, call: _Call, keys: tuple[Any, ...], before: Any, role: Role) -> Any:
         """Part of an ``edge_index``: one row, both rows of some edges, or reversed edges."""
         if isinstance(before, int):
-            key = args[1]
-            whole = role.of_graph and (key if isinstance(key, tuple) else (key,)) == (before,)
-            return self.mark(func(*args), SOURCES if before in (0, -2) else DESTINATIONS, of_graph=whole)
+            kind = SOURCES if before in (0, -2) else DESTINATIONS
+            return self.mark(call(), kind, of_graph=role.of_graph and keys == (before,))
         if not isinstance(before, slice) or before != slice(None):
             self._refuse_reversed()
-        return self.mark(func(*args), ENDS, 1)
+        return self.mark(call(), ENDS, 1)
 
-    def _on_index_select(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
-        tensor, dim, index = given["input"], given["dim"], given["index"]
+    def _on_index_select(self, call: _Call) -> Any:
+        tensor, dim, index = call.get("input", 0), call.get("dim", 1), call.get("index", 2)
         role, dim = self.role(tensor), dim % tensor.dim()
         if role is None:
-            return self.mark(func(*args, **kwargs), rows.of_edges(found[0][1].kind), dim)
+            return self.mark(call(), rows.of_edges(call.found[0][1].kind), dim)
         if dim != role.axis:
             if role.kind == ENDS:
                 self._refuse_reversed()
-            return self.mark(func(*args, **kwargs), role.kind, role.axis)
-        return self._picked(lambda wide: func(wide, dim, index), tensor, role, index, dim)
+            return self.mark(call(), role.kind, role.axis)
+        return self._picked(lambda wide: call.func(wide, dim, index), tensor, role, index, dim)
 
     def _picked(
         self, pick: Callable[[torch.Tensor], Any], tensor: torch.Tensor, role: Role, index: torch.Tensor, axis: int
     ) -> Any:
         """Rows that ``index`` names: those of sources may belong to halo nodes."""
         of = self.role(index)
-        if role.kind == NODES and of is None and index.dtype != torch.bool and rows.called_by() == "user":
+        is_of_nodes, of_sources = role.kind == NODES, of is not None and of.kind in (SOURCES, ENDS)
+        if is_of_nodes and of is None and index.dtype != torch.bool and rows.called_by() == "user":
             raise Refused(f"a line {rows.place()} takes rows by numbers, but the nodes of a rank have other numbers")
-        if role.kind == NODES and of is not None and of.kind in (SOURCES, ENDS) and rows.is_checkpointed():
+        if not (is_of_nodes and of_sources):
+            kind = EDGES if is_of_nodes and of is not None and of.kind == DESTINATIONS else role.kind
+            return self.mark(pick(tensor), kind, axis)
+        if rows.is_checkpointed():
             raise Refused(
                 f"a line {rows.place()} takes rows of sources in torch.utils.checkpoint: take them outside of it"
             )
-        if role.kind != NODES or of is None or of.kind not in (SOURCES, ENDS):
-            kind = EDGES if role.kind == NODES and of is not None and of.kind == DESTINATIONS else role.kind
-            return self.mark(pick(tensor), kind, axis)
         with torch._C.DisableTorchFunction():
             wide = self._halo.extended(tensor.movedim(role.axis, 0)).movedim(0, role.axis)
         return self.mark(pick(wide), EDGES, axis)
 
-    def _scattered(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
+    def _scattered(self, call: _Call) -> Any:
         """Values of edges added up by node: those of sources are added up over all ranks."""
-        given = dict(zip(("input", "dim", "index", "src"), args, strict=False)) | kwargs
-        out, dim, index = given["input"], given["dim"], given["index"]
-        src = given.get("src", given.get("source"))
+        out, dim, index = call.get("input", 0), call.get("dim", 1), call.get("index", 2)
+        src = call.kwargs.get("source", call.get("src", 3))
         of = self.role(index)
         if of is not None and of.kind in (NODES, EDGES):  # a row of the result is that of a group, such as a type
-            return func(*args, **kwargs)
+            return call()
         if of is None or of.kind != SOURCES:
-            return self.mark(func(*args, **kwargs), NODES, dim % out.dim())
-        name = rows.name_of(func)
-        if "add" not in name or dim % out.dim():
-            raise Refused(f"{where(name)} combines values at the sources of edges, which other ranks own")
+            return self.mark(call(), NODES, dim % out.dim())
+        if "add" not in call.name or dim % out.dim():
+            raise Refused(f"{call.where()} combines values at the sources of edges, which other ranks own")
         with torch._C.DisableTorchFunction():
             wide = out.new_zeros(self._halo.original_ids.numel(), *out.shape[1:])
-            total = out + self._halo.summed(getattr(wide, f"{name}_")(dim, index, src))
-            result = out.copy_(total) if func.__name__.endswith("_") else total
+            total = out + self._halo.summed(getattr(wide, f"{call.name}_")(dim, index, src))
+            result = out.copy_(total) if call.func.__name__.endswith("_") else total
         return self.mark(result, NODES)
 
     _on_scatter_add = _on_scatter = _on_scatter_reduce = _on_index_add = _on_index_reduce = _scattered
 
-    def _on_max(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        role = found[0][1]
-        if role.kind in IDS and rows.is_called_in("maybe_num_nodes"):
-            if role.kind == DESTINATIONS:
-                return torch.tensor(self._owned - 1)
-            raise Refused(
-                f"a function of PyG {rows.place()} finds the number of nodes in the edges: give it num_nodes=x.size(0)"
-            )
-        check("max", args, kwargs, found, self.role)
-        return self._inherit(func(*args, **kwargs), found)
+    def _on_max(self, call: _Call) -> Any:
+        kind = call.found[0][1].kind
+        if kind not in IDS or not rows.is_called_in("maybe_num_nodes"):
+            return self._checked(call)
+        if kind == DESTINATIONS:
+            return torch.tensor(self._owned - 1)
+        raise Refused(
+            f"a function of PyG {rows.place()} finds the number of nodes in the edges: give it num_nodes=x.size(0)"
+        )
 
-    def _on_convert_indices_from_coo_to_csr(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        if found[0][1].kind != DESTINATIONS:
+    def _on_convert_indices_from_coo_to_csr(self, call: _Call) -> Any:
+        if call.found[0][1].kind != DESTINATIONS:
             raise Refused(
                 f"a sparse matrix of edges {rows.place()} has rows of sources, but a rank has the in-edges of its nodes only"
             )
-        return func(*args, **kwargs)
+        return call()
 
-    def _on_nonzero(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        return self.mark(func(*args, **kwargs), NODES if found[0][1].kind == NODES else EDGES)
+    def _on_nonzero(self, call: _Call) -> Any:
+        return self.mark(call(), NODES if call.found[0][1].kind == NODES else EDGES)
 
     _on_masked_select = _on_nonzero
 
-    def _on_bincount(self, func: Any, args: Any, kwargs: Any, found: Found) -> Any:
-        if found[0][1].kind != DESTINATIONS:
-            raise Refused(f"{where('bincount')} counts over all ranks: use torch_geometric.utils.degree")
-        return self.mark(func(*args, **kwargs), NODES)
+    def _on_bincount(self, call: _Call) -> Any:
+        if call.found[0][1].kind != DESTINATIONS:
+            raise Refused(f"{call.where()} counts over all ranks: use torch_geometric.utils.degree")
+        return self.mark(call(), NODES)

@@ -271,8 +271,3 @@ def split_key(keys: tuple[Any, ...], axis: int, dim: int) -> tuple[Any, Any, int
             at, before = at + 1, key
             moved += not isinstance(key, int)
     return before, slice(None), moved + axis - at
-
-
-def dim_of(args: Any, kwargs: Any, dims: int) -> int:
-    """The argument ``dim`` of a function, in 0 to ``dims`` - 1, where 0 is its default."""
-    return int(kwargs.get("dim", args[1] if len(args) > 1 else 0)) % dims
