@@ -15,6 +15,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
+from hpcgnn.nn.aggregators import make_aggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.halo import AttentionEdges
@@ -30,7 +31,6 @@ from hpcgnn.nn.layers import (
     MLPDecoder,
 )
 from hpcgnn.nn.linear import Features
-from hpcgnn.nn.make_aggregator import make_aggregator
 from hpcgnn.policy.base import Channel
 
 
@@ -92,7 +92,7 @@ class GraphModel(torch.nn.Module, ABC):
     A model implements :meth:`scores` and sets these attributes of its class:
 
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
-    models. aggregation: the kind for :func:`hpcgnn.nn.make_aggregator.make_aggregator`. begins_with_exchange: whether the first
+    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
     exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
     :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
     measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
