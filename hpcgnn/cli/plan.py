@@ -16,7 +16,7 @@ from hpcgnn.cli.options import COUNT
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs
-from hpcgnn.graph.node_plan import NodeRows, count_between, count_pairs
+from hpcgnn.graph.node_plan import node_rows
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.plan.plan import PairRows, describe
 from hpcgnn.world.placement import Placement
@@ -105,10 +105,8 @@ def plan(
             placement = Placement.in_blocks(file.num_parts, ranks_per_node)
             with console.progress("rows between nodes", total, quiet=quiet or as_json) as advance:
                 for name, rows in pairs.items():
-                    within, between_ranks = count_pairs(rows.sender, rows.receiver, rows.rows, placement)
-                    between = count_between(file, name, placement, advance)
-                    counted = NodeRows(between, within, between_ranks)
-                    report["strategies"][name] |= counted.as_dict(width * _BYTES_PER_VALUE)
+                    counted = node_rows(file, name, rows, placement, width * _BYTES_PER_VALUE, advance)
+                    report["strategies"][name] |= counted
             report["ranks_per_node"] = ranks_per_node
     if as_json:
         listed = {

@@ -49,14 +49,9 @@ def of_attributes(attributes: Mapping[str, Any]) -> int:
 
 
 def stored(
-    group: h5py.Group,
-    source: ByteSource,
-    names: Iterable[str],
-    slabs: int,
-    attributes: Mapping[str, Any],
-    *,
+    group: h5py.Group, source: ByteSource, names: Iterable[str], slabs: int, attributes: Mapping[str, Any], *,
     whole: Iterable[str],
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Read the (slabs,) uint64 checksums of each array of ``names`` in ``group``, and compare the checksum of its attributes.
 
     whole: the arrays that have no slabs. Raises HpcgnnError where the checksums are missing or contradict the attributes.

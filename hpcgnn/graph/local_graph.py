@@ -22,6 +22,7 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
+from hpcgnn.plan.plan import offsets_of
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere, whole_job
 from hpcgnn.world.devices import choose_device
 from hpcgnn.world.world import OfRanks
@@ -302,13 +303,12 @@ class LocalGraph(OfRanks):
     def _check_peers(self, plan: AggregationPlan[SparseMatrix]) -> None:
         """Raise HpcgnnError unless senders and receivers expect the same rows, and the plan has each edge once. Collective."""
         world = self.world
-        row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
         said = np.zeros((world.size, 3), dtype=np.int64)
-        said[plan.send_to.peers, :2] = np.stack((plan.send_to.post, plan.send_to.pre), axis=1)
-        said[:, 2] = np.diff(plan.send.indptr[row_ends]) - said[:, 0]  # an entry of a post row is no edge
+        said[:, :2] = plan.send_to.table(world.size)
+        entries = np.diff(plan.send.indptr[offsets_of(plan.send_to.counts(world.size))])
+        said[:, 2] = entries - said[:, 0]  # an entry of a post row is no edge
         said, _ = world.alltoallv(said, np.ones(world.size, dtype=np.int64))
-        expected = np.zeros((world.size, 2), dtype=np.int64)
-        expected[plan.receive_from.peers] = np.stack((plan.receive_from.post, plan.receive_from.pre), axis=1)
+        expected = plan.receive_from.table(world.size)
         in_received = plan.receive.indices.size - int(plan.receive_from.pre.sum())  # an entry for a pre row is no edge
         edges = plan.local.indices.size + in_received + int(said[:, 2].sum())
         with raise_on_all_ranks(world, f"use the plan in {self.path}"):
@@ -326,18 +326,14 @@ class LocalGraph(OfRanks):
         with raise_on_all_ranks(world, "plan the messages"):
             check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)
         mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
+        pairs, _ = world.alltoallv(mine.receive_from.table(world.size), np.ones(world.size, dtype=np.int64))
         row_counts = mine.receive_from.counts(world.size)
-        pairs = np.zeros((world.size, 2), dtype=np.int64)
-        pairs[mine.receive_from.peers] = np.stack((mine.receive_from.post, mine.receive_from.pre), axis=1)
-        pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
-        peers = np.flatnonzero(pairs.sum(axis=1))
-        entry_ends = np.concatenate(([0], np.cumsum(mine.wanted.lengths)))[np.concatenate(([0], np.cumsum(row_counts)))]
+        entry_counts = np.diff(offsets_of(mine.wanted.lengths)[offsets_of(row_counts)])
         lengths, _ = world.alltoallv(mine.wanted.lengths, row_counts)
-        sources, _ = world.alltoallv(mine.wanted.sources, np.diff(entry_ends))
-        edges, _ = world.alltoallv(mine.wanted.edges, np.diff(entry_ends))
-        send_to = PeerRows(peers, pairs[peers, 0], pairs[peers, 1])
+        sources, _ = world.alltoallv(mine.wanted.sources, entry_counts)
+        edges, _ = world.alltoallv(mine.wanted.edges, entry_counts)
         send = sender_matrix(SendRows(lengths, sources, edges), self.num_nodes)
-        return AggregationPlan(mine.local, send, mine.receive, send_to, mine.receive_from)
+        return AggregationPlan(mine.local, send, mine.receive, PeerRows.of(pairs), mine.receive_from)
 
 
 def load(
@@ -491,8 +487,8 @@ def _weights_at_receivers(
     world: World, path: Path, plan: AggregationPlan[SparseMatrix], weights: np.ndarray, first: int
 ) -> np.ndarray:
     """(entries,) float32 weights of S. Its edges belong to the receivers, so this rank asks them. Collective."""
-    row_ends = np.concatenate(([0], np.cumsum(plan.send_to.counts(world.size))))
-    asked, counts = world.alltoallv(plan.send.edges, np.diff(plan.send.indptr[row_ends]))
+    entries = np.diff(plan.send.indptr[offsets_of(plan.send_to.counts(world.size))])
+    asked, counts = world.alltoallv(plan.send.edges, entries)
     with raise_on_all_ranks(world, f"use the plan in {path}"):
         theirs = asked[(asked >= 0) & ((asked < first) | (asked >= first + weights.size))]
         if theirs.size:

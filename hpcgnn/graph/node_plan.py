@@ -27,7 +27,8 @@ import numpy as np
 
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
-from hpcgnn.plan.build import csr_matrix, sources_in_cover
+from hpcgnn.plan.build import csr_matrix, post_edges
+from hpcgnn.plan.plan import PairRows
 from hpcgnn.world import World
 from hpcgnn.world.placement import Carriers, Placement
 
@@ -64,8 +65,8 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Edges that end on this rank. sources: (m,) int64 positions; destinations: (m,) int64 local indices; edges: (m,) int64
-    positions in ``parts.h5``; owners: (m,) int64 ranks of the sources."""
+    """Edges that end on this rank, (m,) int64 each: positions of sources, local indices of destinations, positions of the edges
+    in ``parts.h5``, and ranks that own the sources."""
 
     sources: np.ndarray
     destinations: np.ndarray
@@ -96,7 +97,7 @@ class _Reads:
     """R, and the places of the rows that are its columns.
 
     is_near: (reads,) bool, whether the row is written on this node or has arrived there. at: (reads,) int64 its index among all
-    rows written on the node, or among all that have arrived. holders: (reads,) int64 rank that wrote or received the row.
+    such rows. holders: (reads,) int64 rank that wrote or received the row.
     """
 
     receive: SparseMatrix
@@ -155,11 +156,7 @@ class _Builder:
         Returns (m,) bool, whether an edge is *post*; (m,) int64 the record that asks for its row; and the records for writers:
         kind, source, destination, edge.
         """
-        sources, left = np.unique(cut.sources, return_inverse=True)
-        pairs, right = np.unique(cut.owners * max(self.num_owned, 1) + cut.destinations, return_inverse=True)
-        is_post = np.full(cut.edges.size, self.strategy == "post")
-        if self.strategy == "hybrid":
-            is_post = sources_in_cover(left, right, (sources.size, pairs.size))[left]
+        is_post = post_edges(cut.sources, cut.owners * max(self.num_owned, 1) + cut.destinations, self.strategy)
         posts, of_post = np.unique(cut.sources[is_post], return_inverse=True)
         pre = np.flatnonzero(~is_post)
         none = np.full(posts.size, -1)
@@ -220,7 +217,7 @@ class _Builder:
         begins = _begins(counts.sum(0))
         columns = self.of_mates(_begins(written), told.senders) + row
         matrix = csr_matrix(begins[receiver] + place, columns, None, (int(counts.sum()), int(written.sum())))
-        return matrix, _peers(counts)
+        return matrix, PeerRows.of(counts.T)
 
     def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
@@ -230,10 +227,6 @@ class _Builder:
         """(k, ...) int64 values of all ranks of the node. Collective on the node."""
         found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
         return found[:, 0] if np.ndim(value) == 0 else found
-
-    def own(self, values: np.ndarray) -> int:
-        """This rank's value of (k,) values."""
-        return int(values[self.node.rank])
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
@@ -266,14 +259,9 @@ class _Builder:
 
 
 def build_node_plan(
-    world: World,
-    node: World,
-    placement: Placement,
-    node_offsets: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    strategy: str,
-) -> NodePlan:
+    world: World, node: World, placement: Placement, node_offsets: np.ndarray, indptr: np.ndarray,
+    indices: np.ndarray, strategy: str,
+) -> NodePlan:  # fmt: skip
     """This rank's plan. Collective.
 
     Args:
@@ -294,7 +282,7 @@ def build_node_plan(
     mine = builder.write(to_write, near_to_write)
     written = builder.gathered(mine.send.num_rows)
     carry, send_to = builder.carry(mine, written)
-    receive_from = _received(world, send_to)
+    receive_from = PeerRows.of(world.alltoallv(send_to.table(world.size), np.ones(world.size, dtype=np.int64))[0])
     near_rows = near_to_write.answered(mine.rows[1][:, None])[record, 0]
     near_at = builder.of_mates(_begins(written), near.owners) + near_rows
 
@@ -309,13 +297,9 @@ def build_node_plan(
 
 
 def rows_if_placed(
-    world: World,
-    placement: Placement,
-    node_offsets: np.ndarray,
-    indptr: np.ndarray,
-    indices: np.ndarray,
+    world: World, placement: Placement, node_offsets: np.ndarray, indptr: np.ndarray, indices: np.ndarray,
     strategy: str,
-) -> int:
+) -> int:  # fmt: skip
     """Number of rows that all ranks together would send between nodes with this placement; arguments are those of
     :func:`build_node_plan`. Collective."""
     builder = _Builder(world, world, placement, node_offsets, strategy)
@@ -338,21 +322,13 @@ def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_t
     columns = builder.of_mates(_begins(read), told.senders) + read_row
     matrices = [
         csr_matrix(row[chosen], columns[chosen], None, (rows, int(read.sum())))
-        for chosen, rows in ((is_near == 1, mine.send.num_rows), (is_near == 0, builder.own(there.arrived)))
+        for chosen, rows in ((is_near == 1, mine.send.num_rows), (is_near == 0, int(there.arrived[builder.node.rank])))
     ]
     parts = np.unique(np.column_stack((mine.rows[0], mine.far)), axis=0)
     senders = np.searchsorted(builder.mates, parts[:, 1])
     columns = _begins(sent)[senders] + went[senders, parts[:, 2]] + parts[:, 3]
     far = csr_matrix(parts[:, 0], columns, None, (mine.send.num_rows, int(sent.sum())))
     return Route(read, sent, matrices[1], matrices[0], far)
-
-
-def _received(world: World, send_to: PeerRows) -> PeerRows:
-    """The numbers of rows that this rank receives, by peer, from those that all ranks send. Collective."""
-    pairs = np.zeros((world.size, 2), dtype=np.int64)
-    pairs[send_to.peers] = np.stack((send_to.post, send_to.pre), axis=1)
-    pairs, _ = world.alltoallv(pairs, np.ones(world.size, dtype=np.int64))
-    return _peers(pairs.T)
 
 
 def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:
@@ -364,20 +340,18 @@ def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatr
     ]
 
 
-def _peers(counts: np.ndarray) -> PeerRows:
-    """PeerRows from (2, P) numbers of *post* and *pre* rows of each rank."""
-    peers = np.flatnonzero(counts.sum(0))
-    return PeerRows(peers, counts[0, peers].astype(np.int64), counts[1, peers].astype(np.int64))
-
-
 def _begins(counts: np.ndarray) -> np.ndarray:
     """The index at which each of consecutive groups begins, from the groups' sizes."""
     return np.cumsum(counts) - counts
 
 
 class NodeEdges(NamedTuple):
-    """Edges that end on one node and begin on others. sources, destinations: (m,) int64 positions. senders: (m,) int64 nodes
-    on which the edges begin."""
+    """Edges that end on one node and begin on others, (m,) int64 each: positions of sources and destinations, sending nodes.
+
+    The edges from one node's ranks to another node's form a bipartite graph. A source in its minimum vertex cover travels once,
+    for all ranks of the other node (*post*). The edges of a destination in the cover are summed on the sending node, whichever
+    ranks own their sources, and the sum travels once (*pre*): SuperGCN's choice (§3.3.1), made for nodes in place of ranks.
+    """
 
     sources: np.ndarray
     destinations: np.ndarray
@@ -389,9 +363,8 @@ class RowsOfNodes:
     """The rows that carry edges to one node.
 
     is_post: (m,) bool, whether each edge is aggregated after it has travelled. row: (m,) int64 the row that carries each edge.
-    Rows are ordered by sending node, *post* before *pre*, then by source or destination. senders: (rows,) int64 sending nodes;
-    posts: (rows,) bool, whether a row is a *post* row; ids: (rows,) int64 position of the source of a *post* row, or of the
-    destination of a *pre* row.
+    Rows are ordered by sending node, *post* before *pre*, then by id. Of each row, (rows,): senders: int64 sending node; posts:
+    bool, whether it is a *post* row; ids: int64 position of its source, or of the destination of a *pre* row.
     """
 
     is_post: np.ndarray
@@ -413,47 +386,31 @@ def rows_between(edges: NodeEdges, strategy: str, num_nodes: int) -> RowsOfNodes
 
     num_nodes: nodes of the graph. Time O(edges log edges) plus the matching, memory O(edges).
     """
-    is_post = _post_edges(edges, strategy, num_nodes)
+    is_post = post_edges(edges.sources, edges.senders * max(num_nodes, 1) + edges.destinations, strategy)
     ids = np.where(is_post, edges.sources, edges.destinations)
     keys, row = np.unique((edges.senders * 2 + ~is_post) * max(num_nodes, 1) + ids, return_inverse=True)
     kinds, of_row = np.divmod(keys, max(num_nodes, 1))
     return RowsOfNodes(is_post, row, kinds // 2, kinds % 2 == 0, of_row)
 
 
-def count_rows(edges: NodeEdges, strategy: str, num_nodes: int) -> int:
-    """The number of rows that carry ``edges``."""
-    return rows_between(edges, strategy, num_nodes).ids.size
+def node_rows(
+    parts: PartsFile, strategy: str, pairs: PairRows, placement: Placement, bytes_per_row: int,
+    advance: Callable[[int], object],
+) -> dict[str, int]:  # fmt: skip
+    """Numbers of rows and bytes of one aggregation in one direction, by their names in the JSON of ``hpcgnn plan``.
 
-
-def _post_edges(edges: NodeEdges, strategy: str, num_nodes: int) -> np.ndarray:
-    if strategy != "hybrid":
-        return np.full(edges.sources.size, strategy == "post")
-    sources, left = np.unique(edges.sources, return_inverse=True)
-    pairs, right = np.unique(edges.senders * max(num_nodes, 1) + edges.destinations, return_inverse=True)
-    return sources_in_cover(left, right, (sources.size, pairs.size))[left]
-
-
-@dataclass(frozen=True)
-class NodeRows:
-    """Numbers of rows of one aggregation in one direction.
-
-    between: from node to node, where the ranks of a node share them. within: from rank to rank of one node. between_ranks: from
-    node to node, where each pair of ranks exchanges its own messages.
+    pairs: rows between pairs of ranks, where these exchange their own messages. See :func:`count_between`.
     """
-
-    between: int
-    within: int
-    between_ranks: int
-
-    def as_dict(self, bytes_per_row: int) -> dict[str, int]:
-        """Numbers of rows and bytes, by their names in the JSON of ``hpcgnn plan``."""
-        return {
-            "rows_between_nodes": self.between,
-            "rows_within_nodes": self.within,
-            "rows_between_nodes_by_pairs_of_ranks": self.between_ranks,
-            "bytes_between_nodes": self.between * bytes_per_row,
-            "bytes_within_nodes": self.within * bytes_per_row,
-        }
+    between = count_between(parts, strategy, placement, advance)
+    on_node = placement.node_of[pairs.sender] == placement.node_of[pairs.receiver]
+    within = int(pairs.rows[on_node].sum())
+    return {
+        "rows_between_nodes": between,
+        "rows_within_nodes": within,
+        "rows_between_nodes_by_pairs_of_ranks": int(pairs.rows[~on_node].sum()),
+        "bytes_between_nodes": between * bytes_per_row,
+        "bytes_within_nodes": within * bytes_per_row,
+    }
 
 
 def count_between(
@@ -465,7 +422,8 @@ def count_between(
     """
     total = 0
     for node in range(placement.num_nodes):
-        total += count_rows(edges_into(parts, placement, node), strategy, int(parts.node_offsets[-1]))
+        edges = edges_into(parts, placement, node)
+        total += rows_between(edges, strategy, int(parts.node_offsets[-1])).ids.size
         advance(placement.ranks_of(node).size)
     return total
 
@@ -474,12 +432,6 @@ def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
     """The edges that end in the parts of a node and begin on other nodes."""
     cut = [_cut_edges(parts, int(rank), placement, node) for rank in placement.ranks_of(node)]
     return NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
-
-
-def count_pairs(sender: np.ndarray, receiver: np.ndarray, rows: np.ndarray, placement: Placement) -> tuple[int, int]:
-    """Sum (pairs,) rows between pairs of ranks: those within nodes, and those between nodes."""
-    within = placement.node_of[sender] == placement.node_of[receiver]
-    return int(rows[within].sum()), int(rows[~within].sum())
 
 
 def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:

@@ -150,14 +150,9 @@ def _weight_toward(
 
 @njit(cache=True)
 def _swap(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    groups: np.ndarray,
-    members: np.ndarray,
-    inside: np.ndarray,
-    pair: tuple[int, int],
-) -> None:
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, members: np.ndarray,
+    inside: np.ndarray, pair: tuple[int, int],
+) -> None:  # fmt: skip
     """Exchange the groups of the two parts of ``pair``; modifies ``groups``, ``members`` and ``inside``."""
     first, second = groups[pair[0]], groups[pair[1]]
     for group, gone, come in ((first, pair[0], pair[1]), (second, pair[1], pair[0])):
@@ -173,13 +168,9 @@ def _swap(
 
 @njit(cache=True)
 def _swap_parts(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    groups: np.ndarray,
-    members: np.ndarray,
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, members: np.ndarray,
     inside: np.ndarray,
-) -> bool:
+) -> bool:  # fmt: skip
     """Swap each part with the part of another group for which this gains most, if it gains at all; returns whether any did.
 
     members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group.

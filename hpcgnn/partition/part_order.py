@@ -219,14 +219,9 @@ class Reordering:
         self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, (positions, starts))
 
     def _write_csr(
-        self,
-        indptr_name: str,
-        arrays: dict[str, np.ndarray],
-        indptr: np.ndarray,
-        nodes: np.ndarray,
-        runs: list[tuple[int, int]],
-        places: tuple[np.ndarray, np.ndarray],
-    ) -> None:
+        self, indptr_name: str, arrays: dict[str, np.ndarray], indptr: np.ndarray, nodes: np.ndarray,
+        runs: list[tuple[int, int]], places: tuple[np.ndarray, np.ndarray],
+    ) -> None:  # fmt: skip
         """Write reordered CSR rows. nodes: their indices in the slab. places: ``(positions, starts)`` of the slab."""
         positions, starts = places
         ends = starts[nodes] + np.diff(indptr)

@@ -117,17 +117,9 @@ def _next_with_room(weight: np.ndarray, loads: np.ndarray, limits: np.ndarray, s
 
 @njit(cache=True)
 def _propose(
-    first: int,
-    indptr: np.ndarray,
-    neighbours: np.ndarray,
-    parts: np.ndarray,
-    weights: np.ndarray,
-    loads: np.ndarray,
-    limits: np.ndarray,
-    affinity: np.ndarray,
-    targets: np.ndarray,
-    scores: np.ndarray,
-) -> None:
+    first: int, indptr: np.ndarray, neighbours: np.ndarray, parts: np.ndarray, weights: np.ndarray,
+    loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray, targets: np.ndarray, scores: np.ndarray,
+) -> None:  # fmt: skip
     """Propose a part for each node of these rows that is in an overloaded part. Modifies the last two arguments: ``targets``,
     where P stands for any part, and ``scores``, the cut edges gained for each unit of relief.
     """
@@ -154,14 +146,9 @@ def _propose(
 
 @njit(cache=True)
 def _move(
-    order: np.ndarray,
-    targets: np.ndarray,
-    parts: np.ndarray,
-    weights: np.ndarray,
-    loads: np.ndarray,
-    limits: np.ndarray,
-    swapping: bool,
-) -> None:
+    order: np.ndarray, targets: np.ndarray, parts: np.ndarray, weights: np.ndarray, loads: np.ndarray,
+    limits: np.ndarray, swapping: bool,
+) -> None:  # fmt: skip
     """Move the nodes of ``order`` as long as their part is over a limit and the next is not; modifies parts and loads.
 
     swapping: also allow moves to a part that then exceeds a limit by less, which makes room for other nodes.
@@ -185,15 +172,9 @@ def _move(
 
 @njit(cache=True)
 def _follow_neighbours(
-    first: int,
-    indptr: np.ndarray,
-    neighbours: np.ndarray,
-    parts: np.ndarray,
-    weights: np.ndarray,
-    loads: np.ndarray,
-    limits: np.ndarray,
-    affinity: np.ndarray,
-) -> int:
+    first: int, indptr: np.ndarray, neighbours: np.ndarray, parts: np.ndarray, weights: np.ndarray,
+    loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray,
+) -> int:  # fmt: skip
     """Move each node to the part with most of its neighbours that has room; return the number of moved nodes. Modifies parts
     and loads.
     """

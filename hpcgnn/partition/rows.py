@@ -34,13 +34,14 @@ from hpcgnn.world import raise_on_all_ranks
 
 OnBatch = Callable[[np.ndarray, int], None]
 _RUN = 16
+# The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed only.
+_LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Schedule:
     """The amount of work. passes: over the boundary. batch: number of passes before each exact count. temperature: in rows, of
-    the first pass; it falls to 0 in the last pass.
-    """
+    the first pass; it falls to 0 in the last pass."""
 
     passes: int = 9
     batch: int = 3
@@ -48,22 +49,18 @@ class Schedule:
 
     @classmethod
     def of(cls, num_parts: int) -> Schedule:
-        """The schedule for a number of parts. From 32 parts on there are twice as many passes, which still take less time than
-        METIS needs for its ``volume``.
-        """
+        """The schedule for a number of parts: twice as many passes from 32 parts on, still less time than METIS' ``volume``."""
         return cls(passes=9 if num_parts < 32 else 18)
 
 
-# Annealing first costs rows. If it does not regain them, for instance because the parts were good already, this schedule is
-# used:
+# Annealing first costs rows. If it does not regain them, for instance because the parts were good already, this is used:
 _DOWNHILL = Schedule(passes=4, batch=2, temperature=0.0)
 
 
 @dataclass(frozen=True)
 class RowsResult:
     """The result of a refinement. parts: (N,) int32. rows_before, rows_after: rows that hybrid plans send in total. batches:
-    these rows after each batch of passes. complete: whether all passes were made, so that the time limit had no effect.
-    """
+    these rows after each batch of passes. complete: whether all passes were made, so that the time limit had no effect."""
 
     parts: np.ndarray
     rows_before: int
@@ -81,43 +78,28 @@ class RowsResult:
 
 
 def minimise_rows(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    parts: np.ndarray,
-    num_parts: int,
-    weights: np.ndarray,
-    limits: np.ndarray,
-    *,
-    seed: int = 0,
-    seconds: float = np.inf,
-    schedule: Schedule | None = None,
-    advance: Advance = ignore,
-    on_batch: OnBatch | None = None,
-) -> RowsResult:
+    indptr: np.ndarray, indices: np.ndarray, parts: np.ndarray, num_parts: int, weights: np.ndarray,
+    limits: np.ndarray, *, seed: int = 0, seconds: float = np.inf, schedule: Schedule | None = None,
+    advance: Advance = ignore, on_batch: OnBatch | None = None,
+) -> RowsResult:  # fmt: skip
     """Move nodes so that the minimum vertex covers of all pairs of parts shrink. The result never has more rows than before.
 
     It runs in one thread, and takes O(edges + parts) memory: about 40 bytes for each direction of an edge.
 
     Args:
         indptr, indices: in-edges by destination, (N+1,) from 0 and (E,); directed or not; self-loops and parallel edges are
-            allowed.
-        parts: (N,) integers below ``num_parts``.
-        weights: (N, C) int64 quantities to balance.
-        limits: the largest weights of a part, to be broadcast to (P, C). Only moves to parts that stay within their limits are
-            made, so that a part over its limit never grows.
-        seconds: a time limit, checked between passes; a short one also makes annealing cool faster. Without a limit the result
-            depends on the other arguments only; if the limit is reached, it depends on the clock. The time for loading compiled
-            loops is not included.
+            allowed. parts: (N,) integers below ``num_parts``. weights: (N, C) int64 quantities to balance.
+        limits: the largest weights of a part, to be broadcast to (P, C). A part over its limit never grows.
+        seconds: a time limit, checked between passes; a short one also makes annealing cool faster. If it is reached, the
+            result depends on the clock, else on the other arguments only. The time for loading compiled loops is not included.
         advance: called with numbers of visited nodes, ``schedule.passes * N`` in total.
         on_batch: called after each batch with a copy of the parts and the exact number of rows.
     """
     parts, limits = _checked(indptr, indices, parts, num_parts, weights, limits)
-    weights = np.ascontiguousarray(weights, dtype=np.int64)
     _load_loops()
     deadline = time.perf_counter() + seconds
-    search = _Search(indptr, indices, parts, num_parts, weights, limits, seed)
-    plan = schedule or Schedule.of(num_parts)
-    complete = search.rows == 0 or search.anneal(plan, deadline, advance, on_batch)
+    search = _Search(indptr, indices, parts, np.ascontiguousarray(weights, dtype=np.int64), limits, seed)
+    complete = search.rows == 0 or search.anneal(schedule or Schedule.of(num_parts), deadline, advance, on_batch)
     if search.rows and search.best_rows == search.rows_before:
         complete = search.anneal(_DOWNHILL, deadline, ignore, on_batch) and complete
     return RowsResult(search.best, search.rows_before, search.best_rows, tuple(search.batches), complete)
@@ -126,15 +108,12 @@ def minimise_rows(
 def _load_loops() -> None:
     """Load the loops, or compile them, by a run on a graph of two nodes, so that this takes none of the time limit."""
     two, ones = np.arange(2, dtype=np.int32), np.ones((2, 1), dtype=np.int64)
-    search = _Search(np.array([0, 0, 1]), two[:1], two, 2, ones, 2 * np.ones((2, 1), dtype=np.int64), 0)
+    search = _Search(np.array([0, 0, 1]), two[:1], two, ones, 2 * ones, 0)
     search.anneal(_DOWNHILL, np.inf, ignore, None)
 
 
 def limits_of(parts: np.ndarray, num_parts: int, weights: np.ndarray, tolerance: float) -> np.ndarray:
-    """(C,) int64: ``tolerance`` times the mean weight of a part, or the weight of the heaviest part if that is more.
-
-    weights: (N, C).
-    """
+    """(C,) int64: ``tolerance`` times the mean of ``weights`` (N, C) of a part, or the heaviest part's if that is more."""
     load = loads_of(parts, weights, num_parts)
     return np.maximum(load.max(axis=0), (tolerance * load.sum(axis=0) / num_parts).astype(np.int64))
 
@@ -147,15 +126,14 @@ class _Search:
         indptr: np.ndarray,
         indices: np.ndarray,
         parts: np.ndarray,
-        num_parts: int,
         weights: np.ndarray,
         limits: np.ndarray,
         seed: int,
     ) -> None:
-        self._graph = roles_of(indptr, indices)
-        self._num_parts, self._weights, self._limits, self._seed = num_parts, weights, limits, seed
-        self._state = room_for_rows(self._graph, num_parts)
-        self._work = work_space(self._graph, num_parts)
+        self._graph, self._num_parts = roles_of(indptr, indices), limits.shape[0]
+        self._weights, self._limits, self._seed = weights, limits, seed
+        self._state = room_for_rows(self._graph, self._num_parts)
+        self._work = work_space(self._graph, self._num_parts)
         self._passes = 0
         self._resting = np.zeros(self._graph.nodes, dtype=np.bool_)
         self.batches: list[int] = []
@@ -184,9 +162,7 @@ class _Search:
         return True
 
     def _affordable(self, deadline: float, batch: int) -> float:
-        """The number of passes that fit before the deadline, each with its share of the count after a batch. Time for one more
-        count is kept in reserve.
-        """
+        """The number of passes that fit before the deadline, each with its share of a count; one more count is in reserve."""
         time_left = deadline - time.perf_counter() - 2 * self._count_seconds
         return time_left / max(self._pass_seconds + self._count_seconds / batch, 1e-9)
 
@@ -227,21 +203,14 @@ class _Search:
 
 
 def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Runs of consecutive nodes in random order, because neighbours often have close numbers, and are then in the processor's
-    caches.
-    """
+    """Runs of consecutive nodes in random order: neighbours often have close numbers, and are then in the processor's caches."""
     runs = -(-nodes.size // _RUN)
     at = (random.permutation(runs)[:, None] * _RUN + np.arange(_RUN)).ravel()
     return nodes[at[at < nodes.size]]
 
 
 def _checked(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    parts: np.ndarray,
-    num_parts: int,
-    weights: np.ndarray,
-    limits: np.ndarray,
+    indptr: np.ndarray, indices: np.ndarray, parts: np.ndarray, num_parts: int, weights: np.ndarray, limits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """``parts`` as int32 and ``limits`` as (P, C) int64. Raises :class:`HpcgnnError`."""
     nodes = indptr.size - 1
@@ -261,10 +230,6 @@ def _checked(
             f"limits of shape {np.shape(limits)} do not fit {num_parts} parts and {weights.shape[1]} quantities"
         ) from None
     return np.ascontiguousarray(parts, dtype=np.int32), np.ascontiguousarray(limits)
-
-
-# The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed only.
-_LEAST_SECONDS = 1.0
 
 
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
@@ -293,8 +258,7 @@ def refine_steps(num_nodes: int, num_parts: int) -> int:
 
 def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> RowsResult:
     reader, num_parts = problem.reader, problem.options.num_parts
-    nodes = reader.meta.num_nodes
-    indptr = reader.indptr(0, nodes)
+    nodes, indptr = reader.meta.num_nodes, reader.indptr(0, reader.meta.num_nodes)
     indices = np.empty(reader.meta.num_edges, dtype=np.int32 if nodes < 1 << 31 else np.int64)
     for chunk in edge_chunks(reader, 0, nodes):
         indices[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
@@ -302,6 +266,5 @@ def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Ad
     # The weights count each node as one more edge; the number of edges alone is balanced as well.
     if "edges" in problem.balance.names:
         weights = np.column_stack((weights, np.diff(indptr)))
-    limits = limits_of(parts, num_parts, weights, TOLERANCE)
-    given = indptr, indices, parts, num_parts, weights, limits
+    given = indptr, indices, parts, num_parts, weights, limits_of(parts, num_parts, weights, TOLERANCE)
     return minimise_rows(*given, seed=problem.options.seed, seconds=seconds, advance=advance)

@@ -18,10 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.plan.build import sources_in_cover
+
+_PRICE_OF_AN_EDGE = 0.001
 
 
 class Roles(NamedTuple):
@@ -98,14 +100,12 @@ def minimum_cover(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[Cover
     part: (M,) int32 part of each role. Takes O(edges) memory, and the time of the matching by Hopcroft and Karp.
     """
     begin, of_part, place_of_edge = _places(graph, part, num_parts)
-    number, left, right = _sides(begin, of_part, part)
-    if left == 0:
-        return Cover(begin, of_part, np.zeros(0, dtype=np.bool_)), 0
-    indptr, indices = _cut_graph(graph, part, place_of_edge, number, left)
-    matrix = sp.csr_matrix((np.ones(indices.size, dtype=np.int8), indices, indptr), shape=(left, right))
-    partner = maximum_bipartite_matching(matrix, perm_type="column").astype(np.int32)
-    row = _koenig(indptr, indices, partner, right, begin, of_part, part, number)
-    return Cover(begin, of_part, row), int(np.count_nonzero(partner >= 0)) * (2 // graph.roles)
+    # A place is on the left if the role's part has the lower number; each cut edge is taken from there.
+    cut = np.flatnonzero(np.repeat(part, np.diff(graph.begin)) < part[graph.other])
+    left, right = place_of_edge[cut], place_of_edge[graph.twin[cut]]
+    row = sources_in_cover(left, right, (of_part.size, of_part.size))
+    row[right[~row[left]]] = True
+    return Cover(begin, of_part, row), int(np.count_nonzero(row)) * (2 // graph.roles)
 
 
 @njit(cache=True)
@@ -130,95 +130,6 @@ def _places(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[np.ndarray,
             found[of_part[place]] = -1
         begin[i + 1] = count
     return begin, of_part[:count].copy(), place_of_edge
-
-
-@njit(cache=True)
-def _sides(begin: np.ndarray, of_part: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """``(number of each place on its side, number of places on the left, and on the right)``. A place is on the left if the
-    role's part has the lower number.
-    """
-    number = np.empty(of_part.size, np.int32)
-    left = right = 0
-    for i in range(begin.size - 1):
-        for place in range(begin[i], begin[i + 1]):
-            if part[i] < of_part[place]:
-                number[place] = left
-                left += 1
-            else:
-                number[place] = right
-                right += 1
-    return number, left, right
-
-
-@njit(cache=True)
-def _cut_graph(
-    graph: Roles, part: np.ndarray, place_of_edge: np.ndarray, number: np.ndarray, left: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The cut edges as CSR, by their left places."""
-    indptr = np.zeros(left + 1, np.int32)
-    for i in range(graph.begin.size - 1):
-        for e in range(graph.begin[i], graph.begin[i + 1]):
-            if part[i] < part[graph.other[e]]:
-                indptr[number[place_of_edge[e]] + 1] += 1
-    for one in range(left):
-        indptr[one + 1] += indptr[one]
-    indices = np.empty(indptr[left], np.int32)
-    cursor = indptr[:-1].copy()
-    for i in range(graph.begin.size - 1):
-        for e in range(graph.begin[i], graph.begin[i + 1]):
-            if part[i] < part[graph.other[e]]:
-                mine = number[place_of_edge[e]]
-                indices[cursor[mine]] = number[place_of_edge[graph.twin[e]]]
-                cursor[mine] += 1
-    return indptr, indices
-
-
-@njit(cache=True)
-def _koenig(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    partner: np.ndarray,
-    right: int,
-    begin: np.ndarray,
-    of_part: np.ndarray,
-    part: np.ndarray,
-    number: np.ndarray,
-) -> np.ndarray:
-    """(places,) bool minimum cover by Kőnig's theorem: the left places that alternating paths from unmatched left places do not
-    reach, and the right places that they reach.
-    """
-    back = np.full(right, -1, np.int32)
-    reached_left = partner < 0
-    stack = np.empty(partner.size, np.int32)
-    top = 0
-    for one in range(partner.size):
-        if partner[one] >= 0:
-            back[partner[one]] = one
-        else:
-            stack[top] = one
-            top += 1
-    reached_right = np.zeros(right, np.bool_)
-    while top:
-        top -= 1
-        one = stack[top]
-        for k in range(indptr[one], indptr[one + 1]):
-            other = indices[k]
-            if not reached_right[other]:
-                reached_right[other] = True
-                matched = back[other]  # it is matched, because otherwise the path would augment a maximum matching
-                if not reached_left[matched]:
-                    reached_left[matched] = True
-                    stack[top] = matched
-                    top += 1
-    row = np.empty(of_part.size, np.bool_)
-    for i in range(begin.size - 1):
-        for place in range(begin[i], begin[i + 1]):
-            low = part[i] < of_part[place]
-            row[place] = not reached_left[number[place]] if low else reached_right[number[place]]
-    return row
-
-
-_PRICE_OF_AN_EDGE = 0.001
 
 
 class Rows(NamedTuple):
@@ -435,15 +346,9 @@ def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int)
 
 @njit(cache=True)
 def _best_target(
-    graph: Roles,
-    part: np.ndarray,
-    rows: Rows,
-    node: int,
-    weight: np.ndarray,
-    load: np.ndarray,
-    limits: np.ndarray,
+    graph: Roles, part: np.ndarray, rows: Rows, node: int, weight: np.ndarray, load: np.ndarray, limits: np.ndarray,
     work: Work,
-) -> tuple[int, float]:
+) -> tuple[int, float]:  # fmt: skip
     """``(part, gain)`` of the move of a node that saves most rows and stays within the limits; the part is -1 if there is none.
 
     Among equal savings, the move with the fewest cut edges is taken: an edge counts as a thousandth of a row. With the rows of
@@ -500,18 +405,9 @@ def _log_uniform(seed: int, node: int) -> float:
 
 @njit(cache=True)
 def move_nodes(
-    graph: Roles,
-    part: np.ndarray,
-    rows: Rows,
-    order: np.ndarray,
-    weights: np.ndarray,
-    load: np.ndarray,
-    limits: np.ndarray,
-    temperature: float,
-    seed: int,
-    resting: np.ndarray,
-    work: Work,
-) -> int:
+    graph: Roles, part: np.ndarray, rows: Rows, order: np.ndarray, weights: np.ndarray, load: np.ndarray,
+    limits: np.ndarray, temperature: float, seed: int, resting: np.ndarray, work: Work,
+) -> int:  # fmt: skip
     """Visit the nodes in ``order``, and move each to its best part if that saves rows, or with some probability if it costs
     rows. Return the number of moves.
 

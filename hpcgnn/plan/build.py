@@ -3,6 +3,12 @@
 A receiver knows all cut edges into its part, so it decides alone: :func:`plan_receiver` gives its L and R, and the rows of S
 that each sender must compute for it. These rows reach their senders through a file (:mod:`hpcgnn.data.plan_store`) or
 through messages (:mod:`hpcgnn.graph.local_graph`); each sender concatenates them to its S (:func:`sender_matrix`).
+
+Which cut edges are aggregated before their rows travel, and which after, is SuperGCN's choice (§3.3.1, Algorithm 1). For each
+ordered pair of ranks, the cut edges form a bipartite graph of sources and destinations. A minimum vertex cover is the smallest
+set of rows that serves all of these edges. A source in the cover travels as it is (*post*). All other edges are summed into their
+destination's row at the sender, and this row travels (*pre*). By König's theorem the cover has as many vertices as a maximum
+matching has edges.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcgnn.plan.plan import PeerRows, SparseMatrix
+from hpcgnn.plan.plan import PeerRows, SparseMatrix, offsets_of, ranges
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -44,9 +50,9 @@ def _alternating_reach(graph: sp.csr_matrix, destination_of: np.ndarray, source_
     """Sources reached from unmatched ones along alternating paths (König); isolated sources count as reached."""
     reached = destination_of < 0
     seen = np.zeros(graph.shape[1], dtype=bool)
-    frontier = np.flatnonzero(reached)
+    frontier, lengths = np.flatnonzero(reached), np.diff(graph.indptr)
     while frontier.size:
-        neighbours = graph.indices[_ranges(graph.indptr[frontier], graph.indptr[frontier + 1])]
+        neighbours = graph.indices[ranges(graph.indptr[frontier], lengths[frontier])]
         fresh = np.unique(neighbours[~seen[neighbours]])
         seen[fresh] = True
         frontier = source_of[fresh]  # all are matched: an unmatched one would end an augmenting path
@@ -55,11 +61,16 @@ def _alternating_reach(graph: sp.csr_matrix, destination_of: np.ndarray, source_
     return reached
 
 
-def _ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The concatenation of ``arange(begin, end)`` over all pairs."""
-    lengths = (ends - begins).astype(np.int64)
-    shifts = np.repeat(begins - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
-    return np.arange(lengths.sum()) + shifts
+def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str) -> np.ndarray:
+    """(m,) bool: whether an edge is aggregated after its source has travelled, with ``pre``, ``post`` or ``hybrid``.
+
+    sources, sums: (m,) integers that name the source of each edge, and the row that would carry it as a sum.
+    """
+    if strategy != "hybrid":
+        return np.full(sources.size, strategy == "post")
+    lefts, left = np.unique(sources, return_inverse=True)
+    rights, right = np.unique(sums, return_inverse=True)
+    return sources_in_cover(left, right, (lefts.size, rights.size))[left]
 
 
 @dataclass(frozen=True)
@@ -88,18 +99,6 @@ class ReceiverPlan:
     wanted: SendRows
 
 
-@dataclass(frozen=True)
-class _CutEdges:
-    """Edges from other parts, as a bipartite graph of distinct sources (left) and distinct (sender, destination) (right)."""
-
-    sources: np.ndarray  # (lefts,) position of each distinct source, ascending
-    left: np.ndarray  # (cut,) index in ``sources`` of each edge's source
-    pairs: np.ndarray  # (rights,) sender * n + destination, ascending
-    right: np.ndarray  # (cut,) index in ``pairs`` of each edge's pair
-    destinations: np.ndarray  # (cut,) local index of the node at which each edge ends
-    edges: np.ndarray  # (cut,) position of each edge in ``parts.h5``
-
-
 def plan_receiver(
     indptr: np.ndarray, indices: np.ndarray, node_offsets: np.ndarray, part: int, strategy: str
 ) -> ReceiverPlan:
@@ -119,77 +118,54 @@ def plan_receiver(
     edges = np.arange(indptr[0], indptr[-1])
     inside = (indices >= first) & (indices < last)
     local = csr_matrix(destinations[inside], (indices[inside] - first), edges[inside], (num_nodes, num_nodes))
-    cut = _cut_edges(indices[~inside], destinations[~inside], edges[~inside], node_offsets, num_nodes)
-    return _route(cut, _post_edges(cut, strategy), local, node_offsets, num_nodes)
-
-
-def _cut_edges(
-    sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray, num_nodes: int
-) -> _CutEdges:
-    distinct, left = np.unique(sources, return_inverse=True)
-    sender = np.searchsorted(node_offsets, distinct, side="right") - 1
-    pairs, right = np.unique(sender[left] * max(num_nodes, 1) + destinations, return_inverse=True)
-    return _CutEdges(distinct, left, pairs, right, destinations, edges)
-
-
-def _post_edges(cut: _CutEdges, strategy: str) -> np.ndarray:
-    """(cut,) bool: whether an edge is aggregated after its source has travelled."""
-    if strategy == "post":
-        return np.ones(cut.edges.size, dtype=bool)
-    if strategy == "pre":
-        return np.zeros(cut.edges.size, dtype=bool)
-    return sources_in_cover(cut.left, cut.right, (cut.sources.size, cut.pairs.size))[cut.left]
+    cut = indices[~inside], destinations[~inside], edges[~inside]
+    return _route(local, *cut, node_offsets, num_nodes, strategy)
 
 
 def _route(
-    cut: _CutEdges, is_post: np.ndarray, local: SparseMatrix, node_offsets: np.ndarray, num_nodes: int
-) -> ReceiverPlan:
-    """Number the rows that travel; return R, whose columns they are, and S's rows that this part asks for."""
-    post_left, post_rank = np.unique(cut.left[is_post], return_inverse=True)
-    pre_right, pre_rank = np.unique(cut.right[~is_post], return_inverse=True)
-    post_sender = np.searchsorted(node_offsets, cut.sources[post_left], side="right") - 1
-    pre_sender, pre_destination = np.divmod(cut.pairs[pre_right], max(num_nodes, 1))
+    local: SparseMatrix, sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray,
+    num_nodes: int, strategy: str,
+) -> ReceiverPlan:  # fmt: skip
+    """Number the rows that carry the cut edges; make R, whose columns they are, and S's rows that this part asks for."""
+    pairs = _owners(sources, node_offsets) * max(num_nodes, 1) + destinations
+    is_post = post_edges(sources, pairs, strategy)
+    posts, post_rank = np.unique(sources[is_post], return_inverse=True)
+    sums, pre_rank = np.unique(pairs[~is_post], return_inverse=True)
+    post_sender = _owners(posts, node_offsets)
+    pre_sender, pre_destination = np.divmod(sums, max(num_nodes, 1))
     # Rows in the order of the wire: by sender, post before pre, then by source or destination.
-    order = np.lexsort((np.arange(post_sender.size + pre_sender.size), np.concatenate((post_sender, pre_sender))))
+    order = np.argsort(np.concatenate((post_sender, pre_sender)), kind="stable")
     row = np.empty(order.size, dtype=np.int64)
     row[order] = np.arange(order.size)
-    post_row, pre_row = row[: post_sender.size], row[post_sender.size :]
+    post_row, pre_row = row[: posts.size], row[posts.size :]
 
     none = np.full(order.size, -1, dtype=np.int64)
     receive = csr_matrix(
-        np.concatenate((cut.destinations[is_post], pre_destination)),
+        np.concatenate((destinations[is_post], pre_destination)),
         np.concatenate((post_row[post_rank], pre_row)),
-        np.concatenate((cut.edges[is_post], none[: pre_row.size])),
+        np.concatenate((edges[is_post], none[: pre_row.size])),
         (num_nodes, order.size),
     )
-    sources = np.concatenate((cut.sources[post_left], cut.sources[cut.left[~is_post]]))
     senders = np.concatenate((post_sender, pre_sender[pre_rank]))
     wanted = csr_matrix(
         np.concatenate((post_row, pre_row[pre_rank])),
-        sources - node_offsets[senders],
-        np.concatenate((none[: post_row.size], cut.edges[~is_post])),
+        np.concatenate((posts, sources[~is_post])) - node_offsets[senders],
+        np.concatenate((none[: post_row.size], edges[~is_post])),
         (order.size, 0),
     )
-    return ReceiverPlan(
-        local=local,
-        receive=receive,
-        receive_from=_peer_rows(post_sender, pre_sender),
-        wanted=SendRows(np.diff(wanted.indptr), wanted.indices, wanted.edges),
-    )
+    counts = [np.bincount(of_rows, minlength=node_offsets.size - 1) for of_rows in (post_sender, pre_sender)]
+    rows = SendRows(np.diff(wanted.indptr), wanted.indices, wanted.edges)
+    return ReceiverPlan(local, receive, PeerRows.of(np.stack(counts, axis=1)), rows)
+
+
+def _owners(positions: np.ndarray, node_offsets: np.ndarray) -> np.ndarray:
+    """The part that owns each position."""
+    return np.searchsorted(node_offsets, positions, side="right") - 1
 
 
 def sender_matrix(wanted: SendRows, num_owned: int) -> SparseMatrix:
     """S of a sender that owns ``num_owned`` nodes, from the rows that its receivers want, in the order of receivers."""
-    indptr = np.concatenate(([0], np.cumsum(wanted.lengths)))
-    return SparseMatrix(indptr, wanted.sources, wanted.edges, num_owned)
-
-
-def _peer_rows(post_sender: np.ndarray, pre_sender: np.ndarray) -> PeerRows:
-    peers = np.unique(np.concatenate((post_sender, pre_sender)))
-    post, pre = (np.zeros(peers.size, dtype=np.int64) for _ in range(2))
-    np.add.at(post, np.searchsorted(peers, post_sender), 1)
-    np.add.at(pre, np.searchsorted(peers, pre_sender), 1)
-    return PeerRows(peers.astype(np.int64), post, pre)
+    return SparseMatrix(offsets_of(wanted.lengths), wanted.sources, wanted.edges, num_owned)
 
 
 def csr_matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray | None, shape: tuple[int, int]) -> SparseMatrix:
@@ -199,6 +175,6 @@ def csr_matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray | None, 
     ``edges``, the matrix does not know which edge an entry stands for.
     """
     order = np.lexsort((columns, rows))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=shape[0]))))
+    indptr = offsets_of(np.bincount(rows, minlength=shape[0]))
     kept = np.empty(0, np.int64) if edges is None else edges[order]
     return SparseMatrix(indptr, columns[order].astype(np.int32), kept, shape[1])

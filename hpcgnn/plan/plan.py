@@ -45,6 +45,23 @@ class PeerRows:
     post: np.ndarray
     pre: np.ndarray
 
+    @classmethod
+    def of(cls, table: np.ndarray) -> PeerRows:
+        """The inverse of :meth:`table`."""
+        peers = np.flatnonzero(table.any(axis=1))
+        post, pre = table[peers].astype(np.int64).T
+        return cls(peers, post, pre)
+
+    def table(self, num_ranks: int) -> np.ndarray:
+        """(num_ranks, 2) int64 *post* and *pre* rows per rank, 0 for ranks that are no peers."""
+        table = np.zeros((num_ranks, 2), dtype=np.int64)
+        table[self.peers] = np.stack((self.post, self.pre), axis=1)
+        return table
+
+    def counts(self, num_ranks: int) -> np.ndarray:
+        """(num_ranks,) int64 rows of both kinds per rank, as alltoallv takes them."""
+        return self.table(num_ranks).sum(axis=1)
+
     @property
     def rows(self) -> np.ndarray:
         """(n,) int64 rows of both kinds per peer."""
@@ -60,33 +77,20 @@ class PeerRows:
         kinds = np.stack((np.ones_like(self.post), np.zeros_like(self.pre)), axis=1).astype(bool).ravel()
         return np.repeat(kinds, np.stack((self.post, self.pre), axis=1).ravel())
 
-    def counts(self, num_ranks: int) -> np.ndarray:
-        """(num_ranks,) int64 rows per rank, 0 for ranks that are no peers, as alltoallv takes them."""
-        counts = np.zeros(num_ranks, dtype=np.int64)
-        counts[self.peers] = self.rows
-        return counts
 
+class Matrix(Protocol):
+    """A matrix type, such as ``Csr``, of which a plan can be transposed, and put into another order."""
 
-class Transposable(Protocol):
-    """A matrix type that :meth:`AggregationPlan.reverse` can transpose."""
-
-    def transpose(self) -> Transposable:
+    def transpose(self) -> Any:
         """The transposed matrix."""
-        ...
 
-
-class Orderable(Protocol):
-    """A matrix type that :meth:`AggregationPlan.in_order` can put into another order."""
-
-    def in_order(self, rows: Any, columns: Any) -> Orderable:
+    def in_order(self, rows: Any, columns: Any) -> Any:
         """The matrix with rows and columns in another order; None leaves rows or columns as they are."""
-        ...
 
 
 M = TypeVar("M")
 N = TypeVar("N")
-T = TypeVar("T", bound=Transposable)
-U = TypeVar("U", bound=Orderable)
+T = TypeVar("T", bound=Matrix)
 
 
 @dataclass(frozen=True)
@@ -106,28 +110,27 @@ class AggregationPlan(Generic[M]):
     def reverse(self: AggregationPlan[T]) -> AggregationPlan[T]:
         """The plan of the backward pass: the matrices are transposed, and S and R change places."""
         return AggregationPlan(
-            local=self.local.transpose(),  # type: ignore[arg-type]
-            send=self.receive.transpose(),  # type: ignore[arg-type]
-            receive=self.send.transpose(),  # type: ignore[arg-type]
+            local=self.local.transpose(),
+            send=self.receive.transpose(),
+            receive=self.send.transpose(),
             send_to=self.receive_from,
             receive_from=self.send_to,
         )
 
     def map(self, function: Callable[[M], N]) -> AggregationPlan[N]:
         """The same plan with ``function`` applied to its three matrices."""
-        return AggregationPlan(
-            function(self.local), function(self.send), function(self.receive), self.send_to, self.receive_from
-        )
+        local, send, receive = map(function, (self.local, self.send, self.receive))
+        return AggregationPlan(local, send, receive, self.send_to, self.receive_from)
 
-    def in_order(self: AggregationPlan[U], nodes: Any) -> AggregationPlan[U]:
+    def in_order(self: AggregationPlan[T], nodes: Any) -> AggregationPlan[T]:
         """The plan of the same n nodes in another order: new node k is old node ``nodes[k]``; nodes: (n,).
 
         Rows that are sent and received keep their order, so the other ranks need not know the new one.
         """
         return AggregationPlan(
-            local=self.local.in_order(nodes, nodes),  # type: ignore[arg-type]
-            send=self.send.in_order(None, nodes),  # type: ignore[arg-type]
-            receive=self.receive.in_order(nodes, None),  # type: ignore[arg-type]
+            local=self.local.in_order(nodes, nodes),
+            send=self.send.in_order(None, nodes),
+            receive=self.receive.in_order(nodes, None),
             send_to=self.send_to,
             receive_from=self.receive_from,
         )
@@ -161,3 +164,14 @@ def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, A
         "max_rows_received": int(received.max(initial=0)),
         "max_rows_pair": int(pairs.rows.max(initial=0)),
     }
+
+
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """(n + 1,) int64: 0, then the cumulative sums of ``counts`` (n,)."""
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The concatenation of ``arange(begin, begin + length)`` over all pairs."""
+    offsets = offsets_of(lengths)
+    return np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
