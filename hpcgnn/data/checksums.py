@@ -52,10 +52,8 @@ def stored(
     group: h5py.Group, source: ByteSource, names: Iterable[str], slabs: int, attributes: Mapping[str, Any], *,
     whole: Iterable[str],
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Read the (slabs,) uint64 checksums of each array of ``names`` in ``group``, and compare the checksum of its attributes.
-
-    whole: the arrays that have no slabs. Raises HpcgnnError where the checksums are missing or contradict the attributes.
-    """
+    """Read the (slabs,) uint64 checksums of each array of ``names`` in ``group``, and compare that of its attributes. whole:
+    the arrays without slabs. Raises HpcgnnError where checksums are missing or contradict the attributes."""
     rows = sorted(names)
     if h5.child(group, NAME) is None:
         raise h5.damaged(source.path, f"{group.name} has no checksums")

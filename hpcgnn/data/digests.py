@@ -7,11 +7,11 @@
     labels_digest      of the labels of all nodes
     splits_digest      of the masks of all nodes
 
-Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of edges, nor
-on the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a probability of about
-2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns of zeros at the end,
-and edges whose weights are all 0 and edges without weights. Floats count by their bits, so -0.0 is not 0.0, though it is equal.
-:mod:`hpcgnn.data.sealing` computes them, which takes numba, and this module, which is quick to import, compares them.
+Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of edges, nor on
+the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a probability of about
+2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns of zeros at the
+end, and edges whose weights are all 0 and edges without weights. Floats count by their bits, so -0.0 is not 0.0, though it is
+equal. :mod:`hpcgnn.data.sealing` computes them, which takes numba, and this module, which is quick to import, compares them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,16 @@ FIRST_VERSION = 4  # of graph files and parts files with digests
 
 
 def in_text(num_nodes: int, digests: Mapping[str, int]) -> dict[str, str]:
-    """The identity of the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs.
-
-    digests: by the names of their attributes; files of older versions, and parts that were made of them, have none.
-    """
+    """The identity of the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs. digests: by
+    the names of their attributes; files of older versions, and parts that were made of them, have none."""
     return {"nodes": str(num_nodes)} | {
         name.removesuffix("_digest"): f"{value:016x}" for name, value in digests.items()
     }
 
 
 def differences(one: Mapping[str, str], other: Mapping[str, str], names: Iterable[str] = ALL) -> str:
-    """The names of the data in which two results of :func:`in_text` differ, in words, such as "edges and labels".
-
-    Data that one of them does not tell of are left out, so the text is empty if nothing is known to differ.
-    """
+    """The names of the data in which two results of :func:`in_text` differ, in words, such as "edges and labels". Data that
+    one of them does not tell of are left out, so the text is empty if nothing is known to differ."""
     both = one.keys() & other.keys()
     found = [name for name in names if name in both and one[name] != other[name]]
     return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))

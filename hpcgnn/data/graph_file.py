@@ -1,4 +1,5 @@
-"""``graph.h5``, one whole graph by original ids, and ``parts.h5``, the same graph in part order; both are read in slabs of nodes.
+"""``graph.h5``, one whole graph by original ids, and ``parts.h5``, the same graph in part order; both are read in slabs of
+nodes.
 
     /edges/indptr (N+1) int64, /edges/indices (E) int64, [/edges/weight (E) float32]    CSR by destination, sorted rows
     /nodes/x (N, F) float32 or float16,  or  /nodes/x_indptr (N+1) int64, x_indices (nnz) int32, x_data (nnz) float32
@@ -8,8 +9,8 @@
     /checksums (arrays, blocks) uint64   of each block of nodes of each array (:mod:`hpcgnn.data.checksums`); not in version 1
     attributes DATA_digest uint64        of edges, features, labels and splits (:mod:`hpcgnn.data.digests`); since version 4
 
-In ``parts.h5`` each part is contiguous, with its nodes in the order of their original ids; a node's number there is its position,
-edges are stored by positions, and checksums are of each part's slab. It also has
+In ``parts.h5`` each part is contiguous, with its nodes in the order of their original ids; a node's number there is its
+position, edges are stored by positions, and checksums are of each part's slab. It also has
 
     /parts/node_offsets (P+1) int64      part p owns positions [node_offsets[p], node_offsets[p+1])
     /nodes/original_ids (N) int64        position -> original id
@@ -28,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, digests, h5
 from hpcgnn.data.schema import (
     ATTRIBUTES,
@@ -42,7 +42,7 @@ from hpcgnn.data.schema import (
     WHOLE,
     GraphMeta,
     Rules,
-    check_counts,
+    counts_problem,
     graph_rules,
     layout,
     parts_rules,
@@ -104,10 +104,8 @@ class SlabReader(ABC):
             raise h5.damaged(self.path, f"an attribute is missing or wrong: {error}") from error
         self.uuid: str = self.attributes["uuid"]
         self.source = ByteSource(self.path)
-        try:
-            check_counts(self.meta, self.source.size)
-        except HpcgnnError as error:
-            raise h5.damaged(self.path, str(error)) from error
+        if problem := counts_problem(self.meta, self.source.size):
+            raise h5.damaged(self.path, problem)
         self.rules = self._rules()
         self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
         self.bounds = self._bounds()
@@ -166,15 +164,14 @@ class SlabReader(ABC):
 
     @property
     def digests(self) -> dict[str, int]:
-        """The digests of the graph's data by the names of their attributes; empty in older files (:mod:`hpcgnn.data.digests`)."""
+        """The digests of the graph's data by the names of their attributes; empty in older files
+        (:mod:`hpcgnn.data.digests`)."""
         return {name: self.attributes[name] for name in digests.ATTRIBUTES if name in self.attributes}
 
     @property
     def data(self) -> dict[str, str]:
         """The identity of the graph's data: the result of :func:`hpcgnn.data.digests.in_text`."""
         return digests.in_text(self.meta.num_nodes, self.digests)
-
-    # -- slabs --------------------------------------------------------------------------------------------------------
 
     @property
     def num_slabs(self) -> int:
@@ -205,21 +202,20 @@ class SlabReader(ABC):
 
     def scan(self, name: str, slab: int) -> None:
         """Like :meth:`verify`, for one array of one slab."""
-        look(self.arrays[name], self.slab_rows(name, slab), None, self.rules[name], *self._seal(name, slab))
+        self._look(name, self.slab_rows(name, slab), None, slab)
 
-    def _seal(self, name: str, slab: int) -> tuple[str, int | None]:
-        """The words for a slab in messages, and its checksum, if the file has any."""
-        called = "all parts" if self.rules[name].rows == WHOLE else f"{self.SLAB} {slab}"
-        return called, None if self.checksums is None else int(self.checksums[name][slab])
-
-    # -- rows ---------------------------------------------------------------------------------------------------------
+    def _look(self, name: str, rows: tuple[int, int], out: np.ndarray | None, slab: int | None) -> None:
+        """Read ``rows`` into ``out``, if given, and check them; slab: its number, if they are all rows of one slab."""
+        called, expected = "", None
+        if slab is not None:
+            called = "all parts" if self.rules[name].rows == WHOLE else f"{self.SLAB} {slab}"
+            expected = None if self.checksums is None else int(self.checksums[name][slab])
+        look(self.arrays[name], rows, out, self.rules[name], called, expected)
 
     def read(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray:
         """Rows ``[first, last)`` of dataset ``name``. slab: its number, if the rows are all rows of one slab."""
-        array = self.arrays[name]
-        out = array.empty(last - first)
-        called, expected = ("", None) if slab is None else self._seal(name, slab)
-        look(array, (first, last), out, self.rules[name], called, expected)
+        out = self.arrays[name].empty(last - first)
+        self._look(name, (first, last), out, slab)
         return out
 
     def indptr(self, first: int, last: int, name: str = "edges/indptr", slab: int | None = None) -> np.ndarray:
@@ -250,21 +246,15 @@ class SlabReader(ABC):
             return sp.csr_matrix((data, columns, indptr - begin), shape=(last - first, self.meta.num_features))
         if not self.meta.num_features:
             return None
-        if self.meta.x_dtype == HALF:
-            return self._widened("nodes/x", first, last, slab)
-        return self.read("nodes/x", first, last, slab)
+        return (self._widened if self.meta.x_dtype == HALF else self.read)("nodes/x", first, last, slab)
 
     def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
-        """Rows of a float16 dataset as float32, in no more memory than the result takes.
-
-        They are read into the second half of the result, and widened from the front: a wide row overwrites only narrow rows
-        that have been widened already.
-        """
-        array, rule = self.arrays[name], self.rules[name]
+        """Rows of a float16 dataset as float32, in no more memory than the result takes: they are read into its second half,
+        and widened from the front, so that a wide row overwrites only narrow rows that have been widened already."""
+        rule = self.rules[name]
         wide = np.empty((last - first, *rule.shape[1:]), np.float32)
         narrow = wide.reshape(-1).view(np.float16)[wide.size :].reshape(wide.shape)
-        called, expected = ("", None) if slab is None else self._seal(name, slab)
-        look(array, (first, last), narrow, rule, called, expected)
+        self._look(name, (first, last), narrow, slab)
         step = max(1, _WIDENED_BYTES // (4 * rule.row_size))
         for begin in range(0, last - first, step):
             wide[begin : begin + step] = narrow[begin : begin + step]  # numpy makes a copy first where the two overlap

@@ -30,11 +30,13 @@ _NAMES = {
     "hpcgnn-parts": ("parts file", "partition"),
     "hpcgnn-predictions": ("predictions file", "predict"),
 }
-# HDF5 protects its metadata by checksums, but not in its oldest format, which is the default.
 _LIBVER = ("v108", "v108")
 _ERRNO = re.compile(r"\berrno = (\d+)")
 USUAL_PARTS = 4  # in advice, where the number of ranks is not known
 _OF_DAMAGE = (0, errno.EINVAL, errno.EOVERFLOW)  # errors to which a wrong offset in a damaged file leads
+# The errors that h5py raises for damaged files, for instance ValueError for text that is not UTF-8.
+# NotImplementedError is a RuntimeError.
+DAMAGE = (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError, MemoryError)
 Schema = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
@@ -62,6 +64,7 @@ def create(path: str | Path, schema: Schema, attributes: Mapping[str, Any]) -> d
     free = shutil.disk_usage(folder).free
     if total > free:
         raise HpcgnnError(f"disk full: {folder} has {free:,} bytes left, and the file to write needs {total:,}")
+    # HDF5 protects its metadata by checksums, but not in its oldest format, which is the default.
     with telling_refusals(path), h5py.File(path, "w", locking=False, libver=_LIBVER) as file:
         file.attrs.update(attributes)
         return add_datasets(file, schema)
@@ -87,11 +90,10 @@ def add_datasets(group: h5py.Group, schema: Schema) -> dict[str, int]:
 def byte_offsets(path: str | Path, schema: Schema) -> dict[str, int]:
     """The byte offsets that :func:`create` returned for the same ``schema``. Raises HpcgnnError for a file with another."""
     with reading(path, "the datasets of an unfinished file"), h5py.File(path, locking=False) as file:
-        for name, (shape, dtype) in schema.items():
-            if file[name].shape != shape or file[name].dtype != dtype:
+        for name, wanted in schema.items():
+            if (file[name].shape, file[name].dtype) != wanted:
                 raise ValueError(f"{name} is {file[name].dtype} of shape {file[name].shape}")
-        filled = (name for name, (shape, _) in schema.items() if np.prod(shape, dtype=np.int64) > 0)
-        return {name: file[name].id.get_offset() for name in filled}
+        return {name: file[name].id.get_offset() for name in schema if file[name].size}
 
 
 def new_header(kind: str, version: int) -> dict[str, Any]:
@@ -101,10 +103,8 @@ def new_header(kind: str, version: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator[None]:
-    """Turn any error of h5py into one sentence: which error it raises for a damaged file depends on the bytes that are wrong.
-
-    what: the thing to read, for the sentence. Only a few calls of h5py may be inside, so that no mistake of ours is hidden.
-    """
+    """Turn any error of h5py into one sentence: which error it raises for a damaged file depends on the bytes that are
+    wrong. what: the thing to read. Only a few calls of h5py may be inside, so that no mistake of ours is hidden."""
     try:
         yield
     except (OSError, *DAMAGE) as error:
@@ -133,8 +133,8 @@ def _number(error: BaseException | None) -> int:
 
 @contextlib.contextmanager
 def telling_refusals(path: str | Path) -> Iterator[None]:
-    """Raise an ``OSError`` of one line where the system refuses to write. h5py itself raises a ``RuntimeError`` of several lines
-    if HDF5 writes values only when a file is flushed or closed."""
+    """Raise an ``OSError`` of one line where the system refuses to write; h5py raises a ``RuntimeError`` of several lines if
+    HDF5 writes values only when a file is flushed or closed."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -153,19 +153,6 @@ def writing(path: str | Path, what: str) -> Iterator[None]:
         raise damaged(path, f"cannot add {what}: {_first_line(error)}") from error
 
 
-# The errors that h5py raises for damaged files, for instance ValueError for text that is not UTF-8.
-DAMAGE = (
-    KeyError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    OverflowError,
-    AttributeError,
-    NotImplementedError,
-    MemoryError,
-)
-
-
 def damaged(path: str | Path, what: str) -> HpcgnnError:
     """The error for a file whose contents are wrong or contradict each other. what: a phrase about them."""
     return HpcgnnError(f"{path} is damaged ({what}): create it again")
@@ -179,9 +166,7 @@ def open_checked(
     path: str | Path, kind: str, versions: tuple[int, ...], mode: str = "r", advised_parts: int = USUAL_PARTS
 ) -> h5py.File:
     """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``.
-
-    advised_parts: the number of parts to advise where a graph file stands in place of a parts file.
-    """
+    advised_parts: the number of parts to advise where a graph file stands in place of a parts file."""
     path = Path(path)
     _check_is_file(path, kind)
     try:
@@ -198,7 +183,7 @@ def open_checked(
         ) from error
     try:
         _check_heaps(file)
-        _check_header(file, path, kind, versions, advised_parts)
+        _check_header(file, kind, versions, advised_parts)
     except BaseException:
         file.close()
         raise
@@ -233,14 +218,15 @@ def _check_heaps(file: h5py.File) -> None:
         raise damaged(file.filename, problem)
 
 
-def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, ...], advised_parts: int) -> None:
+def _check_header(file: h5py.File, kind: str, versions: tuple[int, ...], advised_parts: int) -> None:
+    path = file.filename
     with reading(path, "its format"):
         found = file.attrs.get("format")
     known = found if isinstance(found, str) else ""
     if known != kind:
         advice = f"give the output of `hpcgnn {_NAMES[kind][1]}`"
         if (known, kind) == ("hpcgnn-graph", "hpcgnn-parts"):
-            advice = f"run `hpcgnn partition {shlex.quote(str(path))} parts.h5 --parts {advised_parts}`"
+            advice = f"run `hpcgnn partition {shlex.quote(path)} parts.h5 --parts {advised_parts}`"
         raise HpcgnnError(f"{path} is {in_words(known)}, but {in_words(kind)} is needed: {advice}")
     version = attribute(file, "version", int)
     if version not in versions:
@@ -252,28 +238,21 @@ def _check_header(file: h5py.File, path: Path, kind: str, versions: tuple[int, .
 
 
 def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
-    """The value of an attribute, which must be a single ``kind`` (int, bool or str), and no array. A text must be Unicode,
-    because it is written into other files."""
+    """The value of an attribute: a single int, bool or Unicode str, as ``kind`` asks, and no array."""
     with reading(item, f"attribute {name} of {item.name}"):
         value = item.attrs[name]
     found = value.item() if isinstance(value, np.generic) else value
     if type(found) is not kind:
-        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {_shown(value)}, not {_KINDS[kind]}")
-    if isinstance(found, str) and not _is_unicode(found):
+        is_array = isinstance(value, np.ndarray) and value.ndim
+        shown = f"an array of shape {value.shape}" if is_array else repr(value)[:40]
+        raise damaged(item.file.filename, f"attribute {name} of {item.name} is {shown}, not {_KINDS[kind]}")
+    # By surrogates, h5py represents bytes that are not UTF-8.
+    if isinstance(found, str) and any("\ud800" <= character <= "\udfff" for character in found):
         raise damaged(item.file.filename, f"attribute {name} of {item.name} is {ascii(found)[:40]}, which is not UTF-8")
     return found
 
 
-def _is_unicode(text: str) -> bool:
-    """Return whether it has no surrogates, by which h5py represents bytes that are not UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 _KINDS = {int: "a whole number", bool: "true or false", str: "text"}
-
-
-def _shown(value: object) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) and value.ndim else repr(value)[:40]
 
 
 def child(group: h5py.Group, name: str) -> Any:
@@ -300,7 +279,10 @@ _LONGEST_GAP = 1 << 20
 
 
 def heap_problem(file: h5py.File) -> str:
-    """A phrase about the first heap of ``file`` that HDF5 cannot walk through; empty if there is none."""
+    """A phrase about the first heap of ``file`` that HDF5 cannot walk through; empty if there is none. Heaps hold the text
+    of attributes, and are the only metadata of our files without checksums. HDF5 goes from object to object by their sizes,
+    so an object of size 0 makes it loop forever ("III.E. Disk Format: Level 1E - Global Heap" of the file format
+    specification)."""
     with open(file.filename, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         for first, last in _gaps(file, size):
@@ -332,9 +314,7 @@ def _gaps(file: h5py.File, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_walkable(heap: bytes) -> bool:
-    """Return whether the sizes of a heap's objects lead from one to the next up to its end. ``heap`` may have more bytes after
-    it.
-    """
+    """Return whether the sizes of a heap's objects lead from one to the next up to its end; more bytes may follow."""
     end = int.from_bytes(heap[8:16], "little")
     if end < _LEAST_BYTES or end > len(heap):
         return False

@@ -41,6 +41,10 @@ _HEADER = np.dtype(
 _HEADER_BYTES = 256
 _READ_BYTES = 1 << 20
 _READ_AT_ONCE = 1 << 30  # the most bytes that one call reads
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_EDGES_A_PROCESS = 1 << 21  # for fewer edges, starting another process takes longer than it saves
+# Memory of a planning process without edges, and for each edge of its part.
+_PROCESS_BYTES, _BYTES_AN_EDGE = 80 << 20, 120
 
 
 def path_of(folder: Path, strategy: str, part: int) -> Path:
@@ -93,8 +97,8 @@ def is_whole(path: Path, uuid: str, strategy: str) -> bool:
 
 
 def _filled(out: np.ndarray, descriptor: int, position: int) -> int:
-    """Fill ``out`` (bytes,) uint8 with the file's bytes from ``position`` on, in several calls if the system reads fewer; return
-    the number of bytes, which is less than the size of ``out`` at the end of the file."""
+    """Fill ``out`` (bytes,) uint8 with the file's bytes from ``position`` on; return their number, which is smaller at its
+    end."""
     view, done = out.data, 0
     while done < out.size and (count := os.preadv(descriptor, [view[done : done + _READ_AT_ONCE]], position + done)):
         done += count
@@ -157,17 +161,8 @@ class Piece:
             yield out[: _filled(out, self.descriptor, begin)]
 
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-_EDGES_A_PROCESS = 1 << 21  # for fewer edges, starting another process takes longer than it saves
-# Memory of a planning process without edges, and for each edge of its part.
-_PROCESS_BYTES, _BYTES_AN_EDGE = 80 << 20, 120
-
-
 def fitting_jobs(num_edges: int, num_parts: int) -> int:
-    """The number of planning processes if the user gives none: at most one a core, at most one for every 2 million edges, and as
-    many as fit into half of the machine's memory."""
+    """The number of planning processes if the user gives none, so that they fit into half of the machine's memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     room = memory // (_PROCESS_BYTES + _BYTES_AN_EDGE * num_edges // num_parts)
     return max(min(len(os.sched_getaffinity(0)), 1 + num_edges // _EDGES_A_PROCESS, room), 1)
@@ -176,11 +171,8 @@ def fitting_jobs(num_edges: int, num_parts: int) -> int:
 def make_pieces(
     path: Path, strategy: str, folder: Path, parts: Sequence[int], jobs: int, advance: Callable[[int], object]
 ) -> None:
-    """Write the plans of ``parts`` into ``folder`` with ``jobs`` processes; ``advance`` is called once a part.
-
-    Raises:
-        HpcgnnError: where one of the processes fails or is killed.
-    """
+    """Write the plans of ``parts`` into ``folder`` with ``jobs`` processes; ``advance`` is called once a part. Raises
+    HpcgnnError where one of the processes fails or is killed."""
     jobs = min(jobs, len(parts))
     if jobs <= 1:
         with PartsFile(path) as file:
@@ -231,11 +223,7 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self._process.__exit__(None, None, None)  # closes its stdin, by which it ends, and waits
 
     def make(self, part: int) -> None:
         """Let the process plan a part, and wait for it. Raises HpcgnnError where it fails or ends."""

@@ -26,8 +26,8 @@ from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, make_pieces, path_of
 from hpcgnn.data.schema import PAIR_ARRAYS, plan_offset_rules, plan_rules
 from hpcgnn.data.stored_plan import StoredPlan, plan_attributes, wanted_attributes
-from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
-from hpcgnn.plan.plan import PairRows
+from hpcgnn.plan import STRATEGIES
+from hpcgnn.plan.plan import PairRows, offsets_of, ranges
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
@@ -44,11 +44,6 @@ def stored_strategies(parts: PartsFile) -> list[str]:
     return [strategy for strategy in STRATEGIES if is_stored(parts, strategy)]
 
 
-def read_plan(parts: PartsFile, strategy: str, part: int) -> AggregationPlan[SparseMatrix]:
-    """The stored plan of one part. Raises HpcgnnError where it is damaged."""
-    return StoredPlan(parts, strategy).part(part)
-
-
 def read_all_pairs(parts: PartsFile, strategy: str) -> PairRows:
     """The rows of all pairs that exchange any, for reports."""
     return StoredPlan(parts, strategy).pairs()
@@ -58,28 +53,21 @@ def store_plans(
     path: str | Path, strategies: list[str], advance: Callable[[int], object] = lambda _: None, *, jobs: int = 1
 ) -> list[str]:
     """Make the plans of ``strategies`` that are missing or of an older version, and add them to ``path``. Not collective.
-
-    ``jobs`` processes plan part by part, each in O(edges of the largest part) memory; other data is in files. The file is
-    copied to a temporary one beside it, which is extended and renamed, so that ``path`` is complete at any moment. ``advance``
-    is called once per part. Returns the strategies whose plans were made.
-    """
+    Returns the strategies whose plans were made. ``jobs`` processes plan part by part, each in O(edges of the largest part)
+    memory; ``advance`` is called once per part. A copy of the file is extended and renamed, so that ``path`` is complete at
+    any moment."""
     whole_file.remove_left(Path(path).parent)
     with PartsFile(path) as parts:
-        missing = [strategy for strategy in strategies if not is_stored(parts, strategy)]
+        num_parts, missing = parts.num_parts, [name for name in strategies if not is_stored(parts, name)]
     if not missing:
         return []
     with whole_file.replacing(path) as temporary, whole_file.temporary_folder(path) as folder:
         shutil.copyfile(path, temporary)
         for strategy in missing:
-            make_pieces(temporary, strategy, folder, range(_num_parts(temporary)), jobs, advance)
+            make_pieces(temporary, strategy, folder, range(num_parts), jobs, advance)
             add_plan(temporary, strategy, folder)
             plan_pieces.remove(folder, strategy)
     return missing
-
-
-def _num_parts(path: Path) -> int:
-    with PartsFile(path) as parts:
-        return parts.num_parts
 
 
 def add_plan(path: Path, strategy: str, folder: Path) -> None:
@@ -96,7 +84,7 @@ def seal_plans(parts: PartsFile) -> None:
 
 
 def _seal(parts: PartsFile, strategy: str) -> None:
-    """Read the plan back and write its checksums. The bytes are still in the system's cache, so this takes as long as loading."""
+    """Read the plan back, from the system's cache, and write its checksums."""
     with h5.writing(parts.path, f"plan/{strategy}"):
         parts.file.flush()
     plan = StoredPlan(parts, strategy, sealed=False)
@@ -114,17 +102,15 @@ def _seal(parts: PartsFile, strategy: str) -> None:
 
 _GROUP_ENTRIES = 1 << 21
 _PAIRS_AT_ONCE = 1 << 20
-_OF_PAIRS = (*PAIR_ARRAYS, "entries")
+_MATRIX_ARRAYS = ("L_indptr", "L_indices", "R_indptr", "R_indices")
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """All pairs of ranks that exchange rows, sorted by receiver, then sender.
-
-    begins: (P+1,) int64 first pair of each receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of
-    each kind, and entries in them. by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64
-    place in ``by_sender`` of each sender's first pair.
-    """
+    """All pairs of ranks that exchange rows, sorted by receiver, then sender. begins: (P+1,) int64 first pair of each
+    receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of each kind, and entries in them.
+    by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64 place there of each sender's
+    first pair."""
 
     begins: np.ndarray
     peers: np.ndarray
@@ -139,7 +125,8 @@ class _Pairs:
         return np.searchsorted(self.begins, pairs, side="right") - 1
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs. Sums are float64 inside, and exact below 2**53."""
+        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs. Sums are float64 inside, and exact below
+        2**53."""
         return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
 
 
@@ -157,26 +144,27 @@ class _Pieces:
 
     def pairs(self) -> tuple[_Pairs, np.ndarray]:
         """The pairs, and the lengths (P, 4) int64 of L_indptr, L_indices, R_indptr, R_indices."""
-        lengths, peers = np.zeros((self.num_parts, 4), dtype=np.int64), np.zeros(self.num_parts, dtype=np.int64)
+        lengths = np.zeros((self.num_parts, 5), dtype=np.int64)
         for part in range(self.num_parts):
             with self.open(part) as piece:
-                lengths[part] = [piece.lengths[name] for name in ("L_indptr", "L_indices", "R_indptr", "R_indices")]
-                peers[part] = piece.lengths["peers"]
-        begins = _ends(peers)
-        tables = {name: np.empty(begins[-1], dtype=np.int32) for name in _OF_PAIRS}
+                lengths[part] = [piece.lengths[name] for name in (*_MATRIX_ARRAYS, "peers")]
+        begins = offsets_of(lengths[:, 4])
+        tables = {name: np.empty(begins[-1], dtype=np.int32) for name in (*PAIR_ARRAYS, "entries")}
         for part in range(self.num_parts):
             with self.open(part) as piece:
                 for name, values in tables.items():
                     values[begins[part] : begins[part + 1]] = piece.read(name)
-        sent = _ends(np.bincount(tables["peers"], minlength=self.num_parts))
+        sent = offsets_of(np.bincount(tables["peers"], minlength=self.num_parts))
         return _Pairs(begins, **tables, by_sender=np.argsort(tables["peers"], kind="stable"), sent=sent), lengths
 
 
 def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
     """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing, without checksums.
 
-    It takes the memory of the table of pairs, and of the largest of these: one part's plan, one part's rows of S,
-    ``_GROUP_ENTRIES`` entries of S.
+    The rows of S go from the pieces of their receivers to their senders. Tables are never O(parts squared): they have an entry
+    for each pair that exchanges rows, 24 bytes a pair and about as much again while they are sorted. The rows of many senders
+    are read at once, so that each piece is opened once for every ``_GROUP_ENTRIES`` entries of S. Beside the tables, one part's
+    plan, one part's rows of S, or ``_GROUP_ENTRIES`` entries of S are in memory.
     """
     pieces = _Pieces(folder, parts.uuid, strategy, parts.num_parts)
     pairs, lengths = pieces.pairs()
@@ -215,9 +203,9 @@ def _offsets(pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
     """The small arrays with the places at which each part's slabs begin."""
     sent_rows = pairs.sums(pairs.post) + pairs.sums(pairs.pre)
     return {
-        "L_offsets": np.stack((_ends(lengths[:, 0]), _ends(lengths[:, 1])), axis=1),
-        "R_offsets": np.stack((_ends(lengths[:, 2]), _ends(lengths[:, 3])), axis=1),
-        "S_offsets": np.stack((_ends(sent_rows + 1), _ends(pairs.sums(pairs.entries))), axis=1),
+        "L_offsets": np.stack((offsets_of(lengths[:, 0]), offsets_of(lengths[:, 1])), axis=1),
+        "R_offsets": np.stack((offsets_of(lengths[:, 2]), offsets_of(lengths[:, 3])), axis=1),
+        "S_offsets": np.stack((offsets_of(sent_rows + 1), offsets_of(pairs.sums(pairs.entries))), axis=1),
         "recv_offsets": pairs.begins,
         "send_offsets": pairs.sent,
     }
@@ -234,7 +222,7 @@ def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5
 
 
 def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
-    given = _Given(*(np.zeros(pieces.num_parts, dtype=np.int64) for _ in range(2)))
+    given = np.zeros((2, pieces.num_parts), dtype=np.int64)
     for first, last in _groups(np.diff(offsets["S_offsets"][:, 1])):
         sender, lengths, sources, edges = _rows_of(pieces, pairs, first, last, given)
         row, entry = offsets["S_offsets"][first].tolist()
@@ -245,7 +233,7 @@ def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray
 
 def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
     """Ranges of senders that have about ``_GROUP_ENTRIES`` entries of S together, from the ``entries`` (P,) of each."""
-    ends, first = _ends(entries), 0
+    ends, first = offsets_of(entries), 0
     while first < entries.size:
         last = int(np.searchsorted(ends, ends[first] + _GROUP_ENTRIES, side="right")) - 1
         last = min(max(last, first + 1), entries.size)
@@ -253,41 +241,30 @@ def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Rows that earlier senders have taken from each receiver's piece, and entries in them; (P,) int64 each, which grow."""
-
-    rows: np.ndarray
-    entries: np.ndarray
-
-
-def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Given) -> tuple[np.ndarray, ...]:
+def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: np.ndarray) -> tuple[np.ndarray, ...]:
     """The rows that senders ``[first, last)`` send: each row's sender and length, and the sources and edges of its entries.
-
-    In each receiver's piece they are contiguous, after the rows that are ``given`` already. Memory and time are O(pairs and
-    rows of these senders + P).
-    """
+    In each receiver's piece they follow those that earlier senders have taken: ``given`` (2, P), modified, has the numbers
+    of these rows, and of entries in them. Memory and time are O(pairs and rows of these senders + P)."""
     by_sender = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
     mine = np.sort(by_sender)  # by receiver, in the order in which they are read
     receiver = pairs.receivers(mine)
     rows_each = pairs.post[mine].astype(np.int64) + pairs.pre[mine]
     entries_each = pairs.entries[mine].astype(np.int64)
-    rows, entries = (_sums(receiver, values, pieces.num_parts) for values in (rows_each, entries_each))
+    taken = np.zeros_like(given)
+    np.add.at(taken.T, receiver, np.stack((rows_each, entries_each), axis=1))
     found: list[tuple[np.ndarray, ...]] = []
-    for part in np.flatnonzero(rows).tolist():
-        row, entry = int(given.rows[part]), int(given.entries[part])
-        of_rows, of_entries = (row, row + int(rows[part])), (entry, entry + int(entries[part]))
+    for part in np.flatnonzero(taken[0]).tolist():
+        (row, entry), (rows, entries) = given[:, part].tolist(), taken[:, part].tolist()
         with pieces.open(part) as piece:
-            found.append((
-                piece.read("lengths", *of_rows), piece.read("sources", *of_entries), piece.read("edges", *of_entries)
-            ))  # fmt: skip
-    given.rows[:] += rows
-    given.entries[:] += entries
+            lengths = piece.read("lengths", row, row + rows)
+            sources, edges = (piece.read(name, entry, entry + entries) for name in ("sources", "edges"))
+        found.append((lengths, sources, edges))
+    given += taken
     empty = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
     lengths, sources, edges = (np.concatenate(arrays) for arrays in zip(empty, *found, strict=True))
     order = np.searchsorted(mine, by_sender)
-    row_order = _ranges(_ends(rows_each)[:-1][order], rows_each[order])
-    entry_order = _ranges(_ends(entries_each)[:-1][order], entries_each[order])
+    row_order = ranges(offsets_of(rows_each)[:-1][order], rows_each[order])
+    entry_order = ranges(offsets_of(entries_each)[:-1][order], entries_each[order])
     sender = np.repeat(pairs.peers[by_sender].astype(np.int64), rows_each[order])
     return sender, lengths[row_order], sources[entry_order], edges[entry_order]
 
@@ -295,27 +272,9 @@ def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: _Give
 def _indptrs(sender: np.ndarray, lengths: np.ndarray, first: int, last: int) -> np.ndarray:
     """The ``indptr`` arrays of the senders ``[first, last)``, one after the other; each starts with 0."""
     rows = np.bincount(sender - first, minlength=last - first)
-    begins = _ends(rows)
-    ends = _ends(lengths)
+    begins = offsets_of(rows)
+    ends = offsets_of(lengths)
     place = np.arange(begins[-1]) + (sender - first) + 1  # a 0 stands before each sender's first row
     indptrs = np.zeros(begins[-1] + last - first, dtype=np.int64)
     indptrs[place] = ends[1:] - np.repeat(ends[begins[:-1]], rows)
     return indptrs
-
-
-def _ends(counts: np.ndarray | list[int]) -> np.ndarray:
-    """(n + 1,) int64: 0, then the cumulative sums of ``counts``."""
-    return np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
-
-
-def _sums(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """(count,) int64: for each number below ``count``, the sum of the ``values`` whose ``index`` it is."""
-    sums = np.zeros(count, dtype=np.int64)
-    np.add.at(sums, index, values)
-    return sums
-
-
-def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The concatenation of ``arange(begin, begin + length)`` over all pairs."""
-    ends = _ends(lengths)
-    return np.arange(ends[-1]) + np.repeat(begins - ends[:-1], lengths)

@@ -1,4 +1,5 @@
-"""Compiled generators whose random numbers are functions of a key and a counter, so that a graph is the same for any chunk size.
+"""Compiled generators whose random numbers are functions of a key and a counter, so that a graph is the same for any chunk
+size.
 
 Every number is ``draw(key, counter)``, from a splitmix64 stream that can be entered anywhere. Only integer arithmetic and
 single float32 roundings are used, so that a graph has the same bytes on every machine. All compiled functions are in this
@@ -75,12 +76,10 @@ def draws(key, first, out):
 
 @njit(cache=True, nogil=True)
 def rmat_edges(key, scramble_key, scale, thresholds, first, src, dst):
-    """Write the edges from ``first`` on of an R-MAT graph with 2**scale nodes into ``src`` and ``dst`` (n,) int64.
-
-    ``thresholds`` (3,) uint64: on each level, a draw of 16 bits below the first goes to quadrant (0, 0), below the second to
-    (0, 1), below the third to (1, 0), and else to (1, 1). Ids are scrambled, so that they do not show a node's place in the
-    adjacency matrix.
-    """
+    """Write the edges from ``first`` on of an R-MAT graph with 2**scale nodes into ``src`` and ``dst`` (n,) int64, with
+    scrambled ids, which do not show a node's place in the adjacency matrix. thresholds: (3,) uint64; on each level, a draw
+    of 16 bits below the first goes to quadrant (0, 0), below the second to (0, 1), below the third to (1, 0), and else to
+    (1, 1)."""
     words = (scale + 3) // 4
     for i in range(src.size):
         source, target, word = np.uint64(0), np.uint64(0), np.uint64(0)
@@ -108,10 +107,8 @@ def rmat_classes(scramble_key, scale, classes, first, out):
 
 @njit(cache=True, nogil=True)
 def sbm_edges(key, nodes, blocks, within, first, src, dst):
-    """Write the edges from ``first`` on of a block model into ``src`` and ``dst`` (n,) int64; edge 2k+1 is the reverse of 2k.
-
-    Node v is in block v % blocks. The other end of an edge is in the same block if a draw of 32 bits is below ``within``.
-    """
+    """Write the edges from ``first`` on of a block model into ``src`` and ``dst`` (n,) int64; edge 2k+1 is the reverse of
+    2k. Node v is in block v % blocks, and so is the other end of an edge if a draw of 32 bits is below ``within``."""
     for i in range(src.size):
         pair = np.uint64((first + i) // 2) * np.uint64(4)
         a = np.int64(_draw(key, pair) % np.uint64(nodes))
@@ -148,11 +145,8 @@ def noisy_rows(key, first, centroids, classes, out):
 
 @njit(cache=True, nogil=True)
 def asymmetry(src, dst, weight_bits):
-    """The sum of hash(s, d, w) - hash(d, s, w) modulo 2**64 over edges. For a symmetric set of edges it is 0; for any other set
-    it is 0 with a probability of 2**-64.
-
-    ``weight_bits``: (n,) uint32 or empty. Sums of parts of the edges can be added up.
-    """
+    """The sum of hash(s, d, w) - hash(d, s, w) modulo 2**64 over edges; sums of parts of them can be added up. For a
+    symmetric set of edges it is 0, for any other with a probability of 2**-64. weight_bits: (n,) uint32 or empty."""
     total = np.uint64(0)
     for i in range(src.size):
         s, d = _mix(np.uint64(src[i]) + _GOLDEN), _mix(np.uint64(dst[i]) + _GOLDEN)
@@ -163,11 +157,8 @@ def asymmetry(src, dst, weight_bits):
 
 @njit(cache=True, nogil=True)
 def sum_of_edges(ids, indptr, sources, weight_bits):
-    """The sum modulo 2**64 of a hash of (source, destination, weight) over edges, so it does not depend on their order.
-
-    ids: (n,) int64 of the destinations. indptr: (n + 1,) int64 from 0, not beyond ``sources`` (m,) int64. weight_bits: (m,)
-    uint32 or empty.
-    """
+    """The sum modulo 2**64 of a hash of (source, destination, weight) over edges. ids: (n,) int64 of the destinations.
+    indptr: (n + 1,) int64 from 0, not beyond ``sources`` (m,) int64. weight_bits: (m,) uint32 or empty."""
     total = np.uint64(0)
     for i in range(ids.size):
         d = _mix(np.uint64(ids[i]) + _GOLDEN)
@@ -179,10 +170,8 @@ def sum_of_edges(ids, indptr, sources, weight_bits):
 
 @njit(cache=True, nogil=True)
 def sum_of_rows(ids, rows, column_keys):
-    """The sum modulo 2**64 of a hash of (id, row) over rows (n, C) uint32 of nodes ``ids`` (n,) int64; rows of zeros count 0.
-
-    column_keys: (C,) uint64, odd.
-    """
+    """The sum modulo 2**64 of a hash of (id, row) over rows (n, C) uint32 of nodes ``ids`` (n,) int64; rows of zeros count
+    0. column_keys: (C,) uint64, odd."""
     total = np.uint64(0)
     for i in range(ids.size):
         row = np.uint64(0)
@@ -196,9 +185,7 @@ def sum_of_rows(ids, rows, column_keys):
 @njit(cache=True, nogil=True)
 def sum_of_sparse_rows(ids, indptr, columns, values, column_keys):
     """As :func:`sum_of_rows`, for rows in CSR: ``indptr`` (n + 1,) int64 from 0, not beyond ``columns`` and ``values`` (m,).
-
-    Columns that ``column_keys`` has not are left out, as in a file that is being repaired.
-    """
+    Columns that ``column_keys`` has not are left out, as in a file that is being repaired."""
     total = np.uint64(0)
     for i in range(ids.size):
         row = np.uint64(0)

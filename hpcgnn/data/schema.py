@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5
 
 SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
@@ -30,8 +29,8 @@ class Rule:
     shape, dtype: as stored, contiguous. rows: the division of rows into slabs: :data:`NODES`, :data:`BORDERS` (offsets;
     neighbouring slabs share one), :data:`WHOLE`, or the name of the array of offsets that divides this one. low, high: the
     smallest and largest integer; floating-point numbers must be finite. below: in int64 arrays with ``low`` -1, numbers from 0
-    to ``below - 1`` are not allowed either. step: the least difference from each value to the next. within_slabs: ``step`` holds
-    only inside each slab. ends: first and last value of the array.
+    to ``below - 1`` are not allowed either. step: the least difference from each value to the next. within_slabs: ``step``
+    holds only inside each slab. ends: first and last value of the array.
     """
 
     shape: tuple[int, ...]
@@ -81,9 +80,7 @@ class GraphMeta:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
         """The inverse of :meth:`attributes`, for attributes of the right types. Raises ValueError for values that are wrong.
-
-        Files before version 3 have no attribute ``x_dtype``, and their features are float32.
-        """
+        Files before version 3 have no ``x_dtype``, and their features are float32."""
         values = {name: attributes[name] for name in ATTRIBUTES if name != "x_dtype" or name in attributes}
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
             if values[name] < 0:
@@ -116,13 +113,17 @@ def layout(rules: Mapping[str, Rule]) -> h5.Schema:
 def graph_rules(meta: GraphMeta) -> Rules:
     """The rules of a graph's arrays, by original ids or in part order."""
     nodes, edges = meta.num_nodes, meta.num_edges
-    rules = {"edges/indptr": borders(nodes, edges), "edges/indices": integers(edges, nodes, "edges/indptr")}
+    rules = {
+        "edges/indptr": _offsets(nodes, edges, BORDERS),
+        "edges/indices": Rule((edges,), np.dtype(np.int64), "edges/indptr", high=nodes - 1),
+    }
     if meta.weighted:
-        rules["edges/weight"] = numbers((edges,), "edges/indptr")
+        rules["edges/weight"] = Rule((edges,), np.dtype(np.float32), "edges/indptr")
     if meta.x_nnz is not None:
-        rules["nodes/x_indptr"] = borders(nodes, meta.x_nnz)
-        rules["nodes/x_indices"] = integers(meta.x_nnz, meta.num_features, "nodes/x_indptr", np.int32)
-        rules["nodes/x_data"] = numbers((meta.x_nnz,), "nodes/x_indptr")
+        rules["nodes/x_indptr"] = _offsets(nodes, meta.x_nnz, BORDERS)
+        rows, shape = "nodes/x_indptr", (meta.x_nnz,)
+        rules["nodes/x_indices"] = Rule(shape, np.dtype(np.int32), rows, high=meta.num_features - 1)
+        rules["nodes/x_data"] = Rule(shape, np.dtype(np.float32), rows)
     elif meta.num_features:
         rules["nodes/x"] = Rule((nodes, meta.num_features), np.dtype(meta.x_dtype), NODES)
     if meta.task == SINGLE_LABEL:
@@ -138,7 +139,7 @@ def parts_rules(meta: GraphMeta, num_parts: int) -> Rules:
     """The rules of the arrays of a graph in parts, without its plans."""
     nodes = meta.num_nodes
     return graph_rules(meta) | {
-        "parts/node_offsets": tiles(num_parts, nodes),
+        "parts/node_offsets": _offsets(num_parts, nodes, WHOLE),
         "nodes/original_ids": Rule((nodes,), np.dtype(np.int64), high=nodes - 1, step=1, within_slabs=True),
     }
 
@@ -155,11 +156,8 @@ def plan_rules(offsets: Mapping[str, np.ndarray]) -> Rules:
     rules: Rules = {}
     for matrix in "LSR":
         rows, entries = offsets[f"{matrix}_offsets"][-1].tolist()
-        for name, length, dtype in (
-            ("indptr", rows, np.int64),
-            ("indices", entries, np.int32),
-            ("edges", entries, np.int64),
-        ):
+        arrays = (("indptr", rows, np.int64), ("indices", entries, np.int32), ("edges", entries, np.int64))
+        for name, length, dtype in arrays:
             rules[f"{matrix}_{name}"] = Rule((length,), np.dtype(dtype), f"{matrix}_offsets")
     for way in ("send", "recv"):
         pairs = int(offsets[f"{way}_offsets"][-1])
@@ -170,38 +168,21 @@ def plan_rules(offsets: Mapping[str, np.ndarray]) -> Rules:
 PAIR_ARRAYS = ("peers", "post", "pre")
 
 
-def borders(count: int, total: int) -> Rule:
-    """The rule of offsets (count + 1,) that divide ``total`` entries among ``count`` nodes."""
-    return Rule((count + 1,), np.dtype(np.int64), BORDERS, high=total, step=0, ends=(0, total))
-
-
-def tiles(count: int, total: int) -> Rule:
-    """Like :func:`borders`, for offsets (count + 1,) of things that are fewer than nodes, such as parts; not in slabs."""
-    return Rule((count + 1,), np.dtype(np.int64), WHOLE, high=total, step=0, ends=(0, total))
-
-
-def integers(length: int, below: int, rows: str, dtype: type = np.int64) -> Rule:
-    """The rule of (length,) integers from 0 to ``below - 1``."""
-    return Rule((length,), np.dtype(dtype), rows, high=below - 1)
-
-
-def numbers(shape: tuple[int, ...], rows: str) -> Rule:
-    """The rule of finite float32 numbers."""
-    return Rule(shape, np.dtype(np.float32), rows)
+def _offsets(count: int, total: int, rows: str) -> Rule:
+    """The rule of offsets (count + 1,) that divide ``total`` entries among ``count`` nodes or parts."""
+    return Rule((count + 1,), np.dtype(np.int64), rows, high=total, step=0, ends=(0, total))
 
 
 _FEW_CLASSES = 1000  # up to this number, a graph may have more classes than nodes
 
 
-def check_counts(meta: GraphMeta, file_bytes: int) -> None:
-    """Check the counts that are no length of an array, because models allocate as many columns: the file must be large enough.
-
-    Raises:
-        HpcgnnError: where a count is too large; the sentence does not have the file's name.
-    """
+def counts_problem(meta: GraphMeta, file_bytes: int) -> str:
+    """A phrase if a count that is no length of an array is too large for the file, as models allocate as many columns; else
+    ""."""
     if meta.task == SINGLE_LABEL and meta.num_classes > max(meta.num_nodes, _FEW_CLASSES):
-        raise HpcgnnError(f"num_classes is {meta.num_classes} for {meta.num_nodes} nodes")
+        return f"num_classes is {meta.num_classes} for {meta.num_nodes} nodes"
     if meta.task == NO_TASK and meta.num_classes:
-        raise HpcgnnError(f"num_classes is {meta.num_classes} without labels")
+        return f"num_classes is {meta.num_classes} without labels"
     if meta.num_features > file_bytes or meta.num_classes > file_bytes:
-        raise HpcgnnError(f"it has {file_bytes} bytes for {meta.num_features} features and {meta.num_classes} classes")
+        return f"it has {file_bytes} bytes for {meta.num_features} features and {meta.num_classes} classes"
+    return ""

@@ -20,17 +20,17 @@ _BYTES_AT_A_TIME = 1 << 20
 
 
 class Digests:
-    """The digests of an open file, which grow slab by slab.
-
-    Values are not checked, since the file may be damaged: wrong ones give some digest, and no error. Edges of a parts file have
-    positions, so all original ids are kept, 8 bytes a node; a graph file needs bounded memory.
-    """
+    """The digests of an open file, which grow slab by slab. Values are not checked: wrong ones give some digest, and no
+    error. Edges of a parts file have positions, so all original ids are kept, 8 bytes a node; a graph file needs bounded
+    memory."""
 
     def __init__(self, reader: SlabReader) -> None:
         self._reader = reader
         meta, name = reader.meta, "nodes/original_ids"
         self._ids = self._read(name, 0, meta.num_nodes) if name in reader.rules else None
-        self._keys = _column_keys(max(meta.num_features, meta.num_classes, len(MASKS)))
+        self._keys = np.empty(max(meta.num_features, meta.num_classes, len(MASKS)), np.uint64)
+        draws(key_for(0, _COLUMNS), 0, self._keys)
+        self._keys |= np.uint64(1)
         self._sums = dict.fromkeys(ATTRIBUTES, 0)
 
     def values(self) -> dict[str, int]:
@@ -64,7 +64,7 @@ class Digests:
             pass
         return out
 
-    def _csr(self, prefix: str, first: int, last: int, names: Iterable[str]) -> list[np.ndarray]:
+    def _csr(self, prefix: str, first: int, last: int, *names: str) -> list[np.ndarray]:
         """``indptr`` from 0 and the arrays ``names`` of some rows."""
         size = self._reader.rules[f"{prefix}indices"].shape[0]
         indptr = self._read(f"{prefix}indptr", first, last + 1).clip(0, size)
@@ -72,15 +72,15 @@ class Digests:
         return [indptr.clip(begin, end) - begin, *(self._read(f"{prefix}{name}", begin, end) for name in names)]
 
     def _edges(self, first: int, last: int, ids: np.ndarray) -> None:
-        names = ("indices", "weight") if self._reader.meta.weighted else ("indices",)
-        indptr, sources, *weights = self._csr("edges/", first, last, names)
+        names = ["indices", "weight"] if self._reader.meta.weighted else ["indices"]
+        indptr, sources, *weights = self._csr("edges/", first, last, *names)
         if self._ids is not None:
             sources = self._ids.take(sources, mode="clip")
         bits = weights[0].view(np.uint32) if weights else np.empty(0, np.uint32)
         self._sums[EDGES] += int(sum_of_edges(ids, indptr, sources, bits))
 
     def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:
-        indptr, columns, values = self._csr("nodes/x_", first, last, ("indices", "data"))
+        indptr, columns, values = self._csr("nodes/x_", first, last, "indices", "data")
         keys = self._keys[: self._reader.meta.num_features]
         self._sums["features_digest"] += int(sum_of_sparse_rows(ids, indptr, columns, values.view(np.uint32), keys))
 
@@ -101,19 +101,11 @@ class Digests:
         self._sums[name] += int(sum_of_rows(ids, rows, self._keys[: rows.shape[1]]))
 
 
-def _column_keys(count: int) -> np.ndarray:
-    keys = np.empty(count, np.uint64)
-    draws(key_for(0, _COLUMNS), 0, keys)
-    return keys | np.uint64(1)
-
-
 def slab_checksums(
     reader: SlabReader, slabs: Iterable[int], then: Callable[[int], object] = lambda slab: None
 ) -> dict[str, np.ndarray]:
-    """The (slabs,) uint64 checksums of each array, for ``slabs``; those of other slabs, which other ranks may compute, are 0.
-
-    then: is called after each slab, whose bytes are still in the system's cache.
-    """
+    """The (slabs,) uint64 checksums of each array, for ``slabs``; those of other slabs, which other ranks may compute, are
+    0. then: is called after each slab, whose bytes are still in the system's cache."""
     small = {name for name, rule in reader.rules.items() if rule.rows == WHOLE}
     table = {name: np.zeros(reader.num_slabs, np.uint64) for name in reader.rules}
     for slab in slabs:
@@ -135,8 +127,7 @@ def seal(path: str | Path) -> None:
     """Write the checksums and digests of the present contents, plans included, to a ``graph.h5`` or ``parts.h5`` that a program
     has changed. A plan that was made of other edges is no longer used.
 
-    It takes 8 bytes a node for a parts file, and bounded memory for a graph file. Raises HpcgnnError where the file cannot be
-    read or written.
+    It takes 8 bytes a node for a parts file. Raises HpcgnnError where the file cannot be read or written.
     """
     check_path("path", path)
     with reader_of(path)(path, "r+", sealed=False) as reader:

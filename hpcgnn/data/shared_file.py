@@ -16,8 +16,7 @@ from hpcgnn.world.world import open_for_writing
 @contextlib.contextmanager
 def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
     """Like :func:`hpcgnn.base.whole_file.replacing`, for all ranks: every rank gets the temporary name that rank 0 chose.
-    Collective.
-    """
+    Collective."""
     with contextlib.ExitStack() as stack:
         name = ""
         with raise_on_all_ranks(world, f"write {path}"):

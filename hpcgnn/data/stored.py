@@ -19,12 +19,13 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5
 from hpcgnn.data.schema import Rule
 
+_PIECE_BYTES = 1 << 19  # a piece and the temporary arrays of its checks fit into a second-level cache
+_IDS_AT_A_TIME = 1 << 14  # 128 KiB of ids stay in the cache
+
 
 class ValueCheck:
-    """Checks the values of an array from row ``first`` on, piece by piece in order.
-
-    name: of the array, for messages. whole_slab: the rows are all of one slab, so rules that hold within slabs are checked, too.
-    """
+    """Checks the values of an array from row ``first`` on, piece by piece in order, while they are in the cache. name: of
+    the array. whole_slab: the rows are all of one slab, so rules that hold within slabs are checked, too."""
 
     def __init__(self, name: str, rule: Rule, first: int, *, whole_slab: bool) -> None:
         self._name, self._rule = name, rule
@@ -47,13 +48,12 @@ class ValueCheck:
     def _wrong_integer(self, values: np.ndarray) -> str | None:
         rule, numbers = self._rule, values.view(np.uint8) if values.dtype == np.bool_ else values
         if not in_range(numbers, rule.low, rule.high):
-            return self._bad(
-                (numbers < rule.low) | (numbers > rule.high), numbers, f"outside {rule.low} to {rule.high}"
-            )
+            wrong = (numbers < rule.low) | (numbers > rule.high)
+            return self._bad(wrong, numbers, f"outside {rule.low} to {rule.high}")
         if rule.below and int(numbers.view(np.uint64).min()) < rule.below:  # as unsigned, -1 is huge
             wrong = (numbers >= 0) & (numbers < rule.below)
             return self._bad(wrong, numbers, f"neither -1 nor from {rule.below} to {rule.high}")
-        if rule.ends is not None and (problem := self._wrong_end(numbers)):
+        if rule.ends is not None and (problem := self._wrong_end(numbers, *rule.ends)):
             return problem
         return None if self._step is None else self._falls(numbers, self._step)
 
@@ -63,9 +63,7 @@ class ValueCheck:
         self._before = int(numbers[-1])
         return f"{self._name} is not a rising list near row {self._at}" if falls else None
 
-    def _wrong_end(self, numbers: np.ndarray) -> str | None:
-        assert self._rule.ends is not None
-        first, last = self._rule.ends
+    def _wrong_end(self, numbers: np.ndarray, first: int, last: int) -> str | None:
         if self._at == 0 and numbers[0] != first:
             return f"{self._name} begins with {numbers[0]}, not with {first}"
         if self._at + numbers.size == self._rule.shape[0] and numbers[-1] != last:
@@ -80,20 +78,11 @@ class ValueCheck:
 
 
 def in_range(values: np.ndarray, low: int, high: int) -> bool:
-    """Return whether integers (m,), m > 0, are from ``low`` to ``high``. One pass is enough for ``low`` 0: as unsigned numbers,
-    negative ones are huge."""
+    """Return whether integers (m,), m > 0, are from ``low`` to ``high``."""
+    # One pass is enough for ``low`` 0: as unsigned numbers, negative ones are huge.
     if low == 0 and values.dtype.kind == "i":
         return int(values.view(f"u{values.dtype.itemsize}").max()) <= high
     return bool(low <= values.min() and values.max() <= high)
-
-
-def tiles_problem(offsets: np.ndarray) -> str | None:
-    """A phrase if ``offsets`` (slabs + 1,) or (slabs + 1, k) do not begin with 0 or if they fall somewhere, else None."""
-    if offsets[0].any():
-        return "does not begin with 0"
-    if (offsets[1:] < offsets[:-1]).any():
-        return "falls"
-    return None
 
 
 def sum_of_hashes(ids: np.ndarray) -> int:
@@ -107,12 +96,6 @@ def sum_of_hashes(ids: np.ndarray) -> int:
         mixed ^= mixed >> np.uint64(31)
         total += int(mixed.sum())
     return total % 2**64
-
-
-_IDS_AT_A_TIME = 1 << 14  # 128 KiB of ids stay in the cache
-
-
-_PIECE_BYTES = 1 << 19  # a piece and the temporary arrays of its checks fit into a second-level cache
 
 
 class ByteSource:
@@ -139,7 +122,7 @@ class ByteSource:
             view, position = view[count:], position + count
 
     def close(self) -> None:
-        """Close the file. An error of the system is ignored, because it loses nothing that was read."""
+        """Close the file. An error of the system loses nothing that was read."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
@@ -209,13 +192,9 @@ class StoredArray:
 def look(
     array: StoredArray, rows: tuple[int, int], out: np.ndarray | None, rule: Rule, slab: str, expected: int | None
 ) -> None:
-    """Read ``rows`` (first, last) into ``out``, if given, and check every value by ``rule``, and the checksum of all.
-
-    slab: words for the slab, such as "part 3", if the rows are all rows of one, and else empty. expected: the checksum, or None.
-
-    Raises:
-        HpcgnnError: for a wrong value or checksum; the sentence names the file, the dataset and the slab.
-    """
+    """Read ``rows`` (first, last) into ``out``, if given, and check every value by ``rule``, and the checksum of all. slab:
+    words for the slab, such as "part 3", if the rows are all rows of one, else empty. expected: the checksum, or None.
+    Raises HpcgnnError, which names the file, the dataset and the slab."""
     check = ValueCheck(array.name, rule, rows[0], whole_slab=bool(slab))
     digest = xxhash.xxh3_64()
     where = f" ({slab})" if slab else ""

@@ -16,8 +16,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.digests import EDGES
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.schema import Rule, plan_offset_rules, plan_rules
-from hpcgnn.data.stored import StoredArray, look, tiles_problem
+from hpcgnn.data.schema import Rule, Rules, plan_offset_rules, plan_rules
+from hpcgnn.data.stored import StoredArray, look
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.plan import PairRows
 
@@ -41,11 +41,8 @@ def wanted_attributes(parts: PartsFile) -> dict[str, int | str]:
 
 
 class StoredPlan:
-    """The plan for ``strategy`` in an open parts file.
-
-    All methods raise :class:`HpcgnnError` where the plan contradicts itself or the parts; the sentence names the file and the
-    dataset.
-    """
+    """The plan for ``strategy`` in an open parts file. All methods raise :class:`HpcgnnError` where the plan contradicts
+    itself or the parts; the sentence names the file and the dataset."""
 
     def __init__(self, parts: PartsFile, strategy: str, *, sealed: bool = True) -> None:
         self._parts, self._prefix = parts, f"plan/{strategy}"
@@ -53,17 +50,13 @@ class StoredPlan:
         if not isinstance(group, h5py.Group):
             raise h5.damaged(parts.path, f"it has no group {self._prefix}")
         assert parts.source is not None
+        self._source = parts.source
         rules = plan_offset_rules(parts.num_parts)
-        small = {
-            name: StoredArray(parts.file, parts.source, f"{self._prefix}/{name}", rule) for name, rule in rules.items()
-        }
+        small = self._stored(rules)
         self.offsets = {name: array.read() for name, array in small.items()}
         self._check_offsets()
         self.rules = plan_rules(self.offsets)
-        self.arrays = small | {
-            name: StoredArray(parts.file, parts.source, f"{self._prefix}/{name}", rule)
-            for name, rule in self.rules.items()
-        }
+        self.arrays = small | self._stored(self.rules)
         self.checksums: Mapping[str, np.ndarray] | None = None
         if sealed and (parts.attributes["version"] > 1 or checksums.NAME in group):
             self.checksums = checksums.stored(
@@ -71,6 +64,10 @@ class StoredPlan:
             )
             for name, rule in rules.items():
                 look(small[name], (0, rule.shape[0]), None, rule, "all parts", int(self.checksums[name][0]))
+
+    def _stored(self, rules: Rules) -> dict[str, StoredArray]:
+        file = self._parts.file
+        return {n: StoredArray(file, self._source, f"{self._prefix}/{n}", rule) for n, rule in rules.items()}
 
     @property
     def fingerprint(self) -> int:
@@ -80,9 +77,10 @@ class StoredPlan:
 
     def _check_offsets(self) -> None:
         for name, offsets in self.offsets.items():
-            problem = tiles_problem(offsets)
-            if problem:
-                raise self._damaged(name, problem)
+            if offsets[0].any():
+                raise self._damaged(name, "does not begin with 0")
+            if (offsets[1:] < offsets[:-1]).any():
+                raise self._damaged(name, "falls")
         sizes = np.diff(self._parts.node_offsets)
         for matrix in "LR":  # both have a row for each owned node; the rows of S are checked when a part is read
             if not np.array_equal(np.diff(self.offsets[f"{matrix}_offsets"][:, 0]), sizes + 1):
@@ -112,13 +110,9 @@ class StoredPlan:
         expected = None if self.checksums is None else int(self.checksums[name][part])
         look(array, self.slab_rows(name, part), out, rule, f"part {part}", expected)
 
-    # -- one part -----------------------------------------------------------------------------------------------------
-
     def part(self, part: int, *, edges: bool = True) -> AggregationPlan[SparseMatrix]:
-        """The plan of one part, with every value checked. Only all ranks together can check that senders and receivers agree.
-
-        With ``edges=False`` the matrices' arrays ``edges`` are checked, but not kept.
-        """
+        """The plan of one part, with every value checked. Only all ranks together can check that senders and receivers
+        agree. With ``edges=False`` the matrices' arrays ``edges`` are checked, but not kept."""
         parts = self._parts
         send_to, receive_from = (self._peers(way, part) for way in ("send", "recv"))
         first, last = parts.part(part)
@@ -168,14 +162,9 @@ class StoredPlan:
     def _rows_of_a_pair(self) -> Rule:
         return Rule((), _ANY, high=min(self._parts.meta.num_edges, 2**31 - 1))
 
-    # -- all pairs ----------------------------------------------------------------------------------------------------
-
     def pairs(self) -> PairRows:
-        """The rows of all pairs that exchange any, sorted by receiver.
-
-        The tables of senders and receivers are compared. Memory is O(pairs), never O(P^2): 32 bytes a pair for the result, and
-        as much again for the comparison.
-        """
+        """The rows of all pairs that exchange any, sorted by receiver; the tables of senders and receivers are compared.
+        Memory is O(pairs), never O(P^2): 32 bytes a pair for the result, and as much again for the comparison."""
         begins, sent = self.offsets["recv_offsets"], self.offsets["send_offsets"]
         sender, post, pre = table = np.empty((3, int(begins[-1])), np.int64)
         for part in range(self._parts.num_parts):

@@ -1,7 +1,7 @@
-"""A check of a whole ``graph.h5`` or ``parts.h5`` by one process: every value and every checksum, plans included.
+"""A check of a whole ``graph.h5`` or ``parts.h5`` by one process, and a summary of its contents for people.
 
-In training, each rank checks only the slab that it reads. Here one process checks slab after slab, in the memory of the largest
-part's plan, O(parts), and for digests of parts 8 bytes a node.
+In training, each rank checks only the slab that it reads. Here one process checks slab after slab, every value and every
+checksum, plans included, in the memory of the largest part's plan, O(parts), and for digests of parts 8 bytes a node.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import MADE_BY, MASKS, PartsFile, SlabReader
-from hpcgnn.data.schema import MULTI_LABEL, NO_TASK, Rule
+from hpcgnn.data.schema import MULTI_LABEL, NO_TASK
 from hpcgnn.data.stored import sum_of_hashes
 from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan, SparseMatrix
-from hpcgnn.plan.plan import describe
+from hpcgnn.plan.plan import describe, offsets_of
 
-_IDS_AT_A_TIME = 1 << 20
+_IDS_AT_A_TIME, _EDGES_AT_A_TIME = 1 << 20, 1 << 22
 
 
 def count_steps(reader: SlabReader) -> int:
@@ -30,11 +29,7 @@ def count_steps(reader: SlabReader) -> int:
 
 
 def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """Check everything, and return a summary of the file.
-
-    Raises:
-        HpcgnnError: where a value or a checksum is wrong; the sentence names the file, the array and its part or block.
-    """
+    """Check everything, and return a summary of the file. HpcgnnError names the file, the array and its part or block."""
     # It imports numba, and a wrong option of `hpcgnn check` is told before that.
     from hpcgnn.data.sealing import Digests
 
@@ -60,7 +55,7 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
         "edges": reader.meta.num_edges,
         f"{reader.SLAB}s": reader.num_slabs,
         "arrays": len(rules),
-        "bytes": sum(map(_num_bytes, rules)),
+        "bytes": sum(rule.dtype.itemsize * rule.shape[0] * rule.row_size for rule in rules),
         "plans": list(plans),
         "plans_out_of_use": _unused_plans(reader),
         "checksums": reader.checksums is not None,
@@ -68,15 +63,9 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
     }
 
 
-def _num_bytes(rule: Rule) -> int:
-    return rule.dtype.itemsize * rule.shape[0] * rule.row_size
-
-
 def _plans(reader: SlabReader) -> list[str]:
     """The strategies whose stored plans training would use."""
-    if not isinstance(reader, PartsFile):
-        return []
-    return plan_store.stored_strategies(reader)
+    return plan_store.stored_strategies(reader) if isinstance(reader, PartsFile) else []
 
 
 def _unused_plans(reader: SlabReader) -> list[str]:
@@ -88,8 +77,7 @@ def _unused_plans(reader: SlabReader) -> list[str]:
 
 
 def _check_ids(parts: PartsFile, found: int) -> None:
-    """Raise HpcgnnError unless ``found``, the sum of the hashes of all parts' ids, is that of 0 to N - 1. Each part's ids have
-    been checked to be in range and to differ."""
+    """Raise HpcgnnError unless ``found``, the sum of the hashes of all parts' ids, is that of 0 to N - 1."""
     nodes, wanted = parts.meta.num_nodes, 0
     for begin in range(0, nodes, _IDS_AT_A_TIME):
         wanted += sum_of_hashes(np.arange(begin, min(begin + _IDS_AT_A_TIME, nodes)))
@@ -109,34 +97,22 @@ def _verify_plan(parts: PartsFile, strategy: str, advance: Callable[[int], objec
     for part, edges in enumerate(counted.tolist()):
         first, last = parts.slab_rows("edges/indices", part)
         if edges != last - first:
-            raise _wrong_count(parts, strategy, edges, last - first, part)
+            wrong = f"plan/{strategy} has {edges} edges, but part {part} has {last - first}"
+            raise h5.damaged(parts.path, wrong)
     return stored
 
 
 def _edges_of(part: int, plan: AggregationPlan[SparseMatrix]) -> Iterable[tuple[int, int]]:
-    """``(receiver, edges)``: the number of edges to each receiver in the plan of ``part``. An entry that only moves a row is no
-    edge."""
+    """``(receiver, edges)``: the edges to each receiver in the plan of ``part``. An entry that only moves a row is no edge."""
     yield part, plan.local.indices.size + plan.receive.indices.size - int(plan.receive_from.pre.sum())
     peers, post, pre = plan.send_to.peers, plan.send_to.post, plan.send_to.pre
-    entries = np.diff(plan.send.indptr[np.concatenate(([0], np.cumsum(post + pre)))])
+    entries = np.diff(plan.send.indptr[offsets_of(post + pre)])
     yield from zip(peers.tolist(), (entries - post).tolist(), strict=True)
 
 
-def _wrong_count(parts: PartsFile, strategy: str, counted: int, edges: int, part: int) -> HpcgnnError:
-    return h5.damaged(parts.path, f"plan/{strategy} has {counted} edges, but part {part} has {edges}")
-
-
-_EDGES_AT_A_TIME = 1 << 22
-
-
 def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """The summary as plain values, for JSON. ``advance(1)`` is called after each slab.
-
-    Not all arrays are read (:mod:`hpcgnn.data.whole_check` reads all).
-
-    Raises:
-        HpcgnnError: where an array that is read is damaged; the sentence names the file and the array.
-    """
+    """The summary as plain values, for JSON. ``advance(1)`` is called after each slab. Takes O(nodes of a slab + parts)
+    memory, and O(pairs) for a plan. Not all arrays are read; HpcgnnError names one that is damaged."""
     meta = reader.meta
     counts = _Counts(reader)
     for slab in range(reader.num_slabs):

@@ -117,8 +117,7 @@ class LocalGraph(OfRanks):
     @cached_property
     def halo_positions(self) -> np.ndarray:
         """(h,) int64 ascending positions in the file of the halo nodes: nodes of other ranks from which edges lead to owned
-        nodes.
-        """
+        nodes."""
         return np.unique(self.indices[~self._is_inside])
 
     @cached_property
@@ -140,9 +139,8 @@ class LocalGraph(OfRanks):
 
     @property
     def original_edge_index(self) -> torch.Tensor:
-        """(2, e) int64: ``edge_index`` with original ids, on the host: sources in the first row, destinations in the second. The
-        first access is collective.
-        """
+        """(2, e) int64: ``edge_index`` with original ids, on the host: sources in the first row, destinations in the second.
+        The first access is collective."""
         return torch.cat((self.original_ids, self.halo_ids))[self.local_edge_index()]
 
     @property
@@ -263,13 +261,9 @@ class LocalGraph(OfRanks):
 
     def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
         """This rank's plan: read from the file if one for these parts is stored, else built by all ranks. Collective.
-
-        strategy: ``pre``, ``post`` or ``hybrid``. weighted: put the graph's edge weights, if it has any, into the matrices. Nodes
-        are in the file's order.
-
-        Raises:
-            HpcgnnError: on every rank, if the stored plan is damaged, or ranks have read different plans.
-        """
+        strategy: ``pre``, ``post`` or ``hybrid``. weighted: put the graph's edge weights, if it has any, into the matrices.
+        Nodes are in the file's order. HpcgnnError on every rank tells of a damaged plan, or of ranks that have read
+        different plans."""
         weight = self.edge_weight if weighted else None
         plan = self.stored_plan(strategy, edges=weight is not None) or self.built_plan(strategy)
         if weight is not None:
@@ -277,13 +271,8 @@ class LocalGraph(OfRanks):
         return plan.map(lambda matrix: Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False))
 
     def stored_plan(self, strategy: str, *, edges: bool = False) -> AggregationPlan[SparseMatrix] | None:
-        """This rank's plan in the file, or None where the file has none that fits. Collective.
-
-        edges: also read the number of each entry's edge, 8 bytes an entry, which only edge weights need.
-
-        Raises:
-            HpcgnnError: as :meth:`plan`.
-        """
+        """This rank's plan in the file, or None where the file has none that fits. Collective. Raises HpcgnnError as
+        :meth:`plan`. edges: also read the number of each entry's edge, 8 bytes an entry, which only edge weights need."""
         if not self.matches_parts:
             return None
         plan, fingerprint = None, 0
@@ -380,11 +369,9 @@ def load(
 
 
 def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
-    """Raise HpcgnnError unless all ranks read the same file, and their nodes are together all N nodes. Collective.
-
-    The file's schema has checked that a rank's own ids are in range and differ. Here the 64-bit hashes of all ranks' ids must
-    add up to those of 0 to N-1. Wrong ids pass this test with a probability of 2**-64, and no rank needs O(N) memory.
-    """
+    """Raise HpcgnnError unless all ranks read the same file, and their nodes are together all N nodes. Collective. The
+    hashes of all ranks' ids, which are in range and differ, must add up to those of 0 to N-1. Wrong ids pass with a
+    probability of 2**-64, and no rank needs O(N) memory."""
     world, path = graph.world, graph.path
     nodes, rank = graph.meta.num_nodes, graph.world.rank
     share = np.arange(rank * nodes // world.size, (rank + 1) * nodes // world.size)
@@ -442,7 +429,8 @@ def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | N
 
 
 def check_edges(indptr: np.ndarray, indices: np.ndarray, owned: int, num_nodes: int) -> None:
-    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges from ``num_nodes`` nodes to ``owned``."""
+    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges from ``num_nodes`` nodes to
+    ``owned``."""
     rising = indptr.size == owned + 1 and bool((indptr[1:] >= indptr[:-1]).all())
     if not rising or indptr[-1] - indptr[0] != indices.size:
         raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")
@@ -453,11 +441,8 @@ def check_edges(indptr: np.ndarray, indices: np.ndarray, owned: int, num_nodes: 
 def asked_rows(
     world: World, positions: np.ndarray, node_offsets: np.ndarray
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """The owned nodes that are in other ranks' halos, by their place in the file's order. Collective.
-
-    positions: (h,) ascending positions of this rank's halo nodes. Returns the (a,) int64 places, their number by rank, and the
-    number of this rank's halo nodes by rank.
-    """
+    """The owned nodes that are in other ranks' halos, by their (a,) int64 place in the file's order, and their number by
+    rank; and the number of this rank's halo nodes by rank. Collective. positions: (h,) ascending, of this rank's halo nodes."""
     counts = np.diff(np.searchsorted(positions, node_offsets))
     asked, asked_counts = world.alltoallv(positions, counts)
     return torch.from_numpy(asked - node_offsets[world.rank]), asked_counts, counts
@@ -472,10 +457,8 @@ def halo_ids(world: World, positions: np.ndarray, node_offsets: np.ndarray, orig
 def with_weights(
     world: World, path: Path, plan: AggregationPlan[SparseMatrix], weights: np.ndarray, first: int
 ) -> AggregationPlan[Csr]:
-    """The plan with edge weights; entries that stand for no edge have weight 1. Collective.
-
-    weights: (e,) of the edges that end on this rank, which are numbered from ``first``. path: of the file, for errors.
-    """
+    """The plan with edge weights; entries that stand for no edge have weight 1. Collective. weights: (e,) of the edges that
+    end on this rank, which are numbered from ``first``. path: of the file, for errors."""
     send = _weights_at_receivers(world, path, plan, weights, first)
     found = {id(plan.send): send} | {
         id(matrix): _lookup(weights, matrix.edges - first, matrix.edges >= 0) for matrix in (plan.local, plan.receive)

@@ -71,10 +71,8 @@ def fastest(seconds: dict[str, float]) -> str:
 
 
 def measure(local: Csr, orders: dict[str, torch.Tensor], width: int) -> dict[str, float]:
-    """Median seconds of the forward and the transposed product of ``local`` (n, n), by method, in each order (n,).
-
-    Seconds of samples are scaled to all entries of ``local``. ``width``: columns of the features.
-    """
+    """Median seconds of the forward and the transposed product of ``local`` (n, n), by method, in each order (n,), scaled
+    from samples to all entries of ``local``. ``width``: columns of the features."""
     both = (local.structure, local.structure.transpose())
     most = max(_SAMPLE_VALUES // width, 1)
     samples = {name: [_sample(matrix, nodes, most) for matrix in both] for name, nodes in orders.items()}
@@ -123,11 +121,9 @@ def find_order(local: Csr, method: str) -> torch.Tensor:
 
 
 def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
-    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours.
-
-    The matrix is sorted by that number once, so that each row lists its neighbours in the order of the search. SciPy's
-    reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in d² steps for a node with d of them.
-    """
+    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours. The matrix
+    is sorted by that number once. SciPy's reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in
+    d² steps for a node with d of them."""
     # Both are imported here, because they take time and memory on each rank, and most runs do not ask for an order.
     import scipy.sparse as sp
 
@@ -146,10 +142,8 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
 
 
 def _search(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search, to be compiled.
-
-    The search starts at node 0, and starts again at the lowest node not yet met. It meets neighbours in the order of their row.
-    """
+    """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search, to be compiled. It starts at node 0,
+    and again at the lowest node not yet met, and meets neighbours in the order of their row."""
     num_nodes = indptr.size - 1
     order = np.empty(num_nodes, np.int64)
     met = np.zeros(num_nodes, np.bool_)

@@ -1,9 +1,9 @@
 """Construction of the plan of ranks that share nodes, by all ranks together.
 
-Here a node is a host, unless "of the graph" is said. Rank i writes rows ``w_i = S_i x_i`` into memory that all ranks of its node
-read; ``w`` is all rows written on the node. Some are for ranks of this node, and others for other nodes. The rank that carries
-a row to another node adds up the node's contributions to it, ``c = C w``. The rows that have arrived on the node, ``v``, also lie
-in memory that all of its ranks read, and each rank adds up the rows that it needs:
+Here a node is a host, unless "of the graph" is said. Rank i writes rows ``w_i = S_i x_i`` into memory that all ranks of its
+node read; ``w`` is all rows written on the node. Some are for ranks of this node, and others for other nodes. The rank that
+carries a row to another node adds up the node's contributions to it, ``c = C w``. The rows that have arrived on the node,
+``v``, also lie in memory that all of its ranks read, and each rank adds up the rows that it needs:
 
     z = L x + R (N w + F v)
 
@@ -232,10 +232,8 @@ class _Builder:
 
     def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
              far_at: np.ndarray) -> _Reads:  # fmt: skip
-        """Build R: its columns are *post* rows by position of their source, then *pre* rows by their place.
-
-        near_at, far_at: (m,) int64 index of each edge's row among all rows written on the node, and among all arrived there.
-        """
+        """Build R: its columns are *post* rows by position of their source, then *pre* rows by their place. near_at, far_at:
+        (m,) int64 index of each edge's row among all rows written on the node, and among all arrived there."""
         cut = [np.concatenate(both) for both in zip(vars(near).values(), vars(far).values(), strict=True)]
         sources, destinations, edges, _ = cut
         is_near = np.arange(sources.size) < near.sources.size
@@ -382,10 +380,8 @@ class RowsOfNodes:
 
 
 def rows_between(edges: NodeEdges, strategy: str, num_nodes: int) -> RowsOfNodes:
-    """Choose the rows that carry ``edges`` by ``pre``, ``post`` or ``hybrid``, the last with one matching for all senders.
-
-    num_nodes: nodes of the graph. Time O(edges log edges) plus the matching, memory O(edges).
-    """
+    """Choose the rows that carry ``edges``, with one matching for all senders if ``strategy`` is ``hybrid``. num_nodes:
+    nodes of the graph. Time O(edges log edges) plus the matching, memory O(edges)."""
     is_post = post_edges(edges.sources, edges.senders * max(num_nodes, 1) + edges.destinations, strategy)
     ids = np.where(is_post, edges.sources, edges.destinations)
     keys, row = np.unique((edges.senders * 2 + ~is_post) * max(num_nodes, 1) + ids, return_inverse=True)
@@ -397,10 +393,8 @@ def node_rows(
     parts: PartsFile, strategy: str, pairs: PairRows, placement: Placement, bytes_per_row: int,
     advance: Callable[[int], object],
 ) -> dict[str, int]:  # fmt: skip
-    """Numbers of rows and bytes of one aggregation in one direction, by their names in the JSON of ``hpcgnn plan``.
-
-    pairs: rows between pairs of ranks, where these exchange their own messages. See :func:`count_between`.
-    """
+    """Numbers of rows and bytes of one aggregation in one direction, by their names in the JSON of ``hpcgnn plan``. pairs:
+    rows between pairs of ranks, where these exchange their own messages. See :func:`count_between`."""
     between = count_between(parts, strategy, placement, advance)
     on_node = placement.node_of[pairs.sender] == placement.node_of[pairs.receiver]
     within = int(pairs.rows[on_node].sum())
@@ -416,10 +410,8 @@ def node_rows(
 def count_between(
     parts: PartsFile, strategy: str, placement: Placement, advance: Callable[[int], object] = lambda _: None
 ) -> int:
-    """Number of rows from node to node with this placement, where each rank has one part.
-
-    ``advance`` is called with the number of parts done. Memory is O(edges that end on a node).
-    """
+    """Number of rows from node to node with this placement, where each rank has one part. ``advance`` is called with the
+    number of parts done. Memory is O(edges that end on a node)."""
     total = 0
     for node in range(placement.num_nodes):
         edges = edges_into(parts, placement, node)
@@ -445,14 +437,9 @@ def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> 
 
 
 class RecordExchange:
-    """An exchange of records between all ranks. Construction is collective.
-
-    Args:
-        to: (m,) int64 receiver of each record. records: (m, c) int64 this rank's records.
-
-    Attributes:
-        received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64 ranks.
-    """
+    """An exchange of records between all ranks. Construction is collective. to: (m,) int64 receiver of each record. records:
+    (m, c) int64. received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,)
+    int64."""
 
     def __init__(self, world: World, to: np.ndarray, records: np.ndarray) -> None:
         self._world, self._order = world, np.argsort(to, kind="stable")

@@ -1,9 +1,6 @@
-"""The choice of the parts that share a node of the machine: groups of K parts with many edges between them, which are renumbered
-to be consecutive.
-
-It runs after any partitioner, and needs only the quotient graph, whose nodes are the parts, and whose edge weights are the
-numbers of cut edges between two parts. This graph has at most as many entries as there are cut edges, or pairs of parts.
-"""
+"""The choice of the parts that share a node of the machine: groups of K parts with many edges between them, which are
+renumbered to be consecutive. It runs after any partitioner, and needs only the quotient graph: its nodes are the parts, and
+its weights the numbers of cut edges between two parts."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import scipy.sparse as sp
 from hpcgnn.base.compiled import njit
 from hpcgnn.partition.problem import Problem
 from hpcgnn.partition.separate_process import maps
-from hpcgnn.partition.slabs import Directory, edge_chunks, in_step
+from hpcgnn.partition.slabs import edge_chunks, in_step, looked_up
 
 _PENDING_ENTRIES = 1 << 22
 _SWEEPS = 20
@@ -22,11 +19,8 @@ _STARTS, _MOST_PARTS_FOR_STARTS = 8, 2048
 
 
 def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
-    """The parts (n,) int32 of this rank's nodes, renumbered so that the parts of one machine node are consecutive. Collective.
-
-    With K = ``ranks_per_node``, parts ``k * K`` to ``(k + 1) * K - 1`` are group k. Numbers stay as they are for K = 1 and
-    K = P, and after a ``method`` that makes groups itself.
-    """
+    """The parts (n,) int32 of this rank's nodes, renumbered so that parts ``k * K`` to ``(k + 1) * K - 1`` are group k, for
+    K = ``ranks_per_node``. Collective. Numbers stay for K = 1 and K = P, and after a ``method`` that makes groups itself."""
     options, world = problem.options, problem.world
     if options.ranks_per_node in (1, options.num_parts) or (method == "mtkahypar" and maps(options)):
         return parts
@@ -40,18 +34,14 @@ def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
 
 
 def quotient_graph(problem: Problem, parts: np.ndarray) -> sp.csr_matrix:
-    """(P, P) symmetric float64 matrix of the numbers of cut edges, of both directions, between two parts. Collective.
-
-    Only rank 0 gets it; on other ranks it is empty. ``parts`` (n,) are those of this rank's nodes; ``problem.advance`` counts
-    them once.
-    """
+    """(P, P) symmetric float64 matrix of the numbers of cut edges, of both directions, between two parts; empty on all ranks
+    but 0. Collective. parts: (n,) of this rank's nodes, which ``problem.advance`` counts once."""
     world, slab, num_parts = problem.world, problem.slab, problem.options.num_parts
-    directory = Directory(world, slab, parts)
     keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     pending: list[np.ndarray] = []
     for chunk in in_step(world, edge_chunks(problem.reader, slab.first, slab.last), "read the edges"):
         here = parts[chunk.destinations() - slab.first].astype(np.int64)
-        there = directory.lookup(chunk.sources).astype(np.int64)
+        there = looked_up(world, slab, parts, chunk.sources).astype(np.int64)
         cut = here != there
         pending.append(here[cut] * num_parts + there[cut])
         if sum(map(len, pending)) > _PENDING_ENTRIES:
@@ -79,9 +69,9 @@ def _merged(keys: np.ndarray, counts: np.ndarray, pending: list[np.ndarray]) -> 
 def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
     """The group (P,) of each part; each has exactly ``size`` parts, and much of the weight of ``quotient`` is inside groups.
 
-    It is the best of several starts, each improved by swaps of two parts as long as these help. One start groups parts by their
-    numbers, because recursive partitioners give neighbouring parts close numbers. In the others, groups grow from random parts
-    that depend on ``seed``. METIS cannot be used: on graphs of so few nodes it divides by zero.
+    It is the best of several starts, each improved by swaps of two parts. One start groups parts by their numbers, because
+    recursive partitioners give neighbours close numbers. In the others, groups grow from random parts. METIS divides by zero
+    on graphs of so few nodes.
     """
     csr = quotient.indptr, quotient.indices, quotient.data
     best = np.arange(quotient.shape[0]) // size
@@ -122,11 +112,9 @@ def _grown_groups(
 
 @njit(cache=True)
 def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
-    """Swap parts between ``groups`` (P,) of ``size`` members as long as that adds weight inside them; returns this weight.
-
-    ``groups`` is modified. indptr, indices, data: the symmetric quotient graph in CSR. Memory is O(P), because the weights toward
-    groups are added up again for each part. Weights are counts, so their sums are exact in any order.
-    """
+    """Swap parts between ``groups`` (P,) of ``size`` members, modified, as long as that adds weight inside them; returns
+    this weight. indptr, indices, data: the symmetric quotient graph in CSR. Weights are counts, so their sums are exact in
+    any order. Memory is O(P)."""
     members = np.argsort(groups, kind="mergesort").reshape(-1, size)
     inside = np.zeros(groups.size)
     for part in range(groups.size):
@@ -172,9 +160,7 @@ def _swap_parts(
     inside: np.ndarray,
 ) -> bool:  # fmt: skip
     """Swap each part with the part of another group for which this gains most, if it gains at all; returns whether any did.
-
-    members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group.
-    """
+    members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group."""
     swapped = False
     between, to_own, toward = np.zeros(groups.size), np.zeros(groups.size), np.zeros(members.shape[0])
     for part in range(groups.size):

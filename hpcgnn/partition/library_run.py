@@ -1,8 +1,9 @@
-"""A script that partitions the graph in one file, and writes its parts to another, for :mod:`hpcgnn.partition.separate_process`.
+"""A script that partitions the graph in one file, and writes its parts to another, for
+:mod:`hpcgnn.partition.separate_process`.
 
-It imports only the partitioner. So it needs no memory but the partitioner's, and all of it goes back to the system when it ends,
-also that of the list in which KaMinPar's Python interface returns the parts; and so do mt-KaHyPar's threads, which can be started
-only once in a process.
+It imports only the partitioner. So it needs no memory but the partitioner's, and all of it goes back to the system when it
+ends, also that of the list in which KaMinPar's Python interface returns the parts; and so do mt-KaHyPar's threads, which can be
+started only once in a process.
 """
 
 import array
@@ -28,11 +29,8 @@ def by_kaminpar(path: str, context: str, parts: int, tolerance: float, seed: int
 def by_mtkahypar(
     path: str, preset: str, parts: int, tolerance: float, seed: int, threads: int, per_node: int
 ) -> list[int]:
-    """The part of each node of the hMETIS file ``path``, with the least connectivity.
-
-    With several parts a machine node, it minimises the trees that connect a net's parts, in which a link between machine nodes
-    costs more than a link within one.
-    """
+    """The part of each node of the hMETIS file ``path``, with the least connectivity or, with several parts a machine node,
+    the lightest trees that connect a net's parts, in which a link between machine nodes costs more than one within a node."""
     import mtkahypar
 
     library = mtkahypar.initialize(threads, False)

@@ -18,8 +18,8 @@ class PartQuality:
     """Counts of a partition.
 
     cut_edges: stored edges between parts. node_balance, edge_balance, train_balance: the largest part's count divided by the
-    mean, 1.0 at best, and if the graph has none. halo_total, halo_max: sum and maximum over parts of the halo's size, the number
-    of distinct sources on other parts. replication: the mean number of parts in which a node has a row, owned or halo.
+    mean, 1.0 at best, and if the graph has none. halo_total, halo_max: sum and maximum over parts of the halo's size, the
+    number of distinct sources on other parts. replication: the mean number of parts in which a node has a row, owned or halo.
     """
 
     num_parts: int
@@ -42,11 +42,8 @@ class PartQuality:
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """A report about a finished partition: its method and the reason for it, its quality, and its costs.
-
-    seconds: by step, and ``total``. peak_memory_bytes: the largest resident memory of any rank, or of a process that a rank has
-    started.
-    """
+    """A report about a finished partition. seconds: by step, and ``total``. peak_memory_bytes: the largest resident memory
+    of any rank, or of a process that a rank has started."""
 
     method: str
     reason: str
@@ -111,8 +108,8 @@ def _max_over_mean(counts: np.ndarray) -> float:
 
 @njit(cache=True)
 def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
-    """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for each
-    node; the bits of sources outside the range are set."""
+    """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for
+    each node; the bits of sources outside the range are set."""
     cut = 0
     new = 0
     for source in sources:

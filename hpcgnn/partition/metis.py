@@ -4,11 +4,11 @@
 called directly: pymetis' wheels contain METIS and export its C functions. If pymetis does not, a system ``libmetis.so.5`` is
 used.
 
-ParMETIS and PT-Scotch both provide ``ParMETIS_V3_PartKway``. ``pyparmetis`` is not on PyPI, so this package has its own binding.
-ParMETIS' licence covers research and not-for-profit use, so it is used if the machine has it, but never required. PT-Scotch is
-free software. Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's would crash in
-its first call. This is detected before: after the smallest of its libraries is loaded, there must not be a second ``libmpi`` in
-the process.
+ParMETIS and PT-Scotch both provide ``ParMETIS_V3_PartKway``. ``pyparmetis`` is not on PyPI, so this package has its own
+binding. ParMETIS' licence covers research and not-for-profit use, so it is used if the machine has it, but never required.
+PT-Scotch is free software. Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's
+would crash in its first call. This is detected before: after the smallest of its libraries is loaded, there must not be a
+second ``libmpi`` in the process.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Metis:
         self, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray, num_parts: int, *, objective: str,
         tolerance: float, seed: int,
     ) -> np.ndarray:  # fmt: skip
-        """Parts (N,) of a symmetric graph without self-loops.
+        """Parts (N,) of a symmetric graph without self-loops. graph: ``(indptr (N+1), indices (nnz))``. weights: (N,
+        constraints). Arrays of dtype :attr:`index` need no copy. No part should weigh more than ``tolerance`` times the
+        mean.
 
-        graph: ``(indptr (N+1), indices (nnz))``. weights: (N, constraints). Arrays of dtype :attr:`index` need no copy. No part
-        should weigh more than ``tolerance`` times the mean. The k-way method is always used: recursive bisection cuts about as
-        many edges, but its imbalance grows with every bisection (to 1.2 and more at 16 parts with two constraints), and it has
-        no objective ``volume``.
+        The k-way method is always used: recursive bisection cuts about as many edges, but its imbalance grows with every
+        bisection (to 1.2 and more at 16 parts with two constraints), and it has no objective ``volume``.
         """
         indptr, indices = (np.ascontiguousarray(array, dtype=self.index) for array in graph)
         weights = np.ascontiguousarray(weights, dtype=self.index)
@@ -79,10 +79,8 @@ class Metis:
 
 
 def load_metis(largest: int) -> Metis | None:
-    """The METIS library with the narrowest integers that hold ``largest``, else with the widest; None if there is none.
-
-    METIS needs several times the memory of the graph, so 32-bit integers save half of it if they suffice.
-    """
+    """The METIS library with the narrowest integers that hold ``largest``, as these take least memory, else with the widest;
+    None if there is none."""
     builds = []
     for path in _candidates():
         with contextlib.suppress(OSError):
@@ -137,11 +135,9 @@ class PartKway:
         self, world: World, bounds: np.ndarray, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray,
         num_parts: int, tolerance: float, seed: int,
     ) -> np.ndarray:  # fmt: skip
-        """Parts (n,) of this rank's slab of a symmetric graph without self-loops. Collective.
-
-        Rank r has the nodes ``[bounds[r], bounds[r+1])``, at least one. graph: ``(indptr (n+1) from 0, indices)`` with global
-        indices. weights: (n, constraints).
-        """
+        """Parts (n,) of this rank's slab of a symmetric graph without self-loops. Collective. Rank r has the nodes
+        ``[bounds[r], bounds[r+1])``, at least one. graph: ``(indptr (n+1) from 0, global indices)``. weights: (n,
+        constraints)."""
         arrays = [np.ascontiguousarray(array, dtype=self.index) for array in (bounds, *graph, weights)]
         arrays[2] = arrays[2] if arrays[2].size else np.zeros(1, dtype=self.index)  # null pointers are rejected
         constraints = weights.shape[1]
@@ -175,10 +171,8 @@ def load_parmetis() -> PartKway:
 
 
 def load_ptscotch(*, wide: bool) -> PartKway:
-    """Load PT-Scotch, like :func:`load_parmetis`; its build with 64-bit integers if ``wide``.
-
-    One process can use only one of the two builds, because both define the same names.
-    """
+    """Load PT-Scotch, like :func:`load_parmetis`; its build with 64-bit integers if ``wide``. One process can use only one
+    of the two builds, because both define the same names."""
     # More threads would change the result from run to run, and ranks already work in parallel. A user's own setting is kept.
     os.environ.setdefault("SCOTCH_PTHREAD_NUMBER", "1")
     folders = [folder for pattern in SCOTCH_64_BIT_FOLDERS for folder in sorted(glob.glob(pattern))] if wide else [""]

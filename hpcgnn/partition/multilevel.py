@@ -1,8 +1,8 @@
 """Multilevel partitioning of a bounded piece of a graph beside parts that are partly filled, as in HeiStream.
 
-In Faraj and Schulz, "Buffered streaming graph partitioning" (2022), a model of the piece has a node for each of its nodes, and a
-fixed one for each part. The model is coarsened by clusters, partitioned by Fennel's objective, and improved at each level while
-it is refined again. The loops, compiled by numba, also find clusters in a stream of edges of a graph larger than memory.
+In Faraj and Schulz, "Buffered streaming graph partitioning" (2022), a model of the piece has a node for each of its nodes, and
+a fixed one for each part. The model is coarsened by clusters, partitioned by Fennel's objective, and improved at each level
+while it is refined again. The loops, compiled by numba, also find clusters in a stream of edges of a graph larger than memory.
 """
 
 from __future__ import annotations
@@ -60,11 +60,9 @@ class Parts(NamedTuple):
 
 
 def partition_model(model: Model, parts: np.ndarray, filled: Parts, price: float, rng: np.random.Generator) -> None:
-    """Place the nodes of ``model`` whose ``parts`` (n,) int32 is -1, and move others if that helps.
-
-    Modifies ``parts`` and ``filled.load``, which has the quantities of nodes with a part already. price: of fullness in Fennel's
-    objective, in units of an average node's edges.
-    """
+    """Place the nodes of ``model`` whose ``parts`` (n,) int32 is -1, and move others if that helps. Modifies ``parts`` and
+    ``filled.load``, which has the quantities of nodes with a part already. price: of fullness in Fennel's objective, in
+    units of an average node's edges."""
     num_parts = filled.load.shape[0]
     fewest = max(_FEWEST, _FEWEST_A_PART * num_parts)
     levels: list[tuple[Model, np.ndarray, np.ndarray]] = []
@@ -93,7 +91,8 @@ def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
-    """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any of."""
+    """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any
+    of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
         if extra[c] > 0 and load[c] + extra[c] > capacity[c]:
             return False
@@ -113,11 +112,9 @@ def _fullness(load: np.ndarray, mean: np.ndarray) -> float:
 def _cluster(
     model: Model, limit: np.ndarray, order: np.ndarray, parts: np.ndarray, labels: np.ndarray, rounds: int
 ) -> None:
-    """Label propagation: join each node to the cluster to which it has most edges and which stays within ``limit`` (C,).
-
-    labels: (n,) int32, overwritten with a node of each node's cluster. Clusters do not cross ``parts`` (n,) int32 where these
-    are not negative. Nodes are visited in ``order`` (n,).
-    """
+    """Label propagation, in ``order`` (n,): join each node to the cluster to which it has most edges and which stays within
+    ``limit`` (C,). labels: (n,) int32, overwritten with a node of each node's cluster. Clusters do not cross ``parts`` (n,)
+    int32 where these are not negative."""
     indptr, columns, weights, amounts, _ = model
     n = indptr.size - 1
     size = amounts.copy()
@@ -209,7 +206,8 @@ def _best_part(
     targets: np.ndarray, affinity: np.ndarray, roots: np.ndarray, cost: float, amount: np.ndarray, filled: Parts,
     best: int, most: float,
 ) -> tuple[int, float]:  # fmt: skip
-    """``(part, score)`` of the best of ``targets`` with room for ``amount`` (C,), or ``best``, ``most``; clears ``affinity``."""
+    """``(part, score)`` of the best of ``targets`` with room for ``amount`` (C,), or ``best``, ``most``; clears
+    ``affinity``."""
     for part in targets:
         if part < 0 or affinity[part] == 0:
             continue
@@ -222,10 +220,8 @@ def _best_part(
 
 @njit(cache=True, nogil=True)
 def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, price: float, rounds: int) -> None:
-    """Place or move each node where Fennel's objective is best. Modifies ``parts`` (n,) int32, -1 for none, and the load.
-
-    The objective of a part is the number of edges to it, less ``price * shares[v] * sqrt(fullness)``.
-    """
+    """Place or move each node where Fennel's objective is best: edges to a part, less ``price * shares[v] *
+    sqrt(fullness)``. Modifies ``parts`` (n,) int32, -1 for none, and the load."""
     indptr, columns, weights, amounts, shares = model
     load, mean, capacity = filled
     n, num_parts = indptr.size - 1, load.shape[0]
@@ -272,12 +268,9 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
 def buffer_model(
     first: int, indptr: np.ndarray, sources: np.ndarray, symmetric: bool, parts: np.ndarray, votes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``(indptr, columns, weights)`` of the model of the nodes from ``first`` on: edges among them, and edges to parts.
-
-    indptr: (n+1,) from 0, and sources: of their in-edges. If the graph is not ``symmetric``, edges among the nodes count in both
-    directions, and a node also has an edge to the part named by ``votes`` (N, 2) int32, as heavy as the number of votes, which
-    are then cleared.
-    """
+    """``(indptr, columns, weights)`` of the model of the nodes from ``first`` on, whose in-edges are ``indptr`` (n+1,) from
+    0 and ``sources``. If the graph is not ``symmetric``, edges among the nodes count in both directions, and a node also has
+    an edge to the part named by ``votes`` (N, 2) int32, as heavy as the number of votes, which are then cleared."""
     n = indptr.size - 1
     begins = np.zeros(n + 1, np.int64)
     columns, weights = np.empty(0, np.int32), np.empty(0, np.int32)
@@ -335,11 +328,9 @@ def join_clusters(
     first: int, indptr: np.ndarray, sources: np.ndarray, shares: np.ndarray, limit: float, labels: np.ndarray,
     sizes: np.ndarray, affinity: np.ndarray,
 ) -> int:  # fmt: skip
-    """Move each of the n nodes from ``first`` on to the cluster from which most of its in-edges come, up to the size ``limit``.
-
-    labels: (N,) int32 cluster of each node. sizes: (N,) float32 sum of the shares of each cluster's nodes. Both are modified.
-    shares: (n,) of the nodes to move. affinity: (N,) int32 zeros, work space. Returns the number of edges between clusters.
-    """
+    """Move each of the n nodes from ``first`` on to the cluster from which most of its in-edges come, up to the size
+    ``limit``; returns the number of edges between clusters. labels: (N,) int32 cluster of each node, and sizes: (N,) float32
+    sum of the ``shares`` (n,) in each cluster are modified. affinity: (N,) int32 zeros, work space."""
     between = 0
     for v in range(indptr.size - 1):
         mine = labels[first + v]
@@ -368,11 +359,8 @@ def sample_edges(
     first: int, indptr: np.ndarray, sources: np.ndarray, labels: np.ndarray, threshold: np.uint64, key: np.uint64,
     rows: np.ndarray, columns: np.ndarray, taken: int,
 ) -> int:  # fmt: skip
-    """Append the clusters of both ends of some edges between clusters to ``rows`` and ``columns``, from ``taken`` on.
-
-    Each edge has the same chance: it is taken if a hash of its position in the file is below ``threshold``. Returns the number
-    of edges that are in ``rows`` now.
-    """
+    """Append the clusters of both ends of some edges between clusters to ``rows`` and ``columns``, from ``taken`` on;
+    returns the number of edges there. An edge is taken if a hash of its position in the file is below ``threshold``."""
     for v in range(indptr.size - 1):
         mine = labels[first + v]
         for i in range(indptr[v], indptr[v + 1]):

@@ -19,7 +19,8 @@ import numpy as np
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
-from hpcgnn.partition.slabs import Advance, Directory, EdgeChunk, Slab, edge_chunks, in_step
+from hpcgnn.partition.slabs import Advance, EdgeChunk, Slab, edge_chunks, in_step, looked_up
+from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.world import World, raise_on_all_ranks
 
 CHUNK_BYTES = 32 << 20
@@ -29,19 +30,13 @@ _SHORT_ROW = 32
 
 
 def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the rows of this rank's nodes, when all rows are laid out by (part, node). Collective.
-
-    amounts: (n,) number of rows of each node.
-
-    Returns:
-        The first place of each node, (n,) int64, and the offsets of parts, (P+1,) int64.
-    """
+    """The first place of each node of this rank, (n,) int64, and the offsets of parts, (P+1,) int64, when the rows of all
+    ranks' nodes are laid out by (part, node). amounts: (n,) number of rows of each node. Collective."""
     order = np.argsort(parts, kind="stable")
-    before = np.concatenate(([0], np.cumsum(amounts[order])))
-    edges_of_parts = np.searchsorted(parts[order], np.arange(num_parts + 1))
-    part_starts = before[edges_of_parts]
+    before = offsets_of(amounts[order])
+    part_starts = before[np.searchsorted(parts[order], np.arange(num_parts + 1))]
     mine = np.diff(part_starts)
-    offsets = np.concatenate(([0], np.cumsum(world.allreduce(mine))))
+    offsets = offsets_of(world.allreduce(mine))
     begin = offsets[:-1] + world.exscan(mine) - part_starts[:-1]
     starts = np.empty(parts.size, dtype=np.int64)
     starts[order] = before[:-1] + begin[parts[order]]
@@ -49,11 +44,8 @@ def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int)
 
 
 class Crew:
-    """Threads that write chunks, at most ``jobs`` at a time. ``finished(first, last)`` is called in the order of the chunks,
-    which are numbered through all arrays.
-
-    numpy and the operating system release the interpreter's lock while they sort, copy and write.
-    """
+    """Threads that write chunks, at most ``jobs`` at a time: numpy and the system release the interpreter's lock.
+    ``finished(first, last)`` is called in the order of the chunks, which are numbered through all arrays."""
 
     def __init__(self, jobs: int, finished: Callable[[int, int], None]) -> None:
         self._finished, self._jobs = finished, jobs
@@ -90,11 +82,9 @@ class Crew:
 
 @dataclass(frozen=True)
 class Reordering:
-    """Copies this rank's slab of ``reader`` to its places in ``writer``.
-
-    The rows that it writes are numbered through all arrays. begin: number of rows that an earlier run has already written.
-    reach: called with the number of rows written so far. jobs: number of threads; 1 if there are several ranks.
-    """
+    """Copies this rank's slab of ``reader`` to its places in ``writer``. The rows that it writes are numbered through all
+    arrays. begin: number of rows that an earlier run has already written. reach: called with the number of rows written so
+    far. jobs: number of threads; 1 if there are several ranks."""
 
     world: World
     reader: SlabReader
@@ -109,9 +99,8 @@ class Reordering:
 
     def run(self) -> None:
         """Write all arrays. Collective. ``advance`` counts each node :meth:`steps` times."""
-        positions, offsets = spread(
-            self.world, self.parts, np.ones(self.slab.num_nodes, dtype=np.int64), self.num_parts
-        )
+        ones = np.ones(self.slab.num_nodes, dtype=np.int64)
+        positions, offsets = spread(self.world, self.parts, ones, self.num_parts)
         self.advance(self.begin)
         names = [*_dense_names(self.reader), "nodes/original_ids"]
         with Crew(self.jobs, self._finished) as crew:
@@ -163,11 +152,10 @@ class Reordering:
 
     def _edges(self, positions: np.ndarray, crew: Crew, place: int) -> None:
         starts, _ = spread(self.world, self.parts, np.diff(self.slab.indptr), self.num_parts)
-        directory = Directory(self.world, self.slab, positions)
         before = place * self.slab.num_nodes - self.slab.first
         chunks = edge_chunks(self.reader, self.slab.first + self._left(place), self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
-            sources = directory.lookup(chunk.sources)
+            sources = looked_up(self.world, self.slab, positions, chunk.sources)
             with raise_on_all_ranks(self.world, "write the parts"):
                 if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
                     work = partial(self._write_edges, chunk, sources, positions, starts)
@@ -182,7 +170,7 @@ class Reordering:
         order, runs = _runs(self.parts[begin : begin + chunk.last - chunk.first])
         weights = self.reader.weights(int(chunk.indptr[0]), int(chunk.indptr[-1]))
         if weights is None:
-            indptr, moved = _gathered(chunk.indptr, order), np.empty_like(sources)
+            indptr, moved = offsets_of(np.diff(chunk.indptr)[order]), np.empty_like(sources)
             sorted_rows(chunk.indptr, sources, order, indptr, moved)
             arrays = {"edges/indices": moved}
         else:
@@ -248,16 +236,10 @@ def _runs(parts: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     return order, list(itertools.pairwise(edges))
 
 
-def _gathered(indptr: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """``indptr`` from 0, of CSR rows gathered in ``order``."""
-    return np.concatenate(([0], np.cumsum(np.diff(indptr)[order])))
-
-
 def _gather_rows(indptr: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``(indptr from 0, entries)`` of CSR rows gathered in ``order``; ``entries`` count from the first entry of these rows."""
-    lengths, gathered = np.diff(indptr)[order], _gathered(indptr, order)
-    shift = indptr[:-1][order] - indptr[0] - gathered[:-1]
-    return gathered, np.arange(gathered[-1]) + np.repeat(shift, lengths)
+    lengths = np.diff(indptr)[order]
+    return offsets_of(lengths), ranges(indptr[:-1][order] - indptr[0], lengths)
 
 
 @njit(cache=True, nogil=True)

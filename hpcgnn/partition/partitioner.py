@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
-from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, SlabReader, parts_schema
+from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, parts_schema
 from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
 from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.measure import PartitionReport, measure
@@ -27,7 +27,7 @@ from hpcgnn.partition.problem import Balance, Problem
 from hpcgnn.partition.rows import refine_rows, refine_steps
 from hpcgnn.partition.slabs import Advance, Slab, ignore
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
-from hpcgnn.partition.work import BEGUN, WRITTEN, Work, kept
+from hpcgnn.partition.work import BEGUN, WRITTEN, Work, Written, kept
 from hpcgnn.world import World, raise_on_all_ranks
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -62,9 +62,11 @@ def partition(
         key = _key(reader, options)
         work = stack.enter_context(kept(world, parts_path, key, force=options.force, inputs=[graph_path]))
         slab = Slab.of(world, reader)
-        parts, problem, method, reason = _assignment(world, work, reader, slab, options, progress)
+        balance = Balance.of(world, reader, slab, options.balance)
+        problem = Problem(world, reader, slab, balance, options, ignore, folder=work.parts.parent)
+        parts, method, reason = _assignment(problem, work, progress)
         clock.lap("partition")
-        balanced, note = METHODS[method].balanced(problem.balance.names)
+        balanced, note = METHODS[method].balanced(balance.names)
         header = {
             "uuid": work.uuid,
             "num_parts": options.num_parts,
@@ -75,9 +77,9 @@ def partition(
             "seed": options.seed,
             "ranks_per_node": options.ranks_per_node,
         }
-        _write(world, problem, parts, work, header, progress)
+        _write(problem, parts, work, header, progress)
         clock.lap("write")
-        _add_plan(world, work, reader, options, progress)
+        _add_plan(problem, work, progress)
     clock.lap("plan")
     quality = measure(world, str(parts_path))
     clock.lap("measure")
@@ -92,72 +94,61 @@ def partition(
         quality=quality,
         seconds=clock.seconds(),
         peak_memory_bytes=int(world.allreduce(np.array([peak_memory_bytes(or_of_children=True)]), "max")[0]),
-        notes=problem.balance.notes + ((note,) if note else ()),
+        notes=balance.notes + ((note,) if note else ()),
     )
 
 
 def _key(reader: GraphFile, options: PartitionOptions) -> dict[str, object]:
     """The values that must be the same for a run to continue another one."""
-    asked = asdict(options)
-    for name in ("force", "jobs"):
-        asked.pop(name, None)
+    asked = {name: value for name, value in asdict(options).items() if name not in ("force", "jobs")}
     return {"version": __version__, "graph": [reader.uuid, reader.fingerprint], "options": asked}
 
 
-def _assignment(
-    world: World, work: Work, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress
-) -> tuple[np.ndarray, Problem, str, str]:
+def _assignment(problem: Problem, work: Work, progress: Progress) -> tuple[np.ndarray, str, str]:
     """The result of :func:`_assign`, or the assignment that an interrupted run has stored. Collective."""
-    left = work.assignment(world, slab)
+    left = work.assignment(problem.world, problem.slab)
     if left is not None:
         parts, facts = left
-        balance = Balance.of(world, reader, slab, options.balance)
-        problem = Problem(world, reader, slab, balance, options, ignore)
-        return parts, problem, facts["method"], f"{facts['reason']}; made by the run that this one continues"
+        return parts, facts["method"], f"{facts['reason']}; made by the run that this one continues"
     started = time.perf_counter()
-    parts, problem, method, reason = _assign(world, reader, slab, options, progress, work.parts.parent)
+    parts, method, reason = _assign(problem, progress)
     facts = {"method": method, "reason": reason, "seconds": time.perf_counter() - started}
-    work.keep_assignment(world, slab, parts, facts)
-    return parts, problem, method, reason
+    work.keep_assignment(problem.world, problem.slab, parts, facts)
+    return parts, method, reason
 
 
-def _assign(
-    world: World, reader: GraphFile, slab: Slab, options: PartitionOptions, progress: Progress, folder: Path
-) -> tuple[np.ndarray, Problem, str, str]:
-    """``(parts of this rank's nodes, the problem solved, method, reason)``. Collective. folder: for large temporary files."""
-    balance = Balance.of(world, reader, slab, options.balance)
-    problem = Problem(world, reader, slab, balance, options, ignore)
+def _assign(problem: Problem, progress: Progress) -> tuple[np.ndarray, str, str]:
+    """``(parts of this rank's nodes, method, reason)``. Collective."""
+    options, nodes, owned = problem.options, problem.reader.meta.num_nodes, problem.slab.num_nodes
     method, reason = choose(problem)
-    passes = {"ldg": LDG_PASSES, "fennel": fennel_passes(reader)}
-    steps = passes[method] * reader.meta.num_nodes if method in passes else 2 * slab.num_nodes
-    steps += slab.num_nodes if 1 < options.ranks_per_node < options.num_parts else 0
+    passes = {"ldg": LDG_PASSES, "fennel": fennel_passes(problem.reader)}
+    steps = passes[method] * nodes if method in passes else 2 * owned
+    steps += owned if 1 < options.ranks_per_node < options.num_parts else 0
     started = time.perf_counter()
     with progress(f"partitioning with {method}", steps) as advance:
-        problem = Problem(world, reader, slab, balance, options, advance, folder=folder)
+        problem = replace(problem, advance=advance)
         parts = METHODS[method].assign(problem)
-        with raise_on_all_ranks(world, "partition"):
+        with raise_on_all_ranks(problem.world, "partition"):
             if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
                 raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
         parts = grouped(parts, problem, method)
     if options.objective == "rows":
         taken = time.perf_counter() - started
-        steps = refine_steps(reader.meta.num_nodes, options.num_parts)
+        steps = refine_steps(nodes, options.num_parts)
         with progress("moving nodes to send fewer rows", steps) as advance:
             parts, note = refine_rows(problem, parts, taken, advance)
         reason = f"{reason}; {note}"
-    return parts, problem, method, reason
+    return parts, method, reason
 
 
-def _write(
-    world: World, problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress
-) -> None:
+def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress) -> None:
     """Create the parts file on rank 0 and fill it from all ranks, or complete the file of an interrupted run. Collective."""
-    reader, num_parts = problem.reader, problem.options.num_parts
+    world, reader, num_parts = problem.world, problem.reader, problem.options.num_parts
     schema = parts_schema(reader.meta, num_parts)
     stage = world.broadcast(work.stage(schema))
     if stage == WRITTEN:
         return
-    written = work.written(world)
+    written = Written(work, world)
     if world.allreduce(np.array([stage == BEGUN and written.rows > 0], dtype=np.int64), "min")[0]:
         opened = shared_file.continuing(world, work.parts, schema)
     else:
@@ -167,21 +158,18 @@ def _write(
         written.rows = 0
         attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | reader.digests | header
         opened = shared_file.writing(world, work.parts, schema, attributes)
-    steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(world, reader, problem.options)
+    steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(problem)
     with opened as writer, progress("writing parts", steps) as advance:
-        Reordering(
-            world, reader, problem.slab, parts, num_parts, writer, advance, jobs, written.rows, written.reach
-        ).run()
+        given = world, reader, problem.slab, parts, num_parts, writer, advance
+        Reordering(*given, jobs, written.rows, written.reach).run()
     _seal(world, work.parts)
     with raise_on_all_ranks(world, f"write {work.parts}"):
         if world.rank == 0:
-            work.mark("sealed")
+            (work.folder / "sealed").touch()
 
 
 def _seal(world: World, path: Path) -> None:
-    """Add the checksums. Each rank computes those of its share of the parts, from the data that all ranks have written.
-    Collective.
-    """
+    """Add the checksums; each rank computes those of its share of the parts, which other ranks may have written. Collective."""
     with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
         table = sealing.slab_checksums(written, mine)
@@ -193,35 +181,30 @@ def _seal(world: World, path: Path) -> None:
                 sealing.store(written, table)
 
 
-def _add_plan(world: World, work: Work, reader: GraphFile, options: PartitionOptions, progress: Progress) -> None:
-    """Compute the plan and store it; each rank or process plans some of the parts. Collective.
-
-    Each of them takes O(edges of the largest part) memory.
-    """
-    strategy, mine = options.plan, range(world.rank, options.num_parts, world.size)
+def _add_plan(problem: Problem, work: Work, progress: Progress) -> None:
+    """Compute the plan and store it; each rank or process plans some of the parts, one at a time. Collective."""
+    world, strategy = problem.world, problem.options.plan
+    mine = range(world.rank, problem.options.num_parts, world.size)
     if strategy == "none":
         return
-    with (
-        raise_on_all_ranks(world, f"plan the parts in {work.folder}"),
-        progress("planning parts", len(mine)) as advance,
-    ):
-        left = [part for part in mine if not _is_planned(work, strategy, part)]
+    doing = raise_on_all_ranks(world, f"plan the parts in {work.folder}")
+    with doing, progress("planning parts", len(mine)) as advance:
+        paths = {part: plan_pieces.path_of(work.folder, strategy, part) for part in mine if work.continues}
+        done = {part for part, path in paths.items() if plan_pieces.is_whole(path, work.uuid, strategy)}
+        left = [part for part in mine if part not in done]
         advance(len(mine) - len(left))
-        make_pieces(work.parts, strategy, work.folder, left, _jobs(world, reader, options), advance)
+        make_pieces(work.parts, strategy, work.folder, left, _jobs(problem), advance)
     with raise_on_all_ranks(world, f"store the plan in {work.parts}"):
         if world.rank == 0:
-            work.mark("adding")
+            (work.folder / "adding").touch()
             plan_store.add_plan(work.parts, strategy, work.folder)
 
 
-def _is_planned(work: Work, strategy: str, part: int) -> bool:
-    path = plan_pieces.path_of(work.folder, strategy, part)
-    return work.continues and path.exists() and plan_pieces.is_whole(path, work.uuid, strategy)
-
-
-def _jobs(world: World, reader: SlabReader, options: PartitionOptions) -> int:
+def _jobs(problem: Problem) -> int:
     """Number of processes, or threads, of this rank; 1 if there are several ranks, which already work in parallel."""
-    return 1 if world.size > 1 else options.jobs or fitting_jobs(reader.meta.num_edges, options.num_parts)
+    options = problem.options
+    fitting = fitting_jobs(problem.reader.meta.num_edges, options.num_parts)
+    return 1 if problem.world.size > 1 else options.jobs or fitting
 
 
 class _Clock:

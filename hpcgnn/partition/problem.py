@@ -24,8 +24,8 @@ class Balance:
 
     names: of the quantities. totals: (C,) int64 their sums over the graph. notes: sentences about quantities that are left out.
 
-    A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges would
-    have no weight, and could all be in one part.
+    A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges
+    would have no weight, and could all be in one part.
     """
 
     names: tuple[str, ...]
@@ -49,20 +49,16 @@ class Balance:
         return _weights(reader, self.names, first, indptr)
 
     def combined(self, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-        """(n, 1) int64: one weight for each node from ``weights`` (n, C), in which every quantity has the same total.
-
-        It is for partitioners that take one weight a node. They balance the sum of the quantities, not each of them.
-        """
+        """(n, 1) int64: one weight for each node from ``weights`` (n, C), in which every quantity has the same total, for
+        partitioners that take one weight a node. They balance the sum of the quantities, not each of them."""
         units = min(_COMBINED_UNITS_PER_NODE, _COMBINED_TOTAL // max(num_nodes, 1) + 1)
         shares = (weights / self.totals).mean(axis=1, keepdims=True) * num_nodes
         return np.maximum(np.rint(shares * units), 1).astype(np.int64)
 
     def one_of(self, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-        """(n,) int64, at least 1: from ``weights`` (n, C) the in-edges, else the nodes, else the training nodes.
-
-        If parts had equal sums of several quantities, each of these would differ by half and more, and to balance it then would
-        cost more cut edges than the sum saves. From one balanced quantity, it costs few.
-        """
+        """(n,) int64, at least 1: from ``weights`` (n, C) the in-edges, else the nodes, else the training nodes. From parts
+        with equal sums of several quantities, it would cost many cut edges to balance each of these; from one balanced
+        quantity, it costs few."""
         if self.names == ("train",):  # most nodes are not in training, and no weight may be 0
             return self.combined(weights, num_nodes)[:, 0]
         return weights[:, self.names.index("edges" if "edges" in self.names else "nodes")]
@@ -84,10 +80,8 @@ def _weights(reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.
 
 @dataclass(frozen=True)
 class Problem:
-    """The input of a method: this rank's ``slab`` of the graph of ``reader``, and the options.
-
-    Temporary files are in ``folder``, or in the system's folder for them if it is None.
-    """
+    """The input of a method: this rank's ``slab`` of the graph of ``reader``, and the options. Temporary files are in
+    ``folder``, or in the system's folder for them if it is None."""
 
     world: World
     reader: SlabReader

@@ -1,8 +1,6 @@
-"""Moves nodes out of parts that are too heavy in some quantity, at the lowest cost in cut edges.
-
-It is for partitioners that balance only one weight, or that exceed the tolerance. With several quantities this is a packing
-problem, so if nodes are few and heavy, parts may stay over their limits.
-"""
+"""Moves nodes out of parts that are too heavy in some quantity, at the lowest cost in cut edges: for partitioners that
+balance only one weight, or that exceed the tolerance. With several quantities this is a packing problem, so if nodes are few
+and heavy, parts may stay over their limits."""
 
 from __future__ import annotations
 
@@ -31,16 +29,13 @@ def loads_of(parts: np.ndarray, weights: np.ndarray, num_parts: int) -> np.ndarr
 
 
 def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> np.ndarray:
-    """Move nodes until no part weighs more than ``limits`` (C,), as far as possible, and return the loads (P, C).
+    """Move nodes until no part weighs more than ``limits`` (C,), as far as possible, and return the loads (P, C). rows: a
+    function that starts an iteration over ``(first node, indptr from 0, neighbours)`` of all nodes. parts: (N,) int32,
+    modified. weights: (N, C) int64. The same input gives the same parts.
 
-    rows: a function that starts an iteration over ``(first node, indptr from 0, neighbours)`` of all nodes. parts: (N,) int32,
-    modified. weights: (N, C) int64.
-
-    A round reads the neighbours once. Each node of an overloaded part looks for the part with room that has most of its
-    neighbours. Then nodes move one after the other, those first that cost the fewest cut edges for the weight that they remove.
-    If there is no such part, or it has filled up meanwhile, the node goes to the next part with room. When such moves no longer
-    help, a node may also move to a part that becomes overloaded by less than its own part was. The same input gives the same
-    parts. Memory is 20 bytes for each node beside the input.
+    In a round, each node of an overloaded part looks for the part with room that has most of its neighbours, or goes to the
+    next part with room. Those move first that cost the fewest cut edges for the weight that they remove. When that no longer
+    helps, a node may also move to a part that becomes overloaded by less than its own part was.
     """
     loads = loads_of(parts, weights, num_parts)
     excess = _excess(loads, limits)
@@ -62,11 +57,9 @@ def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np
 
 
 def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
-    """Move nodes to the part with most of their neighbours, if that part has room; modifies ``parts``.
-
-    This is label propagation in the order of the nodes, repeated a few times. No part exceeds ``limits``, and no move adds a
-    cut edge. Arguments are those of :func:`balance_parts`.
-    """
+    """Move nodes to the part with most of their neighbours, if that part has room; modifies ``parts``. This is label
+    propagation in the order of the nodes, a few times. No move adds a cut edge. Arguments are those of
+    :func:`balance_parts`."""
     loads = loads_of(parts, weights, num_parts)
     affinity = np.zeros(num_parts, dtype=np.int64)
     for _ in range(_POLISHING_ROUNDS):
@@ -121,8 +114,7 @@ def _propose(
     loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray, targets: np.ndarray, scores: np.ndarray,
 ) -> None:  # fmt: skip
     """Propose a part for each node of these rows that is in an overloaded part. Modifies the last two arguments: ``targets``,
-    where P stands for any part, and ``scores``, the cut edges gained for each unit of relief.
-    """
+    where P stands for any part, and ``scores``, the cut edges gained for each unit of relief."""
     for row in range(indptr.size - 1):
         node = first + row
         own = parts[node]
@@ -150,9 +142,7 @@ def _move(
     limits: np.ndarray, swapping: bool,
 ) -> None:  # fmt: skip
     """Move the nodes of ``order`` as long as their part is over a limit and the next is not; modifies parts and loads.
-
-    swapping: also allow moves to a part that then exceeds a limit by less, which makes room for other nodes.
-    """
+    swapping: also allow moves to a part that then exceeds a limit by less, which makes room for other nodes."""
     nearby = 0
     for node in order:
         own, target = parts[node], targets[node]
@@ -176,8 +166,7 @@ def _follow_neighbours(
     loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray,
 ) -> int:  # fmt: skip
     """Move each node to the part with most of its neighbours that has room; return the number of moved nodes. Modifies parts
-    and loads.
-    """
+    and loads."""
     moved = 0
     for row in range(indptr.size - 1):
         node = first + row

@@ -143,11 +143,8 @@ class _Search:
         self._pass_seconds = 2 * self._count_seconds  # an estimate until the first pass
 
     def anneal(self, schedule: Schedule, deadline: float, advance: Advance, on_batch: OnBatch | None) -> bool:
-        """Make passes from the best partition so far, and return whether there was time for all of them.
-
-        The temperature is proportional to the number of remaining passes. If the last pass shows that time will not suffice,
-        there are fewer passes, and the temperature starts lower.
-        """
+        """Make passes from the best partition so far, and return whether there was time for all of them. The temperature is
+        proportional to the number of remaining passes, which is lower if the last pass shows that time will not suffice."""
         if self.rows != self.best_rows:
             self._start_from(self.best)
         for done in range(schedule.passes):
@@ -203,7 +200,8 @@ class _Search:
 
 
 def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Runs of consecutive nodes in random order: neighbours often have close numbers, and are then in the processor's caches."""
+    """Runs of consecutive nodes in random order: neighbours often have close numbers, and are then in the processor's
+    caches."""
     runs = -(-nodes.size // _RUN)
     at = (random.permutation(runs)[:, None] * _RUN + np.arange(_RUN)).ravel()
     return nodes[at[at < nodes.size]]
@@ -233,12 +231,10 @@ def _checked(
 
 
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
-    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective.
-
-    It takes at most ``seconds``, the time of the partitioner, or one second if that is more. No part exceeds the tolerance or,
-    in a quantity that was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction,
-    while the other ranks wait.
-    """
+    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most
+    ``seconds``, the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that
+    was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others
+    wait."""
     world = problem.world
     everything = np.zeros(world.size, dtype=np.int64)
     everything[0] = parts.size

@@ -2,14 +2,15 @@
 
 A node has a *role* as a source and another one as a destination. Every edge joins the first role of its source with the second
 role of its destination. If these are in different parts, one of them needs a row for the other's part: the source sends its own
-row there (*post*), or the destination receives a sum from there (*pre*). A *place* is a role together with another part in which
-it has neighbours. The places with rows form a vertex cover of the cut edges. Their graph is bipartite (one side has the roles
-whose part's number is the lower one), so a minimum cover is as large as a maximum matching. If a graph has both directions of
-every edge, the rows from part b to part a mirror those from a to b, so one role for each node suffices, and its rows count twice.
+row there (*post*), or the destination receives a sum from there (*pre*). A *place* is a role together with another part in
+which it has neighbours. The places with rows form a vertex cover of the cut edges. Their graph is bipartite (one side has the
+roles whose part's number is the lower one), so a minimum cover is as large as a maximum matching. If a graph has both
+directions of every edge, the rows from part b to part a mirror those from a to b, so one role for each node suffices, and its
+rows count twice.
 
-While nodes move, the rows stay a cover, and none of them is redundant: each has a *need*, the number of its edges whose other end
-has no row for the part of this end. So their number is never below that of the best plan. The loops, compiled by numba, modify
-arrays in place. part: (M,) int32 part of each role. load: (P, C) int64 weight of each part.
+While nodes move, the rows stay a cover, and none of them is redundant: each has a *need*, the number of its edges whose other
+end has no row for the part of this end. So their number is never below that of the best plan. The loops, compiled by numba,
+modify arrays in place. part: (M,) int32 part of each role. load: (P, C) int64 weight of each part.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class Roles(NamedTuple):
 
 class Cover(NamedTuple):
     """A vertex cover. Role i has the places ``begin[i]`` to ``begin[i + 1]``. part: (places,) int32. row: (places,) bool,
-    whether the place has a row.
-    """
+    whether the place has a row."""
 
     begin: np.ndarray
     part: np.ndarray
@@ -83,8 +83,7 @@ def _simple(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
 @njit(cache=True)
 def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
     """(m,) int32 positions of each edge at its other end. Roles are visited in order and neighbours ascend, so each visit is
-    the next neighbour of the other end.
-    """
+    the next neighbour of the other end."""
     twin = np.empty(other.size, np.int32)
     cursor = begin[:-1].copy()
     for i in range(begin.size - 1):
@@ -95,10 +94,8 @@ def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def minimum_cover(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[Cover, int]:
-    """A minimum vertex cover, and the number of rows that a plan with this cover sends.
-
-    part: (M,) int32 part of each role. Takes O(edges) memory, and the time of the matching by Hopcroft and Karp.
-    """
+    """A minimum vertex cover, and the number of rows that a plan with this cover sends. part: (M,) int32 part of each role.
+    Takes O(edges) memory, and the time of a matching."""
     begin, of_part, place_of_edge = _places(graph, part, num_parts)
     # A place is on the left if the role's part has the lower number; each cut edge is taken from there.
     cut = np.flatnonzero(np.repeat(part, np.diff(graph.begin)) < part[graph.other])
@@ -147,8 +144,7 @@ class Rows(NamedTuple):
 
 class Work(NamedTuple):
     """Work space. Between calls, all arrays but ``found``, ``start`` and ``bucket`` are zero. All are (P,) int64, except
-    ``bucket``.
-    """
+    ``bucket``."""
 
     bucket: np.ndarray  # (largest degree,) int32
     found: np.ndarray  # parts of the neighbours of a role
@@ -259,8 +255,7 @@ def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -
 @njit(cache=True)
 def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
     """Sort the neighbours into ``bucket`` by part, and return the number of parts ``found``. Afterwards, ``start`` of a part is
-    the end of its group.
-    """
+    the end of its group."""
     count, begin, end = 0, graph.begin[role], graph.begin[role + 1]
     for e in range(begin, end):
         theirs = part[graph.other[e]]
@@ -281,12 +276,9 @@ def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
 
 @njit(cache=True)
 def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, work: Work) -> int:
-    """Examine the neighbours in one part, and return the number of their rows that become redundant when the node leaves its
-    part ``mine``.
-
-    Afterwards, ``agreeing`` equals ``size`` for the parts for which all of these neighbours have rows. covered: these
-    neighbours need no row for ``mine``, because the node has a row for their part or is in it.
-    """
+    """Examine the ``size`` neighbours in one part, and return the number of their rows that become redundant when the node
+    leaves its part ``mine``. ``agreeing`` then equals ``size`` for the parts for which all of them have rows. covered: these
+    neighbours need no row for ``mine``, because the node has a row for their part or is in it."""
     lost, alive = 0, 1
     for m in range(size):
         other = work.bucket[first + m]
@@ -305,10 +297,8 @@ def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, wo
 
 @njit(cache=True)
 def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: int, work: Work) -> tuple[int, int, int]:
-    """``(rows saved when the role leaves its part, number of parts of its neighbours, number of candidates)``.
-
-    Adds to ``free`` and ``edges`` of the candidates.
-    """
+    """``(rows saved when the role leaves its part, parts of its neighbours, candidates)``; adds to ``free`` and ``edges`` of
+    these."""
     mine, gone = part[role], rows.held[role]
     count = _group(graph, part, role, work)
     for k in range(count):
@@ -349,12 +339,9 @@ def _best_target(
     graph: Roles, part: np.ndarray, rows: Rows, node: int, weight: np.ndarray, load: np.ndarray, limits: np.ndarray,
     work: Work,
 ) -> tuple[int, float]:  # fmt: skip
-    """``(part, gain)`` of the move of a node that saves most rows and stays within the limits; the part is -1 if there is none.
-
-    Among equal savings, the move with the fewest cut edges is taken: an edge counts as a thousandth of a row. With the rows of
-    all other nodes unchanged, a moved node needs a row for each part in which not all of its neighbours have a row for its
-    part.
-    """
+    """``(part, gain)`` of the move of a node that saves most rows and stays within the limits, else part -1. An edge that is
+    cut counts as a thousandth of a row. With the rows of all other nodes unchanged, a moved node needs a row for each part
+    in which not all of its neighbours have a row for its part."""
     mine, gone, needed, known = part[node], 0, 0, 0
     for r in range(graph.roles):
         more, groups, known = _weigh_role(graph, part, rows, node + r * graph.nodes, known, work)
@@ -408,15 +395,10 @@ def move_nodes(
     graph: Roles, part: np.ndarray, rows: Rows, order: np.ndarray, weights: np.ndarray, load: np.ndarray,
     limits: np.ndarray, temperature: float, seed: int, resting: np.ndarray, work: Work,
 ) -> int:  # fmt: skip
-    """Visit the nodes in ``order``, and move each to its best part if that saves rows, or with some probability if it costs
-    rows. Return the number of moves.
-
-    A move that costs ``c`` rows is made with the probability ``exp(-c / temperature)``, and never at temperature 0. Takes O(sum
-    over the boundary's edges of the number of rows at the other end) time, and the memory of ``work``.
-
-    weights: (N, C) int64. limits: (P, C) int64 largest weights of the parts. resting: (N,) bool, nodes to skip once, because
-    their best move would have cost a row or more.
-    """
+    """Visit the nodes in ``order``, and move each to its best part; return the number of moves. A move that costs ``c`` rows
+    is made with the probability ``exp(-c / temperature)``, and never at temperature 0. Takes O(sum over the boundary's edges
+    of the number of rows at the other end) time. weights: (N, C) int64. limits: (P, C) int64 largest weights of the parts.
+    resting: (N,) bool, nodes to skip once, because their best move would have cost a row or more."""
     moved = 0
     for node in order:
         if resting[node]:

@@ -1,10 +1,10 @@
 """Methods ``kaminpar`` and ``mtkahypar``, whose libraries run in a process of their own (:mod:`hpcgnn.partition.library_run`).
 
-KaMinPar (MIT licence, ``pip install kaminpar``) takes less memory and time than METIS for the same cut. mt-KaHyPar (MIT licence,
-``pip install mtkahypar``) finds parts with few *post* rows, in many times METIS' time. A node and the destinations of its
-out-edges form a net of a hypergraph. If a net has pins in c parts, one row is sent to c - 1 of them, so the connectivity that
-mt-KaHyPar minimises is the number of rows that the ``post`` plan sends. With several ranks a machine node, it minimises the
-weights of the trees that connect the parts of a net, in which links between machine nodes cost more than links within one.
+KaMinPar (MIT licence, ``pip install kaminpar``) takes less memory and time than METIS for the same cut. mt-KaHyPar (MIT
+licence, ``pip install mtkahypar``) finds parts with few *post* rows, in many times METIS' time. A node and the destinations of
+its out-edges form a net of a hypergraph. If a net has pins in c parts, one row is sent to c - 1 of them, so the connectivity
+that mt-KaHyPar minimises is the number of rows that the ``post`` plan sends. With several ranks a machine node, it minimises
+the weights of the trees that connect the parts of a net, in which links between machine nodes cost more than links within one.
 
 Both balance one weight a node (:meth:`Balance.one_of`); :mod:`hpcgnn.partition.repair` then balances each quantity.
 """
@@ -51,9 +51,7 @@ def installed(name: str) -> bool:
 
 def kaminpar(problem: Problem) -> np.ndarray:
     """Parts (N,) int32 of all nodes. Each quantity is at most the tolerance times its mean, if such parts are found.
-
-    ``problem.advance`` counts all nodes twice.
-    """
+    ``problem.advance`` counts all nodes twice."""
     options, balance = problem.options, problem.balance
     graph = write_symmetric(problem)
     try:
@@ -107,11 +105,8 @@ def maps(options: PartitionOptions) -> bool:
 
 
 def mtkahypar(problem: Problem) -> np.ndarray:
-    """Like :func:`kaminpar`, by mt-KaHyPar.
-
-    The same seed gives the same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an
-    edge, and then several times that in a process of its own.
-    """
+    """Like :func:`kaminpar`, by mt-KaHyPar. The same seed gives the same parts, except where :func:`maps` is true and there
+    are several threads. Memory is 8 bytes an edge, and then several times that in a process of its own."""
     options, balance = problem.options, problem.balance
     nodes, mapped = problem.reader.meta.num_nodes, maps(options)
     outgoing = _outgoing(problem.reader, problem.advance)
@@ -169,12 +164,9 @@ def _write_hypergraph(file: IO[bytes], outgoing: sp.csr_matrix, weights: np.ndar
 def run_on_file(
     name: str, script: list[object], graph: IO[bytes], folder: Path | None, num_nodes: int, *arguments: object
 ) -> np.ndarray:
-    """Parts (N,) int32 that ``script GRAPH PARTS ARGUMENTS`` writes for the N nodes of the file ``graph``.
-
-    The script, a path and perhaps first arguments, runs in a new process, not a fork of this one, and imports only the
-    partitioner, so that all of its memory goes back to the system. Its parts go through a file in ``folder``. Raises
-    :class:`HpcgnnError`, which has ``name``, if it fails.
-    """
+    """Parts (N,) int32 that ``script GRAPH PARTS ARGUMENTS`` writes for the N nodes of the file ``graph``. The script, a
+    path and perhaps first arguments, runs in a new process, not a fork of this one. Its parts go through a file in
+    ``folder``. Raises :class:`HpcgnnError`, which has ``name``, if it fails."""
     with tempfile.TemporaryFile(dir=folder) as out:
         inherited = (graph.fileno(), out.fileno())
         # With -P, Python does not import from the script's folder, whose modules have the names of the libraries that they use.

@@ -5,6 +5,7 @@ A slab is a range of original node ids with their in-edges. No rank reads or hol
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -53,8 +54,7 @@ def edge_chunks(reader: SlabReader, first: int, last: int) -> Iterator[EdgeChunk
 
 def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[EdgeChunk]:
     """The same number of chunks on every rank, with empty chunks on ranks that have no more; errors of reading are raised on
-    all ranks. Collective.
-    """
+    all ranks. Collective."""
     nothing = EdgeChunk(0, 0, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     while True:
         with raise_on_all_ranks(world, doing):
@@ -81,32 +81,25 @@ class Slab:
     @classmethod
     def of(cls, world: World, reader: SlabReader) -> Slab:
         """This rank's slab, with about an equal share of nodes plus in-edges, and at least one node if there are enough.
-        Collective.
-        """
+        Collective."""
         with raise_on_all_ranks(world, "read the graph"):
             bounds = _balanced_bounds(reader, world.size)
             first, last = int(bounds[world.rank]), int(bounds[world.rank + 1])
             indptr = reader.indptr(first, last)
         return cls(bounds, first, last, indptr)
 
-    def owners(self, nodes: np.ndarray) -> np.ndarray:
-        """(m,) the rank whose slab holds each node."""
-        return np.searchsorted(self.bounds, nodes, side="right") - 1
-
 
 def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     """The first node of each slab, found by bisection of ``indptr`` in the file."""
     nodes, edges = reader.meta.num_nodes, reader.meta.num_edges
     bounds = np.zeros(size + 1, dtype=np.int64)
+
+    def edges_and_nodes_before(node: int) -> int:
+        return int(reader.read("edges/indptr", node, node + 1)[0]) + node
+
     for rank in range(1, size):
-        low, high, wanted = int(bounds[rank - 1]), nodes, (nodes + edges) * rank // size
-        while low < high:
-            middle = (low + high) // 2
-            if int(reader.read("edges/indptr", middle, middle + 1)[0]) + middle < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        bounds[rank] = low
+        wanted = (nodes + edges) * rank // size
+        bounds[rank] = bisect.bisect_left(range(nodes), wanted, int(bounds[rank - 1]), key=edges_and_nodes_before)
     if nodes < size:
         return np.minimum(np.arange(size + 1), nodes)
     for rank in range(1, size):
@@ -115,65 +108,50 @@ def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     return bounds
 
 
-class Directory:
-    """One int64 value for each node, held by the rank whose slab has the node."""
-
-    def __init__(self, world: World, slab: Slab, values: np.ndarray) -> None:
-        self._world, self._slab, self._values = world, slab, values
-
-    def lookup(self, nodes: np.ndarray) -> np.ndarray:
-        """The values of ``nodes`` (m,), whichever ranks hold them. Collective; ``m`` may differ between ranks."""
-        if self._world.size == 1:
-            return self._values[nodes]
-        wanted, inverse = np.unique(nodes, return_inverse=True)
-        asked, counts = self._world.alltoallv(wanted, np.diff(np.searchsorted(wanted, self._slab.bounds)))
-        answers, _ = self._world.alltoallv(self._values[asked - self._slab.first], counts)
-        return answers[inverse]
+def looked_up(world: World, slab: Slab, values: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """From ``values`` (n,) of each rank's slab, those of ``nodes`` (m,), whichever ranks hold them. Collective; ``m`` may
+    differ between ranks."""
+    if world.size == 1:
+        return values[nodes]
+    wanted, inverse = np.unique(nodes, return_inverse=True)
+    asked, counts = world.alltoallv(wanted, np.diff(np.searchsorted(wanted, slab.bounds)))
+    answers, _ = world.alltoallv(values[asked - slab.first], counts)
+    return answers[inverse]
 
 
 def symmetric_neighbours(
     world: World, reader: SlabReader, slab: Slab, dtype: np.dtype, advance: Advance
 ) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's rows of the union of the graph and its transpose, without self-loops and parallel edges. Collective.
-
-    Returns ``indptr`` (n+1) int64 from 0, and sorted global ``indices`` of ``dtype``. The edges are read twice, to count and
-    then to store them, so that only the result and one chunk are in memory. ``advance`` counts each node twice.
-    """
+    """This rank's rows of the union of the graph and its transpose, without self-loops and parallel edges: ``indptr`` (n+1)
+    int64 from 0, and sorted global ``indices`` of ``dtype``. Collective. The edges are read twice, so that only the result
+    and one chunk are in memory. ``advance`` counts each node twice."""
     degrees = np.zeros(slab.num_nodes, dtype=np.int64)
-    for chunk, rows, _ in _both_directions(world, reader, slab):
+    for nodes, rows, _ in _both_directions(world, reader, slab):
         degrees += np.bincount(rows, minlength=slab.num_nodes)
-        advance(chunk.last - chunk.first)
+        advance(nodes)
     indptr = np.concatenate(([0], np.cumsum(degrees)))
     indices = np.empty(int(indptr[-1]), dtype=dtype)
     cursor = indptr[:-1].copy()
-    for chunk, rows, columns in _both_directions(world, reader, slab):
+    for nodes, rows, columns in _both_directions(world, reader, slab):
         place(rows, columns, cursor, indices)
-        advance(chunk.last - chunk.first)
+        advance(nodes)
     sort_unique_rows(indptr, indices)
     indices.resize(int(indptr[-1]), refcheck=False)  # returns the remaining memory to the system
     return indptr, indices
 
 
-def _both_directions(
-    world: World, reader: SlabReader, slab: Slab
-) -> Iterator[tuple[EdgeChunk, np.ndarray, np.ndarray]]:
-    """``(chunk, rows from 0, global columns)`` of both directions of every edge that has an end in this slab. Collective."""
+def _both_directions(world: World, reader: SlabReader, slab: Slab) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """``(nodes read, rows from 0, global columns)`` of both directions of every edge with an end in this slab. Collective."""
     for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
         destinations = chunk.destinations()
         straight = chunk.sources != destinations
         pairs = np.stack([chunk.sources[straight], destinations[straight]], axis=1)
-        yield chunk, pairs[:, 1] - slab.first, pairs[:, 0]
+        yield chunk.last - chunk.first, pairs[:, 1] - slab.first, pairs[:, 0]
         if world.size > 1:
-            owners = slab.owners(pairs[:, 0])
-            pairs, _ = world.alltoallv(
-                pairs[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=world.size)
-            )
-        yield _no_nodes(chunk), pairs[:, 0] - slab.first, pairs[:, 1]
-
-
-def _no_nodes(chunk: EdgeChunk) -> EdgeChunk:
-    """An empty chunk, because edges that come from other ranks do not count as progress of this rank."""
-    return EdgeChunk(chunk.last, chunk.last, chunk.indptr[-1:], chunk.sources[:0])
+            owners = np.searchsorted(slab.bounds, pairs[:, 0], side="right") - 1
+            order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
+            pairs, _ = world.alltoallv(pairs[order], counts)
+        yield 0, pairs[:, 0] - slab.first, pairs[:, 1]
 
 
 @njit(cache=True)

@@ -74,13 +74,10 @@ def _stream_greedily(
     first: int, indptr: np.ndarray, sources: np.ndarray, weights: np.ndarray, capacity: np.ndarray,
     parts: np.ndarray, load: np.ndarray, affinity: np.ndarray,
 ) -> None:  # fmt: skip
-    """Assign the nodes of a chunk, from ``first`` on, by linear deterministic greedy. Modifies ``parts``, ``load``, ``affinity``.
-
-    A node goes to the part with the largest ``(neighbours there) * (1 - fullness)`` above 0, else to the emptiest part. If it has
-    a part from an earlier pass, it is first taken out of that. indptr: (n+1,), may start with any number. weights: (n, C) and
-    capacity: (C,) of the quantities to balance. parts: (N,) int32, -1 where no part is decided. load: (P, C). affinity: (P,)
-    zeros, work space.
-    """
+    """Assign the nodes of a chunk, from ``first`` on, by linear deterministic greedy. Modifies ``parts`` (N,) int32,
+    ``load`` (P, C), ``affinity`` (P,), which is zeros, work space. A node goes to the part with the largest ``(neighbours
+    there) * (1 - fullness)`` above 0, else to the emptiest part. indptr: (n+1,), may start with any number. weights: (n, C)
+    and capacity: (C,) of the quantities to balance."""
     num_parts = load.shape[0]
     for row in range(indptr.size - 1):
         node = first + row
@@ -117,7 +114,8 @@ def fennel_passes(reader: SlabReader) -> int:
 
 
 def fennel(problem: Problem) -> np.ndarray:
-    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), with a second pass to improve them.
+    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), with a second pass to improve
+    them.
 
     Nodes are read in the order of the file, with some millions of their in-edges at a time. Those in the buffer are partitioned
     together, beside the nodes that are in the parts already. If the buffer is smaller than the graph, the graph's clusters are
@@ -195,11 +193,9 @@ def _joined(first: int, held: list[tuple[np.ndarray, np.ndarray]]) -> tuple[int,
 
 def coarse_model(problem: Problem) -> tuple[Model, np.ndarray]:
     """``(model of the graph's clusters, labels (N,) int32 of the nodes)``, for a graph that is larger than a buffer.
-
-    Clusters are found by streaming, and the model has a sample of the edges between them. Semi-external partitioning does the
-    same (Akhremtsev, Sanders, Schulz 2014). If a graph has structure, its clusters tell more about the right part of a node than
-    the share of the graph that fits into a buffer. Memory is 12 bytes a node, and at most ``_MOST_EDGES`` edges of the model.
-    """
+    Clusters are found by streaming, and the model has a sample of the edges between them, as in semi-external partitioning
+    (Akhremtsev, Sanders, Schulz 2014). They tell more about the right part of a node than the share of the graph that fits
+    into a buffer. Memory is 12 bytes a node, and at most ``_MOST_EDGES`` edges."""
     reader, balance, nodes = problem.reader, problem.balance, problem.reader.meta.num_nodes
     labels, between = _clusters(problem)
     count = multilevel.number_clusters(labels)

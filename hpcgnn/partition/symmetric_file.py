@@ -30,10 +30,8 @@ _NO_EDGE_WEIGHTS, _NARROW_NODES = 1, 8
 
 
 class SymmetricFile:
-    """The graph joined with its transpose, without self-loops and duplicates, in an unnamed file in ``folder``.
-
-    ``num_entries`` is the number of neighbours of all nodes, so that each edge counts twice. :meth:`rows` reads rows back.
-    """
+    """The graph joined with its transpose, without self-loops and duplicates, in an unnamed file in ``folder``. num_entries:
+    the number of neighbours of all nodes, so that each edge counts twice."""
 
     def __init__(self, num_nodes: int, folder: Path | None) -> None:
         self.num_nodes, self.num_entries, self.folder = num_nodes, 0, folder
@@ -90,11 +88,9 @@ class SymmetricFile:
 
 
 def write_symmetric(problem: Problem) -> SymmetricFile:
-    """Write the symmetric graph with one weight a node (:meth:`hpcgnn.partition.problem.Balance.one_of`).
-
-    Memory is 8 bytes a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge
-    while the file is made. ``problem.advance`` counts all nodes twice. A full disk raises ``OSError``.
-    """
+    """Write the symmetric graph with one weight a node (:meth:`hpcgnn.partition.problem.Balance.one_of`). Memory is 8 bytes
+    a node and that of ``RANGE_ENTRIES`` neighbours. Disk space is 4 bytes a neighbour, and 8 bytes an edge while the file is
+    made. ``problem.advance`` counts all nodes twice. A full disk raises ``OSError``."""
     reader, folder, nodes = problem.reader, problem.folder, problem.reader.meta.num_nodes
     degrees = np.zeros(nodes, dtype=np.int64)
     for chunk in edge_chunks(reader, 0, nodes):
@@ -135,8 +131,8 @@ def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndar
 
 
 def _ranges(degrees: np.ndarray) -> np.ndarray:
-    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more, so that there are at most 256
-    ranges."""
+    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more, so that there are at most
+    256 ranges."""
     ends = np.cumsum(degrees)
     total = int(ends[-1]) if ends.size else 0
     step = max(RANGE_ENTRIES, -(-total // _MOST_RANGES), 1)
@@ -159,9 +155,7 @@ def _sort_by_range(
     first: int, indptr: np.ndarray, sources: np.ndarray, bounds: np.ndarray, ends: np.ndarray, pairs: np.ndarray
 ) -> None:
     """Write source and destination of each edge, except self-loops, to ``pairs`` (m, 2), sorted by the range of the source.
-
-    ``ends`` (R+1,), zeros at first, becomes the offsets of the R ranges in ``pairs``.
-    """
+    ``ends`` (R+1,), zeros at first, becomes the offsets of the R ranges in ``pairs``."""
     owners = np.empty(sources.size, np.int16)
     for row in range(indptr.size - 1):
         for i in range(indptr[row], indptr[row + 1]):
@@ -219,13 +213,10 @@ NEIGHBOURS = 32
 
 
 def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFile:
-    """``graph`` with a sample of its edges; ``weights`` (N,) int64 are its nodes' weights.
-
-    With it, the partitioner takes half of the memory or less, for a slightly larger cut: an edge between two nodes with many
-    neighbours tells little about their right parts. About ``NEIGHBOURS`` neighbours are left to the one that has fewer.
-    An edge is kept if ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which
-    depends only on ``seed`` and its ends. Memory is 16 bytes a node and the arrays that :meth:`SymmetricFile.rows` yields.
-    """
+    """``graph`` with a sample of its edges, for half of the memory or less, and a slightly larger cut; ``weights`` (N,)
+    int64 are its nodes'. An edge between two nodes with many neighbours tells little about their right parts. It is kept if
+    ``NEIGHBOURS`` divided by the smaller degree of its ends is above a random number from 0 to 1, which depends only on
+    ``seed`` and its ends."""
     degrees = np.concatenate([np.zeros(0, np.int64), *(np.diff(indptr) for _, indptr, _ in graph.rows())])
     kept = np.zeros(degrees.size, dtype=np.int64)
     fewer = SymmetricFile(graph.num_nodes, graph.folder)
@@ -282,10 +273,8 @@ def divide_twice(
     size: int,
     divide: Callable[[SymmetricFile, int], np.ndarray],
 ) -> np.ndarray:
-    """Parts (N,) int32: ``divide(graph, P / size)`` makes groups, and ``divide`` then makes ``size`` parts of each group's graph.
-
-    Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. weights: (N,) int64 weight of each node.
-    """
+    """Parts (N,) int32: ``divide(graph, P / size)`` makes groups, and ``divide`` then makes ``size`` parts of each group's
+    graph. Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. weights: (N,) int64 weight of each node."""
     groups = divide(graph, num_parts // size)
     order = np.argsort(groups, kind="stable")
     bounds = np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=num_parts // size))))

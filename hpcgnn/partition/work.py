@@ -43,9 +43,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Work:
-    """The folder of stored work. uuid: of the file to write. continues: whether the folder holds work of an earlier run with
-    the same arguments.
-    """
+    """The folder of stored work. uuid: of the file to write. continues: whether an earlier run has left work in it."""
 
     folder: Path
     uuid: str
@@ -55,14 +53,6 @@ class Work:
     def parts(self) -> Path:
         """The parts file, before it gets its final name."""
         return self.folder / "parts.h5"
-
-    def has(self, mark: str) -> bool:
-        """Return whether ``mark`` has been made."""
-        return (self.folder / mark).exists()
-
-    def mark(self, name: str) -> None:
-        """Make a mark, which :meth:`has` finds from now on."""
-        (self.folder / name).touch()
 
     def keep_assignment(self, world: World, slab: Slab, parts: np.ndarray, facts: dict[str, Any]) -> None:
         """Store ``parts`` (n,) int32 of this rank's slab, and ``facts`` about them. Collective."""
@@ -75,7 +65,7 @@ class Work:
             file.write(np.ascontiguousarray(parts, dtype=np.int32).data)
         with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
-                _replace(path.with_suffix(".json"), facts | {"checksum": _checksum(path)})
+                _replace(path.with_suffix(".json"), json.dumps(facts | {"checksum": _checksum(path)}))
 
     def assignment(self, world: World, slab: Slab) -> tuple[np.ndarray, dict[str, Any]] | None:
         """The parts and facts that :meth:`keep_assignment` stored, or None if they are incomplete. Collective."""
@@ -92,15 +82,11 @@ class Work:
         return parts, facts
 
     def stage(self, schema: h5.Schema) -> str:
-        """The state of the parts file: ``WRITTEN`` except for the plan, ``BEGUN``, or ``NOTHING`` if there is nothing that can
-        be used.
-
-        A file to which the plan was being added cannot be used, because HDF5 may have been interrupted between two writes.
-        """
-        if not self.continues or self.has("adding"):
+        """The state of the parts file: ``WRITTEN`` except for the plan, ``BEGUN``, or ``NOTHING`` that can be used."""
+        if not self.continues or (self.folder / "adding").exists():  # HDF5 may have been interrupted between two writes
             return NOTHING
         try:
-            if self.has("sealed"):
+            if (self.folder / "sealed").exists():
                 with PartsFile(self.parts) as parts:
                     return WRITTEN if parts.uuid == self.uuid else NOTHING
             h5.byte_offsets(self.parts, schema)
@@ -108,27 +94,20 @@ class Work:
             return NOTHING
         return BEGUN
 
-    def written(self, world: World) -> Written:
-        """The progress of this rank in writing the parts file."""
-        return Written(self.folder / f"written.{world.rank}.{world.size}", self.parts)
-
     def forget_writing(self) -> None:
         """Discard the parts file, so that it is written from the start."""
-        for path in (
-            *self.folder.glob("written.*"),
-            *(self.folder / name for name in ("parts.h5", "sealed", "adding")),
-        ):
+        for path in (*self.folder.glob("written.*"), self.parts, self.folder / "sealed", self.folder / "adding"):
             path.unlink(missing_ok=True)
 
 
 class Written:
-    """The number of rows, of all that a rank writes, that are certainly on the disk."""
+    """The number of rows, of all that this rank writes to the parts file, that are certainly on the disk."""
 
-    def __init__(self, path: Path, parts: Path) -> None:
-        self._path, self._parts, self._noted = path, parts, time.monotonic()
-        self.rows = 0
+    def __init__(self, work: Work, world: World) -> None:
+        self._path, self._parts = work.folder / f"written.{world.rank}.{world.size}", work.parts
+        self.rows, self._noted = 0, time.monotonic()
         with contextlib.suppress(OSError, ValueError):
-            self.rows = int(path.read_text())
+            self.rows = int(self._path.read_text())
 
     def reach(self, rows: int) -> None:
         """Note that the first ``rows`` are written. The note is stored every few seconds."""
@@ -140,10 +119,8 @@ class Written:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
-        temporary = self._path.with_name(f"{self._path.name}.new")
-        with naming(temporary):
-            temporary.write_text(str(rows))
-        os.replace(temporary, self._path)
+        with naming(self._path.with_name(f"{self._path.name}.new")):
+            _replace(self._path, str(rows))
         self._noted = time.monotonic()
 
 
@@ -151,11 +128,9 @@ class Written:
 def kept(
     world: World, path: str | Path, key: dict[str, Any], *, force: bool, inputs: Iterable[str | Path]
 ) -> Iterator[Work]:
-    """Yield the folder in which to make ``path``; on success, :attr:`Work.parts` is renamed to ``path``. Collective.
-
-    If a run fails, it removes the folder, unless the assignment took more than a minute. If it is killed or interrupted, the
-    folder stays. With ``force`` or another ``key``, stored work is not used.
-    """
+    """Yield the folder in which to make ``path``; on success, :attr:`Work.parts` is renamed to ``path``. Collective. If a
+    run fails, it removes the folder, unless the assignment took more than a minute; if it is killed or interrupted, the
+    folder stays. With ``force`` or another ``key``, stored work is not used."""
     found = ("", "", False)
     with contextlib.ExitStack() as stack:
         with raise_on_all_ranks(world, f"write {path}"):
@@ -166,8 +141,10 @@ def kept(
         try:
             yield work
         except Exception:
-            if world.rank == 0 and _seconds(work) < _WORTH_KEEPING_SECONDS:
-                whole_file.remove_folder(work.folder)
+            if world.rank == 0:
+                facts = _read(work.folder / "assignment.json") or {}
+                if float(facts.get("seconds", 0.0)) < _WORTH_KEEPING_SECONDS:
+                    whole_file.remove_folder(work.folder)
             raise
         with raise_on_all_ranks(world, f"write {path}"):
             if world.rank == 0:
@@ -199,21 +176,18 @@ def _claim(
         _LOG.warning("continuing the stopped run whose work is in %s", folder)
         return str(folder), left["uuid"], True
     if not is_new:
-        _LOG.warning(
-            "removing %s, left by a run %s", folder, "that --force replaces" if force else "with other arguments"
-        )
+        other = "that --force replaces" if force else "with other arguments"
+        _LOG.warning("removing %s, left by a run %s", folder, other)
         for entry in folder.iterdir():
             if entry.name != "lock":
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     name = uuid.uuid4().hex
-    _replace(folder / "key.json", {"key": key, "uuid": name})
+    _replace(folder / "key.json", json.dumps({"key": key, "uuid": name}))
     return str(folder), name, False
 
 
 def _has_named(folder: Path, target: Path) -> bool:
-    """Return whether the folder belongs to a run that ended after it had given its file the final name, so that there is
-    nothing to continue.
-    """
+    """Return whether the folder belongs to a run that ended after it had given its file the final name."""
     try:
         with PartsFile(target) as parts:
             return bool(parts.uuid == (_read(folder / "key.json") or {}).get("uuid"))
@@ -233,9 +207,7 @@ def _check_owner(folder: Path, path: Path) -> None:
 
 
 def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
-    """Lock the folder. The kernel releases the lock when the process ends. Some network file systems have no locks; then there
-    is none.
-    """
+    """Lock the folder until the process ends, except on network file systems without locks."""
     file = (folder / "lock").open("a")
     stack.callback(_release, file)
     try:
@@ -243,30 +215,20 @@ def _lock(stack: contextlib.ExitStack, folder: Path, path: Path) -> None:
     except BlockingIOError as error:
         raise HpcgnnError(f"another process is writing {path}: wait until it ends, or choose another name") from error
     except OSError as error:
-        _LOG.warning(
-            "another process could write %s at the same time, because its folder cannot be locked: %s",
-            path,
-            error.strerror,
-        )
+        words = "another process could write %s at the same time, because its folder cannot be locked: %s"
+        _LOG.warning(words, path, error.strerror)
 
 
 def _release(lock: IO[str]) -> None:
-    """Close the file; an error is ignored, because nothing was written to it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # nothing was written to it
         lock.close()
 
 
 def _is_whole(path: Path, num_bytes: int, checksum: object) -> bool:
-    """Return whether a file has this size and this checksum."""
     try:
         return path.stat().st_size == num_bytes and _checksum(path) == checksum
     except OSError:
         return False
-
-
-def _seconds(work: Work) -> float:
-    """The seconds that the stored assignment took; 0 if none is stored."""
-    return float((_read(work.folder / "assignment.json") or {}).get("seconds", 0.0))
 
 
 def _checksum(path: Path) -> int:
@@ -284,7 +246,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _replace(path: Path, values: dict[str, Any]) -> None:
+def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(values))
+    temporary.write_text(text)
     os.replace(temporary, path)

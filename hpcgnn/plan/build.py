@@ -6,9 +6,9 @@ through messages (:mod:`hpcgnn.graph.local_graph`); each sender concatenates the
 
 Which cut edges are aggregated before their rows travel, and which after, is SuperGCN's choice (§3.3.1, Algorithm 1). For each
 ordered pair of ranks, the cut edges form a bipartite graph of sources and destinations. A minimum vertex cover is the smallest
-set of rows that serves all of these edges. A source in the cover travels as it is (*post*). All other edges are summed into their
-destination's row at the sender, and this row travels (*pre*). By König's theorem the cover has as many vertices as a maximum
-matching has edges.
+set of rows that serves all of these edges. A source in the cover travels as it is (*post*). All other edges are summed into
+their destination's row at the sender, and this row travels (*pre*). By König's theorem the cover has as many vertices as a
+maximum matching has edges.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def _alternating_reach(graph: sp.csr_matrix, destination_of: np.ndarray, source_
 
 def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str) -> np.ndarray:
     """(m,) bool: whether an edge is aggregated after its source has travelled, with ``pre``, ``post`` or ``hybrid``.
-
-    sources, sums: (m,) integers that name the source of each edge, and the row that would carry it as a sum.
-    """
+    sources, sums: (m,) integers that name the source of each edge, and the row that would carry it as a sum."""
     if strategy != "hybrid":
         return np.full(sources.size, strategy == "post")
     lefts, left = np.unique(sources, return_inverse=True)
@@ -75,11 +73,9 @@ def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str) -> np.ndarr
 
 @dataclass(frozen=True)
 class SendRows:
-    """Rows of S that a receiver asks for, grouped by sender, in the form in which ranks send them to each other.
-
-    lengths: (rows,) int64 entries of each row; sources: (entries,) int32 local index at the sender; edges: (entries,)
-    int64 position of the edge in ``parts.h5``, -1 in *post* rows.
-    """
+    """Rows of S that a receiver asks for, grouped by sender, as ranks send them to each other. lengths: (rows,) int64
+    entries of each row; sources: (entries,) int32 local index at the sender; edges: (entries,) int64 as in
+    :class:`SparseMatrix`."""
 
     lengths: np.ndarray
     sources: np.ndarray
@@ -88,10 +84,8 @@ class SendRows:
 
 @dataclass(frozen=True)
 class ReceiverPlan:
-    """A receiver's half of the plan.
-
-    local: L. receive: R. receive_from: numbers of rows by sender. wanted: those rows of S, in the order of the senders.
-    """
+    """A receiver's half of the plan. local: L. receive: R. receive_from: numbers of rows by sender. wanted: those rows of S,
+    in the order of the senders."""
 
     local: SparseMatrix
     receive: SparseMatrix
@@ -169,11 +163,8 @@ def sender_matrix(wanted: SendRows, num_owned: int) -> SparseMatrix:
 
 
 def csr_matrix(rows: np.ndarray, columns: np.ndarray, edges: np.ndarray | None, shape: tuple[int, int]) -> SparseMatrix:
-    """A CSR matrix of ones from (entries,) rows, columns and edges.
-
-    Entries of a row are sorted by column, and equal entries keep their order, so that sums are reproducible. With None for
-    ``edges``, the matrix does not know which edge an entry stands for.
-    """
+    """A CSR matrix of ones from (entries,) rows, columns and edges, which may be None. Entries of a row are sorted by
+    column, and equal entries keep their order, so that sums are reproducible."""
     order = np.lexsort((columns, rows))
     indptr = offsets_of(np.bincount(rows, minlength=shape[0]))
     kept = np.empty(0, np.int64) if edges is None else edges[order]

@@ -15,6 +15,7 @@ import small_graphs
 from hpcgnn.base import whole_file
 from hpcgnn.data import plan_pieces, plan_store, whole_check
 from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import plan_receiver
 
 
@@ -62,7 +63,7 @@ def test_senders_and_receivers_agree(path):
     with PartsFile(path) as parts:
         sender, receiver, post, pre = plan_store.read_all_pairs(parts, "hybrid")
         table = {(s, r): (a, b) for s, r, a, b in zip(sender, receiver, post, pre, strict=True)}
-        plans = [plan_store.read_plan(parts, "hybrid", part) for part in range(5)]
+        plans = [StoredPlan(parts, "hybrid").part(part) for part in range(5)]
     for part, plan in enumerate(plans):
         sent = zip(plan.send_to.peers, plan.send_to.post, plan.send_to.pre, strict=True)
         assert all(table.pop((part, peer)) == (a, b) for peer, a, b in sent)
@@ -79,7 +80,7 @@ def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at
     plan_store.store_plans(path, ["hybrid"], jobs=jobs)
     wanted = {}
     with PartsFile(path) as parts:
-        stored = [plan_store.read_plan(parts, "hybrid", part) for part in range(5)]
+        stored = [StoredPlan(parts, "hybrid").part(part) for part in range(5)]
         for receiver in range(5):
             plan = plan_receiver(*parts.edges(*parts.part(receiver), receiver), parts.node_offsets, receiver, "hybrid")
             rows = rows_of(
