@@ -13,7 +13,7 @@ from gpu.proxy import on_device
 from under_test import BACKENDS, TRITON_SEGMENT
 
 from hpcgnn import kernels
-from hpcgnn.kernels.triton import int8, int8_sddmm, tasks, tiles
+from hpcgnn.kernels.triton import int8, launch, tasks
 
 if torch.cuda.is_available():
     kernels.register(on_device(torch.device("cuda", 0), "triton"))
@@ -26,8 +26,8 @@ def several_programs() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "SEGMENT", TRITON_SEGMENT)
-        patch.setattr(tiles, "_INTERPRETED", 1 << 14)
-        patch.setattr(int8_sddmm, "_INTERPRETED", 1)
+        patch.setattr(launch, "_INTERPRETED", 1 << 14)
+        patch.setattr(int8, "_INTERPRETED", 1)
         patch.setattr(int8, "_WORKSPACE", 1)
         yield
 

@@ -20,7 +20,7 @@ from wires import make_wire
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, edge_softmax, edge_sum, keyed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
-from hpcgnn.kernels.triton import launch, tiles, words
+from hpcgnn.kernels.triton import launch, words
 from hpcgnn.kernels.triton import rows as row_kernels
 from hpcgnn.kernels.triton.tasks import plan_of, vector
 
@@ -111,7 +111,7 @@ def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
 
 
 def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(monkeypatch):
-    monkeypatch.setattr(tiles, "_INTERPRETED", 512)
+    monkeypatch.setattr(launch, "_INTERPRETED", 512)
     monkeypatch.setattr("hpcgnn.kernels.triton.activation._MOST_SEGMENTS", 3)
     monkeypatch.setattr("hpcgnn.kernels.triton.activation._SEGMENTS_TOGETHER", 2)
     x, dy, ids = torch.randn(200, 40).requires_grad_(), torch.randn(200, 40), torch.arange(200)  # three segments

@@ -20,13 +20,13 @@ from triton.runtime.jit import JITFunction
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, keyed
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.kernels.triton import activation, dropout, edges, int8, messages, narrow, rows, spmm
+from hpcgnn.kernels.triton import activation, edges, int8, messages, rows, spmm, words
 
 TARGETS = ["cuda:90", "hip:gfx942"]
 NODES, WIDTH, HEADS = 70, 128, 8
 KERNELS = {
     "_spmm", "_join", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
-    "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "spmm_rows",
+    "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "_spmm_rows",
     "_forward", "_backward", "_add_segments", "_dropout", "_pack", "_unpack",
     "_quantize", "_quantize_columns", "_multiply", "_contract", "_add_in_order", "_dot_codes",
 }  # fmt: skip
@@ -118,10 +118,10 @@ def dense_rows() -> None:
             kept = activation.activate(x, some_norm, some_mask, torch.empty_like(x))
             weights = (None, None) if some_norm is None else (x[0].clone(), x[1].clone())
             activation.activate_backward(x, x, kept, some_norm, some_mask, torch.empty_like(x), *weights)
-        dropout.dropout(x, ids, 5, keyed.threshold(0.5), 2.0, torch.empty_like(x))
+        activation.dropout(x, ids, 5, keyed.threshold(0.5), 2.0, torch.empty_like(x))
     x = torch.zeros(NODES, WIDTH)
-    narrow.pack_bf16(x, x.bfloat16())
-    narrow.unpack_bf16(x.bfloat16(), x)
+    words.pack_bf16(x, x.bfloat16())
+    words.unpack_bf16(x.bfloat16(), x)
 
 
 def integers(csr: Csr) -> None:

@@ -13,10 +13,10 @@ from hpcgnn.kernels.messages import INT8_MESSAGES
 
 def _load() -> Operators:
     from hpcgnn.kernels.activation import ByTorch
-    from hpcgnn.kernels.jit import dropout, edges, messages, narrow, rows, spmm
+    from hpcgnn.kernels.jit import edges, messages, rows, spmm
 
     dense, int8, codes = DENSE.reference, INT8.reference, INT8_MESSAGES.reference
-    return Operators(spmm, edges, rows, dense, ByTorch(dropout), dropout, messages, narrow, int8, codes)
+    return Operators(spmm, edges, rows, dense, ByTorch(rows), rows, messages, messages, int8, codes)
 
 
 BACKEND = Backend("jit", _load, rank=1)

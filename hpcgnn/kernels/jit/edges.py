@@ -8,15 +8,13 @@ from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.jit.tasks import row_tasks
-from hpcgnn.kernels.jit.threads import on_torch_threads
+from hpcgnn.kernels.jit.common import on_torch_threads, row_tasks
 
 _LANES = 16  # as in native/edges.h
 
 
 @on_torch_threads
 def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
-    """Write ``op`` of row r of ``a`` and row c of ``b`` to ``out`` for each entry (r, c); ``left`` is ``a`` alone."""
     if op == "dot" and b is not None:
         _dot(*_matrix(csr), a.numpy(), b.numpy(), heads, out.numpy())
     else:
@@ -25,19 +23,16 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tenso
 
 @on_torch_threads
 def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
-    """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     _softmax(*_matrix(csr), scores.numpy(), out.numpy())
 
 
 @on_torch_threads
 def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
-    """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     _softmax_backward(*_matrix(csr), alpha.numpy(), gradient.numpy(), out.numpy())
 
 
 @on_torch_threads
 def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
-    """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     _sum(*_matrix(csr), values.numpy(), out.numpy())
 
 

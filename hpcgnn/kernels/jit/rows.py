@@ -7,17 +7,15 @@ import numpy as np
 from torch import Tensor
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.kernels.jit.threads import on_torch_threads
+from hpcgnn.kernels.jit.common import draw32, on_torch_threads, row_hash
 
 
 @on_torch_threads
 def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
-    """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
     _gather_rows(x.numpy(), index.numpy(), out.numpy())
 
 
 def cluster(index: Tensor, indptr: Tensor, order: Tensor) -> None:
-    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     _cluster(index.numpy(), indptr.numpy(), order.numpy())
 
 
@@ -44,3 +42,18 @@ def _cluster(index, indptr, order):
         row = index[position]
         order[place[row]] = position
         place[row] += 1
+
+
+@on_torch_threads
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
+    _dropout(x.numpy(), ids.numpy(), np.uint64(key), np.uint32(threshold), x.numpy().dtype.type(scale), out.numpy())
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def _dropout(x, ids, key, threshold, scale, out):
+    for row in numba.prange(x.shape[0]):
+        hashed = row_hash(key, ids[row])
+        low, high = np.uint32(hashed), np.uint32(hashed >> np.uint64(32))
+        for column in range(x.shape[1]):
+            kept = draw32(low, high, column) >= threshold
+            out[row, column] = x[row, column] * scale if kept else 0.0

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.jit.prefetch import prefetch
-from hpcgnn.kernels.jit.tasks import row_tasks, weights_or_none
-from hpcgnn.kernels.jit.threads import on_torch_threads
+from hpcgnn.kernels.jit.common import on_torch_threads, prefetch, row_tasks, weights_or_none
 
 _SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares both
 _ENTRIES_AHEAD = 12
@@ -20,7 +18,6 @@ _NO_SCALE = np.zeros(0, np.float32)
 
 @on_torch_threads
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
-    """Write ``csr @ x`` to ``out``, or add it."""
     _spmm(
         row_tasks(csr),
         csr.indptr.numpy(),

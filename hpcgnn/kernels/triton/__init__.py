@@ -13,10 +13,10 @@ from hpcgnn.kernels.triton import launch
 
 
 def _load() -> Operators:
-    from hpcgnn.kernels.triton import activation, dense, dropout, edges, int8, messages, narrow, rows, spmm
+    from hpcgnn.kernels.triton import activation, dense, edges, int8, messages, rows, spmm, words
 
     codes = INT8_MESSAGES.reference  # torch's operations move the bytes on the device
-    return Operators(spmm, edges, rows, dense, activation, dropout, messages, narrow, int8, codes)
+    return Operators(spmm, edges, rows, dense, activation, activation, messages, words, int8, codes)
 
 
 BACKEND = Backend(

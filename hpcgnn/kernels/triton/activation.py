@@ -15,9 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from hpcgnn.kernels.activation import DropoutMask, Norm
-from hpcgnn.kernels.triton.dropout import kept as stays
-from hpcgnn.kernels.triton.launch import launch
-from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
+from hpcgnn.kernels.triton import keyed
+from hpcgnn.kernels.triton.launch import WARP, launch, padded, rows_of_tile, warps
 
 _ROWS_OF_A_SEGMENT = 64  # a segment has at least these rows, and more where there are _MOST_SEGMENTS segments
 _MOST_SEGMENTS = 4096
@@ -25,9 +24,8 @@ _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel t
 
 
 def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-    """Write ``dropout(relu(norm(x)))`` to ``out``; with a norm, return each row's mean and 1/std, (n, 2)."""
     rows, width = x.shape
-    statistics = None if norm is None else x.new_empty(rows, 2)
+    statistics = None if norm is None else x.new_empty(rows, 2)  # mean and 1/std
     wide = padded(width)
     together = rows_of_tile(rows, wide, WARP)
     launch(
@@ -47,7 +45,6 @@ def activate_backward(
     dweight: Tensor | None,
     dbias: Tensor | None,
 ) -> None:
-    """Write the gradients of ``x``, weight and bias; ``kept`` is what :func:`activate` returned."""
     rows, width = x.shape
     if width == 0:
         return
@@ -86,27 +83,16 @@ def _constants(norm: Norm | None, mask: DropoutMask | None, width: int) -> dict[
 def _masked(values, before, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE: tl.constexpr):
     """``values`` times dropout's scale; 0 where dropout drops them, and where ``before``, the operand of ReLU, is not above 0."""
     if THRESHOLD is not None:
-        values = tl.where(stays(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD), values * SCALE, 0.0)
+        values = tl.where(kept(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD), values * SCALE, 0.0)
     return tl.where(before <= 0, 0.0, values)  # a NaN remains
 
 
 @triton.jit(do_not_specialize=["key", "count"])
 def _forward(
-    x,
-    statistics,
-    weight,
-    bias,
-    ids,
-    key: tl.uint64,
-    out,
-    count,
-    EPS: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    SCALE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
+    x, statistics, weight, bias, ids, key: tl.uint64, out, count,
+    EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr,
-):
+):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, PADDED)[None, :]
     exists = column < WIDTH
@@ -129,24 +115,10 @@ def _forward(
 
 @triton.jit(do_not_specialize=["key", "count", "segments"])
 def _backward(
-    dy,
-    x,
-    statistics,
-    weight,
-    bias,
-    ids,
-    key: tl.uint64,
-    dx,
-    sums,
-    count,
-    segments,
-    EPS: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    SCALE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
+    dy, x, statistics, weight, bias, ids, key: tl.uint64, dx, sums, count, segments,
+    EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr,
-):
+):  # fmt: skip
     """Write ``dx`` of one segment of rows, ROWS at a time, and its sums for weight and bias to ``sums`` (2, segments, WIDTH)."""
     segment = tl.program_id(0).to(tl.int64)
     end = count * (segment + 1) // segments
@@ -198,3 +170,34 @@ def _add_segments(sums, dweight, dbias, segments, width, SEGMENTS: tl.constexpr,
         to_bias += tl.load(sums + segments.to(tl.int64) * width + at, mask=mask, other=0.0)
     tl.store(dweight + column, tl.sum(to_weight, axis=0), mask=exists)
     tl.store(dbias + column, tl.sum(to_bias, axis=0), mask=exists)
+
+
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
+    rows, width = x.shape
+    wide = padded(width)
+    together = rows_of_tile(rows, wide, WARP)
+    launch(
+        _dropout, triton.cdiv(rows, together) if width else 0, x, ids, key, out, rows, THRESHOLD=threshold, SCALE=scale,
+        WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(together * wide),
+    )  # fmt: skip
+
+
+@triton.jit
+def kept(key, ids, column, THRESHOLD: tl.constexpr):
+    """(rows, columns) whether dropout keeps each element of the rows with these (rows,) int64 ids."""
+    low, high = keyed.row_hash(key, ids)
+    return keyed.draw(low[:, None], high[:, None], column) >= THRESHOLD
+
+
+@triton.jit(do_not_specialize=["key", "count"])
+def _dropout(
+    x, ids, key: tl.uint64, out, count,
+    THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, PADDED)[None, :]
+    mask = (i < count)[:, None] & (column < WIDTH)
+    at = (i * WIDTH)[:, None] + column
+    values = tl.load(x + at, mask=mask, other=0.0)
+    stays = kept(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD)
+    tl.store(out + at, tl.where(stays, values * SCALE, 0.0), mask=mask)

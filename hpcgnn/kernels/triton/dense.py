@@ -17,13 +17,11 @@ from hpcgnn.kernels.dense import DENSE
 
 
 def arithmetics() -> tuple[str, ...]:
-    """The values of ``compute`` that work on this machine."""
     has_tf32 = torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
     return ("float32", "bf16", "tf32") if has_tf32 else ("float32", "bf16")
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, out: Tensor, compute: str) -> None:
-    """``out`` (n, H) = ``x`` (n, F) times ``weight`` (F, H), plus ``bias`` (H,), plus ``out`` if ``accumulate``."""
     if compute == "tf32":
         with _tf32():
             DENSE.reference.product(x, weight, bias, accumulate, out, "float32")
@@ -41,8 +39,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, accumulate: bool, ou
 
 
 def weight_gradient(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
-    """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy`` to
-    ``sums`` (H,)."""
     if compute == "tf32":
         with _tf32():
             torch.mm(x.T, dy, out=dweight)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
-from hpcgnn.kernels.triton.sddmm import sddmm
 from hpcgnn.kernels.triton.tasks import LANES, join, plan_of, vector
 
 _MOST_HEADS = 32  # heads of a tile
@@ -19,7 +18,6 @@ __all__ = ["edge_softmax", "edge_softmax_backward", "edge_sum", "sddmm"]
 
 
 def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
-    """Write the softmax over each row's entries of ``scores`` (entries, H) to ``out``."""
     if out.numel() == 0:
         return
     tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, scores), scores.shape[1]
@@ -30,24 +28,15 @@ def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
         hub_tops, hub_totals = (scores.new_empty(tasks.hubs.numel(), heads) for _ in range(2))
         block = min(_MOST_HEADS, triton.next_power_of_2(heads))
         launch(
-            _join_softmax,
-            tasks.hubs.numel() * triton.cdiv(heads, block),
-            tops,
-            totals,
-            tasks.hub_parts,
-            hub_tops,
-            hub_totals,
-            heads,
-            PARTS=32,
-            HEADS=block,
-            num_warps=1,
-        )
+            _join_softmax, tasks.hubs.numel() * triton.cdiv(heads, block),
+            tops, totals, tasks.hub_parts, hub_tops, hub_totals, heads,
+            PARTS=32, HEADS=block, num_warps=1,
+        )  # fmt: skip
         of_hubs = (*at, hub_tops, hub_totals, out)
         _launch_on_tasks(_softmax, tasks.parts, of_hubs, tasks.parts, scores, shape, JOINED=True)
 
 
 def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
-    """Write ``alpha * (gradient - the row's sum of alpha * gradient)``, all (entries, H), to ``out``."""
     if out.numel() == 0:
         return
     tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, alpha), alpha.shape[1]
@@ -61,7 +50,6 @@ def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor
 
 
 def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
-    """Write the sum of each row's entries of ``values`` (entries, F) to ``out`` (R, F)."""
     if out.numel() == 0:
         return
     tasks = plan_of(csr).tasks
@@ -137,22 +125,9 @@ def _longest(length):
 
 @triton.jit(do_not_specialize=["count", "parts"])
 def _softmax(
-    begins,
-    lengths,
-    hub_of,
-    scores,
-    tops,
-    totals,
-    out,
-    count,
-    parts,
-    vectors,
-    VECTOR: tl.constexpr,
-    TASKS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    HEADS: tl.constexpr,
-    JOINED: tl.constexpr,
-):
+    begins, lengths, hub_of, scores, tops, totals, out, count, parts, vectors,
+    VECTOR: tl.constexpr, TASKS: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
     """Write the softmaxes of whole rows to ``out``; for each part of a hub, write the largest score to ``tops`` (parts, H) and
     the sum of exponentials to ``totals`` (parts, H).
 
@@ -223,22 +198,9 @@ def _join_softmax(tops, totals, hub_parts, hub_tops, hub_totals, heads, PARTS: t
 
 @triton.jit(do_not_specialize=["count", "parts"])
 def _softmax_backward(
-    begins,
-    lengths,
-    hub_of,
-    alpha,
-    gradient,
-    sums,
-    out,
-    count,
-    parts,
-    vectors,
-    VECTOR: tl.constexpr,
-    TASKS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    HEADS: tl.constexpr,
-    JOINED: tl.constexpr,
-):
+    begins, lengths, hub_of, alpha, gradient, sums, out, count, parts, vectors,
+    VECTOR: tl.constexpr, TASKS: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
     """Write the gradients of whole rows to ``out``, and the sums of ``alpha * gradient`` over parts to ``sums`` (parts, H).
 
     With JOINED, write the gradients of parts, from the sums of whole hubs in ``sums`` (hubs, H).
@@ -272,20 +234,9 @@ def _softmax_backward(
 
 @triton.jit(do_not_specialize=["count", "parts"])
 def _sum(
-    begins,
-    lengths,
-    rows,
-    values,
-    partial,
-    out,
-    count,
-    parts,
-    vectors,
-    VECTOR: tl.constexpr,
-    TASKS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    HEADS: tl.constexpr,
-):
+    begins, lengths, rows, values, partial, out, count, parts, vectors,
+    VECTOR: tl.constexpr, TASKS: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
     """Write the sums of whole rows to ``out``, and those of parts to ``partial`` (parts, H)."""
     heads = vectors * VECTOR
     task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
@@ -299,3 +250,90 @@ def _sum(
     row = tl.load(rows + task, mask=task < count, other=0).to(tl.int64)
     tl.store(out + row * heads + head, total, mask=(task < count) & ~is_part & (head < heads))
     tl.store(partial + task.to(tl.int64) * heads + head, total, mask=is_part & (head < heads))
+
+
+_LANES = 16  # partial sums of a dot product, as in native/edges.h
+_MOST_CHUNKS = 4  # chunks of _LANES columns that are read before the first is used
+_VALUES = 2048  # values that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
+_INTERPRETED = 16  # an interpreted program takes this many times as much
+_MOST_COLUMNS = 128  # columns of a tile of sums
+
+
+def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
+    if out.numel() == 0:
+        return
+    if op == "dot" and b is not None:
+        _dots(csr, a, b, heads, out)
+        return
+    units = vector(a.shape[1], a.element_size())
+    columns = min(_MOST_COLUMNS, triton.next_power_of_2(a.shape[1]))
+    entries = _values() // columns
+    launch(
+        _add, triton.cdiv(csr.num_entries, entries) * triton.cdiv(a.shape[1], columns),
+        plan_of(csr).entry_rows, csr.indices, a, b, out, csr.num_entries, a.shape[1] // units,
+        VECTOR=units, ENTRIES=entries, COLUMNS=columns,
+    )  # fmt: skip
+
+
+def _dots(csr: Csr, a: Tensor, b: Tensor, heads: int, out: Tensor) -> None:
+    columns = a.shape[1] // heads
+    units = vector(columns, a.element_size())
+    chunks = min(_MOST_CHUNKS, triton.next_power_of_2(max(1, triton.cdiv(columns, _LANES))))
+    block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
+    entries = max(1, _values() // (chunks * _LANES * block_heads))
+    launch(
+        _dot, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads),
+        plan_of(csr).entry_rows, csr.indices, a, b, out, csr.num_entries, heads, columns // units,
+        VECTOR=units, ENTRIES=entries, HEADS=block_heads, LANES=_LANES, CHUNKS=chunks,
+    )  # fmt: skip
+
+
+def _values() -> int:
+    return _VALUES * _INTERPRETED if interprets() else _VALUES
+
+
+@triton.jit(do_not_specialize=["entries"])
+def _add(
+    entry_rows, indices, a, b, out, entries, vectors, VECTOR: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr
+):
+    width = vectors * VECTOR
+    tiles = tl.cdiv(width, COLUMNS)
+    entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None]
+    column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    exists = (entry < entries) & (column < width)
+    row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
+    value = tl.load(a + row * vectors * VECTOR + column, mask=exists, other=0.0)
+    if b is not None:
+        source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
+        value += tl.load(b + source * vectors * VECTOR + column, mask=exists, other=0.0)
+    tl.store(out + entry * vectors * VECTOR + column, value, mask=exists)
+
+
+@triton.jit(do_not_specialize=["entries"])
+def _dot(
+    entry_rows, indices, a, b, out, entries, heads, vectors,
+    VECTOR: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Lane l of LANES adds the products of the columns l, l + LANES, ... of a head; the sums of lanes are then added by
+    halves."""
+    columns, tiles = vectors * VECTOR, tl.cdiv(heads, HEADS)
+    entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None, None]
+    head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
+    lane = tl.arange(0, LANES)[None, None, :]
+    exists = (entry < entries) & (head < heads)
+    row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
+    source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
+    left = a + row * heads * vectors * VECTOR + head * columns + lane
+    right = b + source * heads * vectors * VECTOR + head * columns + lane
+    total = tl.zeros((ENTRIES, HEADS, LANES), out.dtype.element_ty)
+    for first in range(0, columns, CHUNKS * LANES):
+        for chunk in tl.static_range(CHUNKS):
+            at = first + chunk * LANES
+            here = exists & (lane + at < columns)
+            total += tl.load(left + at, mask=here, other=0.0) * tl.load(right + at, mask=here, other=0.0)
+    half: tl.constexpr = LANES // 2
+    total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half)), 2)  # a sum of two values has only one order
+    total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half // 2)), 2)
+    total = tl.sum(tl.reshape(total, (ENTRIES, HEADS, 2, half // 4)), 2)
+    total = tl.sum(total, 2, keep_dims=True)
+    tl.store(out + entry * heads + head, total, mask=exists)

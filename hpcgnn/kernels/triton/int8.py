@@ -6,7 +6,7 @@ kernel, and it takes only multiples of 8 columns. Which of the two is faster was
 bytes of a row are no multiple of 16, a thread reads fewer bytes at once.
 
 Two columns, 16 apart, share a random draw, so the kernels that quantize work on such pairs
-(:mod:`hpcgnn.kernels.triton.quantize`).
+(:mod:`hpcgnn.kernels.triton.messages`).
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -19,13 +19,12 @@ import triton.language as tl
 from torch import Tensor
 
 from hpcgnn.kernels import packing
+from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
 from hpcgnn.kernels.triton import keyed
-from hpcgnn.kernels.triton.int8_sddmm import sddmm
-from hpcgnn.kernels.triton.launch import launch
-from hpcgnn.kernels.triton.quantize import column_of, lanes
-from hpcgnn.kernels.triton.tasks import columns_of_a_program, vector
-from hpcgnn.kernels.triton.tiles import WARP, padded, rows_of_tile, warps
+from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
+from hpcgnn.kernels.triton.messages import column_of, lanes
+from hpcgnn.kernels.triton.tasks import columns_of_a_program, plan_of, vector
 
 __all__ = ["dot_products", "gathers_bytes", "product", "quantize_rows", "sddmm", "weight_gradient"]
 
@@ -81,7 +80,6 @@ def _check_instructions(x: Tensor) -> None:
 
 
 def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
-    """Quantize the rows of ``x`` (n, F), times ``factor`` (n,), to ``codes`` (n, F) and ``scale`` (n,)."""
     rows, width = x.shape
     wide = padded(lanes(width, 8, 2))
     together = rows_of_tile(rows, 2 * wide, _VALUES)
@@ -101,7 +99,6 @@ def product(
     accumulate: bool,
     out: Tensor,
 ) -> None:
-    """``out`` = ``(codes * scale) @ weight + bias``; the columns of ``weight`` are quantized with noise of ``weight_key``."""
     _check_instructions(codes)
     depth, width = weight.shape
     columns, column_scale = codes.new_empty(width, depth), scale.new_empty(width)
@@ -118,12 +115,8 @@ def product(
 def weight_gradient(
     codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
 ) -> None:
-    """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` to ``sums`` (H,).
-
-    The sums of segments of rows go to a workspace, from which one kernel adds them in order, without atomics. The workspace,
-    together with the codes of ``dy``, takes at most 64 MiB, or the bytes of one segment if these are more. If not all segments
-    fit, they are computed in several turns.
-    """
+    # The sums of segments go to a workspace, from which one kernel adds them in order, without atomics. With the codes of dy it
+    # takes at most _WORKSPACE, or the bytes of one segment if these are more; what does not fit is computed in several turns.
     _check_instructions(codes)
     (rows, depth), width = codes.shape, dy.shape[1]
     if sums is not None:
@@ -210,18 +203,9 @@ def _codes(values, per_step, finite, noise):
 
 @triton.jit(do_not_specialize=["key", "count"])
 def _quantize(
-    x,
-    factor,
-    key: tl.uint64,
-    codes,
-    scale,
-    count,
-    vectors,
-    VECTOR: tl.constexpr,
-    NEAREST: tl.constexpr,
-    ROWS: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+    x, factor, key: tl.uint64, codes, scale, count, vectors,
+    VECTOR: tl.constexpr, NEAREST: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """Quantize ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, PADDED)[None, :]
@@ -243,18 +227,9 @@ def _quantize(
 
 @triton.jit(do_not_specialize=["key", "begin", "count"])
 def _quantize_columns(
-    dy,
-    scale,
-    key: tl.uint64,
-    codes,
-    column_scale,
-    begin,
-    count,
-    vectors,
-    VECTOR: tl.constexpr,
-    NEAREST: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    dy, scale, key: tl.uint64, codes, column_scale, begin, count, vectors,
+    VECTOR: tl.constexpr, NEAREST: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Quantize 32 columns of a block of ROWS rows of ``dy``, times their ``scale``, to ``codes`` (blocks, H, ROWS) and
     ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros.
     """
@@ -277,22 +252,10 @@ def _quantize_columns(
 
 @triton.jit(do_not_specialize=["count"])
 def _multiply(
-    codes,
-    scale,
-    columns,
-    column_scale,
-    bias,
-    out,
-    count,
-    vectors,
-    out_vectors,
-    VECTOR: tl.constexpr,
-    OUT_VECTOR: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    codes, scale, columns, column_scale, bias, out, count, vectors, out_vectors,
+    VECTOR: tl.constexpr, OUT_VECTOR: tl.constexpr, ACCUMULATE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """Write ROWS by COLUMNS of the product of ``codes`` (n, F) and the transposed ``columns`` (H, F) to ``out``, or add them."""
     depth, width = vectors * VECTOR, out_vectors * OUT_VECTOR
     tiles = tl.cdiv(width, COLUMNS)
@@ -320,23 +283,10 @@ def _multiply(
 
 @triton.jit(do_not_specialize=["begin", "count", "blocks"])
 def _contract(
-    codes,
-    dy_codes,
-    dy_scale,
-    partial,
-    begin,
-    count,
-    blocks,
-    vectors,
-    dy_vectors,
-    VECTOR: tl.constexpr,
-    DY_VECTOR: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DY_COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    codes, dy_codes, dy_scale, partial, begin, count, blocks, vectors, dy_vectors,
+    VECTOR: tl.constexpr, DY_VECTOR: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
+    DY_COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """Write COLUMNS by DY_COLUMNS of the sum of one segment, BLOCKS of the ``blocks`` from row ``begin`` on, to ``partial``.
 
     In ``dy_codes`` the rows of a block are contiguous, as tensor cores need the dimension over which they sum.
@@ -375,3 +325,57 @@ def _add_in_order(partial, out, segments, values, BLOCK: tl.constexpr, AT_ONCE: 
             total += tl.load(source, mask=first + k < end, other=0.0)
             source += values
     tl.store(out + at, total, mask=exists)
+
+
+_BYTES = 8192  # bytes of each operand that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
+_INTERPRETED = 16  # an interpreted program takes this many times as much
+_MOST_HEADS = 32  # heads of a tile
+_MOST_OF_A_HEAD = 256  # columns of a tile of products
+
+
+def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
+    if out.numel() == 0:
+        return
+    given = plan_of(csr).entry_rows, csr.indices, a, a_scale, b, b_scale, out, csr.num_entries
+    more = _INTERPRETED if interprets() else 1
+    of_a_head = a.shape[1] // heads
+    units = vector(of_a_head, 1)
+    columns = min(_MOST_OF_A_HEAD, triton.next_power_of_2(max(1, of_a_head)))
+    block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
+    entries = max(1, _BYTES * more // (columns * block_heads))
+    launch(
+        _dot_codes, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads), *given,
+        heads, of_a_head // units, VECTOR=units, ENTRIES=entries, HEADS=block_heads, COLUMNS=columns,
+    )  # fmt: skip
+
+
+@triton.jit
+def _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries):
+    """The numbers of the row of ``a`` and the row of ``b`` that each entry joins, and their scales."""
+    row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
+    source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
+    of_a = tl.load(a_scale + row, mask=entry < entries, other=0.0)
+    of_b = tl.load(b_scale + source, mask=entry < entries, other=0.0)
+    return row, source, of_a, of_b
+
+
+@triton.jit(do_not_specialize=["entries"])
+def _dot_codes(
+    entry_rows, indices, a, a_scale, b, b_scale, out, entries, heads, vectors,
+    VECTOR: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns, tiles = vectors * VECTOR, tl.cdiv(heads, HEADS)
+    entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None, None]
+    head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
+    column = tl.arange(0, COLUMNS)[None, None, :]
+    exists = (entry < entries) & (head < heads)
+    row, source, of_a, of_b = _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries)
+    left = a + row * heads * vectors * VECTOR + head * columns + column
+    right = b + source * heads * vectors * VECTOR + head * columns + column
+    total = tl.zeros((ENTRIES, HEADS, 1), tl.int32)
+    for first in range(0, columns, COLUMNS):
+        here = exists & (first + column < columns)
+        one = tl.load(left + first, mask=here, other=0).to(tl.int32)
+        other = tl.load(right + first, mask=here, other=0).to(tl.int32)
+        total += tl.sum(one * other, 2, keep_dims=True)
+    tl.store(out + entry * heads + head, total.to(tl.float32) * (of_a * of_b), mask=exists)

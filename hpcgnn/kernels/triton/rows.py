@@ -18,7 +18,6 @@ _WORDS_OF_A_PROGRAM = 2048  # each of 128 lanes makes 4 reads of 16 bytes
 
 
 def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
-    """Write row ``index[k]`` of ``x`` (n, bytes) uint8, zeros for a negative one, to row k of ``out``."""
     if out.numel() == 0:
         return
     if x.numel() == 0:  # the index names no row
@@ -30,21 +29,13 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
     columns = min(_MOST_COLUMNS, triton.next_power_of_2(words))
     rows = max(1, (_WORDS_OF_A_PROGRAM << 4 if interprets() else _WORDS_OF_A_PROGRAM) // columns)
     launch(
-        _gather,
-        triton.cdiv(index.numel(), rows) * triton.cdiv(words, columns),
-        x.view(_WORDS[word]),
-        index,
-        out.view(_WORDS[word]),
-        index.numel(),
-        words // units,
-        VECTOR=units,
-        ROWS=rows,
-        COLUMNS=columns,
-    )
+        _gather, triton.cdiv(index.numel(), rows) * triton.cdiv(words, columns),
+        x.view(_WORDS[word]), index, out.view(_WORDS[word]), index.numel(), words // units,
+        VECTOR=units, ROWS=rows, COLUMNS=columns,
+    )  # fmt: skip
 
 
 def cluster(index: Tensor, indptr: Tensor, order: Tensor) -> None:
-    """Write the stable order that sorts ``index`` to ``order``, and each row's range in it to ``indptr``."""
     ordered, positions = torch.sort(index.int(), stable=True)  # row numbers fit in int32, and sort faster
     rows = torch.arange(indptr.numel(), dtype=torch.int32, device=index.device)
     torch.searchsorted(ordered, rows, out=indptr)  # bincount would wait for the device

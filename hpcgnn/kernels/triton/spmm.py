@@ -16,7 +16,6 @@ _ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane starts at once
 
 
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
-    """Write ``csr @ x`` to ``out``, or add it."""
     if out.numel() == 0:
         return
     tasks, width, size = plan_of(csr).tasks, x.shape[1], x.element_size()
@@ -29,29 +28,12 @@ def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accum
     partial = tasks.scratch(width, out)
     units = vector(columns, size)
     launch(
-        _spmm,
-        triton.cdiv(tasks.count, block_tasks) * tiles,
-        tasks.begin,
-        tasks.length,
-        tasks.row,
-        csr.indices,
-        weight,
-        x,
-        scale,
-        out,
-        partial,
-        tasks.count,
-        tasks.parts,
-        heads,
-        columns // units,
-        VECTOR=units,
-        TASKS=block_tasks,
-        HEADS=block_heads,
-        COLUMNS=block_columns,
-        AT_ONCE=2 if interprets() else _ENTRIES_AT_ONCE,
-        ACCUMULATE=accumulate,
-        num_warps=1,
-    )
+        _spmm, triton.cdiv(tasks.count, block_tasks) * tiles,
+        tasks.begin, tasks.length, tasks.row, csr.indices, weight, x, scale, out, partial, tasks.count, tasks.parts,
+        heads, columns // units,
+        VECTOR=units, TASKS=block_tasks, HEADS=block_heads, COLUMNS=block_columns,
+        AT_ONCE=2 if interprets() else _ENTRIES_AT_ONCE, ACCUMULATE=accumulate, num_warps=1,
+    )  # fmt: skip
     join(tasks, partial, accumulate, out)
 
 
@@ -103,26 +85,10 @@ def _added(
 
 @triton.jit(do_not_specialize=["count", "parts"])
 def _spmm(
-    begins,
-    lengths,
-    rows,
-    indices,
-    weight,
-    x,
-    scale,
-    out,
-    partial,
-    count,
-    parts,
-    heads,
-    vectors,
-    VECTOR: tl.constexpr,
-    TASKS: tl.constexpr,
-    HEADS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    begins, lengths, rows, indices, weight, x, scale, out, partial, count, parts, heads, vectors,
+    VECTOR: tl.constexpr, TASKS: tl.constexpr, HEADS: tl.constexpr, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr,
     ACCUMULATE: tl.constexpr,
-):
+):  # fmt: skip
     """Compute TASKS tasks for a tile of HEADS x COLUMNS columns: sums stay in registers, and entries' rows are added in order.
 
     Consecutive programs take other tasks of the same tile. So programs that run at the same time read narrow pieces of rows, of

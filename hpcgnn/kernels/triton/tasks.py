@@ -144,33 +144,17 @@ def join(tasks: Tasks, partial: Tensor, accumulate: bool, out: Tensor, *, by_hub
     block = columns_of_a_program(width, 16)  # few columns for each program, because hubs are few
     programs = tasks.hubs.numel() * triton.cdiv(width, block)
     launch(
-        _join,
-        programs,
-        partial,
-        tasks.hubs,
-        tasks.hub_parts,
-        out,
-        width,
-        BLOCK=block,
-        AT_ONCE=8,
-        ACCUMULATE=accumulate,
-        BY_HUB=by_hub,
-        num_warps=1,
-    )
+        _join, programs,
+        partial, tasks.hubs, tasks.hub_parts, out, width,
+        BLOCK=block, AT_ONCE=8, ACCUMULATE=accumulate, BY_HUB=by_hub, num_warps=1,
+    )  # fmt: skip
 
 
 @triton.jit
 def _join(
-    partial,
-    hubs,
-    hub_parts,
-    out,
-    width,
-    BLOCK: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    BY_HUB: tl.constexpr,
-):
+    partial, hubs, hub_parts, out, width,
+    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, ACCUMULATE: tl.constexpr, BY_HUB: tl.constexpr,
+):  # fmt: skip
     tiles = tl.cdiv(width, BLOCK)
     hub = tl.program_id(0) // tiles
     columns = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
