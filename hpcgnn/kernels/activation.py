@@ -115,9 +115,6 @@ def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str =
 
     The mask of an element depends on (``key``, ``ids[row]``, column) alone. ``x``: float32 or float64. ``ids``: (n,) int64.
     ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.layers.KeyedDropout` is.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     check_given(x=x, ids=ids)
     check_type("key", key, int)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,8 @@ from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
 _FLOATS = (torch.float32, torch.float64)
+Run = Callable[..., Tensor]
+Kept = Sequence[Tensor]
 
 
 def spmm(
@@ -107,7 +109,13 @@ def gather_rows(x: Tensor, index: Tensor, backend: str = "auto") -> Tensor:
     if not tracked(x):
         return plain_rows.gather_rows(x, index, backend)
     _check_differentiable("x", x)
-    return _GatherRows.apply(x, index, backend)
+    shape = x.shape
+
+    def back(dz: Tensor, index: Tensor) -> Tensor:  # the gradients of all copies of a row are added
+        rows = dz.reshape(index.numel(), shape[1:].numel())
+        return add_rows(index, rows, shape[0], backend).view(shape)
+
+    return _Linear.apply(x, lambda x, index: plain_rows.gather_rows(x, index, backend), back, index)
 
 
 def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
@@ -130,7 +138,12 @@ def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto
     check_whole("num_rows", num_rows)
     if not tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
-    return _ScatterRows.apply(src, index, num_rows, backend)
+    return _Linear.apply(
+        src,
+        lambda src, index: plain_rows.scatter_rows(index, src, num_rows, backend),
+        lambda dz, index: plain_rows.gather_rows(dz, index, backend, check=False),
+        index,
+    )
 
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
@@ -191,7 +204,7 @@ def dense(
         raise WrongValueError(f"plus must be {x.dtype} of shape {shape}, not {plus.dtype} of {tuple(plus.shape)}")
     kernels = plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
     choose(DENSE, backend, x=x, plus=plus)  # raises where they are on two devices
-    return _run_dense(kernels, x, weight, bias, plus, compute)
+    return run_dense(_Products(kernels, compute), x, weight, bias, plus)
 
 
 def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
@@ -236,7 +249,11 @@ def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
     check_given(values=values)
     if not tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
-    return _EdgeSum.apply(values, csr, backend)
+    return _Linear.apply(
+        values,
+        lambda values: plain_edges.edge_sum(csr, values, backend),
+        lambda gradient: plain_edges.repeat_rows(csr, gradient, backend),
+    )
 
 
 def activation(x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = None, backend: str = "auto") -> Tensor:
@@ -276,20 +293,16 @@ def attention_weights(csr: Csr, a: Tensor, b: Tensor, slope: float, backend: str
 
 
 def layer_product(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    plus: Tensor | None = None,
-    backend: str = "auto",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, plus: Tensor | None = None, backend: str = "auto",
     compute: str = "float32",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """:func:`hpcgnn.kernels.dense_product` for layers, whose arguments fit but for an input of the wrong type or width."""
     fits = x.dtype is weight.dtype and x.shape[1:] == weight.shape[:1] and x.is_cpu is weight.is_cpu
     fits = fits and (bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[1:]))
     if type(x) is not Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
         check_given(x=x, weight=weight)
         plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
-    return _run_dense(plain_dense.kernels_for(x, backend), x, weight, bias, plus, compute)
+    return run_dense(_Products(plain_dense.kernels_for(x, backend), compute), x, weight, bias, plus)
 
 
 def layer_activation(
@@ -404,38 +417,20 @@ def _differentiable_gradients(
     return dx, dweight
 
 
-class _ScatterRows(torch.autograd.Function):
-    """``z[index] = src``; the gradient of row k of ``src`` is row ``index[k]`` of ``dz``."""
+class _Linear(torch.autograd.Function):
+    """A linear operator ``run``: its transpose ``back`` is applied to the gradient. Both also take the tensors ``kept``."""
 
     @staticmethod
-    def forward(ctx: Any, src: Tensor, index: Tensor, num_rows: int, backend: str) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.backend = backend
-        return plain_rows.scatter_rows(index, src, num_rows, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return plain_rows.gather_rows(dz, index, ctx.backend, check=False), None, None, None
-
-
-class _GatherRows(torch.autograd.Function):
-    """Rows of ``x`` by ``index``; the gradients of all copies of a row are added."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, backend: str) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.shape, ctx.backend = x.shape, backend
-        return plain_rows.gather_rows(x, index, backend)
+    def forward(ctx: Any, x: Tensor, run: Run, back: Run, *kept: Tensor) -> Tensor:
+        ctx.save_for_backward(*kept)
+        ctx.back = back
+        return run(x, *kept)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        rows = dz.reshape(index.numel(), ctx.shape[1:].numel())
-        dx = add_rows(index, rows, ctx.shape[0], ctx.backend)
-        return dx.view(ctx.shape), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        kept = ctx.saved_tensors
+        return ctx.back(gradient, *kept), *(None for _ in range(2 + len(kept)))
 
 
 class _Sddmm(torch.autograd.Function):
@@ -465,13 +460,34 @@ class _Sddmm(torch.autograd.Function):
         return da, db, None, None, None, None
 
 
-def _run_dense(
-    kernels: DenseKernels, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, compute: str
-) -> Tensor:
-    """``x @ weight + bias + plus`` by ``kernels``, recorded by autograd where a gradient is needed."""
+class Products(Protocol):
+    """The products of a dense operator: by the kernels of a backend, or of 8-bit integers."""
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
+        """``out + x @ weight + bias``, and what :meth:`weight_gradient` needs of ``x``."""
+        ...
+
+    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
+        """``x.T @ dy``, and with ``sums`` the sums of the columns of ``dy``."""
+        ...
+
+
+class _Products(NamedTuple):
+    kernels: DenseKernels
+    compute: str
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
+        return plain_dense.run_product(self.kernels, x, weight, bias, out, self.compute), (x,)
+
+    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
+        return plain_dense.run_weight_gradient(self.kernels, kept[0], dy, sums, self.compute)
+
+
+def run_dense(products: Products, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None) -> Tensor:
+    """``x @ weight + bias + plus``, recorded by autograd where a gradient is needed."""
     if not tracked(x, weight, bias, plus):
-        return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
-    return _Dense.apply(x, weight, bias, plus, kernels, compute)
+        return products.product(x, weight, bias, _reused(plus, x.dtype))[0]
+    return _Dense.apply(x, weight, bias, plus, products)
 
 
 class _Dense(torch.autograd.Function):
@@ -479,34 +495,29 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        plus: Tensor | None,
-        kernels: DenseKernels,
-        compute: str,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, products: Products
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.compute = kernels, compute
-        return plain_dense.run_product(kernels, x, weight, bias, reused(plus, x.dtype), compute)
+        y, kept = products.product(x, weight, bias, _reused(plus, x.dtype))
+        ctx.save_for_backward(*kept, weight)
+        ctx.products = products
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_plus, *_ = ctx.needs_input_grad
+        *kept, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
         dy = dy.contiguous()
-        dx = plain_dense.run_product(ctx.kernels, dy, weight.T, compute=ctx.compute) if needs_x else None
+        dx = ctx.products.product(dy, weight.T, None, None)[0] if needs_x else None
         dweight = dbias = None
         if needs_weight:
-            dweight, dbias = plain_dense.run_weight_gradient(ctx.kernels, x, dy, needs_bias, ctx.compute)
+            dweight, dbias = ctx.products.weight_gradient(kept, dy, needs_bias)
         elif needs_bias:
             dbias = dy.sum(0)
-        return dx, dweight, dbias, dy if needs_plus else None, None, None
+        return dx, dweight, dbias, dy if needs_plus else None, None
 
 
-def reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A writable tensor over the memory of ``plus``; a copy if ``plus`` is a leaf that needs a gradient, or not contiguous."""
     if plus is None or plus.dtype != dtype:
         return plus
@@ -533,20 +544,6 @@ class _EdgeSoftmax(torch.autograd.Function):
         return plain_edges.edge_softmax_backward(ctx.csr, alpha, gradient, ctx.backend), None, None
 
 
-class _EdgeSum(torch.autograd.Function):
-    """The sum over the entries of each row; the gradient of a row goes to all its entries."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, csr: Csr, backend: str) -> Tensor:
-        ctx.csr, ctx.backend = csr, backend
-        return plain_edges.edge_sum(csr, values, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return plain_edges.repeat_rows(ctx.csr, gradient, ctx.backend), None, None
-
-
 def _run_activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
     """``dropout(relu(norm(x)))`` by ``kernels``, recorded by autograd where a gradient is needed."""
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
@@ -560,14 +557,9 @@ class _Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        mask: DropoutMask | None,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, mask: DropoutMask | None,
         kernels: ActivationKernels,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         y, kept = activate(kernels, x, _norm(weight, bias, eps), mask)
         ctx.save_for_backward(x, weight, bias, kept)
         ctx.eps, ctx.mask, ctx.kernels = eps, mask, kernels

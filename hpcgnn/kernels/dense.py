@@ -1,6 +1,7 @@
 """Products of tall, narrow matrices with weights, and the gradients of the weights.
 
 These functions are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
+They raise ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -132,9 +133,6 @@ def product(
         x, weight, bias, backend, compute: see :func:`hpcgnn.kernels.autograd.dense`. bf16 needs :func:`has_bf16`, and tf32
             :func:`has_tf32`. The bits of bf16 do not depend on the number of threads.
         out: (n, H), contiguous and of the type of ``x``; the product is added to it. None makes a new tensor.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     kernels = checked_kernels(x, weight, bias, out, backend, compute)
     return run_product(kernels, x, weight, bias, out, compute)
@@ -179,9 +177,6 @@ def weight_gradient(
 
     ``native`` sums segments of 1,024 rows and adds these sums in order, so the bits are the same for any number of threads. See
     :func:`product`; ``compute="bf16"`` rounds ``x`` and ``dy`` for the product, but not for the sums of columns.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     _check_matrix("x", x, x.dtype)
     _check_matrix("dy", dy, x.dtype)

@@ -1,7 +1,7 @@
 """Operators over the entries ("edges") of a sparse matrix.
 
 Shapes: R rows, C columns, F features, H heads. The values of the matrix (``csr.weight``) are ignored. These functions are not
-differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
+differentiable; :mod:`hpcgnn.kernels.autograd` wraps them. They raise ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -86,11 +86,7 @@ EDGES: Operator[EdgeKernels] = Operator("edges", EdgeKernels, _Reference(), _Nat
 
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
-    """A value for each entry (r, c) from the rows ``a[r]`` and ``b[c]``, see :func:`hpcgnn.kernels.autograd.sddmm`.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
-    """
+    """A value for each entry (r, c) from the rows ``a[r]`` and ``b[c]``, see :func:`hpcgnn.kernels.autograd.sddmm`."""
     check_choice("op", op, OPERATIONS)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise WrongValueError(
@@ -110,11 +106,7 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = N
 
 
 def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
-    """``scores`` (entries,) or (entries, H) with a softmax over each row, see :func:`hpcgnn.kernels.autograd.edge_softmax`.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
-    """
+    """``scores`` (entries,) or (entries, H) with a softmax over each row, see :func:`hpcgnn.kernels.autograd.edge_softmax`."""
     _check_entries(csr, scores, "scores")
     return _run("edge_softmax", csr, csr.num_entries, backend, scores=scores)
 
@@ -128,11 +120,7 @@ def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, backend: st
 
 
 def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
-    """The sum of each row's entries of ``values``: (R,) from (entries,), (R, F) from (entries, F); float32 or float64.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
-    """
+    """The sum of each row's entries of ``values``: (R,) from (entries,), (R, F) from (entries, F); float32 or float64."""
     _check_entries(csr, values, "values")
     return _run("edge_sum", csr, csr.num_rows, backend, values=values)
 

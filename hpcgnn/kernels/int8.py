@@ -16,6 +16,7 @@ scales are the same from every backend, instruction set and number of threads; p
 float32 factors.
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.int8_autograd` wraps them.
+They raise ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -214,9 +215,6 @@ def quantize_rows(
     """``x`` (n, F) float32, with each row multiplied by its ``factor`` (n,) float32 if given, as 8-bit integers.
 
     key: key of the rounding noise, in [0, 2**64); None: values are rounded to the nearest.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     _check_float("x", x)
     check_key("key", key)
@@ -232,14 +230,9 @@ def quantize_rows(
 
 
 def product(
-    x: Int8Rows,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-    *,
-    weight_key: int | None = None,
-    backend: str = "auto",
-) -> Tensor:
+    x: Int8Rows, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, *,
+    weight_key: int | None = None, backend: str = "auto",
+) -> Tensor:  # fmt: skip
     """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row.
 
     Args:
@@ -280,9 +273,6 @@ def weight_gradient(
     The rows of ``dy`` (n, H) float32 are multiplied by the scales of the rows of ``x``, and quantized in blocks of 256 rows,
     with a scale for each column of a block, and noise of ``key``. The integer sums of blocks are added in float32: first those
     of 1,024 rows, then these sums. So the result does not depend on the number of threads, and n may be any number.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     _check_operand("x", x)
     _check_float("dy", dy)

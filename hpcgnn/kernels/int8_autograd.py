@@ -5,13 +5,13 @@ Operands are kept for backward as integers, a quarter of the bytes; weights, and
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels.autograd import once_differentiable, reused, tracked, transposed_with
+from hpcgnn.kernels.autograd import Kept, once_differentiable, run_dense, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
@@ -23,9 +23,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, q
 
     The memory of ``plus`` may become that of the result, as for :func:`hpcgnn.kernels.autograd.dense`.
     """
-    if not tracked(x, weight, bias, plus):
-        return product(x, weight, bias, reused(plus, x.dtype), quantizer)[0]
-    return _Dense.apply(x, weight, bias, plus, quantizer)
+    return run_dense(_Products(quantizer), x, weight, bias, plus)
 
 
 def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Tensor:
@@ -37,42 +35,17 @@ def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Te
     return _Spmm.apply(x, weight, csr, quantizer)
 
 
-def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, quantizer: Quantizer
-) -> tuple[Tensor, Int8Rows]:
-    """``out + x @ weight + bias``, and the quantized ``x``, which the quantizer may know from before. Not differentiable."""
-    rows = quantizer.rows(x)
-    return int8.product(rows, weight, bias, out, weight_key=quantizer.next_key(), backend=quantizer.backend), rows
+class _Products(NamedTuple):
+    quantizer: Quantizer
 
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
+        rows, backend = self.quantizer.rows(x), self.quantizer.backend
+        y = int8.product(rows, weight, bias, out, weight_key=self.quantizer.next_key(), backend=backend)
+        return y, (rows.codes, rows.scale)
 
-class _Dense(torch.autograd.Function):
-    """``y = x W + b + p``: ``dx = dy Wᵀ`` and ``dW = xᵀ dy`` are products of integers, ``db`` sums the rows of ``dy``, ``dp =
-    dy``."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, quantizer: Quantizer
-    ) -> Tensor:
-        y, rows = product(x, weight, bias, reused(plus, x.dtype), quantizer)
-        ctx.save_for_backward(rows.codes, rows.scale, weight)
-        ctx.quantizer = quantizer
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        codes, scale, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
-        dy, quantizer = dy.contiguous(), ctx.quantizer
-        dx = product(dy, weight.T, None, None, quantizer)[0] if needs_x else None
-        dweight = dbias = None
-        if needs_weight:
-            dweight, dbias = int8.weight_gradient(
-                Int8Rows(codes, scale), dy, key=quantizer.next_key(), sums=needs_bias, backend=quantizer.backend
-            )
-        elif needs_bias:
-            dbias = dy.sum(0)
-        return dx, dweight, dbias, dy if needs_plus else None, None
+    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
+        key, backend = self.quantizer.next_key(), self.quantizer.backend
+        return int8.weight_gradient(Int8Rows(*kept), dy, key=key, sums=sums, backend=backend)
 
 
 class _Spmm(torch.autograd.Function):

@@ -30,10 +30,11 @@ Rows and columns round independently of each other. Two messages with one key wo
 Every backend, instruction set and number of threads gives the same bytes. Only :mod:`hpcgnn.kernels.packing` and the kernels
 know which bits hold which column.
 
-All functions take these arguments: ``buffer`` (any number,) contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous
-int64 byte offsets, of which ``params_at`` is ignored for 16 and 32 bits, where it may be None; ``backend``, one of
-:func:`hpcgnn.kernels.backends` or ``auto``. ``check=False`` is for offsets and rows that are right by construction: it skips the
-checks that take O(n) time, and then a wrong offset may overwrite other memory.
+All functions raise ValueError, which names the argument, where one is wrong. They take these arguments: ``buffer`` (any number,)
+contiguous uint8; ``payload_at`` and ``params_at`` (n,) contiguous int64 byte offsets, of which ``params_at`` is ignored for 16
+and 32 bits, where it may be None; ``backend``, one of :func:`hpcgnn.kernels.backends` or ``auto``. ``check=False`` is for offsets
+and rows that are right by construction: it skips the checks that take O(n) time, and then a wrong offset may overwrite other
+memory.
 
 *Rows of 8-bit integers.* A code of an 8-bit row stands for ``zero-point + code * S`` here, and for ``code * S`` in
 :mod:`hpcgnn.kernels.int8`. With ``zero-point = -128 * S``, and 128 added to the codes, both are the same numbers. So a row of
@@ -330,17 +331,9 @@ INT8_MESSAGES: Operator[Int8MessageKernels] = Operator(
 
 
 def encode_rows(
-    x: Tensor,
-    rows: Tensor,
-    bits: int,
-    key: int | None,
-    buffer: Tensor,
-    payload_at: Tensor,
-    params_at: Tensor | None,
-    backend: str = "auto",
-    *,
-    check: bool = True,
-) -> DeviceCount:
+    x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None,
+    backend: str = "auto", *, check: bool = True,
+) -> DeviceCount:  # fmt: skip
     """Write row ``rows[i]`` of ``x`` (m, F) contiguous float32 to ``buffer``, for each i; other bytes stay as they are.
 
     The bytes of a row depend on the row, its number in ``x``, ``bits`` and ``key`` alone, not on their place in ``buffer``. No
@@ -353,9 +346,8 @@ def encode_rows(
     - The zero-point Z is ``least + S / 2`` in float32, to the nearest bfloat16, ties to even.
     - The code is ``floor((x - Z) / S + 1 / 2)``, computed in the fixed point of the noise and clamped to [0, ``2**bits - 1``].
     - The error of a decoded value is at most S / 2, plus the rounding of Z, at most ``2**-8 * abs(Z)``, and that of float32. So
-      each
-      message shrinks the largest magnitude of the differences to little more than ``2**-bits + 2**-8`` of itself. With noise, the
-      error would be up to a whole step of a coarser grid, and at 1 bit differences would grow.
+      each message shrinks the largest magnitude of the differences to little more than ``2**-bits + 2**-8`` of itself. With
+      noise, the error would be up to a whole step of a coarser grid, and at 1 bit differences would grow.
     - Special rows are treated as with noise, except that a constant row is rounded to the nearest bfloat16.
 
     Args:
@@ -363,11 +355,7 @@ def encode_rows(
         key: in [0, 2**64), or None to round to the centres of cells. Ignored for 16 and 32 bits.
 
     Returns:
-        The number of the n rows that hold a NaN or an infinity, a :data:`DeviceCount`. These rows are
-        written, too: up to 8 bits as NaN.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
+        The number of the n rows that hold a NaN or an infinity. These rows are written, too: up to 8 bits as NaN.
     """
     check_key("key", key)
     _check_matrix("x", x)
@@ -379,28 +367,17 @@ def encode_rows(
 
 
 def decode_rows(
-    buffer: Tensor,
-    payload_at: Tensor,
-    params_at: Tensor | None,
-    bits: int,
-    out: Tensor,
-    rows: Tensor,
-    accumulate: bool = False,
-    backend: str = "auto",
-    *,
-    check: bool = True,
-) -> DeviceCount:
+    buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor, rows: Tensor,
+    accumulate: bool = False, backend: str = "auto", *, check: bool = True,
+) -> DeviceCount:  # fmt: skip
     """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F) contiguous float32, or add it with ``accumulate``.
 
     Args:
         rows: (n,) contiguous int64, all different.
 
     Returns:
-        The number of the n rows that are not finite, a :data:`DeviceCount`: up to 8 bits by their
-        parameters, else by their values. A finite number that bfloat16 cannot hold arrives as an infinity.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
+        The number of the n rows that are not finite: up to 8 bits by their parameters, else by their values. A finite number that
+        bfloat16 cannot hold arrives as an infinity.
     """
     _check_matrix("out", out)
     kernels = choose(MESSAGES, backend, out=out, rows=rows, buffer=buffer, payload_at=payload_at, params_at=params_at)
@@ -413,17 +390,9 @@ def decode_rows(
 
 
 def spmm_rows(
-    csr: Csr,
-    buffer: Tensor,
-    payload_at: Tensor,
-    params_at: Tensor | None,
-    bits: int,
-    num_columns: int,
-    out: Tensor,
-    backend: str = "auto",
-    *,
-    check: bool = True,
-) -> None:
+    csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, num_columns: int, out: Tensor,
+    backend: str = "auto", *, check: bool = True,
+) -> None:  # fmt: skip
     """``out += csr @ decoded``, where row i of ``decoded`` (n, num_columns) is row i of ``buffer``.
 
     The result has the same bits as :func:`decode_rows` into a matrix and ``spmm(csr, decoded, out=out)`` on the same backend, if
@@ -432,9 +401,6 @@ def spmm_rows(
     Args:
         csr: (R, n) matrix of ones, or with float32 ``csr.weight``.
         out: (R, num_columns) contiguous float32 to add to.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     _check_matrix("out", out)
     if out.shape != (csr.num_rows, num_columns):
@@ -469,19 +435,11 @@ def adder(
 def encode_codes(
     x: Int8Rows, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor, backend: str = "auto"
 ) -> DeviceCount:
-    """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, in the form that :func:`decode_rows` reads as
-    8 bits.
+    """Write row ``rows[i]`` of ``x`` (m, F) to ``buffer``, in the form that :func:`decode_rows` reads as 8 bits; return the
+    number of the n rows that held a NaN or an infinity before they were quantized.
 
-    Scales must be numbers that bfloat16 can hold, as those of :func:`hpcgnn.kernels.int8.quantize_rows` are. Offsets are not
-    checked.
-
-    Args:
-        rows: (n,) contiguous int64 numbers of rows of ``x``.
-        buffer: contiguous uint8.
-        payload_at, params_at: (n,) contiguous int64 byte offsets in ``buffer``.
-
-    Returns:
-        The number of the n rows that held a NaN or an infinity before they were quantized.
+    Scales must be numbers that bfloat16 can hold, as those of :func:`hpcgnn.kernels.int8.quantize_rows` are. Nothing is checked.
+    rows: (n,) contiguous int64.
     """
     kernels = choose(INT8_MESSAGES, backend, x=x.codes, rows=rows, buffer=buffer)
     return kernels.encode_codes(x.codes, x.scale, rows, buffer, payload_at, params_at)
@@ -490,11 +448,8 @@ def encode_codes(
 def decode_codes(
     buffer: Tensor, payload_at: Tensor, params_at: Tensor, out: Int8Rows, rows: Tensor, backend: str = "auto"
 ) -> DeviceCount:
-    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F); arguments as for :func:`encode_codes`.
-
-    Returns:
-        The number of rows that do not have the form of :func:`encode_codes`; unless it is 0, ``out`` is useless.
-    """
+    """Write row i of ``buffer`` to row ``rows[i]`` of ``out`` (m, F), see :func:`encode_codes`; return the number of rows that do
+    not have its form. Unless it is 0, ``out`` is useless."""
     kernels = choose(INT8_MESSAGES, backend, out=out.codes, rows=rows, buffer=buffer)
     return kernels.decode_codes(buffer, payload_at, params_at, out.codes, out.scale, rows)
 

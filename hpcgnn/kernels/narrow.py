@@ -45,9 +45,6 @@ def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) ->
     """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0.
 
     ``out`` is (n, F) contiguous bfloat16 to overwrite; None makes a new tensor.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     kernels, out = _checked(x, torch.float32, out, torch.bfloat16, backend)
     kernels.pack_bf16(x.detach().contiguous(), out)
@@ -55,11 +52,7 @@ def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) ->
 
 
 def unpack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
-    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32 to overwrite; None makes a new tensor.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
-    """
+    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32 to overwrite; None makes a new tensor."""
     kernels, out = _checked(x, torch.bfloat16, out, torch.float32, backend)
     kernels.unpack_bf16(x.detach().contiguous(), out)
     return out

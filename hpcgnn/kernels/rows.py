@@ -1,6 +1,7 @@
 """Gathering and scattering of rows that an index names, and the order that sorts the index.
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps the first two.
+They raise ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -59,9 +60,6 @@ def gather_rows(x: Tensor, index: Tensor, backend: str = "auto", *, check: bool 
     """``x[index]``: (m, ...) from ``x`` (n, ...) of any dtype and ``index`` (m,) int32 or int64.
 
     ``check=False`` is for an index that is right by construction; a negative number in it then gives a row of zeros.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     if x.dim() == 0:
         raise WrongValueError("x must have rows, not be a single number")
@@ -105,9 +103,6 @@ def cluster(index: Tensor, num_rows: int, backend: str = "auto", *, check: bool 
     Returns:
         ``indptr`` (num_rows + 1,) int64 and ``order`` (m,) int32 (int64 from 2**31 entries): the positions in ``index``
         of row r are ``order[indptr[r]:indptr[r + 1]]``, ascending.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     if num_rows < 0:
         raise WrongValueError(f"num_rows must not be negative, but is {num_rows}")

@@ -1,6 +1,7 @@
 """The product of a sparse and a dense matrix, and sums of rows by an index made from it (SuperGCN §3.2).
 
 These functions are not differentiable; :mod:`hpcgnn.kernels.autograd` wraps them.
+They raise ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -192,21 +193,10 @@ SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels, _Reference(), Native
 
 
 def spmm(
-    csr: Csr,
-    x: Tensor,
-    weight: Tensor | None = None,
-    reduce: str = "sum",
-    out: Tensor | None = None,
-    backend: str = "auto",
-    *,
-    scale: Tensor | None = None,
-    accumulate: bool = True,
-) -> Tensor:
-    """``csr @ x``, see :func:`hpcgnn.kernels.autograd.spmm`.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
-    """
+    csr: Csr, x: Tensor, weight: Tensor | None = None, reduce: str = "sum", out: Tensor | None = None,
+    backend: str = "auto", *, scale: Tensor | None = None, accumulate: bool = True,
+) -> Tensor:  # fmt: skip
+    """``csr @ x``, see :func:`hpcgnn.kernels.autograd.spmm`."""
     weight = csr.weight if weight is None else weight
     _check_spmm(csr, x, weight, reduce, out, scale)
     kernels = choose(SPMM, backend, x=x, weight=weight, out=out, scale=scale, csr=csr.indices)
@@ -220,14 +210,9 @@ def spmm(
 
 
 def multiply(
-    csr: Csr,
-    x: Tensor,
-    out: Tensor | None = None,
-    backend: str = "auto",
-    *,
-    scale: Tensor | None = None,
+    csr: Csr, x: Tensor, out: Tensor | None = None, backend: str = "auto", *, scale: Tensor | None = None,
     accumulate: bool = True,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """:func:`spmm` for callers of this package, in each epoch: the kernels are chosen once for each matrix, type and width.
 
     Only what protects memory is checked: shapes and types of ``x`` and ``out``, and that the host has ``x`` if it has ``csr``.
@@ -269,9 +254,6 @@ def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -
 
     This is the gradient of :func:`hpcgnn.kernels.gather_rows`. The sources are clustered by destination first (SuperGCN §3.2.1),
     so that no two threads write the same row.
-
-    Raises:
-        ValueError: naming the argument that is wrong.
     """
     if index.dim() != 1 or index.numel() != src.shape[0]:
         raise WrongValueError("index must hold one int32 or int64 integer per row of src")

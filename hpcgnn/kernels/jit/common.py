@@ -1,5 +1,5 @@
-"""What numba's kernels share: threads (as many as torch uses, without a second OpenMP runtime), the rows of each task, random bits
-(the functions of :mod:`hpcgnn.kernels.keyed`, for one value at a time), and the processor's prefetch instruction."""
+"""What numba's kernels share: threads, the rows of each task, random bits (the functions of :mod:`hpcgnn.kernels.keyed`, for one
+value at a time), and the processor's prefetch instruction."""
 
 from __future__ import annotations
 

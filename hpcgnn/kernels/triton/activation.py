@@ -36,15 +36,9 @@ def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor
 
 
 def activate_backward(
-    dy: Tensor,
-    x: Tensor,
-    kept: Tensor | None,
-    norm: Norm | None,
-    mask: DropoutMask | None,
-    dx: Tensor,
-    dweight: Tensor | None,
-    dbias: Tensor | None,
-) -> None:
+    dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None, dx: Tensor,
+    dweight: Tensor | None, dbias: Tensor | None,
+) -> None:  # fmt: skip
     rows, width = x.shape
     if width == 0:
         return

@@ -75,14 +75,9 @@ def _shape_of_a_program(csr: Csr, values: Tensor) -> dict[str, int]:
 
 
 def _launch_on_tasks(
-    kernel: triton.JITFunction,
-    count: int,
-    arguments: tuple[Tensor, ...],
-    parts: int,
-    values: Tensor,
-    shape: dict[str, int],
-    **constants: bool,
-) -> None:
+    kernel: triton.JITFunction, count: int, arguments: tuple[Tensor, ...], parts: int, values: Tensor,
+    shape: dict[str, int], **constants: bool,
+) -> None:  # fmt: skip
     """Start a kernel for the first ``count`` tasks, divided into tiles of the columns of ``values`` (entries, H)."""
     units = vector(values.shape[1], values.element_size())
     programs = triton.cdiv(count, shape["TASKS"]) * triton.cdiv(values.shape[1], shape["HEADS"])

@@ -91,14 +91,9 @@ def quantize_rows(x: Tensor, factor: Tensor | None, key: int | None, codes: Tens
 
 
 def product(
-    codes: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    weight_key: int | None,
-    bias: Tensor | None,
-    accumulate: bool,
+    codes: Tensor, scale: Tensor, weight: Tensor, weight_key: int | None, bias: Tensor | None, accumulate: bool,
     out: Tensor,
-) -> None:
+) -> None:  # fmt: skip
     _check_instructions(codes)
     depth, width = weight.shape
     columns, column_scale = codes.new_empty(width, depth), scale.new_empty(width)
