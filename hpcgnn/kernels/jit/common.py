@@ -1,4 +1,4 @@
-"""What numba's kernels share: threads, the rows of each task, random bits (the functions of :mod:`hpcgnn.kernels.keyed`, for one
+"""Shared by the kernels in numba: threads, the rows of each task, random bits (the functions of :mod:`hpcgnn.kernels.keyed`, for one
 value at a time), and the processor's prefetch instruction."""
 
 from __future__ import annotations
