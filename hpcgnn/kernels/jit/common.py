@@ -1,5 +1,5 @@
-"""Shared by the kernels in numba: threads, the rows of each task, random bits (the functions of :mod:`hpcgnn.kernels.keyed`, for one
-value at a time), and the processor's prefetch instruction."""
+"""Shared by the kernels in numba: threads, the rows of each task, random bits (the functions of :mod:`hpcgnn.kernels.keyed` for
+one value at a time), and the processor's prefetch instruction."""
 
 from __future__ import annotations
 
