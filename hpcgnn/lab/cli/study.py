@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,8 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
     comparison = None if fitted is None else study_page.comparison_with(fitted, folder, machine)
     summary = summarise(folder, machine)
     html = as_html(study_page.study_of(folder, summary, comparison))
-    summary = study_page.added(summary, comparison)
+    if comparison is not None:
+        summary = replace(summary, tables=(*summary.tables, *study_page.model_tables(comparison)))
     pages = {"report.html": html, "report.md": summary.markdown()}
     for name, text in pages.items():
         with whole_file.replacing(folder / name) as temporary:

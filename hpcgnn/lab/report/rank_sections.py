@@ -3,8 +3,7 @@ the partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,40 +25,27 @@ _MOST_ROWS = 16
 _COUNTED = {"nodes": "nodes", "edges": "edges", "cut_edges": "edges from other ranks", "rows_sent": "rows sent"}
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The contents of ``ranks.json`` as arrays with one entry for each block of ranks: mean and largest value over its ranks.
-    names: such as ``7`` or ``0-127``."""
+class _Blocks:
+    """The contents of ``ranks.json`` as arrays with one entry for each block of ranks, whose names are such as ``7`` or
+    ``0-127``."""
 
-    ranks: Ranks
-    names: list[str]
-    sizes: np.ndarray
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks, ends = ranks, [*ranks.first_rank[1:], ranks.ranks]
+        self.sizes = np.diff([*ranks.first_rank, ranks.ranks])
+        pairs = zip(ranks.first_rank, ends, strict=True)
+        self.names = [str(first) if end - first == 1 else f"{first}-{end - 1}" for first, end in pairs]
+        self.are_ranks = len(self.names) == ranks.ranks
 
-    @classmethod
-    def of(cls, ranks: Ranks) -> Blocks:
-        """The blocks of ``ranks``, with their names and sizes."""
-        ends = [*ranks.first_rank[1:], ranks.ranks]
-        pairs = list(zip(ranks.first_rank, ends, strict=True))
-        names = [str(first) if end - first == 1 else f"{first}-{end - 1}" for first, end in pairs]
-        return cls(ranks, names, np.diff([*ranks.first_rank, ranks.ranks]))
-
-    @property
-    def are_ranks(self) -> bool:
-        """Return whether each block is a single rank."""
-        return len(self.names) == self.ranks.ranks
+    def label(self, of_ranks: str, of_blocks: str) -> str:
+        return of_ranks if self.are_ranks else of_blocks
 
     @property
     def axis(self) -> str:
-        """The label of an axis with the blocks' names."""
-        return "rank" if self.are_ranks else "ranks (mean of each block)"
+        return self.label("rank", "ranks (mean of each block)")
 
     def mean(self, name: str) -> np.ndarray:
         """(B,) mean over the ranks of each block."""
         return np.array(self.ranks.mean[name])
-
-    def sum_of(self, names: Iterable[str]) -> np.ndarray:
-        """(B,) sum of the means of several figures."""
-        return np.sum([self.mean(name) for name in names], axis=0)
 
     def largest(self, name: str) -> np.ndarray:
         """(B,) largest value over the ranks of each block."""
@@ -67,7 +53,15 @@ class Blocks:
 
     def over_all(self, name: str) -> tuple[float, float]:
         """Mean and largest value over all ranks."""
-        return float(self.mean(name) @ self.sizes / self.sizes.sum()), float(self.largest(name).max())
+        return self.average(self.mean(name)), float(self.largest(name).max())
+
+    def average(self, means: np.ndarray) -> float:
+        """The mean over all ranks of the means of blocks."""
+        return float(means @ self.sizes / self.sizes.sum())
+
+    def epochs(self) -> str:
+        first, last = self.ranks.first_epoch, self.ranks.first_epoch + self.ranks.epochs - 1
+        return f"epochs {first} to {last}" if self.ranks.epochs > 1 else f"epoch {last}"
 
 
 def rank_sections(run: Run) -> list[Section]:
@@ -76,116 +70,90 @@ def rank_sections(run: Run) -> list[Section]:
         said = Section("By rank", (f"No data {_MISSING}.",))
         partition = _partition(run, None)
         return [said, partition] if partition.tables else [said]
-    blocks = Blocks.of(run.ranks)
+    blocks = _Blocks(run.ranks)
     found = [_waiting(blocks), _partition(run, blocks), _memory(blocks)]
     if len(blocks.names) > 1:
         found.insert(1, _traffic(blocks))
     return found
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
-def _waiting(blocks: Blocks) -> Section:
-    names, ranks = blocks.names, blocks.ranks
-    waits = blocks.sum_of(drawing.WAITING)
-    works = blocks.sum_of([name for name in drawing.ADDING if name not in drawing.WAITING])
-    scale, unit = words.second_unit(float(blocks.mean("seconds").max()))
+def _waiting(blocks: _Blocks) -> Section:
+    names = blocks.names
+    waits = np.sum([blocks.mean(name) for name in drawing.WAITING], axis=0)
+    works = np.sum([blocks.mean(name) for name in drawing.ADDING if name not in drawing.WAITING], axis=0)
+    whole = blocks.mean("seconds")
+    scale, unit = words.second_unit(float(whole.max()))
     parts = drawing.phase_parts(lambda name: blocks.mean(name).tolist(), scale)
     draw = partial(drawing.stacked_bars, names, parts, f"{unit} per epoch", blocks.axis)
-    busiest, idlest = int(np.argmax(works)), int(np.argmax(waits))
-    what, s = ("Rank", "s") if blocks.are_ranks else ("Ranks", "")
-    text = [f"Seconds of each phase are means over {_epochs(ranks)}."]
+    text = [f"Seconds of each phase are means over {blocks.epochs()}."]
     if len(names) > 1:
-        mean = float(works @ blocks.sizes / blocks.sizes.sum())
+        busiest, idlest = int(np.argmax(works)), int(np.argmax(waits))
+        what, s = ("Rank", "s") if blocks.are_ranks else ("Ranks", "")
+        mean = blocks.average(works)
         text.append(
             f"{what} {names[busiest]} work{s} longest: {words.seconds(works[busiest])} per epoch without waiting, "
             f"{works[busiest] / mean if mean > 0 else 1:.2f} times the mean. {what} {names[idlest]} wait{s} longest: "
-            f"{words.seconds(waits[idlest])}, of {words.seconds(blocks.mean('seconds')[idlest])} per epoch."
+            f"{words.seconds(waits[idlest])}, of {words.seconds(whole[idlest])} per epoch."
         )
-    told = list(zip(names, works, waits, strict=True))[:_MOST_ROWS]
-    alt = f"Stacked bars: {'; '.join(_told(*each) for each in told)}."
-    tables = (_time_table(blocks, works, waits),) if len(names) <= _MOST_ROWS else ()
-    folded = () if tables else (_time_table(blocks, works, waits),)
-    return Section("Waiting by rank", tuple(text), (Picture("An epoch by rank", draw, alt),), tables, folded)
+    alt = "; ".join(
+        f"rank {name} works {words.seconds(work)} and waits {words.seconds(wait)}"
+        for name, work, wait in list(zip(names, works, waits, strict=True))[:_MOST_ROWS]
+    )
+    picture = Picture("An epoch by rank", draw, f"Stacked bars: {alt}.")
+    return _section("Waiting by rank", text, picture, _time_table(blocks, works, waits))
 
 
-def _told(name: str, work: float, wait: float) -> str:
-    return f"rank {name} works {words.seconds(work)} and waits {words.seconds(wait)}"
+def _section(title: str, text: Sequence[str], picture: Picture, table: Table) -> Section:
+    """A section with a table, which is folded if it is long."""
+    tables = (table,)
+    is_short = len(table.rows) <= _MOST_ROWS
+    return Section(title, tuple(text), (picture,), tables if is_short else (), () if is_short else tables)
 
 
-def _epochs(ranks: Ranks) -> str:
-    last = ranks.first_epoch + ranks.epochs - 1
-    return f"epochs {ranks.first_epoch} to {last}" if ranks.epochs > 1 else f"epoch {last}"
-
-
-def _time_table(blocks: Blocks, works: np.ndarray, waits: np.ndarray) -> Table:
+def _time_table(blocks: _Blocks, works: np.ndarray, waits: np.ndarray) -> Table:
     shown = [name for name in drawing.PHASES if blocks.mean(name).any()]
-    header = (blocks.axis, "works", "waits", *(drawing.PHASES[name] for name in shown), "slowest of the block")
-    columns = [works, waits, *(blocks.mean(name) for name in shown), blocks.largest("seconds")]
-    if blocks.are_ranks:
-        header, columns = (*header[:-1], "whole epoch"), [*columns[:-1], blocks.mean("seconds")]
+    last = blocks.label("whole epoch", "slowest of the block")
+    header = (blocks.axis, "works", "waits", *(drawing.PHASES[name] for name in shown), last)
+    whole = blocks.mean("seconds") if blocks.are_ranks else blocks.largest("seconds")
+    columns = [works, waits, *map(blocks.mean, shown), whole]
     rows = tuple(
         (name, *(words.seconds(float(column[i])) for column in columns)) for i, name in enumerate(blocks.names)
     )
     return Table("An epoch by rank", header, rows, ("Wire time overlaps the other phases.",))
 
 
-# -- bytes -------------------------------------------------------------------------------------------------------------
-
-
-def _traffic(blocks: Blocks) -> Section:
-    ranks = blocks.ranks
-    sent = np.array(ranks.bytes, dtype=float) / ranks.epochs
+def _traffic(blocks: _Blocks) -> Section:
+    names, sent = blocks.names, np.array(blocks.ranks.bytes, dtype=float) / blocks.ranks.epochs
     most = float(sent.max())
     scale, unit = words.byte_unit(most)
-    draw = partial(drawing.heat_map, sent / scale, blocks.names, f"{unit} per epoch")
+    draw = partial(drawing.heat_map, sent / scale, names, f"{unit} per epoch")
     i, j = np.unravel_index(int(sent.argmax()), sent.shape)
-    out, into = sent.sum(axis=1), sent.sum(axis=0)
-    what = "ranks" if blocks.are_ranks else f"{len(blocks.names)} blocks of ranks"
+    what = blocks.label("ranks", f"{len(names)} blocks of ranks")
     text = (
-        f"Bytes of messages in training, including zero-points and scales, mean over {_epochs(ranks)}: "
+        f"Bytes of messages in training, including zero-points and scales, mean over {blocks.epochs()}: "
         f"{words.size(float(sent.sum()))} per epoch between {what}. "
         "Rows that ranks read from the shared memory of their node are not counted.",
-        f"The largest share goes from {blocks.names[i]} to {blocks.names[j]}: {words.size(most)}.",
+        f"The largest share goes from {names[i]} to {names[j]}: {words.size(most)}.",
     )
-    alt = f"Heat map: from {blocks.names[i]} to {blocks.names[j]} most, {words.size(most)} per epoch."
-    header = (blocks.axis.replace(" (mean of each block)", ""), "sends", "receives", "sends to", "most of it to")
+    alt = f"Heat map: from {names[i]} to {names[j]} most, {words.size(most)} per epoch."
+    out, into, receivers = sent.sum(axis=1), sent.sum(axis=0), np.count_nonzero(sent, axis=1)
+    header = (blocks.label("rank", "ranks"), "sends", "receives", "sends to", "most of it to")
     rows = tuple(
-        (
-            name,
-            words.size(out[k]),
-            words.size(into[k]),
-            words.count(float(np.count_nonzero(sent[k]))),
-            blocks.names[int(sent[k].argmax())],
-        )
-        for k, name in enumerate(blocks.names)
+        (name, words.size(out[k]), words.size(into[k]), words.count(receivers[k]), names[int(sent[k].argmax())])
+        for k, name in enumerate(names)
     )
-    table = Table("Bytes by rank", header, rows)
-    is_short = len(rows) <= _MOST_ROWS
     picture = Picture("Bytes between ranks", draw, alt)
-    return Section("Bytes between ranks", text, (picture,), (table,) if is_short else (), () if is_short else (table,))
+    return _section("Bytes between ranks", text, picture, Table("Bytes by rank", header, rows))
 
 
-# -- the partition -----------------------------------------------------------------------------------------------------
-
-
-def _partition(run: Run, blocks: Blocks | None) -> Section:
+def _partition(run: Run, blocks: _Blocks | None) -> Section:
     text, pictures, tables = [], [], []
     if blocks is not None:
         rows = []
         for name, told in _COUNTED.items():
             mean, largest = blocks.over_all(name)
-            total = mean * blocks.ranks.ranks
-            rows.append(
-                (
-                    told,
-                    words.count(round(total)),
-                    words.count(mean),
-                    words.count(largest),
-                    words.ratio(largest, mean)[1:],
-                )
-            )
+            counts = map(words.count, (round(mean * blocks.ranks.ranks), mean, largest))
+            rows.append((told, *counts, words.ratio(largest, mean)[1:]))
         edges, cut = (blocks.over_all(name)[0] for name in ("edges", "cut_edges"))
         if edges:
             text.append(f"{words.percent(cut / edges)} of the edges are cut: they come from nodes of other ranks.")
@@ -198,23 +166,17 @@ def _partition(run: Run, blocks: Blocks | None) -> Section:
     return Section("Partition", tuple(text), tuple(pictures), tuple(tables))
 
 
-def _balance(blocks: Blocks) -> Picture:
+def _balance(blocks: _Blocks) -> Picture:
     series, told = [], []
+    places = tuple(map(float, blocks.ranks.first_rank))
     for name, word in _COUNTED.items():
         mean, largest = blocks.over_all(name)
         if mean:
-            series.append(
-                Series(word, tuple(map(float, blocks.ranks.first_rank)), tuple((blocks.mean(name) / mean).tolist()))
-            )
+            series.append(Series(word, places, tuple((blocks.mean(name) / mean).tolist())))
             told.append(f"{word} at most {largest / mean:.2f} times the mean")
-    figure = Figure(
-        "Balance", "rank" if blocks.are_ranks else "first rank of a block", "of the mean rank", tuple(series)
-    )
-    return Picture(
-        "Nodes, edges and rows of each rank, relative to the mean",
-        partial(drawing.lines, figure),
-        f"{'; '.join(told)}.",
-    )
+    figure = Figure("Balance", blocks.label("rank", "first rank of a block"), "of the mean rank", tuple(series))
+    title = "Nodes, edges and rows of each rank, relative to the mean"
+    return Picture(title, partial(drawing.lines, figure), f"{'; '.join(told)}.")
 
 
 def _strategies(run: Run, text: list[str]) -> list[Table]:
@@ -237,11 +199,10 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
     names = ("rows", "post_rows", "pre_rows", "max_rows_sent", "max_rows_received", "pairs")
     rows = tuple((strategy, *(words.count(facts[name]) for name in names)) for strategy, facts in told.items())
     header = ("strategy", "rows", "of these post", "pre", "most sent by a rank", "most received", "pairs of ranks")
-    missing = [name for name in STRATEGIES if name not in told]
-    notes = (
-        (f"Not in the file: {', '.join(missing)}; `hpcgnn plan {path} --strategy all` adds them.",) if missing else ()
-    )
-    return [Table("Rows of one aggregation by strategy, from the plans in the parts file", header, rows, notes)]
+    missing = ", ".join(name for name in STRATEGIES if name not in told)
+    note = f"Not in the file: {missing}; `hpcgnn plan {path} --strategy all` adds them."
+    title = "Rows of one aggregation by strategy, from the plans in the parts file"
+    return [Table(title, header, rows, (note,) if missing else ())]
 
 
 def _parts_of(run: Run) -> Path | None:
@@ -255,21 +216,12 @@ def _parts_of(run: Run) -> Path | None:
         return None
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def _memory(blocks: Blocks) -> Section:
+def _memory(blocks: _Blocks) -> Section:
     mean, largest = blocks.over_all("peak_memory_bytes")
     peaks = blocks.largest("peak_memory_bytes")
     scale, unit = words.byte_unit(max(largest, 2**20))
-    label = f"peak memory in {unit}"
-    draw = partial(
-        drawing.bars,
-        blocks.names,
-        (peaks / scale).tolist(),
-        label,
-        "rank" if blocks.are_ranks else "ranks (largest of each block)",
-    )
+    x_label = blocks.label("rank", "ranks (largest of each block)")
+    draw = partial(drawing.bars, blocks.names, (peaks / scale).tolist(), f"peak memory in {unit}", x_label)
     above = largest / mean if mean else 1
     text = f"At its peak a rank holds {words.size(largest)}, {above:.2f} times the mean, including the program and its libraries."
     alt = f"Bars from {words.size(float(peaks.min()))} to {words.size(float(peaks.max()))}."

@@ -1,4 +1,5 @@
-"""The page of a study: its tables and figures, and the phases of an epoch as stacked bars."""
+"""The page of a study: its tables and figures, the phases of an epoch as stacked bars, and a cost model's predictions beside the
+measurements and projection, which may also have a page of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +19,7 @@ from hpcgnn.lab.cost_model.project import STRONG, WEAK
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Page, Picture, Section, as_html
 from hpcgnn.lab.study import records
-from hpcgnn.lab.study.groups import RANKS, Group, Groups
-from hpcgnn.lab.study.records import check_folder
+from hpcgnn.lab.study.groups import RANKS, Group, Groups, in_words
 from hpcgnn.lab.study.summary import StudySummary, choose_machine, summarise
 from hpcgnn.lab.study.tables import Figure, Series, Table
 
@@ -29,19 +29,16 @@ _MOST_PICTURES, _MOST_BARS = 8, 24
 
 
 def study_page(folder: str | Path) -> str:
-    """One HTML file about the study that ``hpcgnn study run`` has left in ``folder``.
-
-    Raises:
-        HpcgnnError: if the folder holds no study, or nothing has run.
-    """
+    """One HTML file about the study that ``hpcgnn study run`` has left in ``folder``. Raises HpcgnnError if the folder holds no
+    study, or nothing has run."""
     return as_html(study_of(Path(folder)))
 
 
 def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comparison | None = None) -> Page:
     """The page of a study. summary: its summary, if that exists already. comparison: a comparison of a cost model's predictions
     with its runs, to add to the page."""
-    check_folder(folder)
-    summary = summarise(folder) if summary is None else summary
+    records.check_folder(folder)
+    summary = summary or summarise(folder)
     groups = summary.groups
     notes = summary.notes if groups.all else ("No run has finished yet.", *summary.notes)
     sections = [
@@ -50,11 +47,9 @@ def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comp
     if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):
         sections.append(Section("Figures", pictures=pictures))
     sections += _breakdown(groups)
-    if comparison is not None:
-        sections.append(model_section(comparison))
+    sections += [] if comparison is None else [model_section(comparison)]
     sections += section_of(folder)
-    if summary.tables:
-        sections.append(Section("Tables", tables=summary.tables))
+    sections += [Section("Tables", tables=summary.tables)] if summary.tables else []
     return Page(f"Study {summary.name}", tuple(sections), f"{summary.kind}, in {folder}", notes)
 
 
@@ -64,21 +59,20 @@ def _figure(figure: Figure) -> list[Picture]:
     ideal = tuple(each for each in figure.series if each.x and each.is_reference)
     if not measured:
         return []
-    chunks = [measured[i : i + drawing.MOST_LINES - 1] for i in range(0, len(measured), drawing.MOST_LINES - 1)]
+    most = drawing.MOST_LINES - 1
+    chunks = [measured[i : i + most] for i in range(0, len(measured), most)]
     found = []
     for number, series in enumerate(chunks, start=1):
         title = figure.title if len(chunks) == 1 else f"{figure.title} ({number} of {len(chunks)})"
-        drawn = Figure(title, figure.x_label, figure.y_label, (*series, *ideal), figure.x_is_log, figure.y_is_log)
-        alt = "; ".join(map(_told, series))
-        found.append(
-            Picture(title, partial(drawing.lines, drawn), f"{figure.y_label} by {figure.x_label}: {alt}.", figure.notes)
-        )
+        drawn = replace(figure, title=title, series=(*series, *ideal), notes=())
+        alt = "; ".join(f"{each.name or 'all'} {_points(each, '{:.3g} at {:g}')}" for each in series)
+        alt = f"{figure.y_label} by {figure.x_label}: {alt}."
+        found.append(Picture(title, partial(drawing.lines, drawn), alt, figure.notes))
     return found
 
 
-def _told(series: Series) -> str:
-    points = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(series.x, series.y, strict=True))
-    return f"{series.name or 'all'} {points}"
+def _points(series: Series, form: str) -> str:
+    return ", ".join(form.format(y, x) for x, y in zip(series.x, series.y, strict=True))
 
 
 def _breakdown(groups: Groups) -> list[Section]:
@@ -86,28 +80,27 @@ def _breakdown(groups: Groups) -> list[Section]:
     timed = [group for group in groups.all if _phase(groups, group, drawing.ADDING) > 0]
     if not timed:
         return []
-    others = groups.left_open(timed, (RANKS,))
-    varies = len({group.configuration.get(RANKS) for group in timed}) > 1
-    pictures = []
-    if varies:
+    drawn = []
+    if varies := len({group.configuration.get(RANKS) for group in timed}) > 1:
+        others = groups.left_open(timed, (RANKS,))
         for label in dict.fromkeys(group.label(others) for group in timed):
-            chosen = sorted(
-                (each for each in timed if each.label(others) == label), key=lambda each: each.configuration[RANKS]
-            )
-            named = ", ".join(f"{axis} {value}" for axis, value in zip(others, label, strict=True))
+            alike = [group for group in timed if group.label(others) == label]
+            chosen = sorted(alike, key=lambda group: group.configuration[RANKS])
+            named = in_words(others, label)
             title = f"An epoch by phase: {named}" if named else "An epoch by phase"
-            pictures.append(_stacked(groups, chosen, [str(each.configuration[RANKS]) for each in chosen], title, RANKS))
+            drawn.append((chosen, [str(group.configuration[RANKS]) for group in chosen], title, RANKS))
     else:
-        axes = groups.left_open(timed, ())
-        names = [", ".join(group.label(axes)) or "all runs" for group in timed[:_MOST_BARS]]
-        pictures.append(_stacked(groups, timed[:_MOST_BARS], names, "An epoch by phase", ", ".join(axes)))
+        axes, chosen = groups.left_open(timed, ()), timed[:_MOST_BARS]
+        names = [", ".join(group.label(axes)) or "all runs" for group in chosen]
+        drawn.append((chosen, names, "An epoch by phase", ", ".join(axes)))
     text = [
         "Mean over ranks and over epochs (the median over epochs for records of older versions), median over seeds and repeats. "
         "Wire time overlaps them and is not shown."
     ]
-    if len(pictures) > _MOST_PICTURES or (not varies and len(timed) > _MOST_BARS):
+    if len(drawn) > _MOST_PICTURES or (not varies and len(timed) > _MOST_BARS):
         text.append("Not all configurations are drawn; the tables have all of them.")
-    return [Section("Time by phase", tuple(text), tuple(pictures[:_MOST_PICTURES]))]
+    pictures = tuple(_stacked(groups, *each) for each in drawn[:_MOST_PICTURES])
+    return [Section("Time by phase", tuple(text), pictures)]
 
 
 def _phase(groups: Groups, group: Group, names: Sequence[str]) -> float:
@@ -130,6 +123,8 @@ def _stacked(groups: Groups, chosen: Sequence[Group], names: Sequence[str], titl
     return Picture(title, draw, f"Stacked bars by {x_label}: {told}.")
 
 
+# -- predictions of a cost model beside the measurements ---------------------------------------------------------------
+
 _TITLE = "Predicted against measured"
 # The axes by whose values a table lists errors, if they vary.
 _AXES = ("graph", "ranks", "rate", "ranks_per_node", "model", "hidden", "layers", "strategy", "bits", "staleness",
@@ -138,20 +133,10 @@ _MOST_COLOURS = 6
 
 
 def comparison_with(fitted: Path, folder: Path, machine: str = "") -> Comparison:
-    """Compare the cost model in a file with the finished runs of a study.
-
-    machine: as in :func:`hpcgnn.lab.study.summary.summarise`.
-
-    Raises:
-        HpcgnnError: if the file holds no cost model, the folder no study, or no run has finished that the model can predict.
-    """
+    """Compare the cost model in a file with the finished runs of a study. machine: as of :func:`summarise`. Raises HpcgnnError if
+    the file holds no cost model, the folder no study, or no run has finished that the model can predict."""
     found = records.read(folder)
     return compare(model_file.read(fitted), folder, found, choose_machine(found, machine))
-
-
-def added(summary: StudySummary, comparison: Comparison | None) -> StudySummary:
-    """A summary with the tables of the comparison after its own."""
-    return summary if comparison is None else replace(summary, tables=(*summary.tables, *model_tables(comparison)))
 
 
 def model_section(comparison: Comparison) -> Section:
@@ -163,25 +148,22 @@ def model_section(comparison: Comparison) -> Section:
 def model_tables(comparison: Comparison) -> tuple[Table, ...]:
     """Errors by configuration, by the values of each axis, and the terms that were extrapolated."""
     axes = _varied(comparison.runs)
-    left_out = (
-        (f"{len(comparison.left_out)} runs are left out: {comparison.left_out[0]}.",) if comparison.left_out else ()
-    )
-    rows = tuple(
-        (*_axes_of(run, axes), *_errors(run)) for run in sorted(comparison.runs, key=lambda run: -abs(run.error))
-    )
+    rows = []
+    for run in sorted(comparison.runs, key=lambda run: -abs(run.error)):
+        seconds = words.seconds(run.measured), words.seconds(run.predicted)
+        rows.append((*_axes_of(run, axes), *seconds, f"{run.error:+.1%}", f"{run.spread:.1%}"))
     header = (*axes, "measured", "predicted", "error", "spread of epochs")
+    left_out = [f"{len(comparison.left_out)} runs are left out: {each}." for each in comparison.left_out[:1]]
     notes = (f"{comparison.in_words()}.", *comparison.notes, *left_out)
-    by_run = Table(_TITLE, header, rows, notes, len(axes))
     by_axis = tuple(
         (f"{axis} {value}".strip(), str(count), f"{median:.1%}", f"{worst:.1%}")
         for axis in axes
         for value, (count, median, worst) in error_by(comparison.runs, axis).items()
     )
-    found = [by_run, Table("Errors of predictions", ("", "runs", "median", "worst"), by_axis)]
-    if warnings := comparison.warnings():
-        terms = tuple((sentence, str(count)) for sentence, count in warnings.items())
-        found.append(Table("Extrapolated terms", ("term", "runs"), terms))
-    return tuple(found)
+    errors = Table("Errors of predictions", ("", "runs", "median", "worst"), by_axis)
+    terms = tuple((sentence, str(count)) for sentence, count in comparison.warnings().items())
+    extrapolated = (Table("Extrapolated terms", ("term", "runs"), terms),) if terms else ()
+    return Table(_TITLE, header, tuple(rows), notes, len(axes)), errors, *extrapolated
 
 
 def _varied(runs: Sequence[Compared]) -> list[str]:
@@ -193,16 +175,11 @@ def _axes_of(run: Compared, axes: Sequence[str]) -> list[str]:
     return [words.plain(run.configuration.get(axis, "")) or "-" for axis in axes]
 
 
-def _errors(run: Compared) -> tuple[str, ...]:
-    return words.seconds(run.measured), words.seconds(run.predicted), f"{run.error:+.1%}", f"{run.spread:.1%}"
-
-
 def _by(runs: Sequence[Compared], axes: Sequence[str]) -> dict[str, list[Compared]]:
     """Runs grouped by their values of axes, which the keys give in words."""
     found: dict[str, list[Compared]] = {}
     for run in runs:
-        name = ", ".join(f"{axis} {value}" for axis, value in zip(axes, _axes_of(run, axes), strict=True))
-        found.setdefault(name, []).append(run)
+        found.setdefault(in_words(axes, _axes_of(run, axes)), []).append(run)
     return found
 
 
@@ -220,6 +197,8 @@ def _agreement(runs: Sequence[Compared]) -> Picture:
     notes = ("Points on the line agree; dashed lines mark a relative error of 10 %, and dotted lines one of 20 %.",)
     return Picture(_TITLE, draw, f"Predicted over measured epochs: {told}.", notes)
 
+
+# -- projections ---------------------------------------------------------------------------------------------------------
 
 PROJECTION = "projection.json"
 _SCALINGS = {STRONG: "Strong scaling", WEAK: "Weak scaling"}
@@ -239,8 +218,6 @@ class Point(msgspec.Struct):
     strategy: str
     bits: int | str
     staleness: str
-    messages_timed: str = ""
-    bits_shares: dict[str, float] = {}
     stale_share: float = 0.0
     sent_share: float = 1.0
     phases_seconds: dict[str, float] = {}
@@ -261,11 +238,7 @@ class Projection(msgspec.Struct):
 
 
 def read_projection(path: Path) -> Projection:
-    """The projection in a file.
-
-    Raises:
-        HpcgnnError: if the file holds no projection.
-    """
+    """The projection in a file. Raises HpcgnnError if the file holds none."""
     found = typed.read_json(path, Projection)
     if not found.points:
         raise HpcgnnError(f"{path} has no predictions: make the file with `hpcgnn model project ... --out {path.name}`")
@@ -284,7 +257,8 @@ def projection_picture(projection: Projection, kind: str = "svg") -> bytes:
 
 def projection_page(projection: Projection) -> Page:
     """The page of a projection alone."""
-    notes = tuple(dict.fromkeys(_general(sentence) for each in projection.points for sentence in each.warnings))
+    warnings = dict.fromkeys(sentence for each in projection.points for sentence in each.warnings)
+    notes = tuple(f"{sentence[0].upper()}{sentence[1:]}." for sentence in warnings)
     sections = [projection_section(projection)]
     if projection.numbers:
         rows = tuple(projection.numbers.items())
@@ -294,15 +268,15 @@ def projection_page(projection: Projection) -> Page:
     return Page(f"Projection to {projection.where}", tuple(sections), subtitle, notes)
 
 
-def _general(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:] + "."
-
-
 def projection_section(projection: Projection) -> Section:
     """The figures of all scalings side by side, the assumptions, and tables."""
     points = projection.points
     figures = _scalings(points)
-    alt = "; ".join(f"{figure.title}: {_points_told(figure.series)}" for figure in figures)
+    alt = "; ".join(
+        f"{figure.title}: "
+        + "; ".join(f"{each.name} {_points(each, '{:.3g} s at {:g}')}" for each in figure.series[:-1])
+        for figure in figures
+    )
     picture = Picture(f"Predicted by {projection.model}", lambda: drawing.panels(figures).decode(), alt)
     assumed = {
         f"{point.way}, {point.ranks:,} ranks ({point.scaling} scaling): the prediction {sentence}."
@@ -337,14 +311,9 @@ def _scaling(scaling: str, points: Sequence[Point]) -> Figure:
     every = sorted({float(point.ranks) for point in points})
     first = series[0].y[0]
     ideal = tuple(first * every[0] / ranks if scaling == STRONG else first for ranks in every)
-    return Figure(
-        _SCALINGS[scaling],
-        "ranks",
-        "seconds per epoch, predicted",
-        (*series, Series("ideal", tuple(every), ideal, is_reference=True)),
-        x_is_log=True,
-        y_is_log=True,
-    )
+    lines = (*series, Series("ideal", tuple(every), ideal, is_reference=True))
+    y_label = "seconds per epoch, predicted"
+    return Figure(_SCALINGS[scaling], "ranks", y_label, lines, x_is_log=True, y_is_log=True)
 
 
 def _way_name(way: str, points: Sequence[Point]) -> str:
@@ -353,14 +322,6 @@ def _way_name(way: str, points: Sequence[Point]) -> str:
     bits = f"{first.bits} bits" if isinstance(first.bits, int) else first.bits
     told = f"{first.strategy}, {bits}"
     return way if way.startswith(told) or way == first.bits else f"{way} ({told})"
-
-
-def _points_told(series: Sequence[Series]) -> str:
-    shown = (each for each in series if not each.is_reference)
-    return "; ".join(
-        f"{each.name} " + ", ".join(f"{y:.3g} s at {x:g}" for x, y in zip(each.x, each.y, strict=True))
-        for each in shown
-    )
 
 
 def _scaling_table(scaling: str, points: Sequence[Point]) -> Table:
@@ -380,15 +341,6 @@ def _scaling_table(scaling: str, points: Sequence[Point]) -> Table:
         )
         for point in points
     )
-    header = (
-        "ranks",
-        "setting",
-        "seconds per epoch",
-        "of which policy decisions",
-        f"speed-up relative to {first}",
-        "bytes sent",
-        "rows sent",
-        "memory of the largest rank",
-        "parts",
-    )
+    header = ("ranks", "setting", "seconds per epoch", "of which policy decisions", f"speed-up relative to {first}", "bytes sent",
+              "rows sent", "memory of the largest rank", "parts")  # fmt: skip
     return Table(_SCALINGS[scaling], header, rows, label_columns=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +41,15 @@ def find(spec: str) -> Path:
 
 
 def outline(path: Path) -> Outline:
-    """The outline of a valid specification. Its runs are counted, and not checked as by specification.py."""
+    """The outline of a valid specification. Its runs are counted, and not checked as by specification.py: each configuration is
+    the product of its axes, and each repeat and each seed runs all configurations."""
     _, values = parsed(path)
-    return Outline(values["name"], values["kind"], one_line(values.get("about", "")), _number_of_runs(values))
+    rounds = values.get("repeats", 1) * len(values.get("seeds", [0]))
+    configurations = [values["axes"] | table for table in values.get("configurations") or [{}]]
+    numbers = ([len(each) for each in axes.values() if isinstance(each, list)] for axes in configurations)
+    return Outline(
+        values["name"], values["kind"], one_line(values.get("about", "")), rounds * sum(map(math.prod, numbers))
+    )
 
 
 def one_line(about: str) -> str:
@@ -52,16 +57,7 @@ def one_line(about: str) -> str:
     return " ".join(about.split())
 
 
-def _number_of_runs(values: Mapping[str, Any]) -> int:
-    """Each configuration is the product of its axes, and each repeat and each seed runs all configurations."""
-    rounds = values.get("repeats", 1) * len(values.get("seeds", [0]))
-    axes = [values["axes"] | table for table in values.get("configurations", [])] or [values["axes"]]
-    return rounds * sum(math.prod(_number_of_values(value) for value in each.values()) for each in axes)
-
-
-def _number_of_values(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 1
-
+# -- the lines of values in a TOML file: an error about a value should name its line, and tomllib does not tell it ---------
 
 Place = tuple[str | int, ...]
 

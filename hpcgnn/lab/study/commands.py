@@ -36,11 +36,7 @@ class Commands:
     data: str = ""
 
     def located(self, source: str) -> str:
-        """A source of ``hpcgnn convert``, with the folder of the data in place of ``$DATA``.
-
-        Raises:
-            HpcgnnError: if the source contains ``$DATA`` and no folder was given.
-        """
+        """A source of ``hpcgnn convert`` with the folder in place of ``$DATA``. Raises HpcgnnError if there is no folder."""
         if DATA in source and not self.data:
             raise HpcgnnError(f"the graph {source} is in the folder $DATA: give the folder with --data DIR")
         return source.replace(DATA, self.data)
@@ -64,17 +60,13 @@ class Commands:
         try:
             return shlex.split(self.launcher.format(ranks=ranks, threads=threads))
         except (KeyError, IndexError, ValueError) as error:
-            raise HpcgnnError(
-                f"--launcher {self.launcher!r} may have only {{ranks}} and {{threads}} in braces"
-            ) from error
+            said = f"--launcher {self.launcher!r} may have only {{ranks}} and {{threads}} in braces"
+            raise HpcgnnError(said) from error
 
 
 def run(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command line with its output in a file; return "", or, if it fails, one sentence with the reason.
-
-    environment: variables that the command gets beside those of this process. If this function is interrupted, it ends the
-    command and its ranks before it raises the interruption.
-    """
+    """Run a command line with its output in a file; return "", or, if it fails, one sentence with the reason. If this function is
+    interrupted, it ends the command and its ranks first. environment: variables beside those of this process."""
     with _started(line, output, environment or {}) as process:
         return _why(process.wait(), output)
 
@@ -98,11 +90,7 @@ def _started(line: Sequence[str], output: Path, environment: Mapping[str, str]) 
 
 
 def facts(line: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The JSON object that a command prints. environment: as in :func:`run`.
-
-    Raises:
-        HpcgnnError: if the command fails, with the sentence that it prints.
-    """
+    """The JSON object that a command prints; arguments as of :func:`run`. Raises HpcgnnError with its sentence if it fails."""
     if said := run(line, output, environment):
         raise HpcgnnError(said)
     return object_in(output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -52,11 +51,7 @@ _LABELS = {
     SPEED_UP: "speed-up",
     EFFICIENCY: "parallel efficiency",
     SPREAD: "spread of epoch times",
-}
-# Mean times of all epochs except the first, which is slower. Means, because medians hide work that only few epochs do.
-_MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_wait_seconds"}
-# Figures of benches and preparations.
-_OF_LINES = {
+    # Figures of benches and preparations.
     "seconds": "seconds",
     "gigabytes_per_second": "GB/s",
     "share_of_copy": "share of a copy's bandwidth, %",
@@ -81,24 +76,18 @@ _OF_LINES = {
 }
 _OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
 _SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
-_IN_PERCENT = (
-    "best_val_metric",
-    "test_metric_at_best_val",
-    "stale_share",
-    "policy_share",
-    EFFICIENCY,
-    SPREAD,
-    *_SHARES,
-)
+_IN_PERCENT = ("best_val_metric", METRIC, "stale_share", "policy_share", EFFICIENCY, SPREAD, *_SHARES)
 _ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
-_COUNTS = ("python_calls", "num_parts", "rows", "pairs", "max_rows_sent", "max_rows_received", "epochs", "best_epoch")
+_COUNTS = ("python_calls", "num_parts", *_OF_PLANS, "epochs", "best_epoch")
+# Mean times of all epochs except the first, which is slower. Means, because medians hide work that only few epochs do.
+_MEANS = {"epoch_seconds_mean": "seconds", "wait_seconds_mean": "communication_wait_seconds"}
 
 
 def known() -> list[str]:
     """The names of all figures, without the endings ``_ratio`` and ``_difference``, which compare with a baseline. Names of
     phases' times contain a dot."""
     phases = [f"{table}.{phase}" for table in _BREAKDOWNS for phase in _PHASES]
-    return list(dict.fromkeys([*_LABELS, *_OF_LINES, *(f"{name}_per_epoch" for name in BYTES), *phases]))
+    return list(dict.fromkeys([*_LABELS, *(f"{name}_per_epoch" for name in BYTES), *phases]))
 
 
 def split(name: str) -> tuple[str, str]:
@@ -136,11 +125,11 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
 def _with_mean_bytes(summary: Mapping[str, Any], mean_bytes: float | None) -> dict[str, Any]:
     """A summary in which bytes per epoch are means. Older versions wrote medians, which are no means if a policy decides."""
     decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
-    found = dict(summary)
-    if "epoch_seconds_mean" not in summary and decides:
-        found = {name: value for name, value in summary.items() if name not in [f"{each}_per_epoch" for each in BYTES]}
-        found |= {} if mean_bytes is None else {"bytes_sent_per_epoch": mean_bytes}
-    return found
+    if "epoch_seconds_mean" in summary or not decides:
+        return dict(summary)
+    medians = [f"{each}_per_epoch" for each in BYTES]
+    means = {} if mean_bytes is None else {"bytes_sent_per_epoch": mean_bytes}
+    return {name: value for name, value in summary.items() if name not in medians} | means
 
 
 def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
@@ -165,7 +154,7 @@ def label(name: str) -> str:
     """The label of a figure, in words and with its unit."""
     base, ending = split(name)
     table, _, phase = base.rpartition(".")
-    text = _LABELS.get(base) or _OF_LINES.get(base) or phase.replace("_", " ")
+    text = _LABELS.get(base) or phase.replace("_", " ")
     text += f" ({_BREAKDOWNS[table]})" if table in _BREAKDOWNS else ""
     text += ", %" if base in _IN_PERCENT and not ending and not text.endswith("%") else ""
     return text + {RATIO: ": ratio to the baseline", DIFFERENCE: ": difference from the baseline", "": ""}[ending]
@@ -191,10 +180,12 @@ def shown(name: str, number: float) -> str:
         return f"{sign}{100 * number:.1f}" if base in (*SCALING, *_SHARES) else f"{sign}{100 * number:.2f}"
     if base in _COUNTS:
         return f"{sign}{number:,.0f}"
-    if re.search("bytes", base):
+    if "bytes" in base:
         return sign + console.size(number)
     return f"{sign}{number:.4g}"
 
+
+# -- curves over the epochs of trainings: medians over the runs of a configuration ----------------------------------------
 
 EPOCH, TRAINING_SECONDS = PLACES = ("epoch", "training_seconds")
 FIGURES = {
@@ -209,13 +200,13 @@ FIGURES = {
 }
 
 
-def curve(
-    runs: Iterable[Mapping[str, list[Any]]], place: str, figure: str
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+Epochs = Mapping[str, list[Any]]  # lists over the lines of `metrics.jsonl` by name; `epoch` has the numbers of epochs
+
+
+def curve(runs: Iterable[Epochs], place: str, figure: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """x and y of each epoch in which any run has a number for the figure; y is the median over runs.
 
-    runs: for each run, lists over the lines of ``metrics.jsonl`` by name; ``epoch`` has the numbers of epochs. place: one of
-    :data:`PLACES`; training seconds are those of all epochs so far, without evaluations. Lines may be missing.
+    place: one of :data:`PLACES`; training seconds are those of all epochs so far, without evaluations. Lines may be missing.
     """
     values: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
@@ -231,7 +222,7 @@ def curve(
     return tuple(x), tuple(float(np.median(values[epoch])) for epoch in found)
 
 
-def seconds_to(epochs: Mapping[str, list[Any]], figure: str, target: float) -> float:
+def seconds_to(epochs: Epochs, figure: str, target: float) -> float:
     """Seconds of training until the figure first reached the target; infinite if it never did, or is not in the records."""
     for value, passed in zip(_column(epochs, figure), _seconds_so_far(epochs) or (), strict=False):
         if value is not None and passed is not None and value >= target:
@@ -239,7 +230,7 @@ def seconds_to(epochs: Mapping[str, list[Any]], figure: str, target: float) -> f
     return math.inf
 
 
-def _column(epochs: Mapping[str, list[Any]], figure: str) -> list[Any]:
+def _column(epochs: Epochs, figure: str) -> list[Any]:
     """The values of a figure; bits and exchanges follow from the number of rows of each exchange with each bit-width."""
     sent = epochs.get("bits", [])
     if figure == "exchanges" and figure not in epochs:
@@ -249,7 +240,7 @@ def _column(epochs: Mapping[str, list[Any]], figure: str) -> list[Any]:
     return epochs.get(figure, [])
 
 
-def _seconds_so_far(epochs: Mapping[str, list[Any]]) -> Sequence[float | None] | None:
+def _seconds_so_far(epochs: Epochs) -> Sequence[float | None] | None:
     if "training_seconds" in epochs:
         return epochs["training_seconds"]
     return np.cumsum(epochs["seconds"]).tolist() if "seconds" in epochs else None

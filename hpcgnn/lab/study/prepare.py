@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +43,17 @@ class Parts:
 
 
 def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
-    """The parts of each run, by its key; runs share parts where they can. Runs without a graph are left out."""
-    made: dict[Path, dict[str, Any]] = {}
+    """The parts of each run with a graph, by its key; runs share parts where they can."""
+    shared: dict[Path, Parts] = {}
     places: dict[str, Path] = {}
     for run in runs:
         if run.graph is None:
             continue
-        options, name = partition_flags(run), _parts_name(run)
-        path = places[run.key] = folder / PARTS / name
+        path = places[run.key] = folder / PARTS / _parts_name(run)
         graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
-        found = made.setdefault(
-            path, {"graph": graph, "options": options, "per_node": run.place.ranks_per_node, "strategies": {}}
-        )
-        found["strategies"].setdefault(run.configuration.get("strategy"))
-    shared = {}
-    for path, found in made.items():
-        wanted = tuple(sorted(filter(None, found.pop("strategies"))))
-        shared[path] = Parts(path, **found, strategies=wanted)
+        parts = shared.get(path) or Parts(path, graph, partition_flags(run), run.place.ranks_per_node, ())
+        strategies = {*parts.strategies, run.configuration.get("strategy")}
+        shared[path] = replace(parts, strategies=tuple(sorted(filter(None, strategies))))
     return {key: shared[path] for key, path in places.items()}
 
 
@@ -97,7 +91,7 @@ def _parts_name(run: Run) -> str:
 
 
 def make_graph(run: Run, folder: Path, how: Commands) -> Path:
-    """The graph file of a run, converted from its source unless that was done before. Raises HpcgnnError if it fails."""
+    """The graph file of a run, converted from its source unless it exists. Raises HpcgnnError if that fails."""
     assert run.graph is not None
     if run.graph.file is not None:
         return run.graph.file
@@ -112,25 +106,22 @@ def make_graph(run: Run, folder: Path, how: Commands) -> Path:
 
 
 def make_parts(parts: Parts, how: Commands) -> None:
-    """Partition a graph and make the plans, unless that was done before. Raises HpcgnnError if it fails, or if there are parts
-    of another graph."""
+    """Partition a graph and make the plans, unless they exist. Raises HpcgnnError if that fails, or the graph is another one."""
     with _made_once(parts.path) as pieces:
         if pieces is None:
             _check_graph(parts)
             return
         made = pieces / "parts.h5"
         words = ["partition", str(parts.graph), str(made), *parts.options, "--plan", "none", "--json"]
-        found: dict[str, Any] = {
-            "partition": _said(f"partition {parts.path.name}", how.on_one(words), pieces),
-            "plan": {},
-        }
+        partitioned = _said(f"partition {parts.path.name}", how.on_one(words), pieces)
+        partitioned.pop("output", None)
+        plans = {}
         for strategy in parts.strategies:
             words = ["plan", str(made), "--strategy", strategy, "--ranks-per-node", str(parts.per_node), "--json"]
             planned = _said(f"plan {parts.path.name}", how.on_one(words), pieces)
-            found["plan"][strategy] = planned.get("strategies", {}).get(strategy, {})
-        found["partition"].pop("output", None)
+            plans[strategy] = planned.get("strategies", {}).get(strategy, {})
         with whole_file.replacing(parts.facts_path) as temporary:
-            temporary.write_text(json.dumps(found, indent=1) + "\n")
+            temporary.write_text(json.dumps({"partition": partitioned, "plan": plans}, indent=1) + "\n")
         whole_file.put(made, parts.path)
 
 
@@ -162,26 +153,20 @@ def _said(what: str, line: list[str], pieces: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def _made_once(path: Path) -> Iterator[Path | None]:
     """An empty folder in which to make ``path``, while other processes that need it wait; None if it exists already."""
-    if path.exists():
-        yield None
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f".{path.name}.lock")):
-        if path.exists():
-            yield None
-            return
-        with whole_file.temporary_folder(path) as pieces:
-            yield pieces
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                with whole_file.temporary_folder(path) as pieces:
+                    yield pieces
+                return
+    yield None
 
 
 @contextlib.contextmanager
 def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[bool]:
     """Hold the lock of a file, and yield True. or_else: if given and another process holds the lock, call it and yield False
-    instead of waiting.
-
-    Raises:
-        HpcgnnError: if the file cannot be written.
-    """
+    instead of waiting. Raises HpcgnnError if the file cannot be written."""
     try:
         stream = path.open("a")
     except OSError as error:

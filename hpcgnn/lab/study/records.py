@@ -87,10 +87,7 @@ def no_study(folder: str | Path) -> HpcgnnError:
 
 def append(folder: str | Path, record: Record) -> None:
     """Append a line, which is on the disk when this returns. Processes of several hosts may append, if the file system has locks.
-
-    Raises:
-        HpcgnnError: if the file cannot be written.
-    """
+    Raises HpcgnnError if the file cannot be written."""
     path = Path(folder) / RECORDS
     # Python's JSON has NaN and infinity, which a loss may be; that of msgspec does not.
     line = json.dumps(msgspec.to_builtins(record)).encode() + b"\n"
@@ -107,10 +104,9 @@ def append(folder: str | Path, record: Record) -> None:
 
 def _is_torn(stream: BinaryIO) -> bool:
     """Return whether the last line is incomplete because its writer was killed; it then stays a line of its own."""
-    size = stream.seek(0, os.SEEK_END)
-    if not size:
+    if not stream.seek(0, os.SEEK_END):
         return False
-    stream.seek(size - 1)
+    stream.seek(-1, os.SEEK_END)
     return stream.read(1) != b"\n"
 
 
@@ -118,10 +114,7 @@ def read(folder: str | Path) -> list[Record]:
     """The records of a study's folder, in the order of the runs' first attempts; empty if no run has started yet.
 
     If several lines have the same key and machine, the last one counts, but a finished run stays finished. Lines that are
-    incomplete because their writer was killed are left out.
-
-    Raises:
-        HpcgnnError: for a line that is damaged in another way; the error names the line.
+    incomplete because their writer was killed are left out. Raises HpcgnnError with the line for other damage.
     """
     path = Path(folder) / RECORDS
     if not path.exists():
@@ -130,7 +123,10 @@ def read(folder: str | Path) -> list[Record]:
         return []
     found: dict[tuple[str, str], Record] = {}
     for number, line in enumerate(typed.text_of(path).splitlines(keepends=True), start=1):
-        value = _parsed(line)
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):  # incomplete
+            continue
         if value is None:
             continue
         record = typed.checked(value, Record, f"{path}, line {number}")
@@ -141,21 +137,13 @@ def read(folder: str | Path) -> list[Record]:
     return list(found.values())
 
 
-def _parsed(line: str) -> Any:
-    """The value of a line; None if it is incomplete because its writer was killed."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 def finished_keys(folder: str | Path, machine: str) -> set[str]:
     """The keys of the runs that have finished on the machine with the id ``machine``."""
     return {record.key for record in read(folder) if record.is_finished and record.machine_id == machine}
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by the machine's id, because figures of different machines are never mixed."""
+    """Records by the machine's id; figures of different machines are never mixed."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.machine_id, []).append(record)
@@ -185,23 +173,19 @@ def in_words(facts: Mapping[str, Any]) -> str:
     """A machine in a few words: its processor, number of cores, GPUs and id."""
     gpus = facts.get("gpus") or []
     beside = f", {len(gpus)} x {gpus[0]}" if gpus else ""
-    return (
-        f"{facts.get('processor', 'a machine')}, {facts.get('cores', '?')} cores{beside} ({facts.get('id', 'no id')})"
-    )
+    cores = f"{facts.get('cores', '?')} cores{beside}"
+    return f"{facts.get('processor', 'a machine')}, {cores} ({facts.get('id', 'no id')})"
 
 
 def _gpus() -> list[str]:
     """The names of NVIDIA's GPUs, from the driver: torch would take memory of each GPU to answer."""
-    found = []
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in path.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "Model":
-                found.append(value.strip())
-    return found
+    texts = (
+        path.read_text(errors="replace") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    )
+    lines = (line.partition(":") for text in texts for line in text.splitlines())
+    return [value.strip() for name, _, value in lines if name.strip() == "Model"]
 
 
 def short_hash(value: Any) -> str:
     """A hash of eight hexadecimal digits of a value that JSON can hold; the order of names does not count."""
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -1,5 +1,10 @@
 """The runner of a study: it runs the configurations that have not finished on this machine, in rounds, and records each run
-before and after it."""
+before and after it.
+
+A training runs on ranks, or in PyG's one process. A preparation runs and measures `hpcgnn convert`, `partition` and `plan`,
+without any file from before. A bench is `hpcgnn bench WORDS --json`, whose JSON object has `lines`. Preparations and benches
+give several results each: a line has `axes`, which are added to those of the configuration, and `figures`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import shlex
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +48,8 @@ from hpcgnn.launch import mpiexec
 
 RUNS = "runs"
 _NOT_OF_RUNS = ("report", "about")  # tables that may change in the specification of a study that has begun
-_CHECKPOINTS = "checkpoints"
+_FIGURES_OF_STEPS = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts", "rows", "pairs",
+                     "bytes", "max_rows_sent", "max_rows_received")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,11 @@ class Outcome:
 
 
 def claim(specification: Specification, folder: Path) -> None:
-    """Make the folder of a study, with its specification in it.
-
-    Raises:
-        HpcgnnError: if the folder belongs to another study, holds other files, or cannot be made.
-    """
+    """Make the folder of a study, with its specification in it. Raises HpcgnnError if the folder belongs to another study, holds
+    other files, or cannot be made."""
     path = folder / records.SPECIFICATION
     if path.exists():
-        before = tomllib.loads(typed.text_of(path))
-        if _of_runs(before) != _of_runs(tomllib.loads(specification.text)):
+        if _of_runs(typed.text_of(path)) != _of_runs(specification.text):
             raise HpcgnnError(
                 f"{folder} holds a study of another specification ({path}): choose another --out, or remove the folder"
             )
@@ -86,8 +88,8 @@ def claim(specification: Specification, folder: Path) -> None:
         temporary.write_text(specification.text)
 
 
-def _of_runs(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in _NOT_OF_RUNS}
+def _of_runs(text: str) -> dict[str, Any]:
+    return {name: value for name, value in tomllib.loads(text).items() if name not in _NOT_OF_RUNS}
 
 
 def order(runs: Iterable[Run]) -> list[Run]:
@@ -110,38 +112,28 @@ def missing(specification: Specification, folder: Path) -> list[Run]:
 
 
 def run_all(
-    specification: Specification,
-    folder: Path,
-    how: Commands,
-    listener: Listener,
-    only: Collection[str] = (),
+    specification: Specification, folder: Path, how: Commands, listener: Listener, only: Collection[str] = ()
 ) -> Outcome:
-    """Run all runs that are missing; a run that fails is recorded, and the others go on.
-
-    only: keys of the runs to do; empty for all.
-
-    Raises:
-        HpcgnnError: if no run can start, and for an unknown key.
-    """
+    """Run all runs that are missing, or those with a key in ``only``; a run that fails is recorded, and the others go on. Raises
+    HpcgnnError if no run can start, and for an unknown key."""
     unknown = sorted(set(only) - {run.key for run in specification.runs})
     if unknown:
         raise HpcgnnError(
             f"{specification.path} has no run {unknown[0]}: `hpcgnn study list {specification.path}` shows its keys"
         )
     wanted = [run for run in missing(specification, folder) if not only or run.key in only]
-    if not how.launcher:
-        _check_hosts(wanted)
-    prepare.check_parts(filter(needs_parts, wanted))
-    runner = _Runner(folder, how, listener, prepare.parts_of(folder, filter(needs_parts, specification.runs)))
+    if not how.launcher and any(run.place.hosts for run in wanted):
+        virtual_cluster.check_rights()
+        mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
+    prepare.check_parts(filter(_needs_parts, wanted))
+    runner = _Runner(folder, how, listener, prepare.parts_of(folder, filter(_needs_parts, specification.runs)))
     outcomes = [runner.run(run) for run in wanted]
     return Outcome(*(outcomes.count(what) for what in (records.FINISHED, records.FAILED, records.STARTED)))
 
 
-def _check_hosts(runs: Iterable[Run]) -> None:
-    """Raise HpcgnnError if runs need virtual hosts and these cannot be made: once before the first run, not in each run."""
-    if any(run.place.hosts for run in runs):
-        virtual_cluster.check_rights()
-        mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
+def _needs_parts(run: Run) -> bool:
+    """Return whether a graph must be partitioned, and planned, before the run."""
+    return names_files(run.given["bench"]) if run.kind == BENCH else run.kind != PREPARE
 
 
 class _Runner:
@@ -185,12 +177,12 @@ class _Runner:
         shutil.rmtree(place, ignore_errors=True)  # a failed attempt may have left files
         place.mkdir(parents=True)
         started = time.perf_counter()
-        found = done(Job(run, parts, place, self._how))
+        found = _done(_Job(run, parts, place, self._how))
         record = replace(record, wall_seconds=time.perf_counter() - started, **found)
         if parts:
             record = replace(record, preparation=prepare.preparation(parts))
         if record.is_finished:
-            shutil.rmtree(place / _CHECKPOINTS, ignore_errors=True)
+            shutil.rmtree(place / "checkpoints", ignore_errors=True)
         records.append(self._folder, record)
         return record
 
@@ -206,12 +198,11 @@ class _Runner:
         return self._obstacles[parts.path]
 
 
-_PARTITION = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts")
-_PLAN = ("rows", "pairs", "bytes", "max_rows_sent", "max_rows_received")
+# -- the work of a run -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Job:
+class _Job:
     """A run that can start. parts: its parts; None if it needs none. place: an empty folder for this run."""
 
     run: Run
@@ -219,32 +210,16 @@ class Job:
     place: Path
     how: Commands
 
-    def line(self, words: list[str], *, on_ranks: bool) -> list[str]:
-        """The command line of ``hpcgnn WORDS``."""
-        place = self.run.place
-        return self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment variables that restrict the run to its instruction set."""
-        return ENVIRONMENTS.get(self.run.configuration.get("isa", NATIVE), {})
-
-    @property
-    def output(self) -> Path:
-        """The file of the run's output."""
-        return self.place / "output.txt"
+    def told(self, words: list[str], *, on_ranks: bool) -> dict[str, Any]:
+        """Run ``hpcgnn WORDS``; return the JSON object that it prints, or {}."""
+        place, environment = self.run.place, ENVIRONMENTS.get(self.run.configuration.get("isa", NATIVE), {})
+        line = self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
+        return commands.facts(line, self.place / "output.txt", environment)
 
 
-def needs_parts(run: Run) -> bool:
-    """Return whether a graph must be partitioned, and planned, before the run."""
-    if run.kind == BENCH:
-        return names_files(run.given["bench"])
-    return run.kind != PREPARE
-
-
-def done(job: Job) -> dict[str, Any]:
-    """Run ``job``; return ``status`` and the other results for its record."""
-    work: Callable[[Job], dict[str, Any]] = {BENCH: _bench, PREPARE: _preparation}.get(job.run.kind, _training)
+def _done(job: _Job) -> dict[str, Any]:
+    """Do the work; return ``status`` and the other results for its record."""
+    work: Callable[[_Job], dict[str, Any]] = {BENCH: _bench, PREPARE: _preparation}.get(job.run.kind, _training)
     if job.run.configuration.get("framework", HPCGNN) == PYG:
         work = _training_by_pyg
     try:
@@ -253,14 +228,10 @@ def done(job: Job) -> dict[str, Any]:
         return {"status": records.FAILED, "error": str(error)}
 
 
-# -- trainings ---------------------------------------------------------------------------------------------------------
-
-
-def _training(job: Job) -> dict[str, Any]:
+def _training(job: _Job) -> dict[str, Any]:
     assert job.parts is not None
     words = ["train", str(job.parts.path), "--out", str(job.place), "--quiet", *job.run.flags]
-    if said := commands.run(job.line(words, on_ranks=True), job.output, job.environment):
-        raise HpcgnnError(said)
+    job.told(words, on_ranks=True)
     try:
         summary = typed.read_json(job.place / "summary.json", dict[str, Any])
         lines = [json.loads(line) for line in typed.text_of(job.place / "metrics.jsonl").splitlines()]
@@ -273,31 +244,27 @@ def _training(job: Job) -> dict[str, Any]:
     return {"summary": summary, "epochs": epochs, "versions": summary.get("versions", {})}
 
 
-def _training_by_pyg(job: Job) -> dict[str, Any]:
+def _training_by_pyg(job: _Job) -> dict[str, Any]:
     assert job.parts is not None
     settings = {name: job.run.configuration[name] for name in OF_PYG if name in job.run.configuration}
     words = ["bench", "pyg", str(job.parts.graph), "--json"]
     # Without a number of threads PyG takes all cores, as our ranks divide all of them.
     words += ["--threads", str(job.run.place.threads)] if job.run.place.threads else []
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    found = commands.facts(job.line(words, on_ranks=False), job.output, job.environment)
+    found = job.told(words, on_ranks=False)
     if "epoch_seconds_median" not in found:
         raise HpcgnnError("`hpcgnn bench pyg` ended with code 0 but printed no seconds")
     epochs, versions = found.pop("epochs", {}), found.pop("versions", {})
     return {"summary": found, "epochs": epochs, "versions": versions}
 
 
-# -- benches and preparations ------------------------------------------------------------------------------------------
-
-
-def _bench(job: Job) -> dict[str, Any]:
+def _bench(job: _Job) -> dict[str, Any]:
     """Run a bench; on ranks if its words name the parts."""
     words, on_ranks = shlex.split(job.run.given["bench"]), PARTS_WORD in job.run.given["bench"]
     if job.parts is not None:
-        files = {PARTS_WORD: str(job.parts.path), GRAPH_WORD: str(job.parts.graph)}
-        for name, path in files.items():
-            words = [word.replace(name, path) for word in words]
-    found = commands.facts(job.line(["bench", *words, "--json"], on_ranks=on_ranks), job.output, job.environment)
+        parts, graph = str(job.parts.path), str(job.parts.graph)
+        words = [word.replace(PARTS_WORD, parts).replace(GRAPH_WORD, graph) for word in words]
+    found = job.told(["bench", *words, "--json"], on_ranks=on_ranks)
     lines = found.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
         raise HpcgnnError(
@@ -310,16 +277,15 @@ def _is_line(line: Any) -> bool:
     return isinstance(line, dict) and set(line) == {"axes", "figures"} and set(line["axes"]) <= set(LINE_AXES)
 
 
-def _preparation(job: Job) -> dict[str, Any]:
+def _preparation(job: _Job) -> dict[str, Any]:
     """Convert a graph from its source, partition it, and plan it; measure each step, and remove the files in the end."""
     run, how = job.run, job.how
     assert run.graph is not None
     graph, parts = run.graph.file or job.place / "graph.h5", job.place / "parts.h5"
     strategy = run.configuration.get("strategy", "hybrid")
-    options = prepare.partition_flags(run)
     steps = {
         "convert": ["convert", how.located(run.graph.source), str(graph), *run.graph.options],
-        "partition": ["partition", str(graph), str(parts), *options, "--plan", "none"],
+        "partition": ["partition", str(graph), str(parts), *prepare.partition_flags(run), "--plan", "none"],
         "plan": ["plan", str(parts), "--strategy", strategy, "--ranks-per-node", str(run.place.ranks_per_node)],
     }
     if run.graph.file is not None:
@@ -332,13 +298,12 @@ def _preparation(job: Job) -> dict[str, Any]:
             if said:
                 raise HpcgnnError(f"{step}: {said}")
             told = commands.object_in(output)
-            made = (graph if step == "convert" else parts).stat().st_size
-            figures = cost | {
-                "file_bytes": made,
+            sizes = {
+                "file_bytes": (graph if step == "convert" else parts).stat().st_size,
                 "memory_to_graph_size": cost["peak_memory_bytes"] / graph.stat().st_size,
             }
-            kept = told.get("strategies", {}).get(strategy, {}) if step == "plan" else told
-            figures |= {name: kept[name] for name in (*_PARTITION, *_PLAN) if name in kept}
+            facts = told.get("strategies", {}).get(strategy, {}) if step == "plan" else told
+            figures = cost | sizes | {name: facts[name] for name in _FIGURES_OF_STEPS if name in facts}
             lines.append({"axes": {"step": step}, "figures": figures})
     finally:
         for path in job.place.glob("*.h5"):

@@ -43,10 +43,8 @@ class Array:
 
 
 def arrays(specification: Specification, folder: Path, runs: Iterable[Run], options: Sequence[str] = ()) -> list[Array]:
-    """The job arrays of ``runs``, in ascending order of nodes.
-
-    options: further options of sbatch, such as ``--partition=NAME`` or ``--time=30``; they override those of the template and
-    those made here.
+    """The job arrays of ``runs``, in ascending order of nodes. options: further options of sbatch, such as ``--time=30``; they
+    override those of the template and those made here.
 
     Raises:
         HpcgnnError: for runs on virtual hosts, which make no sense on a batch system, and for more ranks than a graph has nodes.
@@ -66,11 +64,8 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
     found = []
     for (nodes, per_node, threads), each in sorted(by_shape.items()):
         # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
-        keys = (
-            folder
-            / FOLDER
-            / f"{nodes}-nodes-{per_node}-ranks-{threads}-threads-{short_hash([run.key for run in each])}.keys"
-        )
+        name = f"{nodes}-nodes-{per_node}-ranks-{threads}-threads-{short_hash([run.key for run in each])}.keys"
+        keys = folder / FOLDER / name
         command = ["sbatch", "--parsable", f"--job-name={specification.name}", f"--array=0-{len(each) - 1}"]
         command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
         output = str(folder / FOLDER).replace("%", "%%")  # sbatch replaces words that begin with %
@@ -87,11 +82,7 @@ def _hpcgnn() -> str:
 
 
 def submit(array: Array) -> str:
-    """Submit an array to Slurm; return the number of its job.
-
-    Raises:
-        HpcgnnError: if Slurm refuses it, with Slurm's own words.
-    """
+    """Submit an array to Slurm; return the number of its job. Raises HpcgnnError with Slurm's own words if Slurm refuses it."""
     if shutil.which("sbatch") is None:
         raise HpcgnnError(
             "sbatch cannot be found: submit from a login node with Slurm, or run the study here with `hpcgnn study run`"
@@ -102,9 +93,8 @@ def submit(array: Array) -> str:
         raise HpcgnnError(f"cannot make {array.keys_path.parent}: {error.strerror}") from error
     with whole_file.replacing(array.keys_path) as temporary:
         temporary.write_text("".join(f"{key}\n" for key in array.keys))
-    result = subprocess.run(
-        array.command, env=os.environ | array.environment, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | array.environment
+    result = subprocess.run(array.command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         said = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
         raise HpcgnnError(f"sbatch refused the job array for {array.nodes} nodes: {said}")

@@ -20,7 +20,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count
 from hpcgnn.lab.study import catalogue, measures, summary
 from hpcgnn.lab.study.axes import matches
-from hpcgnn.lab.study.catalogue import line_of, lines_of, parsed
+from hpcgnn.lab.study.catalogue import Place, line_of, lines_of, parsed
 from hpcgnn.lab.study.groups import Estimate, Groups, in_words
 from hpcgnn.lab.study.specification import Specification
 from hpcgnn.lab.study.tables import NOTHING
@@ -63,11 +63,7 @@ class Verdict:
 
 
 def default_path(study: Specification) -> Path:
-    """The targets of the shipped specification with the study's name.
-
-    Raises:
-        HpcgnnError: if there are none.
-    """
+    """The targets of the shipped specification with the study's name. Raises HpcgnnError if there are none."""
     path = catalogue.FOLDER / f"{study.name}.targets.toml"
     if study.name not in catalogue.shipped() or not path.exists():
         raise HpcgnnError(f"no targets ship with {study.name}: give a file TARGETS.toml")
@@ -81,25 +77,23 @@ def read(path: str | Path) -> list[Target]:
     lines, given = lines_of(text), values.get("targets")
     if not isinstance(given, list) or not given or len(values) > 1:
         raise HpcgnnError(f"{path} must have [[targets]] and no other keys")
-    found = []
-    for number, each in enumerate(given):
-        where = f"{path}, line {line_of(lines, ('targets', number))}"
-        if unknown := sorted(set(each) - set(Target.__struct_fields__) if isinstance(each, dict) else ["it"]):
-            where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
-            raise HpcgnnError(
-                f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(Target.__struct_fields__)}"
-            )
-        target = typed.checked(each, Target, where)
-        if not measures.is_known(target.compared):
-            raise HpcgnnError(
-                f"{where}: there is no figure {target.figure}: the figures are {', '.join(measures.known())}"
-            )
-        if target.at_most is None and target.at_least is None:
-            raise HpcgnnError(f"{where}: a target needs at_most or at_least")
-        if measures.needs_baseline(target.compared) and not target.baseline:
-            raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
-        found.append(target)
-    return found
+    return [_checked(path, lines, number, each) for number, each in enumerate(given)]
+
+
+def _checked(path: Path, lines: dict[Place, int], number: int, given: Any) -> Target:
+    where, keys = f"{path}, line {line_of(lines, ('targets', number))}", Target.__struct_fields__
+    if unknown := sorted(set(given) - set(keys)) if isinstance(given, dict) else ["it"]:
+        where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
+        raise HpcgnnError(f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(keys)}")
+    target = typed.checked(given, Target, where)
+    if not measures.is_known(target.compared):
+        known = ", ".join(measures.known())
+        raise HpcgnnError(f"{where}: there is no figure {target.figure}: the figures are {known}")
+    if target.at_most is None and target.at_least is None:
+        raise HpcgnnError(f"{where}: a target needs at_most or at_least")
+    if measures.needs_baseline(target.compared) and not target.baseline:
+        raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
+    return target
 
 
 def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
@@ -113,8 +107,8 @@ def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
         ]
         open_axes = groups.left_open(chosen, ())
         for group in chosen:
-            label = in_words(open_axes, group.label(open_axes))
-            found.append(_verdict(target, label, groups.estimate(group, target.compared, target.baseline)))
+            estimate = groups.estimate(group, target.compared, target.baseline)
+            found.append(_verdict(target, in_words(open_axes, group.label(open_axes)), estimate))
         if not chosen:
             found.append(_verdict(target, "", None))
     return found
@@ -130,7 +124,6 @@ def _verdict(target: Target, configuration: str, estimate: Estimate | None) -> V
     name, value = target.about or measures.label(target.compared), getattr(estimate, target.of, None)
     shown = NOTHING if estimate is None else summary.shown(target.compared, estimate) + measures.unit(target.compared)
     if estimate is not None and estimate.count < target.pairs:
-        return Verdict(name, configuration, wanted, f"{shown}, {estimate.count} of {target.pairs} pairs", NOT_MEASURED)
-    if value is None:
-        return Verdict(name, configuration, wanted, shown, NOT_MEASURED)
-    return Verdict(name, configuration, wanted, shown, YES if target.is_kept_by(value) else NO)
+        shown, value = f"{shown}, {estimate.count} of {target.pairs} pairs", None
+    reached = NOT_MEASURED if value is None else YES if target.is_kept_by(value) else NO
+    return Verdict(name, configuration, wanted, shown, reached)
