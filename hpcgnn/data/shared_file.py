@@ -28,29 +28,17 @@ def replacing(world: World, path: str | Path, *, force: bool, inputs: Iterable[s
 
 
 @contextlib.contextmanager
-def writing(world: World, path: Path, schema: h5.Schema, attributes: Mapping[str, Any]) -> Iterator[h5.SlabWriter]:
-    """Create ``path`` with the datasets of ``schema``, and give every rank a writer of their slabs. Collective."""
+def writing(
+    world: World, path: Path, schema: h5.Schema, attributes: Mapping[str, Any] | None
+) -> Iterator[h5.SlabWriter]:
+    """Create ``path`` with the datasets of ``schema``, and give every rank a writer of their slabs. Collective.
+
+    attributes: of the file; None to continue a file that a killed run has created with the same ``schema``.
+    """
     offsets: dict[str, int] = {}
-    with raise_on_all_ranks(world, f"create {path}"):
+    with raise_on_all_ranks(world, f"{'open' if attributes is None else 'create'} {path}"):
         if world.rank == 0:
-            offsets = h5.create(path, schema, attributes)
-    with _opened(world, path, schema, offsets) as writer:
-        yield writer
-
-
-@contextlib.contextmanager
-def continuing(world: World, path: Path, schema: h5.Schema) -> Iterator[h5.SlabWriter]:
-    """Like :func:`writing`, for a file that a killed run has created with the same ``schema``. Collective."""
-    offsets: dict[str, int] = {}
-    with raise_on_all_ranks(world, f"open {path}"):
-        if world.rank == 0:
-            offsets = h5.byte_offsets(path, schema)
-    with _opened(world, path, schema, offsets) as writer:
-        yield writer
-
-
-@contextlib.contextmanager
-def _opened(world: World, path: Path, schema: h5.Schema, offsets: dict[str, int]) -> Iterator[h5.SlabWriter]:
+            offsets = h5.byte_offsets(path, schema) if attributes is None else h5.create(path, schema, attributes)
     offsets = world.broadcast(offsets)
     with open_for_writing(world, str(path)) as sink:
         yield h5.SlabWriter(sink, offsets, schema)

@@ -63,7 +63,7 @@ def _write_and_compare(world: World, folder: Path) -> int:
                     h5.create(temporary, schema, {})
             with guarded(world, f"see {path}"):
                 _check_is_seen(temporary)
-            with shared_file.continuing(world, temporary, schema) as writer, guarded(world, f"write {path}"):
+            with shared_file.writing(world, temporary, schema, None) as writer, guarded(world, f"write {path}"):
                 writer.write("rows", world.rank * rows, pattern(world.rank, rows))
         with guarded(world, f"read {path}"):
             _compare(path, world, rows)

@@ -133,8 +133,9 @@ class LocalGraph(OfRanks):
     def halo_ids(self) -> torch.Tensor:
         """(h,) int64 original ids of the halo nodes, in the order of their positions. The first access is collective."""
         if self._halo_ids is None:  # not a cached_property, for whose lock ranks that are threads would wait
-            ids = self.in_loaded_order(self.original_ids)
-            self._halo_ids = halo_ids(self.world, self.halo_positions, self.node_offsets, ids)
+            places, asked_counts, _ = asked_rows(self.world, self.halo_positions, self.node_offsets)
+            ids = self.in_loaded_order(self.original_ids)[places]
+            self._halo_ids = self.world.alltoallv(ids, asked_counts)[0]
         return self._halo_ids
 
     @property
@@ -157,17 +158,14 @@ class LocalGraph(OfRanks):
     def local_edge_index(self) -> torch.Tensor:
         """A new copy of :attr:`edge_index` in the host's memory."""
         halo = self.halo_positions
-        sources = np.where(
-            self._is_inside, self.indices - self.first, self.num_nodes + np.searchsorted(halo, self.indices)
-        )
+        outside = self.num_nodes + np.searchsorted(halo, self.indices)
+        sources = np.where(self._is_inside, self.indices - self.first, outside)
         edges = torch.from_numpy(np.stack((sources, self._destinations)))
         if self.order.nodes is None:
             return edges
         ids = torch.arange(self.num_nodes + halo.size)
         ids[self.order.nodes] = torch.arange(self.num_nodes)
         return ids[edges]
-
-    # -- the order of the nodes ---------------------------------------------------------------------------------------
 
     def reordered(self, method: str, width: int = 256) -> LocalGraph:
         """Copy this graph into a node order that may make aggregation faster. Not collective: ranks may use different orders.
@@ -234,8 +232,6 @@ class LocalGraph(OfRanks):
             device=device,
         )
 
-    # -- some of its edges --------------------------------------------------------------------------------------------
-
     def with_edges(self, kept: np.ndarray) -> LocalGraph:
         """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""
         lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
@@ -244,7 +240,7 @@ class LocalGraph(OfRanks):
         return replace(
             self,
             meta=replace(self.meta, num_edges=total),
-            indptr=first + np.concatenate(([0], np.cumsum(lengths))),
+            indptr=first + offsets_of(lengths),
             indices=self.indices[kept],
             edge_weight=_taken(self.edge_weight, torch.from_numpy(kept)),
             matches_parts=False,
@@ -253,11 +249,9 @@ class LocalGraph(OfRanks):
     def local_edges(self) -> Csr:
         """(n, n) matrix of ones for the edges inside this part; its nodes are in the file's order."""
         inside = self._is_inside
-        indptr = np.concatenate(([0], np.cumsum(inside)))[self.indptr - self.indptr[0]]
+        indptr = offsets_of(inside)[self.indptr - self.indptr[0]]
         # Csr checks the indices here, because a program may have changed them.
         return Csr(indptr, self.indices[inside] - self.first, self.num_nodes)
-
-    # -- the plan -----------------------------------------------------------------------------------------------------
 
     def plan(self, strategy: str, *, weighted: bool = False) -> AggregationPlan[Csr]:
         """This rank's plan: read from the file if one for these parts is stored, else built by all ranks. Collective.
@@ -280,11 +274,8 @@ class LocalGraph(OfRanks):
             if parts.uuid == self.uuid and plan_store.is_stored(parts, strategy):
                 stored = StoredPlan(parts, strategy)
                 plan, fingerprint = stored.part(self.world.rank, edges=edges), stored.fingerprint
-        same_everywhere(
-            self.world,
-            [plan is not None, fingerprint],
-            f"the ranks read different plans from {self.path}: give each node the same file, or remove the copies",
-        )
+        words = f"the ranks read different plans from {self.path}: give each node the same file, or remove the copies"
+        same_everywhere(self.world, [plan is not None, fingerprint], words)
         if plan is not None:
             self._check_peers(plan)
         return plan
@@ -303,9 +294,8 @@ class LocalGraph(OfRanks):
         with raise_on_all_ranks(world, f"use the plan in {self.path}"):
             if not np.array_equal(said[:, :2], expected):
                 sender = int(np.flatnonzero((said[:, :2] != expected).any(axis=1))[0])
-                raise damaged(
-                    self.path, f"its plan sends other rows from part {sender} to part {world.rank} than it receives"
-                )
+                wrong = f"its plan sends other rows from part {sender} to part {world.rank} than it receives"
+                raise damaged(self.path, wrong)
             if edges != self.indices.size:
                 raise damaged(self.path, f"its plan has {edges} edges, but part {world.rank} has {self.indices.size}")
 
@@ -380,14 +370,12 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
     found = world.allgather(said).view(np.uint64)
     other = np.flatnonzero(found[:, 0] != found[0, 0])
     if other.size:
-        raise HpcgnnError(
-            f"ranks 0 and {other[0]} read different files as {path}: give all nodes the same file", agreed=True
-        )
+        words = f"ranks 0 and {other[0]} read different files as {path}: give all nodes the same file"
+        raise HpcgnnError(words, agreed=True)
     held, wanted = found[:, 1:].sum(axis=0)
     if held != wanted:
-        raise HpcgnnError(
-            str(damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")), agreed=True
-        )
+        wrong = damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")
+        raise HpcgnnError(str(wrong), agreed=True)
 
 
 def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
@@ -446,12 +434,6 @@ def asked_rows(
     counts = np.diff(np.searchsorted(positions, node_offsets))
     asked, asked_counts = world.alltoallv(positions, counts)
     return torch.from_numpy(asked - node_offsets[world.rank]), asked_counts, counts
-
-
-def halo_ids(world: World, positions: np.ndarray, node_offsets: np.ndarray, original_ids: torch.Tensor) -> torch.Tensor:
-    """(h,) int64 original ids of the halo nodes at these (h,) positions. original_ids: (n,) of the file's order. Collective."""
-    places, asked_counts, _ = asked_rows(world, positions, node_offsets)
-    return world.alltoallv(original_ids[places], asked_counts)[0]
 
 
 def with_weights(

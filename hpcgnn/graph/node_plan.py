@@ -118,16 +118,13 @@ class _Builder:
         self.num_owned = int(offsets[world.rank + 1]) - self.first
         self.num_positions = int(offsets[-1])
 
-    # -- readers and solvers ------------------------------------------------------------------------------------------
-
     def solve(self, cut: _Cut) -> tuple[RecordExchange, RowsOfNodes]:
         """Send edges from other nodes to their solvers. Returns the edges for which this rank is the solver, as records
         (source, destination, edge), and the rows that carry them. Collective."""
         there = self.placement.node_of[cut.owners]
         solvers = self.mates[there % self.mates.size]
-        asked = RecordExchange(
-            self.world, solvers, np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1)
-        )
+        records = np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1)
+        asked = RecordExchange(self.world, solvers, records)
         sources, destinations, _ = asked.received.T
         edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
         return asked, rows_between(edges, self.strategy, self.num_positions)
@@ -177,8 +174,6 @@ class _Builder:
         """The rank that owns each position."""
         return np.searchsorted(self.offsets, positions, side="right") - 1
 
-    # -- writers and carriers -----------------------------------------------------------------------------------------
-
     def write(self, far: RecordExchange, near: RecordExchange) -> _Written:
         """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
         for ranks of this node."""
@@ -227,8 +222,6 @@ class _Builder:
         """(k, ...) int64 values of all ranks of the node. Collective on the node."""
         found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
         return found[:, 0] if np.ndim(value) == 0 else found
-
-    # -- readers ------------------------------------------------------------------------------------------------------
 
     def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
              far_at: np.ndarray) -> _Reads:  # fmt: skip

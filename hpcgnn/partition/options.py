@@ -12,19 +12,9 @@ from hpcgnn.plan import STRATEGIES
 
 QUANTITIES = ("nodes", "edges", "train")
 OBJECTIVES = ("cut", "volume", "rows")
+METHODS = ("auto", "kaminpar", "parmetis", "ptscotch", "metis", "mtkahypar", "fennel", "ldg", "block", "random")
 # The objectives that each method's own search minimises. The objective "rows" moves nodes after any method.
-MINIMISED = {
-    "kaminpar": ("cut",),
-    "parmetis": ("cut",),
-    "ptscotch": ("cut",),
-    "metis": ("cut", "volume"),
-    "mtkahypar": ("volume",),
-    "fennel": ("cut",),
-    "ldg": ("cut",),
-    "block": ("cut",),
-    "random": ("cut",),
-}
-METHODS = ("auto", *MINIMISED)
+MINIMISED = dict.fromkeys(METHODS[1:], ("cut",)) | {"metis": ("cut", "volume"), "mtkahypar": ("volume",)}
 
 
 @dataclass(frozen=True)
@@ -56,33 +46,6 @@ class PartitionOptions:
         return self.jobs or len(os.sched_getaffinity(0))
 
     def __post_init__(self) -> None:
-        self._check_types()
-        if self.num_parts < 1:
-            raise HpcgnnError(f"num_parts, the number of parts, must be at least 1, not {self.num_parts}")
-        if self.num_parts >= 1 << 31:
-            raise HpcgnnError(f"num_parts, the number of parts, must be below 2**31, not {self.num_parts}")
-        if self.method not in METHODS:
-            raise HpcgnnError(f"unknown partitioning method {self.method!r}: choose from {', '.join(METHODS)}")
-        if self.objective not in OBJECTIVES:
-            raise HpcgnnError(f"unknown objective {self.objective!r}: choose from {', '.join(OBJECTIVES)}")
-        unknown = [name for name in self.balance if name not in QUANTITIES]
-        if unknown or not self.balance or len(set(self.balance)) < len(self.balance):
-            raise HpcgnnError(
-                f"--balance takes a comma list out of {', '.join(QUANTITIES)}, not {','.join(self.balance)!r}"
-            )
-        if self.plan not in (*STRATEGIES, "none"):
-            raise HpcgnnError(f"unknown plan {self.plan!r}: choose from {', '.join(STRATEGIES)}, none")
-        if self.ranks_per_node < 1 or self.num_parts % self.ranks_per_node:
-            raise HpcgnnError(
-                f"--ranks-per-node must be at least 1 and divide the number of parts, and {self.ranks_per_node} does not"
-                f" divide {self.num_parts}: take a multiple of it as --parts"
-            )
-        if self.jobs < 0:
-            raise HpcgnnError(f"--jobs must be at least 1, or 0 for one a core, not {self.jobs}")
-        if not 0 <= self.seed < 1 << 63:
-            raise HpcgnnError(f"the seed must lie in 0 to 2**63 - 1, not {self.seed}")
-
-    def _check_types(self) -> None:
         for name in ("num_parts", "seed", "ranks_per_node", "jobs"):
             check_whole(name, getattr(self, name), least=-(2**63))
             object.__setattr__(self, name, int(getattr(self, name)))  # JSON cannot represent NumPy's integers
@@ -92,6 +55,32 @@ class PartitionOptions:
         for name in self.balance:
             check_type("each quantity of balance", name, str)
         check_type("force", self.force, bool)
+        if problem := self._problem():
+            raise HpcgnnError(problem)
+
+    def _problem(self) -> str:
+        """A sentence about a value that is not allowed, or an empty text."""
+        parts, per_node, balance = self.num_parts, self.ranks_per_node, self.balance
+        if parts < 1:
+            return f"num_parts, the number of parts, must be at least 1, not {parts}"
+        if parts >= 1 << 31:
+            return f"num_parts, the number of parts, must be below 2**31, not {parts}"
+        if self.method not in METHODS:
+            return f"unknown partitioning method {self.method!r}: choose from {', '.join(METHODS)}"
+        if self.objective not in OBJECTIVES:
+            return f"unknown objective {self.objective!r}: choose from {', '.join(OBJECTIVES)}"
+        if not balance or len(set(balance)) < len(balance) or not set(balance) <= set(QUANTITIES):
+            return f"--balance takes a comma list out of {', '.join(QUANTITIES)}, not {','.join(balance)!r}"
+        if self.plan not in (*STRATEGIES, "none"):
+            return f"unknown plan {self.plan!r}: choose from {', '.join(STRATEGIES)}, none"
+        if per_node < 1 or parts % per_node:
+            words = (
+                f"--ranks-per-node must be at least 1 and divide the number of parts, and {per_node} does not divide"
+            )
+            return f"{words} {parts}: take a multiple of it as --parts"
+        if self.jobs < 0:
+            return f"--jobs must be at least 1, or 0 for one a core, not {self.jobs}"
+        return "" if 0 <= self.seed < 1 << 63 else f"the seed must lie in 0 to 2**63 - 1, not {self.seed}"
 
 
 def check_num_parts(graph: str | Path, num_nodes: int, num_parts: int) -> None:

@@ -150,15 +150,15 @@ def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, ob
         return
     written = Written(work, world)
     if world.allreduce(np.array([stage == BEGUN and written.rows > 0], dtype=np.int64), "min")[0]:
-        opened = shared_file.continuing(world, work.parts, schema)
+        attributes = None
     else:
         with raise_on_all_ranks(world, f"write {work.parts} anew"):
             if world.rank == 0:
                 work.forget_writing()
         written.rows = 0
         attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | reader.meta.attributes() | reader.digests | header
-        opened = shared_file.writing(world, work.parts, schema, attributes)
     steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(problem)
+    opened = shared_file.writing(world, work.parts, schema, attributes)
     with opened as writer, progress("writing parts", steps) as advance:
         given = world, reader, problem.slab, parts, num_parts, writer, advance
         Reordering(*given, jobs, written.rows, written.reach).run()

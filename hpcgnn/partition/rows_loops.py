@@ -361,23 +361,12 @@ def _best_target(
     return best, best_gain
 
 
-@njit(cache=True)
 def boundary(graph: Roles, part: np.ndarray) -> np.ndarray:
     """The nodes with a neighbour in another part, ascending, int32."""
-    found = np.empty(graph.nodes, np.int32)
-    count = 0
-    for node in range(graph.nodes):
-        outside = False
-        for r in range(graph.roles):
-            role = node + r * graph.nodes
-            for e in range(graph.begin[role], graph.begin[role + 1]):
-                if part[graph.other[e]] != part[node]:
-                    outside = True
-                    break
-        if outside:
-            found[count] = node
-            count += 1
-    return found[:count].copy()
+    roles = np.repeat(np.arange(part.size, dtype=np.int32), np.diff(graph.begin))
+    found = np.zeros(graph.nodes, dtype=bool)
+    found[roles[part[roles] != part[graph.other]] % graph.nodes] = True
+    return np.flatnonzero(found).astype(np.int32)
 
 
 @njit(cache=True)

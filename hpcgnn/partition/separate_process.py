@@ -11,6 +11,7 @@ Both balance one weight a node (:meth:`Balance.one_of`); :mod:`hpcgnn.partition.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import signal
 import subprocess
@@ -53,15 +54,12 @@ def kaminpar(problem: Problem) -> np.ndarray:
     """Parts (N,) int32 of all nodes. Each quantity is at most the tolerance times its mean, if such parts are found.
     ``problem.advance`` counts all nodes twice."""
     options, balance = problem.options, problem.balance
-    graph = write_symmetric(problem)
-    try:
+    with contextlib.closing(write_symmetric(problem)) as graph:
         weights = problem.all_weights()
         parts = _divide_smaller(graph, balance.one_of(weights, graph.num_nodes), options)
         limits = limits_of(balance.totals, options.num_parts, TOLERANCE)
         balance_parts(graph.rows, parts, weights, limits, options.num_parts)
         polish(graph.rows, parts, weights, limits, options.num_parts)
-    finally:
-        graph.close()
     return parts
 
 
@@ -69,11 +67,8 @@ def _divide_smaller(graph: SymmetricFile, weights: np.ndarray, options: Partitio
     """Like :func:`_divide`, but of a sample of the edges if there are very many, which needs half of the memory."""
     if graph.num_entries <= SAMPLED_ENTRIES:
         return _divide(graph, weights, options)
-    fewer = sampled(graph, weights, options.seed)
-    try:
+    with contextlib.closing(sampled(graph, weights, options.seed)) as fewer:
         return _divide(fewer, weights, options)
-    finally:
-        fewer.close()
 
 
 def _divide(graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions) -> np.ndarray:

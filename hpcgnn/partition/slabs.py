@@ -33,6 +33,12 @@ class EdgeChunk:
     indptr: np.ndarray
     sources: np.ndarray
 
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sources and destinations of the edges that are no self-loops, (m,) int64 each."""
+        destinations = self.destinations()
+        straight = self.sources != destinations
+        return self.sources[straight], destinations[straight]
+
     def destinations(self) -> np.ndarray:
         """The destination of each edge, (m,) int64."""
         return np.repeat(np.arange(self.first, self.last, dtype=np.int64), np.diff(self.indptr))
@@ -143,9 +149,7 @@ def symmetric_neighbours(
 def _both_directions(world: World, reader: SlabReader, slab: Slab) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """``(nodes read, rows from 0, global columns)`` of both directions of every edge with an end in this slab. Collective."""
     for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
-        destinations = chunk.destinations()
-        straight = chunk.sources != destinations
-        pairs = np.stack([chunk.sources[straight], destinations[straight]], axis=1)
+        pairs = np.stack(chunk.ends(), axis=1)
         yield chunk.last - chunk.first, pairs[:, 1] - slab.first, pairs[:, 0]
         if world.size > 1:
             owners = np.searchsorted(slab.bounds, pairs[:, 0], side="right") - 1

@@ -19,6 +19,7 @@ from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.problem import Problem
 from hpcgnn.partition.slabs import EdgeChunk, edge_chunks, place, sort_unique_rows
+from hpcgnn.plan.plan import offsets_of
 from hpcgnn.sources.slabs import Spool
 
 RANGE_ENTRIES = 1 << 22
@@ -94,7 +95,8 @@ def write_symmetric(problem: Problem) -> SymmetricFile:
     reader, folder, nodes = problem.reader, problem.folder, problem.reader.meta.num_nodes
     degrees = np.zeros(nodes, dtype=np.int64)
     for chunk in edge_chunks(reader, 0, nodes):
-        _count(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, degrees)
+        for ends in chunk.ends():
+            np.add.at(degrees, ends, 1)
     bounds = _ranges(degrees)
     file = SymmetricFile(nodes, folder)
     spools = [Spool(folder or Path(tempfile.gettempdir()), file.dtype) for _ in bounds[1:]]
@@ -120,16 +122,6 @@ def write_symmetric(problem: Problem) -> SymmetricFile:
     return file
 
 
-@njit(cache=True)
-def _count(first: int, indptr: np.ndarray, sources: np.ndarray, degrees: np.ndarray) -> None:
-    """Add each edge, except self-loops, to the ``degrees`` (N,) of both of its ends."""
-    for row in range(indptr.size - 1):
-        for source in sources[indptr[row] : indptr[row + 1]]:
-            if source != first + row:
-                degrees[source] += 1
-                degrees[first + row] += 1
-
-
 def _ranges(degrees: np.ndarray) -> np.ndarray:
     """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more, so that there are at most
     256 ranges."""
@@ -142,35 +134,14 @@ def _ranges(degrees: np.ndarray) -> np.ndarray:
 
 def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
     """Append source and destination of each edge to the spool of the range in which the source is."""
-    ends = np.zeros(len(spools) + 1, dtype=np.int64)
-    pairs = np.empty((chunk.sources.size, 2), spools[0].dtype)
-    _sort_by_range(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, bounds, ends, pairs)
-    for spool, begin, end in zip(spools, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+    sources, destinations = chunk.ends()
+    owners = (np.searchsorted(bounds, sources, side="right") - 1).astype(np.int16)
+    order = np.argsort(owners, kind="stable")
+    pairs = np.stack((sources[order], destinations[order]), axis=1, dtype=spools[0].dtype, casting="unsafe")
+    ends = offsets_of(np.bincount(owners, minlength=len(spools))).tolist()
+    for spool, begin, end in zip(spools, ends[:-1], ends[1:], strict=True):
         if end > begin:
             spool.append(pairs[begin:end].reshape(-1))
-
-
-@njit(cache=True)
-def _sort_by_range(
-    first: int, indptr: np.ndarray, sources: np.ndarray, bounds: np.ndarray, ends: np.ndarray, pairs: np.ndarray
-) -> None:
-    """Write source and destination of each edge, except self-loops, to ``pairs`` (m, 2), sorted by the range of the source.
-    ``ends`` (R+1,), zeros at first, becomes the offsets of the R ranges in ``pairs``."""
-    owners = np.empty(sources.size, np.int16)
-    for row in range(indptr.size - 1):
-        for i in range(indptr[row], indptr[row + 1]):
-            owners[i] = -1
-            if sources[i] != first + row:
-                owners[i] = np.searchsorted(bounds, sources[i], side="right") - 1
-                ends[owners[i] + 1] += 1
-    cursor = np.cumsum(ends)
-    ends[:] = cursor
-    for row in range(indptr.size - 1):
-        for i in range(indptr[row], indptr[row + 1]):
-            if owners[i] >= 0:
-                place = cursor[owners[i]]
-                pairs[place, 0], pairs[place, 1] = sources[i], first + row
-                cursor[owners[i]] += 1
 
 
 def _join_rows(
@@ -180,26 +151,14 @@ def _join_rows(
     indptr = np.concatenate(([0], np.cumsum(degrees[first:last])))
     indices, cursor = np.empty(int(indptr[-1]), file.dtype), indptr[:-1].copy()
     for chunk in edge_chunks(reader, first, last):
-        _place_sources(chunk.first, chunk.indptr - chunk.indptr[0], chunk.sources, first, cursor, indices)
+        sources, destinations = chunk.ends()
+        place(destinations - first, sources, cursor, indices)
     for _, piece in spool.pieces():
         pairs = piece.reshape(-1, 2)
         place(pairs[:, 0] - first, pairs[:, 1], cursor, indices)
     sort_unique_rows(indptr, indices)
     degrees[first:last] = np.diff(indptr)
     file.append(indices[: indptr[-1]])
-
-
-@njit(cache=True)
-def _place_sources(
-    first: int, indptr: np.ndarray, sources: np.ndarray, base: int, cursor: np.ndarray, indices: np.ndarray
-) -> None:
-    """Store the sources of the nodes from ``first`` on, except self-loops, in their rows of ``indices``; row 0 is node
-    ``base``."""
-    for row in range(indptr.size - 1):
-        for source in sources[indptr[row] : indptr[row + 1]]:
-            if source != first + row:
-                indices[cursor[first + row - base]] = source
-                cursor[first + row - base] += 1
 
 
 def _write(file: IO[bytes], array: np.ndarray, position: int) -> None:
