@@ -10,7 +10,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GRAPH_KIND, PARTS_KIND, SlabReader, reader_of
-from hpcgnn.data.signatures import HDF5
+from hpcgnn.data.h5 import HDF5
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import MADE_BY, MASKS, PartsFile, SlabReader
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.data.schema import MULTI_LABEL, NO_TASK
 from hpcgnn.data.stored import sum_of_hashes
-from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.plan.plan import describe, offsets_of
 

@@ -16,8 +16,8 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import MASKS, GraphMeta, PartsFile
 from hpcgnn.data.h5 import damaged
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.data.stored import in_range, sum_of_hashes
-from hpcgnn.data.stored_plan import StoredPlan
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.kernels import Csr

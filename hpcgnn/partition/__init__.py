@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
-    from hpcgnn.partition.measure import PartitionReport
     from hpcgnn.partition.options import PartitionOptions
-    from hpcgnn.partition.partitioner import partition
+    from hpcgnn.partition.partitioner import PartitionReport, partition
 
 __all__ = ["PartitionOptions", "PartitionReport", "partition"]
 
@@ -18,7 +17,7 @@ __getattr__ = attributes(
     __name__,
     {
         "PartitionOptions": "hpcgnn.partition.options",
-        "PartitionReport": "hpcgnn.partition.measure",
+        "PartitionReport": "hpcgnn.partition.partitioner",
         "partition": "hpcgnn.partition.partitioner",
     },
 )

@@ -8,9 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.partition.problem import Problem
+from hpcgnn.partition.problem import Problem, edge_chunks, in_step, looked_up
 from hpcgnn.partition.separate_process import maps
-from hpcgnn.partition.slabs import edge_chunks, in_step, looked_up
 
 _PENDING_ENTRIES = 1 << 22
 _SWEEPS = 20

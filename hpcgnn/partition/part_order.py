@@ -19,7 +19,7 @@ import numpy as np
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
 from hpcgnn.data.h5 import SlabWriter
-from hpcgnn.partition.slabs import Advance, EdgeChunk, Slab, edge_chunks, in_step, looked_up
+from hpcgnn.partition.problem import Advance, EdgeChunk, Slab, edge_chunks, in_step, looked_up
 from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.world import World, raise_on_all_ranks
 

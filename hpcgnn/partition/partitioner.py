@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.arguments import check_path, check_type, check_world
+from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
@@ -19,13 +22,11 @@ from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
 from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, parts_schema
 from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
 from hpcgnn.partition.hierarchy import grouped
-from hpcgnn.partition.measure import PartitionReport, measure
 from hpcgnn.partition.methods import METHODS, choose
 from hpcgnn.partition.options import PartitionOptions, check_num_parts
 from hpcgnn.partition.part_order import Reordering
-from hpcgnn.partition.problem import Balance, Problem
+from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, edge_chunks, ignore
 from hpcgnn.partition.rows import refine_rows, refine_steps
-from hpcgnn.partition.slabs import Advance, Slab, ignore
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
 from hpcgnn.partition.work import BEGUN, WRITTEN, Work, Written, kept
 from hpcgnn.world import World, raise_on_all_ranks
@@ -52,8 +53,8 @@ def partition(
     check_path("graph_path", graph_path)
     check_path("parts_path", parts_path)
     check_type("options", options, PartitionOptions)
-    clock = _Clock()
-    progress = progress or _silent
+    laps = [("", time.perf_counter())]
+    progress = progress or (lambda description, total: contextlib.nullcontext(ignore))
     with contextlib.ExitStack() as stack:
         with raise_on_all_ranks(world, "open the graph"):
             reader = stack.enter_context(GraphFile(graph_path))
@@ -65,7 +66,7 @@ def partition(
         balance = Balance.of(world, reader, slab, options.balance)
         problem = Problem(world, reader, slab, balance, options, ignore, folder=work.parts.parent)
         parts, method, reason = _assignment(problem, work, progress)
-        clock.lap("partition")
+        laps.append(("partition", time.perf_counter()))
         balanced, note = METHODS[method].balanced(balance.names)
         header = {
             "uuid": work.uuid,
@@ -78,11 +79,12 @@ def partition(
             "ranks_per_node": options.ranks_per_node,
         }
         _write(problem, parts, work, header, progress)
-        clock.lap("write")
+        laps.append(("write", time.perf_counter()))
         _add_plan(problem, work, progress)
-    clock.lap("plan")
+    laps.append(("plan", time.perf_counter()))
     quality = measure(world, str(parts_path))
-    clock.lap("measure")
+    laps.append(("measure", time.perf_counter()))
+    seconds = {step: end - begin for (_, begin), (step, end) in itertools.pairwise(laps)}
     return PartitionReport(
         method=method,
         reason=reason,
@@ -92,7 +94,7 @@ def partition(
         ranks_per_node=options.ranks_per_node,
         ranks=world.size,
         quality=quality,
-        seconds=clock.seconds(),
+        seconds=seconds | {"total": laps[-1][1] - laps[0][1]},
         peak_memory_bytes=int(world.allreduce(np.array([peak_memory_bytes(or_of_children=True)]), "max")[0]),
         notes=balance.notes + ((note,) if note else ()),
     )
@@ -207,22 +209,111 @@ def _jobs(problem: Problem) -> int:
     return 1 if problem.world.size > 1 else options.jobs or fitting
 
 
-class _Clock:
-    """Seconds of consecutive steps."""
+@dataclass(frozen=True)
+class PartQuality:
+    """Counts of a partition.
 
-    def __init__(self) -> None:
-        self._started = self._last = time.perf_counter()
-        self._laps: dict[str, float] = {}
+    cut_edges: stored edges between parts. node_balance, edge_balance, train_balance: the largest part's count divided by the
+    mean, 1.0 at best, and if the graph has none. halo_total, halo_max: sum and maximum over parts of the halo's size, the
+    number of distinct sources on other parts. replication: the mean number of parts in which a node has a row, owned or halo.
+    """
 
-    def lap(self, step: str) -> None:
-        now = time.perf_counter()
-        self._laps[step], self._last = now - self._last, now
+    num_parts: int
+    num_nodes: int
+    num_edges: int
+    cut_edges: int
+    node_balance: float
+    edge_balance: float
+    train_balance: float
+    halo_total: int
+    halo_max: int
+    replication: float
+    empty_parts: int
 
-    def seconds(self) -> dict[str, float]:
-        """The seconds of each step, and their sum as ``total``."""
-        return self._laps | {"total": self._last - self._started}
+    @property
+    def cut_fraction(self) -> float:
+        """Cut edges divided by all edges, from 0 to 1."""
+        return self.cut_edges / max(self.num_edges, 1)
 
 
-@contextlib.contextmanager
-def _silent(_description: str, _total: int) -> Iterator[Advance]:
-    yield ignore
+@dataclass(frozen=True)
+class PartitionReport:
+    """A report about a finished partition. seconds: by step, and ``total``. peak_memory_bytes: the largest resident memory
+    of any rank, or of a process that a rank has started."""
+
+    method: str
+    reason: str
+    objective: str
+    balance: tuple[str, ...]
+    seed: int
+    ranks_per_node: int
+    ranks: int
+    quality: PartQuality
+    seconds: dict[str, float]
+    peak_memory_bytes: int
+    notes: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as one JSON object, flat except for ``seconds``."""
+        values = asdict(self)
+        return values.pop("quality") | {"cut_fraction": self.quality.cut_fraction} | values
+
+
+def measure(world: World, parts_path: str) -> PartQuality:
+    """Measure ``parts.h5``. Rank r reads parts r, r + size, ... in chunks, in memory of one bit a node. Collective."""
+    with raise_on_all_ranks(world, "measure the parts"), PartsFile(parts_path) as file:
+        meta, num_parts = file.meta, file.num_parts
+        nodes = np.diff(file.node_offsets)
+        edges, train, halo, cut = (np.zeros(num_parts, dtype=np.int64) for _ in range(4))
+        for part in range(world.rank, num_parts, world.size):
+            if nodes[part]:
+                edges[part], cut[part], halo[part] = _edges_of(file, part)
+                mask = file.mask("train_mask", *file.part(part))
+                train[part] = 0 if mask is None else np.count_nonzero(mask)
+    edges, train, halo, cut = (world.allreduce(counts) for counts in (edges, train, halo, cut))
+    return PartQuality(
+        num_parts=num_parts,
+        num_nodes=meta.num_nodes,
+        num_edges=meta.num_edges,
+        cut_edges=int(cut.sum()),
+        node_balance=_max_over_mean(nodes),
+        edge_balance=_max_over_mean(edges),
+        train_balance=_max_over_mean(train),
+        halo_total=int(halo.sum()),
+        halo_max=int(halo.max()),
+        replication=1 + int(halo.sum()) / max(meta.num_nodes, 1),
+        empty_parts=int(np.count_nonzero(nodes == 0)),
+    )
+
+
+def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
+    """``(in-edges, cut in-edges, distinct sources on other parts)`` of one part."""
+    first, last = file.part(part)
+    seen = np.zeros(-(-file.meta.num_nodes // 8), dtype=np.uint8)
+    edges = cut = halo = 0
+    for chunk in edge_chunks(file, first, last):
+        edges += chunk.sources.size
+        more_cut, more_halo = mark_remote(chunk.sources, first, last, seen)
+        cut, halo = cut + more_cut, halo + more_halo
+    return edges, cut, halo
+
+
+def _max_over_mean(counts: np.ndarray) -> float:
+    return float(counts.max() / counts.mean()) if counts.any() else 1.0
+
+
+@njit(cache=True)
+def mark_remote(sources: np.ndarray, first: int, last: int, seen: np.ndarray) -> tuple[int, int]:
+    """``(cut edges, sources not seen before)`` among edges into nodes ``[first, last)``. ``seen`` (ceil(N/8),) has a bit for
+    each node; the bits of sources outside the range are set."""
+    cut = 0
+    new = 0
+    for source in sources:
+        if first <= source < last:
+            continue
+        cut += 1
+        bit = np.uint8(1 << (source & 7))
+        if not seen[source >> 3] & bit:
+            seen[source >> 3] |= bit
+            new += 1
+    return cut, new

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.partition.slabs import add_up
+from hpcgnn.partition.problem import add_up
 
 Rows = Callable[[], Iterable[tuple[int, np.ndarray, np.ndarray]]]
 _ROUNDS = 24

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition.problem import TOLERANCE, Problem
+from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, edge_chunks, ignore
 from hpcgnn.partition.repair import loads_of
 from hpcgnn.partition.rows_loops import (
     boundary,
@@ -29,7 +29,6 @@ from hpcgnn.partition.rows_loops import (
     take_cover,
     work_space,
 )
-from hpcgnn.partition.slabs import Advance, edge_chunks, ignore
 from hpcgnn.world import raise_on_all_ranks
 
 OnBatch = Callable[[np.ndarray, int], None]

@@ -26,9 +26,8 @@ import scipy.sparse as sp
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.options import PartitionOptions
-from hpcgnn.partition.problem import TOLERANCE, Problem
+from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, edge_chunks
 from hpcgnn.partition.repair import balance_parts, limits_of, polish
-from hpcgnn.partition.slabs import Advance, edge_chunks
 from hpcgnn.partition.streaming import assign_blocks
 from hpcgnn.partition.symmetric_file import MOST_GROUPS, SymmetricFile, divide_twice, sampled, write_symmetric
 

@@ -11,8 +11,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import multilevel
 from hpcgnn.partition.multilevel import CLUSTERS_A_PART, Model, Parts, partition_model
-from hpcgnn.partition.problem import TOLERANCE, Balance, Problem
-from hpcgnn.partition.slabs import add_up, edge_chunks
+from hpcgnn.partition.problem import TOLERANCE, Balance, Problem, add_up, edge_chunks
 
 LDG_PASSES = 5
 # The price of fullness in each pass over the buffers, in units of an average node's edges (1.5 is Fennel's own): of passes that

@@ -17,8 +17,7 @@ import numpy as np
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
-from hpcgnn.partition.problem import Problem
-from hpcgnn.partition.slabs import EdgeChunk, edge_chunks, place, sort_unique_rows
+from hpcgnn.partition.problem import EdgeChunk, Problem, edge_chunks, place, sort_unique_rows
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.sources.slabs import Spool
 

@@ -31,7 +31,7 @@ from hpcgnn.base.byte_sink import naming
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums, h5
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.partition.slabs import Slab
+from hpcgnn.partition.problem import Slab
 from hpcgnn.world import World, raise_on_all_ranks
 
 NOTHING, BEGUN, WRITTEN = "nothing", "begun", "written"

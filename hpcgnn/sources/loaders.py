@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.data.signatures import GZIP, ZIP, begins_with
+from hpcgnn.data.h5 import GZIP, ZIP, begins_with
 
 _OF_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, http.client.HTTPException)
 _OF_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.signatures import ZIP, begins_with
+from hpcgnn.data.h5 import ZIP, begins_with
 from hpcgnn.sources.base import SOURCES, ArraySource, Spec, agreed_nodes, existing_file
 from hpcgnn.sources.node_values import read_masks, sparse_features
 

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.data.signatures import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
+from hpcgnn.data.h5 import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
 from hpcgnn.sources.base import (
     CHUNK_EDGES,
     SOURCES,

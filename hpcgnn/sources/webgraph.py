@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.signatures import UTF8_MARK
+from hpcgnn.data.h5 import UTF8_MARK
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, Spec, StructureSource, is_file, reading
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes

@@ -18,7 +18,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count, Finite
 from hpcgnn.data import h5
 from hpcgnn.data.digests import differences
-from hpcgnn.data.signatures import HDF5, begins_with
+from hpcgnn.data.h5 import HDF5, begins_with
 from hpcgnn.nn.config import describe, described
 from hpcgnn.train import archive
 from hpcgnn.world import World, raise_on_all_ranks

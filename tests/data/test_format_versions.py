@@ -12,7 +12,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import whole_check
 from hpcgnn.data.graph_file import GRAPH_VERSION, PARTS_VERSION, GraphFile, PartsFile, reader_of
-from hpcgnn.data.stored_plan import PLAN_VERSION
+from hpcgnn.data.plan_store import PLAN_VERSION
 from hpcgnn.train import archive, checkpoint, predict, rank_state
 from hpcgnn.world.thread_world import on_threads
 

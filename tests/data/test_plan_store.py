@@ -15,7 +15,7 @@ import small_graphs
 from hpcgnn.base import whole_file
 from hpcgnn.data import plan_pieces, plan_store, whole_check
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.plan import plan_receiver
 
 

@@ -13,7 +13,7 @@ import scipy.io
 import scipy.sparse as sp
 from helpers import check_refused, converted, notes_of, pairs, weighted
 
-from hpcgnn.data.signatures import OTHER_COMPRESSED
+from hpcgnn.data.h5 import OTHER_COMPRESSED
 from hpcgnn.sources.text import LONGEST_LINE, MetisSource, blocks
 
 

@@ -14,8 +14,7 @@ import small_graphs
 
 from hpcgnn.data.graph_file import MASKS, GraphFile
 from hpcgnn.partition import PartitionOptions, PartitionReport, partition
-from hpcgnn.partition.problem import Balance, Problem
-from hpcgnn.partition.slabs import Advance, Slab, ignore
+from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, ignore
 from hpcgnn.world import whole_job
 
 

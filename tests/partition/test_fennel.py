@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from partition_graphs import Graph, with_problem
 
-from hpcgnn.partition import PartitionOptions, multilevel, slabs, streaming
+from hpcgnn.partition import PartitionOptions, multilevel, problem, streaming
 from hpcgnn.partition.streaming import fennel, fennel_passes, stream
 
 PARTS, TOLERANCE = 8, 1.05
@@ -45,7 +45,7 @@ def buffers(request, monkeypatch):
     if request.param == "many buffers":
         monkeypatch.setattr(streaming, "_BUFFER_EDGES", 6000)
         monkeypatch.setattr(streaming, "_MOST_EDGES", 9000)
-        monkeypatch.setattr(slabs, "CHUNK_EDGES", 1000)
+        monkeypatch.setattr(problem, "CHUNK_EDGES", 1000)
 
 
 @pytest.mark.usefixtures("buffers")

@@ -12,7 +12,7 @@ from rank_pool import ThreadPool
 
 from hpcgnn.partition import PartitionOptions, hierarchy
 from hpcgnn.partition.methods import METHODS
-from hpcgnn.partition.slabs import ignore
+from hpcgnn.partition.problem import ignore
 
 
 def grouped(world, path, method, parts, per_node):

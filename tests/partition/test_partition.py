@@ -26,9 +26,8 @@ from requires import require
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile, PartsFile
-from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, separate_process, slabs
-from hpcgnn.partition.problem import Problem
-from hpcgnn.partition.slabs import Slab, symmetric_neighbours
+from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, problem, separate_process
+from hpcgnn.partition.problem import Problem, Slab, symmetric_neighbours
 from hpcgnn.world import whole_job
 from hpcgnn.world.thread_world import one_rank
 
@@ -77,8 +76,8 @@ def test_chunks_do_not_show_in_the_file(tmp_path, monkeypatch):
     path, parts = random_graph(rich=True).write(tmp_path / "graph.h5"), tmp_path / "parts.h5"
     made(path, tmp_path, 4, method="ldg")
     whole = datasets(parts)
-    monkeypatch.setattr(slabs, "CHUNK_EDGES", 40)
-    monkeypatch.setattr(slabs, "CHUNK_NODES", 50)
+    monkeypatch.setattr(problem, "CHUNK_EDGES", 40)
+    monkeypatch.setattr(problem, "CHUNK_NODES", 50)
     monkeypatch.setattr(part_order, "CHUNK_BYTES", 64)
     monkeypatch.setattr(part_order, "_RUN_BYTES", 1)
     made(path, tmp_path, 4, method="ldg")

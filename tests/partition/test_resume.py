@@ -21,7 +21,7 @@ from requires import require
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_pieces
-from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, slabs, work
+from hpcgnn.partition import PartitionOptions, part_order, partition, partitioner, problem, work
 from hpcgnn.world import whole_job
 
 OPTIONS = {"num_parts": 5, "method": "ldg", "jobs": 1}
@@ -109,7 +109,7 @@ def kill(graph, path, moment):
 def killed_at(graph, path, name, count):
     """Partition in small chunks, and end at the given number of calls of a function."""
     work._NOTE_EVERY_SECONDS = 0
-    part_order.CHUNK_BYTES, part_order._RUN_BYTES, slabs.CHUNK_EDGES = 256, 1, 100
+    part_order.CHUNK_BYTES, part_order._RUN_BYTES, problem.CHUNK_EDGES = 256, 1, 100
     home, last = home_of(name)
     original, calls = getattr(home, last), []
 
@@ -240,7 +240,7 @@ def test_ranks_go_on_as_well(graph, undisturbed, killed, size):
 def test_jobs_write_the_same(graph, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(part_order, "CHUNK_BYTES", 256)
     monkeypatch.setattr(part_order, "_RUN_BYTES", 1)
-    monkeypatch.setattr(slabs, "CHUNK_EDGES", 100)
+    monkeypatch.setattr(problem, "CHUNK_EDGES", 100)
     ready(graph, tmp_path / "parts.h5", jobs=3)
     check_same(tmp_path / "parts.h5", undisturbed)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import sylvie
 from hpcgnn.policy.adaqp import group_rows

@@ -15,7 +15,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.stored_plan import StoredPlan
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.exchange.layout import BLOCK_BYTES
 from hpcgnn.graph.node_plan import edges_into, rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes

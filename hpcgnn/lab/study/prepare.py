@@ -16,7 +16,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.whole_file import lock
 from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile, PartsFile
-from hpcgnn.data.signatures import HDF5, begins_with
+from hpcgnn.data.h5 import HDF5, begins_with
 from hpcgnn.lab.study import commands
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import short_hash
