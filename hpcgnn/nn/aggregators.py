@@ -11,6 +11,8 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
+from hpcgnn.nn.int8 import SUMMED
+from hpcgnn.nn.linear_map import LinearMap, RowKind
 from hpcgnn.nn.node_aware import NodeAggregator, NodeCorrection
 from hpcgnn.nn.plans import NodeRoutes, check_degrees, plan_of, with_self_loops
 from hpcgnn.plan import AggregationPlan
@@ -84,6 +86,7 @@ def connected(
     messages: Messages,
     backend: str = "auto",
     width: int = 256,
+    kind: RowKind = SUMMED,
     copies: Copies | None = None,
     routes: NodeRoutes | None = None,
 ) -> Aggregator:
@@ -91,8 +94,8 @@ def connected(
 
     Arrays that were made on the host are moved to the device of ``messages`` here.
 
-    copies: see :class:`hpcgnn.nn.correction.Correction`. routes: the route of rows between the ranks of a node, if the plan was
-    made for ranks that share nodes.
+    kind: what its rows are. copies: see :class:`hpcgnn.nn.correction.Correction`. routes: the route of rows between the ranks of
+    a node, if the plan was made for ranks that share nodes.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     torch_device = messages.device.torch_device
@@ -101,11 +104,11 @@ def connected(
     row_bytes = -(-width * messages.config.bits // 8)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
-    about = plan, messages.world, counts, left, right, backend
+    linear = LinearMap(plan, left, right, backend)
     if routes is None:
-        return Aggregator(plan, exchange, left, right, backend, Correction(*about, copies))
+        return Aggregator(linear, exchange, Correction(linear, messages.world, counts, copies), kind)
     both = routes.links(plan)
-    return NodeAggregator(plan, exchange, left, right, backend, NodeCorrection(*about, both, copies), both)
+    return NodeAggregator(linear, exchange, NodeCorrection(linear, messages.world, counts, both, copies), kind, both)
 
 
 def _cast(csr: Csr, dtype: torch.dtype) -> Csr:

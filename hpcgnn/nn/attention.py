@@ -29,12 +29,13 @@ from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, sddmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
-from hpcgnn.nn.aggregator import Aggregator, destinations
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.halo import edge_ids, identity
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
+from hpcgnn.nn.linear_map import RowKind, destinations
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import AggregationPlan, PeerRows
 
@@ -167,9 +168,7 @@ def _mover(
     no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
     nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
     plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)
-    mover = connected(plan, messages=messages, backend=backend)
-    mover.moves_rows, mover.stands_for = True, nodes
-    return mover
+    return connected(plan, messages=messages, backend=backend, kind=RowKind(nodes=nodes))
 
 
 @dataclass(frozen=True)

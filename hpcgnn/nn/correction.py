@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.kernels import Csr, buffers, spmm
-from hpcgnn.kernels.int8 import Int8Rows
-from hpcgnn.plan import AggregationPlan
+from hpcgnn.nn.linear_map import LinearMap
 from hpcgnn.world import World
 
 
@@ -39,7 +39,7 @@ class _Weights:
     """
 
     spread: Csr
-    mean: torch.Tensor
+    mean: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,32 @@ class Copies:
     """
 
     near: Callable[[], Csr]
-    edges: Callable[[], torch.Tensor]
+    edges: Callable[[], Tensor]
 
 
 class Correction:
     """The correction of one aggregator, which all layers of a model share.
 
-    counts: (P,) int64 rows to and from each rank. left, right: (n, 1) diagonals Dl and Dr, or None for the identity. copies:
-    needed where L holds no neighbours. proportions: a function that makes e (n, 1); None for ones. nodes: (b,) int64 nodes to
-    which received rows are added.
+    counts: (P,) int64 rows to and from each rank. copies: needed where L holds no neighbours. proportions: a function that makes
+    e (n, 1); None for ones. nodes: (b,) int64 nodes to which received rows are added.
     """
 
     def __init__(
         self,
-        plan: AggregationPlan[Csr],
+        linear: LinearMap,
         world: World,
         counts: tuple[np.ndarray, np.ndarray],
-        left: torch.Tensor | None,
-        right: torch.Tensor | None,
-        backend: str,
         copies: Copies | None = None,
-        proportions: Callable[[], torch.Tensor] | None = None,
+        proportions: Callable[[], Tensor] | None = None,
     ) -> None:
-        self._plan, self._world, self._counts = plan, world, counts
-        self._left, self._right, self._backend, self._proportions = left, right, backend, proportions
+        self._linear, self._plan, self._backend = linear, linear.plan, linear.backend
+        self._world, self._counts, self.copies, self._proportions = world, counts, copies, proportions
         self._weights: dict[torch.dtype, _Weights] = {}
-        self.copies = copies
         self._near: Csr | None = None
         self._reverse: Correction | None = None
         self.nodes = self._boundary()
 
-    def _boundary(self) -> torch.Tensor:
+    def _boundary(self) -> Tensor:
         """(b,) int64 nodes to which received rows are added."""
         return self._plan.receive.indptr.diff().nonzero()[:, 0]
 
@@ -92,21 +87,19 @@ class Correction:
             self._reverse = self._reversed(None if self.copies is None else self.copies.edges)
         return self._reverse
 
-    def _reversed(self, proportions: Callable[[], torch.Tensor] | None) -> Correction:
-        plan, counts = self._plan.reverse(), self._counts[::-1]
-        about = plan, self._world, counts, self._right, self._left, self._backend
-        return Correction(*about, proportions=proportions)
+    def _reversed(self, proportions: Callable[[], Tensor] | None) -> Correction:
+        return Correction(self._linear.reverse(), self._world, self._counts[::-1], proportions=proportions)
 
-    def sums(self, x: torch.Tensor | Int8Rows, z: torch.Tensor) -> torch.Tensor:
+    def sums(self, x: Tensor, z: Tensor) -> Tensor:
         """(b, F) sums over the local neighbours of the boundary nodes, from x' (n, F) and z = L x'."""
         if self.copies is None:
             return z.index_select(0, self.nodes)
         if self._near is None:
             halo = self.nodes.cpu() - self._plan.local.num_cols  # halo nodes come after the owned ones
             self._near = self.copies.near().in_order(halo, None).to(z.device)
-        return spmm(self._near, x if isinstance(x, torch.Tensor) else x.float(), backend=self._backend)
+        return spmm(self._near, x, backend=self._backend)
 
-    def apply(self, z: torch.Tensor, now: torch.Tensor, then: torch.Tensor) -> None:
+    def apply(self, z: Tensor, now: Tensor, then: Tensor) -> None:
         """Add the correction of stale rows to ``z`` (n, F).
 
         now, then: (b, F) :meth:`sums` of this epoch, and of the epoch in which the rows were sent. The first call is
@@ -124,14 +117,14 @@ class Correction:
         """Make the matrices. u uses the absolute values of edge weights, because it measures the number of local neighbours.
         Collective.
         """
-        local = self._plan.local
+        local, right = self._plan.local, self._linear.right
         device = local.device
         moving = torch.ones(local.num_cols, 1) if self._proportions is None else self._proportions()
         moving = moving.to(device, dtype)
-        moving = moving if self._right is None else moving * self._right.to(dtype)
+        moving = moving if right is None else moving * right.to(dtype)
         here = self.sums(moving, self._from_here(moving))[:, 0]
         there = self._from_there(moving)[self.nodes, 0]
-        prior = float(self._right.mean()) if self._right is not None and self._right.numel() else 1.0
+        prior = float(right.mean()) if right is not None and right.numel() else 1.0
         total = float((there.abs() * here).sum())
         mean = there.abs() / total if total > 0 else torch.zeros_like(there)
         entries = torch.zeros(local.num_rows, dtype=torch.int64, device=device).index_fill_(0, self.nodes, 2)
@@ -144,11 +137,11 @@ class Correction:
         both = torch.stack((share, prior * share), 1).flatten()
         return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
 
-    def _from_here(self, moving: torch.Tensor) -> torch.Tensor:
+    def _from_here(self, moving: Tensor) -> Tensor:
         """(n, 1): |L| times ``moving`` (n, 1)."""
         return spmm(signless(self._plan.local), moving, backend=self._backend)
 
-    def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
+    def _from_there(self, moving: Tensor) -> Tensor:
         """(n, 1): R · exchange(S ``moving``), of ``moving`` (n, 1). Collective."""
         sent = spmm(self._plan.send, moving, backend=self._backend)
         received, _ = self._world.alltoallv(sent, self._counts[0])

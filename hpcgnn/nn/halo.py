@@ -18,6 +18,8 @@ from hpcgnn.kernels.rows import check_index, cluster
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.correction import Copies
+from hpcgnn.nn.int8 import COPIED_TO_HALO
+from hpcgnn.nn.linear_map import MOVED
 from hpcgnn.nn.plans import plan_of
 from hpcgnn.plan import AggregationPlan
 
@@ -51,16 +53,15 @@ def make_halo(
         of_halo = torch.bincount(post.receive.indices, minlength=halo)
         return torch.cat((own if order is None else own[order], of_halo))[:, None]
 
-    moved = connected(
+    return connected(
         plan,
         messages=messages,
         backend=backend,
         width=width,
+        kind=COPIED_TO_HALO if routes is None else MOVED,
         copies=Copies(near, edges),
         routes=routes,
     )
-    moved.moves_rows = True
-    return moved
 
 
 def identity(size: int, above: int = 0, below: int = 0) -> Csr:

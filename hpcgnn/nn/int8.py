@@ -19,18 +19,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.devices import CPU, device_of
-from hpcgnn.exchange import Messages
+from hpcgnn.exchange import Codes, Messages
+from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers, dense, int8, keyed, spmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
+from hpcgnn.kernels.spmm import multiply
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 from hpcgnn.nn.compute import least_seconds, multiply_and_back
 from hpcgnn.nn.config import STOCHASTIC, Int8Config
+from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind
 from hpcgnn.world import raise_on_all_ranks
 
 _LOG = logging.getLogger("hpcgnn")
@@ -114,39 +118,24 @@ class Int8:
         fits = 0 < in_width <= int8.MOST_TERMS and 0 < out_width <= int8.MOST_TERMS
         return fits if self.uses.always else multiplies(rows, in_width, out_width, self.limits)
 
-    def aggregates(self, csr: Csr, x: torch.Tensor) -> bool:
+    def aggregates(self, csr: Csr, x: Tensor) -> bool:
         """Return whether ``csr @ x`` reads 8-bit integers in this pass."""
         if not (self.is_training_pass and self.uses.sums and x.dtype == torch.float32):
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
 
-    def weighs_in_int8(self, x: torch.Tensor) -> bool:
+    def weighs_in_int8(self, x: Tensor) -> bool:
         """Return whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as this is known without the edges."""
         return self.is_training_pass and self.uses.sums and (self.uses.always or _are_large(*x.shape))
 
-    def record_extended(self, x: torch.Tensor | Int8Rows, message: Message, extended: torch.Tensor) -> None:
-        """Record the 8-bit integers of ``extended`` (n + h, F): those of ``x`` (n, F), followed by rows that were received as
-        integers.
-        """
-        own = self.quantizer.find(x) if isinstance(x, torch.Tensor) else x
-        if not self.is_training_pass or own is None:
-            return
-        width, device = extended.shape[1], extended.device
-        codes = buffers.empty(extended.shape[0], width, torch.int8, device)
-        rows = Int8Rows(codes, torch.empty(extended.shape[0], device=device))
-        owned = own.shape[0]
-        if message.codec.received_codes(message.received, Int8Rows(codes[owned:], rows.scale[owned:])):
-            codes[:owned], rows.scale[:owned] = own.codes, own.scale
-            self.quantizer.keep(extended, rows)
-
-    def spmm(self, csr: Csr, x: torch.Tensor, weight: torch.Tensor, backend: str) -> torch.Tensor:
+    def spmm(self, csr: Csr, x: Tensor, weight: Tensor, backend: str) -> Tensor:
         """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
         head_width = x.shape[1] // (weight.shape[1] if weight.dim() == 2 else 1)
         if self.aggregates(csr, x) and (self.uses.always or head_width >= _LEAST_WIDTH_OF_A_HEAD):
             return integers.spmm(csr, x, weight, self.quantizer)
         return spmm(csr, x, weight, backend=backend)
 
-    def operand(self, x: torch.Tensor) -> Int8Operand:
+    def operand(self, x: Tensor) -> Int8Operand:
         """``x`` (n, F) for use in several products."""
         return Int8Operand(x, self)
 
@@ -178,14 +167,14 @@ class Int8:
         if first_layer is None or self.is_checked:
             return
 
-        def look(module: torch.nn.Module, given: Any, output: torch.Tensor) -> None:
+        def look(module: torch.nn.Module, given: Any, output: Tensor) -> None:
             if self.is_training_pass and not self.is_checked:
                 handle.remove()
                 self._check_bits(output, give_up)
 
         handle = first_layer.register_forward_hook(look)
 
-    def _check_bits(self, output: torch.Tensor, give_up: Callable[[], None]) -> None:
+    def _check_bits(self, output: Tensor, give_up: Callable[[], None]) -> None:
         """Compare the error of ``output`` with the largest one allowed. Collective."""
         self.is_checked = True
         world, most = self.messages.world, self.config.most_error
@@ -206,20 +195,97 @@ class Int8:
             give_up()
 
 
+class SummedRows(FloatRows):
+    """Rows that are added up: quantized before they are aggregated, where that is faster. Copies of them are sent as the
+    integers that they are, if messages have 8 bits."""
+
+    def __init__(self, linear: LinearMap, int8: Int8) -> None:
+        super().__init__(linear)
+        self.int8 = int8
+        self._factor = None if linear.right is None else linear.right.view(-1)
+
+    @functools.cached_property
+    def sources(self) -> tuple[Tensor, bool]:
+        """(s,) int64, the row of x that each sent row copies, or -1 if it is a sum or is weighted; and whether there are such
+        other rows.
+        """
+        send = self.linear.plan.send
+        is_copy = send.indptr.diff() == 1
+        first = send.indptr[:-1].clamp(max=max(send.num_entries - 1, 0))
+        if send.weight is not None and send.num_entries:
+            is_copy &= send.weight[first] == 1
+        sources = send.indices[first].long() if send.num_entries else torch.zeros_like(first)
+        return torch.where(is_copy, sources, -1), not bool(is_copy.all())
+
+    def scaled(self, x: Tensor) -> Tensor | Int8Rows:
+        """See :meth:`FloatRows.scaled`."""
+        if self.int8.aggregates(self.linear.plan.local, x):
+            return self.int8.quantizer.rows(x, self._factor)
+        return super().scaled(x)
+
+    def multiply(self, matrix: Csr, x: Tensor | Int8Rows, out: Tensor | None = None) -> Tensor:
+        """See :meth:`FloatRows.multiply`."""
+        if isinstance(x, Tensor):
+            return super().multiply(matrix, x, out)
+        return multiply(matrix, x.codes, out, self.linear.backend, scale=x.scale, accumulate=False)
+
+    def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> Codes | None:
+        """See :meth:`FloatRows.pre_aggregate`."""
+        integers = self.integers(x) if codec.sends_int8_rows and self.int8.is_training_pass else None
+        if integers is None:
+            return super().pre_aggregate(x, rows, codec)
+        sources, has_sums = self.sources
+        if codec.sends_other_rows or has_sums:
+            super().pre_aggregate(x, rows, codec)
+        return Codes(integers, sources)
+
+    def integers(self, x: Tensor | Int8Rows) -> Int8Rows | None:
+        """The integers of ``x`` (n, F), if it is aggregated as integers."""
+        return x if isinstance(x, Int8Rows) else None
+
+
+class HaloRows(SummedRows):
+    """Rows that are copied to the halo, and weighed there by attention: the integers that are sent are those that are weighed,
+    on both sides."""
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """``x``: the copies of a rank's own rows are floats."""
+        return x.contiguous()
+
+    def integers(self, x: Tensor | Int8Rows) -> Int8Rows | None:
+        """The integers of ``x`` (n, F), if attention weighs integers."""
+        return self.int8.quantizer.rows(x) if isinstance(x, Tensor) and self.int8.weighs_in_int8(x) else None
+
+    def note(self, x: Tensor, message: Message, z: Tensor) -> None:
+        """Remember the integers of ``z`` (n + h, F): those of ``x`` (n, F), followed by rows that came as integers."""
+        own = self.int8.quantizer.find(x)
+        if not self.int8.is_training_pass or own is None:
+            return
+        codes = buffers.empty(z.shape[0], z.shape[1], torch.int8, z.device)
+        rows, owned = Int8Rows(codes, torch.empty(z.shape[0], device=z.device)), own.shape[0]
+        if message.codec.received_codes(message.received, Int8Rows(codes[owned:], rows.scale[owned:])):
+            codes[:owned], rows.scale[:owned] = own.codes, own.scale
+            self.int8.quantizer.keep(z, rows)
+
+
+SUMMED = RowKind(SummedRows, SummedRows)
+COPIED_TO_HALO = RowKind(HaloRows)  # gradients of copies are added up as floats
+
+
 class Int8Operand:
     """A float32 matrix (n, F) whose products are computed in 8-bit integers where that is faster."""
 
-    def __init__(self, x: torch.Tensor, owner: Int8) -> None:
+    def __init__(self, x: Tensor, owner: Int8) -> None:
         self.x, self._int8 = x, owner
         self._rows: Int8Rows | None = None
 
     def times(
         self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        plus: torch.Tensor | None = None,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        plus: Tensor | None = None,
         backend: str = "auto",
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.times`."""
         if not self._int8.multiplies(self.x.shape[0], *weight.shape):
             return layer_product(self.x, weight, bias, plus, backend)
@@ -231,7 +297,7 @@ class Int8Operand:
         """The operand for the gradient of a weight. If the product used integers, only these are kept, and not the floats."""
         return self if self._rows is None else Int8Factor(self._rows, self._int8.quantizer)
 
-    def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""
         x = self.x.detach()
         return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
@@ -244,7 +310,7 @@ class Int8Factor:
     rows: Int8Rows
     quantizer: Quantizer
 
-    def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
         return int8.weight_gradient(self.rows, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
 
@@ -358,7 +424,7 @@ BITS = (4, 5, 6, 7, 8)
 _EPSILON = 0.0005  # the epsilon of Tango's Eq. 4
 
 
-def errors(x: torch.Tensor) -> tuple[list[float], int]:
+def errors(x: Tensor) -> tuple[list[float], int]:
     """The sum of the relative errors of the elements of ``x`` (n, F) (Tango Eq. 4) for each of :data:`BITS`, and the number of
     elements.
 

@@ -13,21 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Exchange
+from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.node_plan import Route
 from hpcgnn.kernels import Csr, spmm
-from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
-from hpcgnn.nn.aggregator import Aggregator, destinations, first_sources, padded
+from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Copies, Correction, signless
+from hpcgnn.nn.linear_map import LinearMap, RowKind, destinations, first_sources, padded
 from hpcgnn.nn.shared_wires import SharedWires
-from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.plan import SparseMatrix
 from hpcgnn.world import World
 from hpcgnn.world.node_memory import NodeMemory
 
@@ -75,53 +79,48 @@ class NodeAggregator(Aggregator):
 
     def __init__(
         self,
-        plan: AggregationPlan[Csr],
+        linear: LinearMap,
         exchange: Exchange,
-        left: torch.Tensor | None,
-        right: torch.Tensor | None,
-        backend: str,
         correction: Correction,
+        kind: RowKind,
         links: tuple[NodeLinks, NodeLinks],
     ) -> None:
-        super().__init__(plan, exchange, left, right, backend, correction)
+        super().__init__(linear, exchange, correction, kind)
         self.links, self._both = links[0], links
-        self.wires = SharedWires(self.links.memory, self.links.node, self.links.far, backend)
+        self.wires = SharedWires(self.links.memory, self.links.node, self.links.far, self.backend)
 
     def over(self, exchange: Exchange) -> NodeAggregator:
         """See :meth:`Aggregator.over`."""
-        return NodeAggregator(self.plan, exchange, self.left, self.right, self.backend, self.correction, self._both)
+        return NodeAggregator(self.linear, exchange, self.correction, self.kind, self._both)
 
-    def _reversed(self) -> NodeAggregator:
-        plan, exchange, correction = self.plan.reverse(), self.exchange.reverse(), self.correction.reverse()
-        return NodeAggregator(plan, exchange, self.right, self.left, self.backend, correction, self._both[::-1])
+    @cached_property
+    def reverse(self) -> NodeAggregator:
+        """See :meth:`Aggregator.reverse`."""
+        return NodeAggregator(*self._reversed(), self._both[::-1])
 
-    def start_step(self, x: torch.Tensor) -> tuple[torch.Tensor | Int8Rows, Message]:
-        """See :meth:`Aggregator.start_step`. When it returns, rows of this node have been written, and rows between nodes are
-        under way.
-        """
-        exchange, links, width = self.exchange, self.links, x.shape[1]
-        memory = self.links.memory
-        memory.prepare(width * x.element_size())
+    def _share(self, own: Any, x: Tensor) -> None:
+        """Write ``S x'`` to the memory of the node, and wait for its other ranks."""
+        links, width = self.links, x.shape[1]
+        links.memory.prepare(width * x.element_size())
         with self._aggregating:
-            own = self._scaled(x)
-            self._multiply(self.plan.send, own, memory.written.own(width, x.dtype))  # pre-aggregate
+            self.rows.multiply(self.plan.send, own, links.memory.written.own(width, x.dtype))  # pre-aggregate
         self._meet()
-        exchange.messages.traffic.shared(exchange.id, links.rows_between_ranks * width * x.element_size())
-        step = exchange.step(width, x.dtype)
-        reused = step.reused()
-        if reused is not None:
-            return own, reused
+        shared_bytes = links.rows_between_ranks * width * x.element_size()
+        self.exchange.messages.traffic.shared(self.exchange.id, shared_bytes)
+
+    def _pre_aggregate(self, own: Any, step: Step) -> None:
+        """Add up the rows that this rank carries to other nodes."""
         rows = step.rows_to_send()
         with self._aggregating:
-            self._multiply(links.carry, memory.written.all(width, x.dtype), rows)
-        return own, step.start()  # encode, start
+            written = self.links.memory.written.all(rows.shape[1], rows.dtype)
+            self.rows.multiply(self.links.carry, written, rows)
 
-    def _aggregate_locally(self, x: torch.Tensor | Int8Rows) -> torch.Tensor:
+    def _aggregate_locally(self, x: Any) -> Tensor:
         """``L x``, and the rows of the node's other ranks."""
         z, memory = super()._aggregate_locally(x), self.links.memory
         return multiply(self.links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
 
-    def _add_received(self, message: Message, z: torch.Tensor) -> None:
+    def _add_received(self, message: Message, z: Tensor) -> None:
         """Put the received rows where all ranks of the node can read them, and add those that belong here."""
         links, memory = self.links, self.links.memory
         places = self.wires.places(message.codec, z.shape[1], z.dtype)
@@ -136,11 +135,6 @@ class NodeAggregator(Aggregator):
                 multiply(links.far, memory.arrived.all(z.shape[1], z.dtype), z, self.backend)
             else:
                 self.wires.add(places, z)
-
-    @property
-    def is_halo(self) -> bool:
-        """False: where rows of halo nodes come through shared memory, nobody reads them as 8-bit integers."""
-        return False
 
     def _meet(self) -> None:
         """Wait for the other ranks of the node.
@@ -192,32 +186,28 @@ class NodeCorrection(Correction):
 
     def __init__(
         self,
-        plan: AggregationPlan[Csr],
+        linear: LinearMap,
         world: World,
         counts: tuple[np.ndarray, np.ndarray],
-        left: torch.Tensor | None,
-        right: torch.Tensor | None,
-        backend: str,
         links: tuple[NodeLinks, NodeLinks],
         copies: Copies | None = None,
-        proportions: Callable[[], torch.Tensor] | None = None,
+        proportions: Callable[[], Tensor] | None = None,
     ) -> None:
         self._links, self._both = links[0], links
-        super().__init__(plan, world, counts, left, right, backend, copies, proportions)
+        super().__init__(linear, world, counts, copies, proportions)
 
-    def _boundary(self) -> torch.Tensor:
+    def _boundary(self) -> Tensor:
         return self._links.far.indptr.diff().nonzero()[:, 0]
 
-    def _reversed(self, proportions: Callable[[], torch.Tensor] | None) -> NodeCorrection:
-        plan, counts = self._plan.reverse(), self._counts[::-1]
-        about = plan, self._world, counts, self._right, self._left, self._backend
-        return NodeCorrection(*about, self._both[::-1], proportions=proportions)
+    def _reversed(self, proportions: Callable[[], Tensor] | None) -> NodeCorrection:
+        linear, counts = self._linear.reverse(), self._counts[::-1]
+        return NodeCorrection(linear, self._world, counts, self._both[::-1], proportions=proportions)
 
-    def _from_here(self, moving: torch.Tensor) -> torch.Tensor:
+    def _from_here(self, moving: Tensor) -> Tensor:
         z = super()._from_here(moving)
         return spmm(signless(self._links.near), self._written(moving), out=z, backend=self._backend)
 
-    def _from_there(self, moving: torch.Tensor) -> torch.Tensor:
+    def _from_there(self, moving: Tensor) -> Tensor:
         memory = self._links.memory
         sent = spmm(self._links.carry, self._written(moving), backend=self._backend)
         received, _ = self._world.alltoallv(sent, self._counts[0])
@@ -225,7 +215,7 @@ class NodeCorrection(Correction):
         memory.meet()
         return spmm(self._links.far, memory.arrived.all(1, moving.dtype), backend=self._backend)
 
-    def _written(self, moving: torch.Tensor) -> torch.Tensor:
+    def _written(self, moving: Tensor) -> Tensor:
         """(w, 1): S ``moving`` of all ranks of the node, valid until the ranks write again. Collective."""
         memory = self._links.memory
         memory.prepare(moving.element_size())

@@ -184,9 +184,9 @@ def rows_of_gcn(world: World, path: Path, strategy: str) -> tuple[int, int]:
     own, message = aggregator.start_step(x)
     exchange.wait(message)
     found = message.codec.received_rows(message.received)
-    assert float((own.float() - x * aggregator.right).abs().max()) < 0.1, "integers of what was scaled"
+    assert float((own.float() - x * aggregator.linear.right).abs().max()) < 0.1, "integers of what was scaled"
     wanted, _ = world.alltoallv(sums_sent(aggregator, own), exchange.send_counts)
-    is_copy, _ = world.alltoallv((aggregator.single_sources[0] >= 0).to(torch.uint8), exchange.send_counts)
+    is_copy, _ = world.alltoallv((aggregator.rows.sources[0] >= 0).to(torch.uint8), exchange.send_counts)
     is_copy = is_copy.bool()
     assert bool(is_copy[torch.from_numpy(aggregator.plan.receive_from.is_post())].all())
     assert torch.equal(found[is_copy], wanted[is_copy])

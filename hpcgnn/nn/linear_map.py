@@ -1,0 +1,111 @@
+"""The matrices of an aggregation on one rank, and its rows: floats here, 8-bit integers in :mod:`hpcgnn.nn.int8`.
+
+Shapes: n owned nodes, F columns, s rows sent, r rows received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Codes
+from hpcgnn.exchange.codecs import Codec
+from hpcgnn.exchange.mailbox import Message
+from hpcgnn.kernels import Csr, buffers
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.spmm import multiply
+from hpcgnn.plan import AggregationPlan
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """``z = Dl · (L x' + R · exchange(S x'))`` with ``x' = Dr · x``.
+
+    plan: L, S and R. left, right: (n, 1) diagonals Dl and Dr, or None for the identity. backend: of the kernels.
+    """
+
+    plan: AggregationPlan[Csr]
+    left: Tensor | None = None
+    right: Tensor | None = None
+    backend: str = "auto"
+
+    def reverse(self) -> LinearMap:
+        """The map of the backward pass."""
+        return LinearMap(self.plan.reverse(), self.right, self.left, self.backend)
+
+
+class FloatRows:
+    """The rows of an aggregation, as floats: what a step asks about its rows is answered here."""
+
+    def __init__(self, linear: LinearMap) -> None:
+        self.linear = linear
+
+    def scaled(self, x: Tensor) -> Tensor | Int8Rows:
+        """``x' = Dr x`` (n, F), in the form in which it is aggregated."""
+        right = self.linear.right
+        if right is None:
+            return x.contiguous()
+        return torch.mul(x, right, out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device))
+
+    def multiply(self, matrix: Csr, x: Any, out: Tensor | None = None) -> Tensor:
+        """``matrix @ x``, for x as :meth:`scaled` has made it."""
+        return multiply(matrix, x, out, self.linear.backend, accumulate=False)
+
+    def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> Codes | None:
+        """Write ``S x'`` to ``rows`` (s, F), and return those rows that are 8-bit integers already and can be sent as such."""
+        self.multiply(self.linear.plan.send, x, rows)
+        return None
+
+    def note(self, x: Any, message: Message, z: Tensor) -> None:
+        """Take note of ``z`` (n, F), which has been completed with the rows of ``message``."""
+
+
+InIntegers = Callable[[LinearMap, Any], FloatRows]  # its second argument: an Int8
+
+
+@dataclass(frozen=True, eq=False)
+class RowKind:
+    """What the rows of an aggregator are.
+
+    features, gradients: make the rows of a map in 8-bit integers, forward and backward; None: they stay floats. nodes: the (s,)
+    and (r,) owned nodes for which sent and received rows stand, or -1 where only the other rank knows the node; None: they
+    follow from the plan.
+    """
+
+    features: InIntegers | None = None
+    gradients: InIntegers | None = None
+    nodes: tuple[np.ndarray, np.ndarray] | None = None
+
+    def reverse(self) -> RowKind:
+        """The rows of the backward pass."""
+        return RowKind(self.gradients, self.features)
+
+    def rows(self, linear: LinearMap, int8: Any) -> FloatRows:
+        """The rows of a map: 8-bit integers where ``int8`` (:class:`hpcgnn.nn.int8.Int8`) is given and the kind allows it."""
+        return FloatRows(linear) if int8 is None or self.features is None else self.features(linear, int8)
+
+
+MOVED = RowKind()  # rows that are only moved to other ranks stay what they are
+
+
+def destinations(receive: Csr) -> Tensor:
+    """(r,) int64: for each column of R, one row of the result to which the received row is added. A *pre* row has only one."""
+    found = torch.zeros(receive.num_cols, dtype=torch.int64, device=receive.device)
+    found[receive.indices.long()] = receive.entry_rows()
+    return found
+
+
+def padded(degrees: np.ndarray, rows: int) -> np.ndarray:
+    """(rows,) int64: the in-degrees of the owned nodes, followed by zeros."""
+    return np.concatenate((degrees, np.zeros(rows - degrees.size, degrees.dtype)))
+
+
+def first_sources(send: Csr) -> np.ndarray:
+    """(s,) int64: the first source of each row of S, none of which is empty."""
+    return index_array(send.indices)[index_array(send.indptr)[:-1]]
