@@ -52,11 +52,6 @@ class Message:
     pending: Pending | None = None
     sums: torch.Tensor | None = None
 
-    @property
-    def is_corrected(self) -> bool:
-        """Return whether its rows are corrected if they are used in a later epoch."""
-        return self.mailbox is not None and self.mailbox.corrects
-
     def replace_rows(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """Replace the received bytes with ``rows`` (r, F)."""
         self.codec, self.received = plain_rows(rows, tools)

@@ -90,7 +90,7 @@ class Aggregator:
         sums = then = None
         with self._aggregating:
             z = self._aggregate_locally(x)  # while rows travel
-            if message.is_corrected:
+            if message.mailbox is not None and message.mailbox.corrects:
                 sums = self.correction.sums(x, z)
         self.exchange.wait(message)
         self._add_received(message, z)  # decode, post-aggregate
