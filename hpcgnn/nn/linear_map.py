@@ -71,7 +71,7 @@ InIntegers = Callable[[LinearMap, Any], FloatRows]  # its second argument: an In
 
 @dataclass(frozen=True, eq=False)
 class RowKind:
-    """What the rows of an aggregator are.
+    """The kind of the rows of an aggregator.
 
     features, gradients: make the rows of a map in 8-bit integers, forward and backward; None: they stay floats. nodes: the (s,)
     and (r,) owned nodes for which sent and received rows stand, or -1 where only the other rank knows the node; None: they
