@@ -103,7 +103,7 @@ def make_partial_plan(
     first_sources = plan.send.indices[plan.send.indptr[:-1]].long()
     sources, _ = world.alltoallv(ids[first_sources], plan.send_to.counts(world.size))
     all_ids = torch.cat((ids, sources))
-    # The nodes for which rows stand (``Aggregator.stands_for``): those of attention's rows are the same as of the plan's sums.
+    # The nodes for which rows stand (:attr:`RowKind.nodes`): those of attention's rows are the same as of the plan's sums.
     of_scores = index_array(received_targets), np.full(pre_to_send.total, -1)
     sent_for = np.where(plan.send_to.is_post(), index_array(first_sources), -1)
     received_for = np.where(~plan.receive_from.is_post(), index_array(destinations(plan.receive)), -1)
