@@ -127,20 +127,19 @@ def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool
     import msgspec
 
     from hpcgnn.lab.cost_model import fit as fitting
-    from hpcgnn.lab.cost_model import model_file
-    from hpcgnn.lab.cost_model.cases import cases_of
+    from hpcgnn.lab.cost_model.constants import write_model
     from hpcgnn.lab.study import records
 
-    runs = cases_of(folder, records.read(folder), machine)
+    runs = fitting.cases_of(folder, records.read(folder), machine)
     with console.progress("fitting (evaluations of the equations)", None, quiet=quiet or as_json) as advance:
-        found = fitting.fit(runs, folder, advance).model
-    model_file.write(found, out)
+        found = fitting.fit(runs, folder, advance)
+    write_model(found, out)
     if as_json:
         print(json.dumps(msgspec.to_builtins(found) | {"left_out": runs.left_out}))
     elif not quiet:
         for sentence in runs.left_out:
             console.note(f"left out: {sentence}")
-        constants = [fitting.in_words(name, fitted) for name, fitted in found.constants.items()]
+        constants = [fitting.row_of(name, fitted) for name, fitted in found.constants.items()]
         Table("constants", ("name", "value", "95 % interval", "of"), tuple(constants), label_columns=4).show()
         left = found.residuals
         rows = [
@@ -164,12 +163,12 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
     Every finished run of the study in DIR is compared. Runs that the equations do not cover are named and left out. `hpcgnn
     study report DIR --model MODEL.toml` draws the same comparison.
     """
-    from hpcgnn.lab.cost_model import model_file
     from hpcgnn.lab.cost_model.compare import compare as comparison_of
+    from hpcgnn.lab.cost_model.constants import read_model
     from hpcgnn.lab.report.study_page import model_tables
     from hpcgnn.lab.study import records
 
-    found = comparison_of(model_file.read(fitted), folder, records.read(folder), machine)
+    found = comparison_of(read_model(fitted), folder, records.read(folder), machine)
     if as_json:
         print(json.dumps({"model": str(fitted), "folder": str(folder)} | found.as_dict()))
         return
@@ -303,10 +302,10 @@ def project(
     PARTS are several parts files of one graph, with different numbers of parts, for strong scaling; --weak adds weak scaling.
     Both axes are logarithmic.
     """
-    from hpcgnn.lab.cost_model import project as projection
+    from hpcgnn.lab.cost_model import predict as predicting
 
     _check_outs(outs)
-    chosen = projection.ways_of(ways) if all_bits is None else projection.contenders(STRATEGIES, _bits(all_bits))
+    chosen = predicting.ways_of(ways) if all_bits is None else predicting.contenders(STRATEGIES, _bits(all_bits))
     is_quiet = given["quiet"] or given["as_json"]
     found_model, profile, configuration = _about(fitted, given)
     how = _how(given)
@@ -316,13 +315,13 @@ def project(
         given["jobs"],
         quiet=is_quiet,
     )
-    task = projection.Task(parts, weak, chosen, configuration, how["decided"], how["most_messages"])
-    with console.progress("predicting", task.size, quiet=is_quiet) as advance:
-        points = projection.project(found_model, task, profile=profile, advance=advance)
+    files = {predicting.STRONG: parts, predicting.WEAK: weak}
+    with console.progress("predicting", len((*parts, *weak)) * len(chosen), quiet=is_quiet) as advance:
+        points = predicting.project(found_model, files, chosen, configuration, advance, profile=profile, **how)
     found = {
         "model": Path(fitted).name,
         "where": profile.description if profile is not None else found_model.machine.get("processor", ""),
-        "points": [each.as_dict() for each in points],
+        "points": points,
         "command": f"hpcgnn {shlex.join(sys.argv[1:])}",
         "sources": [] if profile is None else list(profile.sources),
         "numbers": {} if profile is None else profile.numbers,
@@ -377,8 +376,8 @@ def _bits(text: str) -> list[int]:
 
 def _about(fitted: str, given: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """The model, the profile whose network connects the nodes (or None), and the settings as records have them."""
-    from hpcgnn.lab.cost_model import model_file, profiles
-    from hpcgnn.lab.cost_model.profile_model import model_of_profile
+    from hpcgnn.lab.cost_model import profiles
+    from hpcgnn.lab.cost_model.constants import read_model
 
     if given["rate"] and given["network"]:
         raise HpcgnnError("--rate is for virtual hosts and --network for real ones: give only one of them")
@@ -388,7 +387,7 @@ def _about(fitted: str, given: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]
     configuration |= dict(_other(each) for each in given["others"])
     profile = None if given["network"] is None else profiles.find(given["network"])
     if Path(fitted).exists() or fitted not in profiles.profiles():
-        return model_file.read(Path(fitted)), profile, configuration
+        return read_model(Path(fitted)), profile, configuration
     own = profiles.find(fitted)
     if given["rate"]:
         raise HpcgnnError(
@@ -397,7 +396,7 @@ def _about(fitted: str, given: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]
         )
     per_node = configuration.get("ranks_per_node", own.ranks_per_node)
     threads = configuration.get("threads", max(own.units_per_node // per_node, 1))
-    return model_of_profile(own), profile or own, configuration | {"threads": threads}
+    return profiles.model_of_profile(own), profile or own, configuration | {"threads": threads}
 
 
 def _other(text: str) -> tuple[str, Any]:

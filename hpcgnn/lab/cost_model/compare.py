@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.lab.cost_model.cases import cases_of
-from hpcgnn.lab.cost_model.model_file import Model
+from hpcgnn.lab.cost_model.constants import Model
+from hpcgnn.lab.cost_model.fit import cases_of
 from hpcgnn.lab.cost_model.predict import warnings_of
 from hpcgnn.lab.study.records import Record, in_words
 
@@ -73,18 +73,13 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as ``--json`` prints them."""
+        runs = [
+            {"key": run.key, "measured_seconds": run.measured, "predicted_seconds": run.predicted, "error": run.error,
+             "spread": run.spread, "warnings": list(run.warnings)}
+            for run in self.runs
+        ]  # fmt: skip
         return {
-            "runs": [
-                {
-                    "key": run.key,
-                    "measured_seconds": run.measured,
-                    "predicted_seconds": run.predicted,
-                    "error": run.error,
-                    "spread": run.spread,
-                    "warnings": list(run.warnings),
-                }
-                for run in self.runs
-            ],
+            "runs": runs,
             "median_error": self.median,
             "worst_error": self.worst,
             "within_10_percent": self.within(0.1),
@@ -105,7 +100,9 @@ def compare(model: Model, folder: Path, records: Iterable[Record], machine: str 
     """
     records = list(records)
     found, values = cases_of(folder, records, machine), model.values()
-    own = {record.key: record for record in records if record.machine_id == found.machine.get("id", "")}
+    here, there = found.machine, model.machine
+    own = {record.key: record for record in records if record.machine_id == here.get("id", "")}
+    told = f"the runs were made on another machine, {in_words(here)}, than those of the fit, {in_words(there)}"
     runs = tuple(
         Compared(
             key=case.name,
@@ -117,15 +114,7 @@ def compare(model: Model, folder: Path, records: Iterable[Record], machine: str 
         )
         for case in found.cases
     )
-    return Comparison(runs, tuple(found.left_out), tuple(_of_machines(model, found.machine)))
-
-
-def _of_machines(model: Model, machine: dict[str, Any]) -> list[str]:
-    if model.machine.get("id") == machine.get("id"):
-        return []
-    return [
-        f"the runs were made on another machine, {in_words(machine)}, than those of the fit, {in_words(model.machine)}"
-    ]
+    return Comparison(runs, tuple(found.left_out), (told,) if here.get("id") != there.get("id") else ())
 
 
 def error_by(runs: Iterable[Compared], axis: str) -> dict[str, tuple[int, float, float]]:

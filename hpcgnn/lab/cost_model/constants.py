@@ -1,21 +1,31 @@
-"""The constants of the cost model's equations, each with its unit and the bounds of a fit.
+"""The constants of the cost model's equations, and ``MODEL.toml``, the file with their fitted values.
 
 :mod:`hpcgnn.lab.cost_model.workload` counts work under these names, and :mod:`hpcgnn.lab.cost_model.equations` has the equations.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-AGGREGATION, QUANTIZATION, OTHER, MESSAGES = "aggregation", "quantization", "other", "messages"
-MACHINE = "machine"
+import msgspec
+import tomli_w
+
+from hpcgnn.base import typed, whole_file
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.typed import Finite, NotNegative
+
+AGGREGATION, QUANTIZATION, OTHER, MESSAGES, MACHINE = "aggregation", "quantization", "other", "messages", "machine"
+Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant. unit: unit of its value. start, low, high: start and bounds of a fit. phase: the phase to whose seconds it
-    belongs. is_memory_bound: whether its work takes longer while other cores use the memory, too. what: a short description."""
+    """A constant. start, low, high: start and bounds of a fit. phase: the phase to whose seconds it belongs. is_memory_bound:
+    whether its work takes longer while other cores use the memory, too."""
 
     name: str
     unit: str
@@ -27,8 +37,8 @@ class Constant:
     is_memory_bound: bool = False
 
 
-def _work(name: str, start: float, phase: str, what: str, *, bound: bool = False, spread: float = 10.0) -> Constant:
-    return Constant(name, "s", start, start / spread, start * spread, phase, what, bound)
+def _work(name: str, start: float, phase: str, what: str, *, bound: bool = False) -> Constant:
+    return Constant(name, "s", start, start / 10.0, start * 10.0, phase, what, bound)
 
 
 # Work of one core, in core-seconds per unit of what is counted: one column of a workload each, in this order.
@@ -59,38 +69,110 @@ WORK = (
 COLUMN = {constant.name: column for column, constant in enumerate(WORK)}
 
 # Of the machine and its virtual links; none multiplies work.
-FACTORS = (
-    Constant("contention", "", 1.2, 1.0, 3.0, MACHINE, "factor of memory-bound work while all cores compute"),
-    Constant(
-        "crowding",
-        "",
-        0.5,
-        0.05,
-        2.0,
-        MACHINE,
-        "share of other ranks' time on the same core that delays a rank for which others wait",
-    ),
-    Constant("rate_share", "", 0.95, 0.7, 1.0, MACHINE, "share of a link's rate that messages reach"),
-    Constant(
-        "link_imbalance",
-        "",
-        0.08,
-        0.005,
-        1.0,
-        MACHINE,
-        "relative delay of exchanges among many nodes, whose messages share links unevenly",
-    ),
-    Constant("latency", "s", 5e-5, 5e-6, 5e-3, MACHINE, "latency of a message between nodes"),
-    Constant(
-        "turn", "s", 3e-3, 3e-4, 3e-2, MACHINE, "longest time that a rank keeps a core for which other ranks wait"
-    ),
-    Constant("burst_bytes", "B", 512 * 1024, 1e3, 4e6, MACHINE, "bytes that pass a virtual link at once after a pause"),
-)
+FACTORS = tuple(
+    Constant(name, unit, start, low, high, MACHINE, what)
+    for name, unit, start, low, high, what in (
+        ("contention", "", 1.2, 1.0, 3.0, "factor of memory-bound work while all cores compute"),
+        ("crowding", "", 0.5, 0.05, 2.0,
+         "share of other ranks' time on the same core that delays a rank for which others wait"),
+        ("rate_share", "", 0.95, 0.7, 1.0, "share of a link's rate that messages reach"),
+        ("link_imbalance", "", 0.08, 0.005, 1.0,
+         "relative delay of exchanges among many nodes, whose messages share links unevenly"),
+        ("latency", "s", 5e-5, 5e-6, 5e-3, "latency of a message between nodes"),
+        ("turn", "s", 3e-3, 3e-4, 3e-2, "longest time that a rank keeps a core for which other ranks wait"),
+        ("burst_bytes", "B", 512 * 1024, 1e3, 4e6, "bytes that pass a virtual link at once after a pause"),
+    )
+)  # fmt: skip
 ALL = WORK + FACTORS
 BY_NAME = {constant.name: constant for constant in ALL}
-Values = Mapping[str, float]
 
 
 def defaults() -> dict[str, float]:
     """The start values of a fit, by name."""
     return {constant.name: constant.start for constant in ALL}
+
+
+FORMAT, VERSION = "hpcgnn-cost-model", 1
+MEMORY = ("fixed_bytes", "bytes_a_rank", "kept", "travelling")
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """A fitted constant. value: in its unit. low, high: 95 % interval. is_determined: whether the records determine it better
+    than the start values of the fit."""
+
+    value: NotNegative
+    low: NotNegative
+    high: NotNegative
+    unit: str = ""
+    is_determined: bool = True
+
+
+class Residuals(msgspec.Struct, frozen=True):
+    """The relative errors of the equations for the epochs of the records."""
+
+    runs: int
+    median: Finite
+    worst: Finite
+    median_by_phase: dict[str, Finite] = {}
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A cost model. memory: factors of :func:`hpcgnn.lab.cost_model.equations.memory_of`, by :data:`MEMORY`. ranges: smallest and
+    largest value in the records, by name. kinds: values without an order (``model``, ``arithmetic``, ``staleness``).
+    auto_compute: the arithmetic that ``--compute auto`` chose in the records."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    machine: dict[str, Any]
+    constants: dict[str, Fitted]
+    memory: dict[str, NotNegative]
+    ranges: dict[str, tuple[Finite, Finite]]
+    kinds: dict[str, list[str]]
+    auto_compute: str = "float32"
+    residuals: Residuals
+    source: str = ""
+
+    def values(self) -> dict[str, float]:
+        """Values by name, for the equations. Constants that an older fit does not have get their start values."""
+        return defaults() | {name: fitted.value for name, fitted in self.constants.items() if name in BY_NAME}
+
+
+def cores_of(machine: Mapping[str, Any]) -> int:
+    """The number of cores that the ranks on a machine share, from the facts of a record."""
+    return int(machine.get("usable_cores") or machine.get("cores") or 1)
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write the model to a file, completely or not at all. Raises :class:`HpcgnnError` if the file cannot be written."""
+    content = msgspec.to_builtins(model) | {
+        "machine": {name: value for name, value in model.machine.items() if value is not None}
+    }
+    try:
+        with whole_file.replacing(path) as temporary:
+            temporary.write_text(tomli_w.dumps(content), encoding="utf-8")
+    except OSError as error:
+        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises :class:`HpcgnnError` if it is none."""
+    try:
+        return tomllib.loads(typed.text_of(path))
+    except tomllib.TOMLDecodeError as error:
+        raise HpcgnnError(f"{path} is not a TOML file ({error})") from error
+
+
+def read_model(path: Path) -> Model:
+    """The model in a file of :func:`write_model`. Raises :class:`HpcgnnError` if the file holds no cost model."""
+    content = read_toml(path)
+    if content.get("format") != FORMAT:
+        raise HpcgnnError(f"{path} is not a cost model: make one with `hpcgnn model fit DIR --out {path}`")
+    if content.get("version") != VERSION:
+        raise HpcgnnError(
+            f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it again with `hpcgnn model fit`"
+        )
+    model = typed.checked(content, Model, str(path))
+    for name in MEMORY:
+        if name not in model.memory:
+            raise HpcgnnError(f"{path}: memory.{name} is missing: fit it again with `hpcgnn model fit`")
+    return model

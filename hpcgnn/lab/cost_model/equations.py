@@ -132,7 +132,7 @@ def last_start(starts: np.ndarray, exchange: Exchange) -> np.ndarray:
     return last
 
 
-def message_work(workload: Workload, exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
+def message_work(exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
     """(P,) core-seconds that the messages of a rank take on its machine, in any process."""
     all_bytes = np.add(*exchange.bytes_of_ranks)
     network = np.add(*messages.network_bytes(exchange))
@@ -142,27 +142,37 @@ def message_work(workload: Workload, exchange: Exchange, messages: Messages, val
 
 class _Clocks:
     """The clocks of all ranks, in seconds since the epoch began. link_free: time at which each rank's link has sent all
-    queued bytes. credit: seconds of a link's time that pass at once."""
+    queued bytes. credit: seconds of a link's time that pass at once. coming: by exchange, when the messages under way arrive.
+    since: core-seconds of work since ranks met."""
 
-    def __init__(self, ranks: int, burst: float) -> None:
-        self.now = np.zeros(ranks)
-        self.spent = {phase: np.zeros(ranks) for phase in PHASES}
-        self.link_free, self.credit = np.zeros(ranks), np.zeros(ranks)
-        self.burst = burst
+    def __init__(self, turn: Turn, values: Values, machine: Machine) -> None:
+        ranks = turn.workload.num_ranks
+        self.values, self.machine, self.burst = values, machine, turn.messages.burst_seconds
+        self.price = prices(values, machine)[:, None] * _IN_PHASES
+        self.now, self.link_free, self.credit, self.since = (np.zeros(ranks) for _ in range(4))
+        self.spent: dict[str, np.ndarray] = {}
+        self.coming: dict[int, np.ndarray] = {}
 
-    def begin_epoch(self) -> None:
-        """Let all ranks meet between two epochs."""
-        end = float(self.now.max())
+    def epoch_of(self, turn: Turn) -> Epoch:
+        """Go through an epoch, which all ranks begin together."""
+        workload, end = turn.workload, float(self.now.max())
+        self.coming = {number: arrived - end for number, arrived in self.coming.items()}
         self.link_free -= end
-        self.now[:] = 0.0
-        self.spent = {phase: np.zeros(self.now.size) for phase in PHASES}
+        self.now = np.zeros_like(self.now)
+        self.spent = {phase: np.zeros_like(self.now) for phase in PHASES}
+        for before, beside, exchange in zip(workload.before, workload.beside, workload.exchanges, strict=False):
+            self._compute(before)
+            self._exchange(turn, exchange, beside)
+        self._compute(workload.before[-1])
+        self._reduce(turn)
+        return Epoch({**self.spent, "seconds": self.now.copy()})
 
-    def take(self, until: np.ndarray, phase: str) -> None:
+    def _take(self, until: np.ndarray, phase: str) -> None:
         """Advance the clocks to ``until``, and count the time for ``phase``."""
         self.spent[phase] += until - self.now
         self.now = until
 
-    def arrival(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+    def _arrival(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
         """(P,) arrival of messages that may begin at ``begun`` and take ``wire`` seconds of a link without bursts."""
         first = np.maximum(begun, self.link_free)
         credit = np.minimum(self.burst, self.credit + first - self.link_free)
@@ -171,28 +181,61 @@ class _Clocks:
         self.link_free = first + wire - taken
         return self.link_free
 
-    def arrival_beside(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
-        """As :meth:`arrival`, for messages that share the link with queued ones, so each gets half of it."""
+    def _arrival_beside(self, begun: np.ndarray, wire: np.ndarray) -> np.ndarray:
+        """As :meth:`_arrival`, for messages that share the link with queued ones, so each gets half of it."""
         queued = np.maximum(self.link_free - begun, 0.0)
         if not queued.any():
-            return self.arrival(begun, wire)
+            return self._arrival(begun, wire)
         self.link_free = np.maximum(self.link_free, begun) + wire
         return begun + wire + np.minimum(queued, wire)
 
+    def _compute(self, work: np.ndarray, extra: np.ndarray | float = 0.0) -> np.ndarray:
+        """Go through work, with ``extra`` core-seconds of messages beside it; returns when these are done as well."""
+        begun, of_phases = self.now, work @ self.price
+        own = of_phases.sum(axis=1)
+        self.since = self.since + own
+        computing = shared_cores(own, self.machine)
+        shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
+        for phase, seconds in zip(_COMPUTED, of_phases.T, strict=True):
+            self._take(self.now + seconds * shares, phase)
+        return begun + shared_cores(own + extra, self.machine)
 
-def epoch_of(
-    workload: Workload, values: Values, machine: Machine, messages: Messages, *, is_pipelined: bool = False
-) -> Epoch:
-    """Seconds of a training step in the middle of a run.
+    def _exchange(self, turn: Turn, exchange: Exchange, beside: np.ndarray) -> None:
+        if turn.workload.num_ranks == 1:
+            self._compute(beside)
+            return
+        if exchange.number in self.coming:  # one message of an exchange is under way at a time
+            self._take(np.maximum(self.now, self.coming.pop(exchange.number)), "communication_wait")
+        if turn.freshness == REUSED:
+            self._compute(beside)
+            return
+        begun = self.now
+        moved = message_work(exchange, turn.messages, self.values)
+        copied = shared_cores(moved, self.machine)
+        arrived = self._arrival(last_start(begun, exchange), turn.messages.exchange(exchange)) + copied
+        done = self._compute(beside, moved)
+        if turn.freshness == STALE:
+            self.coming[exchange.number] = arrived = np.maximum(arrived, done)
+        else:
+            done = arrived = np.maximum(arrived, done + self._meet())
+        self.spent["wire"] += arrived - begun
+        self._take(np.maximum(self.now, done), "communication_wait")
 
-    is_pipelined: whether rows of an epoch are used in the next one (``--staleness pipeline``).
-    """
-    step = _Step(workload.num_ranks, values, machine, messages.burst_seconds)
-    turn = Turn(workload, messages, STALE if is_pipelined else FRESH)
-    fresh_epochs = _STEADY_EPOCHS if messages.burst_seconds else 1
-    for _ in range(_STEADY_STALE_EPOCHS if is_pipelined else fresh_epochs):
-        step.go_through(turn)
-    return step.epoch()
+    def _meet(self) -> float:
+        """Ranks wait for each other: the seconds until they run again."""
+        lag, self.since = lag_of(self.since, self.values, self.machine), np.zeros_like(self.since)
+        return lag
+
+    def _reduce(self, turn: Turn) -> None:
+        workload, together = turn.workload, np.full_like(self.now, self.now.max())
+        if workload.num_ranks > 1:
+            wire = np.full_like(self.now, turn.messages.reduction(workload.reduced_bytes))
+            copied = shared_cores(reduction_work(workload, turn.messages, self.values), self.machine)
+            arrived = self._arrival_beside(together, wire) + copied
+            together = np.maximum(arrived, together + copied + self._meet())
+        self._take(np.full_like(self.now, together.max()), "synchronisation")
+        seconds = shared_cores((workload.optimiser @ self.price).sum(axis=1), self.machine)
+        self._take(self.now + seconds, "other")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,96 +247,16 @@ class Turn:
     freshness: str = FRESH
 
 
+def epoch_of(turn: Turn, values: Values, machine: Machine) -> Epoch:
+    """Seconds of a training step in the middle of a run of such steps, which are stale with ``--staleness pipeline``."""
+    clocks, fresh = _Clocks(turn, values, machine), _STEADY_EPOCHS if turn.messages.burst_seconds else 1
+    return [clocks.epoch_of(turn) for _ in range(_STEADY_STALE_EPOCHS if turn.freshness == STALE else fresh)][-1]
+
+
 def cycle_of(turns: Sequence[Turn], values: Values, machine: Machine) -> list[Epoch]:
     """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle."""
-    first = turns[0]
-    step = _Step(first.workload.num_ranks, values, machine, first.messages.burst_seconds)
-    found: list[Epoch] = []
-    for _ in range(max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))):
-        found = []
-        for turn in turns:
-            step.go_through(turn)
-            found.append(step.epoch())
-    return found
-
-
-class _Step:
-    def __init__(self, num_ranks: int, values: Values, machine: Machine, burst_seconds: float) -> None:
-        self.values, self.machine = values, machine
-        self.price = prices(values, machine)[:, None] * _IN_PHASES
-        self.clocks = _Clocks(num_ranks, burst_seconds)
-        self.coming: dict[int, np.ndarray] = {}
-        self.since = np.zeros(num_ranks)  # core-seconds of work since the last meeting
-
-    def epoch(self) -> Epoch:
-        clocks = self.clocks
-        return Epoch({**clocks.spent, "seconds": clocks.now.copy()})
-
-    def go_through(self, turn: Turn) -> None:
-        clocks, workload = self.clocks, turn.workload
-        end = float(clocks.now.max())
-        self.coming = {number: arrived - end for number, arrived in self.coming.items()}
-        clocks.begin_epoch()
-        for before, beside, exchange in zip(workload.before, workload.beside, workload.exchanges, strict=False):
-            self._compute(before)
-            self._exchange(turn, exchange, beside)
-        self._compute(workload.before[-1])
-        self._reduce(turn)
-
-    def _compute(self, work: np.ndarray, extra: np.ndarray | None = None) -> np.ndarray:
-        """Go through work, with ``extra`` core-seconds of messages beside it; returns when these are done as well."""
-        clocks, begun = self.clocks, self.clocks.now
-        of_phases = work @ self.price
-        own = of_phases.sum(axis=1)
-        self.since = self.since + own
-        seconds = shared_cores(own if extra is None else own + extra, self.machine)
-        computing = shared_cores(own, self.machine)
-        shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
-        for phase, seconds_of_phase in zip(_COMPUTED, of_phases.T, strict=True):
-            clocks.take(clocks.now + seconds_of_phase * shares, phase)
-        return begun + seconds
-
-    def _exchange(self, turn: Turn, exchange: Exchange, beside: np.ndarray) -> None:
-        clocks, workload, messages = self.clocks, turn.workload, turn.messages
-        if workload.num_ranks == 1:
-            self._compute(beside)
-            return
-        if exchange.number in self.coming:  # one message of an exchange is under way at a time
-            clocks.take(np.maximum(clocks.now, self.coming.pop(exchange.number)), "communication_wait")
-        if turn.freshness == REUSED:
-            self._compute(beside)
-            return
-        begun = clocks.now
-        moved = message_work(workload, exchange, messages, self.values)
-        copied = shared_cores(moved, self.machine)
-        arrived = clocks.arrival(last_start(begun, exchange), messages.exchange(exchange)) + copied
-        done = self._compute(beside, moved)
-        if turn.freshness == STALE:
-            arrived = np.maximum(arrived, done)
-            self.coming[exchange.number] = arrived
-            clocks.spent["wire"] += arrived - begun
-            clocks.take(np.maximum(clocks.now, done), "communication_wait")
-        else:
-            arrived = np.maximum(arrived, done + self._meet())
-            clocks.spent["wire"] += arrived - begun
-            clocks.take(np.maximum(clocks.now, arrived), "communication_wait")
-
-    def _meet(self) -> float:
-        """Ranks wait for each other: the seconds until they run again."""
-        lag, self.since = lag_of(self.since, self.values, self.machine), np.zeros_like(self.since)
-        return lag
-
-    def _reduce(self, turn: Turn) -> None:
-        clocks, workload, values = self.clocks, turn.workload, self.values
-        together = np.full(workload.num_ranks, clocks.now.max())
-        if workload.num_ranks > 1:
-            wire = np.full(workload.num_ranks, turn.messages.reduction(workload.reduced_bytes))
-            copied = shared_cores(reduction_work(workload, turn.messages, values), self.machine)
-            arrived = clocks.arrival_beside(together, wire) + copied
-            together = np.maximum(arrived, together + copied + self._meet())
-        clocks.take(np.full(workload.num_ranks, together.max()), "synchronisation")
-        seconds = shared_cores((workload.optimiser @ self.price).sum(axis=1), self.machine)
-        clocks.take(clocks.now + seconds, "other")
+    clocks, cycles = _Clocks(turns[0], values, machine), max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))
+    return [[clocks.epoch_of(turn) for turn in turns] for _ in range(cycles)][-1]
 
 
 def reduction_work(workload: Workload, messages: Messages, values: Values) -> np.ndarray:
@@ -312,7 +275,7 @@ def reduction_work(workload: Workload, messages: Messages, values: Values) -> np
     return np.full(ranks, byte * moved + values["message"] * 2 * rounds)
 
 
-def memory_of(workload: Workload, factors: tuple[float, float, float, float]) -> np.ndarray:
+def memory_of(workload: Workload, factors: Sequence[float]) -> np.ndarray:
     """(P,) bytes of each rank: ``fixed + per rank of the job + kept for gradients * factor + the rest``.
 
     factors: fixed bytes, bytes per rank, and the factors of the memory kept for gradients and of messages.

@@ -1,4 +1,4 @@
-"""Fitting the constants to records: bounded least squares on logarithms of epochs and of their phases.
+"""Fitting the constants to records of a study: bounded least squares on logarithms of epochs and of their phases.
 
 Constants are fitted as logarithms, so that all are positive and errors are relative. Each is held, weakly, to where the fit
 begins (a factor of e counts as much as an error of 10 % in one epoch): what records do not determine stays there and says so.
@@ -7,61 +7,244 @@ begins (a factor of e counts as much as an error of 10 % in one epoch): what rec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import optimize
 
-from hpcgnn.lab.cost_model.cases import Case, Cases, extent_of, kinds_of
-from hpcgnn.lab.cost_model.constants import ALL, BY_NAME, COLUMN, Constant, defaults
-from hpcgnn.lab.cost_model.equations import Epoch
-from hpcgnn.lab.cost_model.model_file import MEMORY, Fitted, Model, Residuals
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data import plan_store
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.lab.cost_model.constants import (
+    ALL,
+    BY_NAME,
+    COLUMN,
+    MEMORY,
+    Constant,
+    Fitted,
+    Model,
+    Residuals,
+    Values,
+    cores_of,
+    defaults,
+)
+from hpcgnn.lab.cost_model.equations import PHASES, Epoch
+from hpcgnn.lab.cost_model.network import bits_per_second
+from hpcgnn.lab.cost_model.rows import Parts
+from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, setup_of
+from hpcgnn.lab.cost_model.workload import Workload, largest_bytes
+from hpcgnn.lab.study.axes import HPCGNN, NATIVE
+from hpcgnn.lab.study.records import Record, by_machine, in_words
 
+T = TypeVar("T")
+_FIRST_EPOCHS = 2  # that are not counted: memory is taken and links are opened in them
 FITTED_PHASES = ("aggregation", "communication_wait", "quantization", "synchronisation", "other")
 _NOISE = 0.1  # of an epoch's logarithm
 _PHASE_WEIGHT = 0.4
 _CROWDED_WEIGHT = 0.05  # of phases where ranks share cores: who computes and who waits is then the scheduler's choice
 _LEAST_SHARE = 0.05  # of an epoch, below which a phase's error does not count fully
-_PRIOR_WIDTH = 1.0  # of a constant's logarithm
-_DETERMINED = 0.6  # of that width
+_DETERMINED = 0.6  # of a constant's logarithm: the largest deviation of one that the records determine
 _INTERVAL = 1.96
 _MOST_EVALUATIONS = 60
-_START_BYTES, _LEAST_FIXED = 3e8, 5e7
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """The result of a fit. model: the fitted model. predicted: a prediction for each case, in their order."""
+class Case:
+    """A run as input of a fit. seconds: median of an epoch. phases: by name, the median over epochs of the mean over ranks.
+    memory_bytes: largest peak of a rank; 0 if it is unknown. spread: interquartile range of the seconds of its epochs, divided by
+    their median."""
 
-    model: Model
-    predicted: list[Epoch]
+    name: str
+    setup: Setup
+    workload: Workload
+    times: NetworkTimes
+    seconds: float
+    phases: dict[str, float]
+    memory_bytes: float = 0.0
+    spread: float = 0.0
+
+    def predicted(self, values: Values) -> Epoch:
+        """The prediction of the equations."""
+        return self.setup.epoch(self.workload, self.times.messages(values), values)
+
+
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """The cases of one machine. machine: facts about it. left_out: a sentence for each run that the equations do not cover,
+    or that did not finish."""
+
+    machine: dict[str, Any]
+    cases: list[Case]
+    left_out: list[str]
+
+
+def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None) -> Cases:
+    """The cases of the finished runs of one machine. machine: its identifier, needed if there are several machines.
+
+    Raises:
+        HpcgnnError: if there are records of several machines and none was chosen, or no run that the equations cover.
+    """
+    groups = by_machine(records)
+    if machine is not None and machine not in groups:
+        raise HpcgnnError(
+            f"{folder} has no records of machine {machine}, only of {', '.join(sorted(groups)) or 'none'}"
+        )
+    if machine is None and len(groups) > 1:
+        known = "; ".join(in_words(found[0].machine) for found in groups.values())
+        raise HpcgnnError(f"{folder} has records of {len(groups)} machines ({known}): choose one with --machine ID")
+    chosen = groups[machine] if machine is not None else next(iter(groups.values()), [])
+    cases, left_out = [], []
+    read: dict[Any, Parts] = {}
+    for record in chosen:
+        try:
+            cases.append(_case(folder, record, read))
+        except HpcgnnError as problem:
+            left_out.append(f"{record.key}: {problem}")
+    if not cases:
+        reasons = f" ({left_out[0]})" if left_out else ""
+        raise HpcgnnError(f"{folder} has no finished run to which a cost model could be fitted{reasons}")
+    return Cases(dict(chosen[0].machine), cases, left_out)
+
+
+def _case(folder: Path, record: Record, read: dict[Any, Parts]) -> Case:
+    if not record.is_finished:
+        raise HpcgnnError(f"it did not finish ({record.error or record.status})")
+    if record.configuration.get("framework", HPCGNN) != HPCGNN:
+        raise HpcgnnError("it was trained by PyG")
+    if record.configuration.get("isa", NATIVE) != NATIVE:
+        raise HpcgnnError(f"it was restricted to the instruction set {record.configuration['isa']}")
+    if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
+        raise HpcgnnError("it ran on GPUs, which the cost model does not cover")
+    compute = str(record.summary.get("compute", ""))
+    setup = setup_of(record.configuration, cores=cores_of(record.machine), compute=compute)
+    seconds = _median(record, "seconds")
+    if seconds <= 0:
+        raise HpcgnnError("its record has no seconds of epochs")
+    low, high = np.percentile(_counted(record, "seconds"), (25, 75))
+    return Case(
+        name=record.key,
+        setup=setup,
+        workload=setup.workload(_parts(folder / record.parts, setup, read)),
+        times=NetworkTimes(setup),
+        seconds=seconds,
+        phases={phase: _median(record, f"{phase}_seconds_mean") for phase in PHASES},
+        memory_bytes=float(record.summary.get("peak_memory_bytes_per_rank", 0)),
+        spread=float(high - low) / seconds,
+    )
+
+
+def _counted(record: Record, name: str) -> list[float]:
+    values = record.epochs.get(name, [])
+    return values[_FIRST_EPOCHS:] or values
+
+
+def _median(record: Record, name: str) -> float:
+    return float(np.median(_counted(record, name) or [0.0]))
+
+
+def _parts(path: Path, setup: Setup, read: dict[Any, Parts]) -> Parts:
+    """The parts of a setup, each of which is read once for each strategy and placement."""
+    with PartsFile(path) as file:
+        is_planned = plan_store.is_stored(file, setup.strategy)
+    if not is_planned:  # as of attention, which reads a plan of its own whatever the run was told
+        plan_store.store_plans(path, [setup.strategy])
+    with PartsFile(path) as file:
+        return setup.read(file, read)
+
+
+# -- what a run lies within --------------------------------------------------------------------------------------------
+
+# What constants go by: where a run is beyond what they were fitted on, these are extrapolated.
+TERMS = {
+    "ranks": ("message", "link_imbalance"),
+    "ranks_a_core": ("crowding", "turn"),
+    "ranks_per_node": ("shared_byte",),
+    "hidden": ("entry", "row", "element"),
+    "bits": ("encode", "decode", "code"),
+    "megabits_per_second": ("rate_share", "latency"),
+    "nodes_a_rank": ("entry_missed", "element"),
+    "entries_a_rank": ("entry", "entry_missed"),
+    "bytes_of_a_rank": ("byte",),
+    "messages_of_a_rank": ("message",),
+    "layers": ("layer", "aggregation"),
+}
+KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "staleness": ("burst_bytes",)}
+
+
+def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
+    """The sizes of a run by the names of :data:`TERMS`, which tell whether a prediction is an extrapolation. Sizes that do
+    not apply are left out."""
+    parts, exchanges = workload.parts, workload.exchanges
+    found = {
+        "ranks": setup.ranks,
+        "ranks_a_core": setup.machine.crowd,
+        "ranks_per_node": setup.ranks_per_node,
+        "hidden": setup.model.hidden,
+        "nodes_a_rank": int(parts.nodes.max()),
+        "entries_a_rank": int((parts.local + parts.send + parts.receive).max()),
+    }
+    layers = setup.model.flat().get("layers")
+    found |= {} if layers is None else {"layers": layers}
+    if setup.ranks > 1:
+        found["bits"] = setup.run.messages.bits
+        found["bytes_of_a_rank"] = largest_bytes(exchanges)
+        found["messages_of_a_rank"] = max((int(each.messages_of_ranks.max()) for each in exchanges), default=0)
+    if setup.is_virtual:
+        found["megabits_per_second"] = bits_per_second(setup.rate) / 1e6
+    return {name: float(value) for name, value in found.items()}
+
+
+def kinds_of(setup: Setup) -> dict[str, str]:
+    """The properties of a run that have no order, by the names of :data:`KIND_TERMS`."""
+    return {"model": setup.model.model, "arithmetic": setup.arithmetic, "staleness": setup.run.policy.staleness}
+
+
+# -- the fit -----------------------------------------------------------------------------------------------------------
+
+
+def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lambda _: None) -> Model:
+    """The model of the machine of ``runs``. source: the folder of the runs, for a reader of the file."""
+    cases = runs.cases
+    fitted, values = _fit_constants(cases, advance)
+    extents = _by_name(extent_of(case.setup, case.workload) for case in cases)
+    autos = Counter(case.setup.arithmetic for case in cases if case.setup.run.compute == "auto")
+    return Model(
+        machine=runs.machine,
+        constants=fitted,
+        memory=_fit_memory(cases),
+        ranges={name: (min(found), max(found)) for name, found in extents.items()},
+        kinds={name: sorted(set(found)) for name, found in _by_name(kinds_of(case.setup) for case in cases).items()},
+        auto_compute=autos.most_common(1)[0][0] if autos else "float32",
+        residuals=_residuals([(case, case.predicted(values)) for case in cases]),
+        source=str(source),
+    )
+
+
+def _by_name(found: Iterable[dict[str, T]]) -> dict[str, list[T]]:
+    values: dict[str, list[T]] = {}
+    for each in found:
+        for name, value in each.items():
+            values.setdefault(name, []).append(value)
+    return values
 
 
 def used_constants(cases: Sequence[Case]) -> list[Constant]:
     """The constants for which some case has work; the others keep their values."""
-    total = np.zeros(len(COLUMN))
-    for case in cases:
-        work = case.workload
-        total += sum(stretch.sum(axis=0) for stretch in (*work.before, *work.beside, work.optimiser))
-    is_parallel = any(case.setup.ranks > 1 for case in cases)
-    has_rate = any(case.setup.ranks > 1 and case.setup.rate for case in cases)
-    is_shared = any(case.setup.ranks_per_node > 1 for case in cases)
-    is_crowded = any(case.setup.ranks > 1 and case.setup.machine.crowd > 1 for case in cases)
-    is_busy = any(case.setup.machine.busy_cores > 1 for case in cases)
+    total = np.sum([case.workload.total() for case in cases], axis=0)
+    setups = [case.setup for case in cases]
+    has_rate = any(each.ranks > 1 and each.rate for each in setups)
+    is_crowded = any(each.ranks > 1 and each.machine.crowd > 1 for each in setups)
     others = {
-        "byte": has_rate,
-        "shared_byte": is_shared,
-        "message": is_parallel,
-        "turn": is_crowded,
-        "contention": is_busy,
-        "crowding": is_crowded,
-        "rate_share": has_rate,
-        "link_imbalance": any(case.setup.rate and case.setup.ranks > 2 * case.setup.ranks_per_node for case in cases),
-        "latency": has_rate,
-        "burst_bytes": has_rate,
+        "shared_byte": any(each.ranks_per_node > 1 for each in setups),
+        "message": any(each.ranks > 1 for each in setups),
+        "contention": any(each.machine.busy_cores > 1 for each in setups),
+        "link_imbalance": any(each.rate and each.ranks > 2 * each.ranks_per_node for each in setups),
     }
+    others |= dict.fromkeys(("turn", "crowding"), is_crowded)
+    others |= dict.fromkeys(("byte", "rate_share", "latency", "burst_bytes"), has_rate)
     return [each for each in ALL if others.get(each.name, each.name in COLUMN and total[COLUMN[each.name]] > 0)]
 
 
@@ -75,8 +258,8 @@ def residuals_of(epoch: Epoch, case: Case) -> np.ndarray:
     return np.array(found) / np.hypot(_NOISE, case.spread)
 
 
-def fit_constants(
-    cases: Sequence[Case], advance: Callable[[int], object] = lambda _: None
+def _fit_constants(
+    cases: Sequence[Case], advance: Callable[[int], object]
 ) -> tuple[dict[str, Fitted], dict[str, float]]:
     """The constants that ``cases`` use, with 95 % intervals; and the values of all constants."""
     chosen = used_constants(cases)
@@ -91,19 +274,14 @@ def fit_constants(
     def residuals(x: np.ndarray) -> np.ndarray:
         now = values(x)
         advance(1)
-        of_cases = [_softened(residuals_of(case.predicted(now), case)) for case in cases]
-        return np.concatenate([*of_cases, (x - start) / _PRIOR_WIDTH])
+        return np.concatenate([*(_softened(residuals_of(case.predicted(now), case)) for case in cases), x - start])
 
     inside = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
     found = optimize.least_squares(residuals, inside, bounds=bounds, max_nfev=_MOST_EVALUATIONS, diff_step=1e-3)
-    data = found.fun[: found.fun.size - len(chosen)]
-    scale = max(1.0, float(np.mean(data**2)))
+    scale = max(1.0, float(np.mean(found.fun[: found.fun.size - len(chosen)] ** 2)))
     deviations = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)) * scale)
-    fitted = {
-        each.name: _fitted(each, x, deviation)
-        for each, x, deviation in zip(chosen, found.x + lowest, deviations, strict=True)
-    }
-    return fitted, values(found.x)
+    fitted = map(_fitted, chosen, found.x + lowest, deviations)
+    return dict(zip((each.name for each in chosen), fitted, strict=True)), values(found.x)
 
 
 def _softened(residuals: np.ndarray) -> np.ndarray:
@@ -118,87 +296,41 @@ def _fitted(constant: Constant, x: float, deviation: float) -> Fitted:
         low=max(float(low), constant.low),
         high=min(float(high), constant.high),
         unit=constant.unit,
-        is_determined=bool(deviation < _DETERMINED * _PRIOR_WIDTH),
+        is_determined=bool(deviation < _DETERMINED),
     )
 
 
-def fit_memory(cases: Sequence[Case]) -> dict[str, float]:
+def _fit_memory(cases: Sequence[Case]) -> dict[str, float]:
     """The factors of :func:`hpcgnn.lab.cost_model.equations.memory_of`, from the peaks of the ranks with the most memory."""
+    begin = np.array([3e8, 1e4, 1.0, 1.0])
     known = [case for case in cases if case.memory_bytes > 0]
     if not known:
-        return dict(zip(MEMORY, (_START_BYTES, 0.0, 1.0, 1.0), strict=True))
+        return dict(zip(MEMORY, (3e8, 0.0, 1.0, 1.0), strict=True))
     rows, targets = [], []
     for case in known:
         held, kept, travelling = case.workload.memory[case.workload.memory.sum(axis=1).argmax()]
         rows.append((1.0, case.workload.num_ranks, kept, travelling))
         targets.append(case.memory_bytes - held)
     weights = np.array([1 / case.memory_bytes for case in known])
-    # held to where it begins as weakly as the other constants
-    begin = np.array([_START_BYTES, 1e4, 1.0, 1.0])
-    prior = np.diag(0.02 / begin)
+    prior = np.diag(0.02 / begin)  # held to where it begins as weakly as the other constants
     matrix = np.vstack([np.array(rows) * weights[:, None], prior])
     wanted = np.concatenate([np.array(targets) * weights, prior @ begin])
-    bounds = np.array([_LEAST_FIXED, 0.0, 0.1, 0.0]), np.array([np.inf, 1e7, 20.0, 20.0])
-    found = optimize.lsq_linear(matrix, wanted, bounds=bounds)
+    found = optimize.lsq_linear(matrix, wanted, bounds=([5e7, 0.0, 0.1, 0.0], [np.inf, 1e7, 20.0, 20.0]))
     return {name: float(value) for name, value in zip(MEMORY, found.x, strict=True)}
 
 
-def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lambda _: None) -> Fit:
-    """The model of the machine of ``runs``. source: the folder of the runs, for a reader of the file."""
-    fitted, values = fit_constants(runs.cases, advance)
-    predicted = [case.predicted(values) for case in runs.cases]
-    model = Model(
-        machine=runs.machine,
-        constants=fitted,
-        memory=fit_memory(runs.cases),
-        ranges=_ranges(runs.cases),
-        kinds=_kinds(runs.cases),
-        auto_compute=_auto_compute(runs.cases),
-        residuals=residuals_summary(runs.cases, predicted),
-        source=str(source),
-    )
-    return Fit(model, predicted)
-
-
-def residuals_summary(cases: Sequence[Case], predicted: Sequence[Epoch]) -> Residuals:
+def _residuals(predicted: Sequence[tuple[Case, Epoch]]) -> Residuals:
     """The errors of epochs, and those of phases as shares of their epochs."""
-    errors = np.array([abs(epoch.total / case.seconds - 1) for case, epoch in zip(cases, predicted, strict=True)])
+    errors = np.array([abs(epoch.total / case.seconds - 1) for case, epoch in predicted])
     by_phase = {
-        phase: float(
-            np.median([
-                abs(epoch.mean()[phase] - case.phases.get(phase, 0.0)) / case.seconds
-                for case, epoch in zip(cases, predicted, strict=True)
-            ])
-        )
+        phase: float(np.median([abs(epoch.mean()[phase] - case.phases[phase]) / case.seconds for case, epoch in predicted]))
         for phase in FITTED_PHASES
     }  # fmt: skip
-    return Residuals(len(cases), float(np.median(errors)), float(errors.max()), by_phase)
+    return Residuals(len(predicted), float(np.median(errors)), float(errors.max()), by_phase)
 
 
-def _ranges(cases: Sequence[Case]) -> dict[str, tuple[float, float]]:
-    found: dict[str, list[float]] = {}
-    for case in cases:
-        for name, value in extent_of(case.setup, case.workload).items():
-            found.setdefault(name, []).append(value)
-    return {name: (min(values), max(values)) for name, values in found.items()}
-
-
-def _kinds(cases: Sequence[Case]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
-    for case in cases:
-        for name, value in kinds_of(case.setup).items():
-            found.setdefault(name, set()).add(value)
-    return {name: sorted(values) for name, values in found.items()}
-
-
-def _auto_compute(cases: Sequence[Case]) -> str:
-    chosen = Counter(case.setup.arithmetic for case in cases if case.setup.run.compute == "auto")
-    return chosen.most_common(1)[0][0] if chosen else "float32"
-
-
-def in_words(name: str, fitted: Fitted) -> tuple[str, str, str, str]:
+def row_of(name: str, fitted: Fitted) -> tuple[str, str, str, str]:
     """Name, value, interval and meaning of a constant, as texts."""
-    constant = BY_NAME[name]
     unit = f" {fitted.unit}" if fitted.unit else ""
-    interval = f"{fitted.low:.3g} to {fitted.high:.3g}"
-    return name, f"{fitted.value:.3g}{unit}", interval if fitted.is_determined else "not determined", constant.what
+    interval = f"{fitted.low:.3g} to {fitted.high:.3g}" if fitted.is_determined else "not determined"
+    return name, f"{fitted.value:.3g}{unit}", interval, BY_NAME[name].what

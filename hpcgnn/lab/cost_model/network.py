@@ -2,7 +2,8 @@
 
     rank ─ memory ─ node ─ link ─ switch ═ uplinks ═ upper switches ═ downlinks ═ switch ─ link ─ node ─ memory ─ rank
 
-Between nodes, messages share links fairly (:mod:`hpcgnn.lab.cost_model.fair_shares`). Memory is O(pairs of ranks that send).
+Between nodes, messages share links max-min fairly: each gets an equal share of the fullest link on its way. Memory is O(pairs of
+ranks that send).
 """
 
 from __future__ import annotations
@@ -10,20 +11,28 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 from scipy import sparse
 
+from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.cost_model import fair_shares
+from hpcgnn.base.typed import MOST_FLOAT, Count, NotNegative
 
 MOST_MESSAGES = 1 << 20
+UNLIMITED = "unlimited"
+_UNITS_BITS_PER_SECOND = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 # Of sizes that are told apart, in all; fewer a pair of nodes where there are many pairs.
 _MOST_FLOWS, _MOST_SIZES, _LEAST_SIZES = 1 << 19, 64, 2
 _MOST_CELLS = 1 << 20
-
-_UNITS_BITS_PER_SECOND = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-UNLIMITED = "unlimited"
+# A time step ends when so much of what moves has come to its end; what that leaves free is shared anew in the next one only.
+# Steps are coarser where flows are many and each matters less.
+_LEAST_SHARE, _MOST_SHARE, _FLOWS_OF_MOST = 0.02, 0.1, 200_000
+# Links that are as full as this, compared with others, count as equally full. Rates stay below what links take.
+_ALIKE, _TIE = 1.02, 1 + 1e-9
+Positive = Annotated[float, Meta(gt=0, le=MOST_FLOAT)]
 
 
 @dataclass(frozen=True)
@@ -37,38 +46,31 @@ class Network:
     the job, because ``Ialltoallv`` reads all counts; it posts no empty messages. nodes_per_switch: 0 for one switch.
     uplinks_per_switch: number of uplinks, each as fast as a node's link. is_adaptive: whether messages may take any uplink;
     otherwise they take the one of their receiver's node (d-mod-k). burst_bytes: bytes that pass a node's link at once after a
-    pause, as through a token bucket.
+    pause, as through a token bucket; the clocks of :mod:`hpcgnn.lab.cost_model.equations` count them.
     """
 
     name: str
-    latency_seconds: float
-    node_bandwidth_bytes_per_second: float
-    memory_latency_seconds: float
-    memory_bandwidth_bytes_per_second: float
-    message_seconds: float = 0.0
-    peer_seconds: float = 0.0
-    switch_latency_seconds: float = 0.0
-    nodes_per_switch: int = 0
-    uplinks_per_switch: int = 0
+    latency_seconds: NotNegative
+    node_bandwidth_bytes_per_second: Positive
+    memory_latency_seconds: NotNegative
+    memory_bandwidth_bytes_per_second: Positive
+    message_seconds: NotNegative = 0.0
+    peer_seconds: NotNegative = 0.0
+    switch_latency_seconds: NotNegative = 0.0
+    nodes_per_switch: Count = 0
+    uplinks_per_switch: Count = 0
     is_adaptive: bool = True
-    burst_bytes: float = 0.0
-
-    @property
-    def oversubscription(self) -> float:
-        """The bandwidth of the nodes of a switch, divided by that of its uplinks; 0 if there is one switch."""
-        return self.nodes_per_switch / self.uplinks_per_switch if self.nodes_per_switch else 0.0
+    burst_bytes: NotNegative = 0.0
 
 
 # Of a virtual cluster's links: payload over rate (docs/virtual_cluster.md), and what was measured there of latencies and of links
 # without a limit. A fit replaces them.
 _PAYLOAD_SHARE = 0.945
-_VIRTUAL_LATENCY_SECONDS, _VIRTUAL_MEMORY_LATENCY_SECONDS = 20e-6, 2e-6
-_VIRTUAL_MEMORY_BYTES_PER_SECOND, _UNLIMITED_BYTES_PER_SECOND = 3e9, 2e9
-_VIRTUAL_MESSAGE_SECONDS, _BUCKET_BYTES = 5e-6, float(512 * 1000)
+UNLIMITED_BYTES_PER_SECOND = 2e9
 
 
-def by_rate(rate: str) -> Network:
-    """The network of a virtual cluster with links of the given speed: ``100mbit``, ``1gbit``, ``unlimited``.
+def bits_per_second(rate: str) -> float:
+    """The speed of a virtual cluster's links, such as ``100mbit`` or ``1gbit``; infinite if ``unlimited``.
 
     Raises:
         HpcgnnError: if it is not a speed.
@@ -76,75 +78,53 @@ def by_rate(rate: str) -> Network:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if rate != UNLIMITED and (found is None or float(found[1]) <= 0):
         raise HpcgnnError(f"{rate!r} is not the speed of a network: give one such as 100mbit or 1gbit, or unlimited")
-    speed = float(found[1]) * _UNITS_BITS_PER_SECOND[found[2]] / 8 * _PAYLOAD_SHARE if found else math.inf
+    return float(found[1]) * _UNITS_BITS_PER_SECOND[found[2]] if found else math.inf
+
+
+def by_rate(rate: str) -> Network:
+    """The network of a virtual cluster with links of a speed as in :func:`bits_per_second`."""
+    speed = bits_per_second(rate) / 8 * _PAYLOAD_SHARE
     return Network(
         name=rate,
-        latency_seconds=_VIRTUAL_LATENCY_SECONDS,
-        node_bandwidth_bytes_per_second=min(speed, _UNLIMITED_BYTES_PER_SECOND),
-        memory_latency_seconds=_VIRTUAL_MEMORY_LATENCY_SECONDS,
-        memory_bandwidth_bytes_per_second=_VIRTUAL_MEMORY_BYTES_PER_SECOND,
-        message_seconds=_VIRTUAL_MESSAGE_SECONDS,
-        burst_bytes=_BUCKET_BYTES if found else 0.0,
+        latency_seconds=20e-6,
+        node_bandwidth_bytes_per_second=min(speed, UNLIMITED_BYTES_PER_SECOND),
+        memory_latency_seconds=2e-6,
+        memory_bandwidth_bytes_per_second=3e9,
+        message_seconds=5e-6,
+        burst_bytes=0.0 if rate == UNLIMITED else float(512 * 1000),
     )
 
 
 def exchange_seconds(
-    sent: sparse.csr_array,
-    ranks_per_node: int,
-    network: Network,
-    idle_seconds: float = 0.0,
-    most_messages: int = MOST_MESSAGES,
+    sent: sparse.csr_array, ranks_per_node: int, network: Network, most_messages: int = MOST_MESSAGES
 ) -> np.ndarray:
     """(P,) float64 seconds until each rank has sent and received all of an ``Ialltoallv`` that all ranks begin at the same
     time.
 
     sent: (P, P) bytes from rank to rank; the diagonal does not count. Ranks 0 to K - 1 are on node 0, and so on.
-    idle_seconds: seconds without messages on the links before, in which token buckets filled. most_messages: above this
-    number, messages between the same nodes are merged by size, and memory and links do not delay each other.
+    most_messages: above this number, messages between the same nodes are merged by size, and memory and links do not delay each
+    other.
     """
     num_ranks = sent.shape[0]
-    senders, receivers, sizes = _messages(sent)
+    senders = np.repeat(np.arange(num_ranks, dtype=np.int32), np.diff(sent.indptr))
+    is_sent = (sent.data > 0) & (senders != sent.indices)
+    senders, receivers, sizes = senders[is_sent], sent.indices[is_sent], sent.data[is_sent].astype(np.float64)
     if not len(sizes):
         return np.full(num_ranks, network.peer_seconds * num_ranks)
-    saved = min(network.burst_bytes / network.node_bandwidth_bytes_per_second, idle_seconds)
-    nodes = senders // ranks_per_node, receivers // ranks_per_node
+    from_node, to_node = nodes = senders // ranks_per_node, receivers // ranks_per_node
+    memory = np.stack([senders, receivers + num_ranks], axis=1).astype(np.int64)
+    bandwidths = np.full(2 * num_ranks, network.memory_bandwidth_bytes_per_second)
+    within = from_node == to_node
     if len(sizes) <= most_messages:
-        ended = _one_by_one(senders, receivers, sizes, nodes, network, saved)
+        wires, wire_bandwidths = _links(*nodes, network)
+        wires[within] = len(wire_bandwidths) - 1
+        ways = np.concatenate([memory, wires + 2 * num_ranks], axis=1)
+        ended = _ends(sizes, ways, np.concatenate([bandwidths, wire_bandwidths])) + _latencies(*nodes, network)
     else:
-        ended, between = np.empty(len(sizes)), nodes[0] != nodes[1]
-        from_node, to_node = (each[between] for each in nodes)
-        ended[between] = _between_nodes(from_node, to_node, sizes[between], network, saved)
-        ended[~between] = _within_nodes(senders[~between], receivers[~between], sizes[~between], num_ranks, network)
+        ended = np.empty(len(sizes))
+        ended[~within] = _between_nodes(from_node[~within], to_node[~within], sizes[~within], network)
+        ended[within] = network.memory_latency_seconds + _ends(sizes[within], memory[within], bandwidths)
     return _of_ranks(senders, receivers, sizes, ended, num_ranks, network)
-
-
-def _messages(sent: sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sender, receiver and bytes of each message that is not empty and not to the sender itself."""
-    senders = np.repeat(np.arange(sent.shape[0], dtype=np.int32), np.diff(sent.indptr))
-    is_sent = (sent.data > 0) & (senders != sent.indices)
-    if is_sent.all():
-        return senders, sent.indices, sent.data.astype(np.float64)
-    return senders[is_sent], sent.indices[is_sent], sent.data[is_sent].astype(np.float64)
-
-
-def _one_by_one(
-    senders: np.ndarray,
-    receivers: np.ndarray,
-    sizes: np.ndarray,
-    nodes: tuple[np.ndarray, np.ndarray],
-    network: Network,
-    saved: float,
-) -> np.ndarray:
-    """(messages,) seconds until each message has arrived, through the memory of ranks and the links between nodes."""
-    num_ranks = int(max(senders.max(), receivers.max())) + 1
-    wires, wire_bandwidths = _links(*nodes, int(max(nodes[0].max(), nodes[1].max())) + 1, network)
-    wires[nodes[0] == nodes[1]] = len(wire_bandwidths) - 1
-    memory = np.stack([senders, receivers.astype(np.int64) + num_ranks], axis=1)
-    ways = np.concatenate([memory, wires + 2 * num_ranks], axis=1)
-    bandwidths = np.concatenate([np.full(2 * num_ranks, network.memory_bandwidth_bytes_per_second), wire_bandwidths])
-    ended = fair_shares.ends(fair_shares.Flows(np.arange(len(sizes)), sizes, np.ones(len(sizes))), ways, bandwidths)
-    ended[nodes[0] != nodes[1]] -= saved
-    return np.maximum(ended, 0) + _latencies(*nodes, network)
 
 
 def _latencies(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> np.ndarray:
@@ -172,28 +152,21 @@ def _of_ranks(
     return seconds
 
 
-def _within_nodes(
-    senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray, num_ranks: int, network: Network
-) -> np.ndarray:
-    """(messages,) seconds until each message within a node has arrived through its memory."""
-    ways = np.stack([senders, receivers + num_ranks], axis=1).astype(np.int64)
-    bandwidths = np.full(2 * num_ranks, network.memory_bandwidth_bytes_per_second)
-    flows = fair_shares.Flows(np.arange(len(sizes)), sizes, np.ones(len(sizes)))
-    return network.memory_latency_seconds + fair_shares.ends(flows, ways, bandwidths)
-
-
-def _between_nodes(
-    from_node: np.ndarray, to_node: np.ndarray, sizes: np.ndarray, network: Network, saved: float
-) -> np.ndarray:
-    """(messages,) seconds until each message between nodes has arrived through the links of nodes and switches."""
+def _between_nodes(from_node: np.ndarray, to_node: np.ndarray, sizes: np.ndarray, network: Network) -> np.ndarray:
+    """(messages,) seconds until each message between nodes has arrived, with messages of similar size between the same nodes
+    merged into flows of their mean size."""
     if not len(sizes):
         return sizes
     num_nodes = int(max(from_node.max(), to_node.max())) + 1
     groups, pairs = _grouped(from_node.astype(np.int64) * num_nodes + to_node, num_nodes * num_nodes)
-    kind, flows = _merged(groups, sizes, len(pairs))
-    of_pairs = pairs // num_nodes, pairs % num_nodes
-    ended = np.maximum(fair_shares.ends(flows, *_links(*of_pairs, num_nodes, network)) - saved, 0)
-    return (ended + _latencies(*of_pairs, network)[flows.groups])[kind]
+    largest = np.zeros(len(pairs))
+    np.maximum.at(largest, groups, sizes)
+    classes = int(np.clip(_MOST_FLOWS // len(pairs), _LEAST_SIZES, _MOST_SIZES))
+    share = sizes / largest[groups]
+    kind, names = _grouped(groups * classes + np.ceil(share * classes).astype(np.int64) - 1, len(pairs) * classes)
+    counts, of_pairs = np.bincount(kind).astype(np.float64), (pairs // num_nodes, pairs % num_nodes)
+    ended = _ends(np.bincount(kind, sizes) / counts, *_links(*of_pairs, network), names // classes, counts)
+    return (ended + _latencies(*of_pairs, network)[names // classes])[kind]
 
 
 def _grouped(keys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -206,23 +179,10 @@ def _grouped(keys: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     return (np.cumsum(is_there) - 1)[keys], np.flatnonzero(is_there)
 
 
-def _merged(groups: np.ndarray, sizes: np.ndarray, num_groups: int) -> tuple[np.ndarray, fair_shares.Flows]:
-    """Messages of similar size between the same nodes, merged into flows of their mean size; and the row of each message."""
-    largest = np.zeros(num_groups)
-    np.maximum.at(largest, groups, sizes)
-    classes = int(np.clip(_MOST_FLOWS // num_groups, _LEAST_SIZES, _MOST_SIZES))
-    share = sizes / largest[groups]
-    kind, names = _grouped(groups * classes + np.ceil(share * classes).astype(np.int64) - 1, num_groups * classes)
-    counts = np.bincount(kind).astype(np.float64)
-    return kind, fair_shares.Flows(names // classes, np.bincount(kind, sizes) / counts, counts)
-
-
-def _links(
-    from_node: np.ndarray, to_node: np.ndarray, num_nodes: int, network: Network
-) -> tuple[np.ndarray, np.ndarray]:
+def _links(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> tuple[np.ndarray, np.ndarray]:
     """The ways of pairs of nodes, and the bandwidths of links: out of and into nodes, up from and down to switches, and a
     last link without a limit."""
-    speed = network.node_bandwidth_bytes_per_second
+    speed, num_nodes = network.node_bandwidth_bytes_per_second, int(max(from_node.max(), to_node.max())) + 1
     ends = np.stack([from_node.astype(np.int64), to_node + num_nodes])
     if not network.nodes_per_switch:
         return np.ascontiguousarray(ends.T), np.append(np.full(2 * num_nodes, speed), np.inf)
@@ -239,6 +199,94 @@ def _links(
     return np.ascontiguousarray(np.concatenate([ends, upper]).T), bandwidths
 
 
+def _ends(
+    sizes: np.ndarray,
+    ways: np.ndarray,
+    bandwidths: np.ndarray,
+    groups: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+) -> np.ndarray:
+    """(flows,) float64 seconds until each flow has ended, of flows that all begin at 0.
+
+    sizes: (flows,) float64 bytes, above 0. ways, bandwidths: as for :func:`_fair_rates`. groups: (flows,) int64 place of each
+    flow's way; flows with the same way have the same rate, so the state of a group is the bytes that each of its flows has moved.
+    counts: (flows,) float64 number of flows for which a row stands.
+    """
+    groups = np.arange(len(sizes)) if groups is None else groups
+    counts = np.ones(len(sizes)) if counts is None else counts
+    ended, moved, now = np.zeros(len(sizes)), np.zeros(len(ways)), 0.0
+    active = np.arange(len(sizes))
+    while len(active):
+        of_active, names = _grouped(groups[active], len(ways))
+        some = counts[active]
+        rate = _fair_rates(ways[names], np.bincount(of_active, some), bandwidths)
+        left = (sizes[active] - moved[names][of_active]) / rate[of_active]
+        step = _step(left, rate[of_active] * some)
+        over = left <= step
+        ended[active[over]] = now + np.maximum(left[over], 0)
+        moved[names] += rate * step
+        now += step
+        active = active[~over]
+    return ended
+
+
+def _step(left: np.ndarray, moving: np.ndarray) -> float:
+    """Seconds until a certain share of the moving flows, and at least the first one, has ended."""
+    order = np.argsort(left, kind="stable")
+    gone = np.cumsum(moving[order])
+    share = min(max(_LEAST_SHARE, _MOST_SHARE * len(left) / _FLOWS_OF_MOST), _MOST_SHARE)
+    which = int(np.searchsorted(gone, share * gone[-1]))
+    return float(left[order[min(which, len(order) - 1)]]) * _TIE
+
+
+@njit(cache=True, nogil=True)
+def _fair_rates(
+    ways: np.ndarray, counts: np.ndarray, bandwidths: np.ndarray
+) -> np.ndarray:  # pragma: no cover - compiled
+    """(groups,) float64 bytes/s of each flow of a group, max-min fair.
+
+    ways: (groups, links of a way) int64; a link with infinite bandwidth fills a shorter way. counts: (groups,) float64 flows.
+    bandwidths: (links,) float64 bytes/s; each group needs one that is finite.
+    """
+    groups, length = ways.shape
+    rates, best = np.zeros(groups), np.zeros(groups)
+    left, load = bandwidths.copy(), np.zeros(len(bandwidths))
+    waiting, num_waiting = np.arange(groups), groups
+    for g in range(groups):
+        for k in range(length):
+            load[ways[g, k]] += counts[g]
+    while num_waiting:
+        least = np.full(len(left), np.inf)
+        share = np.full(len(left), np.inf)
+        for link in range(len(left)):
+            if load[link] > 0.5:  # of whole flows: what rounding leaves of a load is none
+                share[link] = max(left[link], 0.0) / load[link]
+        for w in range(num_waiting):
+            g = waiting[w]
+            best[g] = np.inf
+            for k in range(length):
+                best[g] = min(best[g], share[ways[g, k]])
+            for k in range(length):
+                least[ways[g, k]] = min(least[ways[g, k]], best[g])
+        kept = 0
+        for w in range(num_waiting):
+            g, is_held = waiting[w], False
+            for k in range(length):
+                link = ways[g, k]
+                # a link is full where none of its flows is held up elsewhere: those of its flows have their rates
+                is_held |= share[link] < np.inf and least[link] * _ALIKE >= share[link]
+            if is_held:
+                rates[g] = best[g]
+                for k in range(length):
+                    left[ways[g, k]] -= counts[g] * best[g]
+                    load[ways[g, k]] -= counts[g]
+            else:
+                waiting[kept] = g
+                kept += 1
+        num_waiting = kept
+    return rates
+
+
 def allreduce_seconds(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:
     """Seconds of a sum of ``num_bytes`` over all ranks, by the fastest of three algorithms, among which libraries choose by
     size.
@@ -249,11 +297,10 @@ def allreduce_seconds(num_bytes: int, ranks: int, ranks_per_node: int, network: 
     """
     if ranks <= 1:
         return 0.0
-    return min(
-        _doubling(num_bytes, ranks, ranks_per_node, network),
-        _halving(num_bytes, ranks, ranks_per_node, network),
-        _ring(num_bytes, ranks, ranks_per_node, network),
-    )
+    rounds = range(math.ceil(math.log2(ranks)))
+    doubling = sum(_round(num_bytes, 1 << k, ranks_per_node, network) for k in rounds)
+    halving = 2 * sum(_round(num_bytes / (2 << k), 1 << k, ranks_per_node, network) for k in rounds)
+    return min(doubling, halving, _ring(num_bytes, ranks, ranks_per_node, network))
 
 
 def _round(num_bytes: float, distance: int, ranks_per_node: int, network: Network) -> float:
@@ -264,21 +311,10 @@ def _round(num_bytes: float, distance: int, ranks_per_node: int, network: Networ
         return overhead + network.memory_latency_seconds + memory
     wire = num_bytes * ranks_per_node / network.node_bandwidth_bytes_per_second
     latency = network.latency_seconds
-    is_far = network.nodes_per_switch and distance >= ranks_per_node * network.nodes_per_switch
-    if is_far:
+    if network.nodes_per_switch and distance >= ranks_per_node * network.nodes_per_switch:
         latency += network.switch_latency_seconds
-        wire *= max(1.0, network.oversubscription)
+        wire *= max(1.0, network.nodes_per_switch / network.uplinks_per_switch)
     return overhead + latency + max(wire, memory)
-
-
-def _doubling(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:
-    rounds = math.ceil(math.log2(ranks))
-    return sum(_round(num_bytes, 1 << k, ranks_per_node, network) for k in range(rounds))
-
-
-def _halving(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:
-    rounds = math.ceil(math.log2(ranks))
-    return 2 * sum(_round(num_bytes / (2 << k), 1 << k, ranks_per_node, network) for k in range(rounds))
 
 
 def _ring(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:

@@ -1,22 +1,39 @@
 """The assumed decisions of policies: the mean epoch is a mixture of different epochs (docs/cost-model.md).
 
 The rows and the loss of a run are unknown before the run. So each policy gets the decisions that its own code makes under a
-stated assumption, or the decisions of an earlier run; either is named with the prediction.
+stated assumption, or the decisions of an earlier run; either is named with the prediction. There are three kinds of epochs:
+
+    fresh     messages are sent and waited for                                 1 - stale of all epochs
+    stale     they are sent, and those of an epoch before are used              stale + sent - 1
+    reused    none are sent                                                     1 - sent
+
+Fresh epochs follow each other, and so do stale ones with as many reused ones behind each as their shares say; what one kind
+leaves to the other under way is not counted.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.base import typed
+import numpy as np
+
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.cost_model.row_facts import RowFacts, Shares
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.plan_store import StoredPlan
+from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
+from hpcgnn.lab.cost_model.constants import COLUMN, Values, read_toml
+from hpcgnn.lab.cost_model.equations import Epoch, Messages, Turn, cycle_of
+from hpcgnn.lab.cost_model.network import allreduce_seconds
+from hpcgnn.lab.cost_model.rows import Parts, Wire
+from hpcgnn.lab.cost_model.setup import PIPELINE, Setup, network_of
+from hpcgnn.lab.cost_model.workload import Workload
+from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import sylvie
-from hpcgnn.policy.assignment import CHOICES
+from hpcgnn.policy.adaqp import group_rows
+from hpcgnn.policy.assignment import CHOICES, quantization_variance
 from hpcgnn.policy.config import (
     FIXED,
     OFF,
@@ -25,40 +42,34 @@ from hpcgnn.policy.config import (
     AgeSettings,
     BypassSettings,
     PeriodSettings,
-    PolicyConfig,
     SmoothingSettings,
 )
 from hpcgnn.train.run_config import CONFIG, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
 
-PIPELINE, PLAIN = "pipeline", "plain"
+PLAIN = "plain"
+DECISIONS = "policy"  # the phase of assignments that ranks compute together
 # AdaQP's prices: as many rounds as there may be of one assignment, and what a rank computes in one for each rank that it sends
 # to, measured on a core of a server (docs/cost-model.md).
 ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
-Facts = Callable[[], RowFacts]
+# Reading values where messages are compared (PipeQS' Eq. 6), in units of decoding one: each row is decoded, and read for three
+# dot products of two rows each.
+_READS_OF_A_COMPARISON = 6.0
+# Fewer stale epochs that send than this, for each that reuses, are left out: a cycle with one of them is gone through whole.
+_RARELY = 1e-2
+_SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
+_MOST_RANKS = 64  # whose rows are read: an evenly spread sample of more, which makes the facts estimates
+Shares = dict[int, float]
 
 
-@dataclass(frozen=True)
-class Course:
-    """The course of a run. shares: (bits, share of the rows sent) pairs. stale: share of epochs that use stale rows. sent:
-    share of epochs in which messages are sent. compares: whether received rows are compared with earlier ones. is_delta:
-    whether messages hold differences. period: epochs between two assignments of bit-widths that ranks compute together; 0 for
-    none. assumes: sentences about assumptions."""
-
-    shares: tuple[tuple[int, float], ...]
-    stale: float = 0.0
-    sent: float = 1.0
-    compares: bool = False
-    is_delta: bool = False
-    period: int = 0
-    assumes: tuple[str, ...] = ()
+# -- decisions that are known ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Decided:
-    """The known decisions of a run; None if they are unknown. of: the policies of bit-widths and staleness that decided, or
-    None for any. source: the origin of the decisions, in words."""
+    """The known decisions of a run; None if they are unknown. shares: of the rows, by bits. stale, sent: of the epochs. of: the
+    policies of bit-widths and staleness that decided, or None for any. source: the origin of the decisions, in words."""
 
     shares: Mapping[int, float] | None = None
     stale: float | None = None
@@ -85,20 +96,18 @@ def decided_by(path: Path) -> Decided:
     Raises:
         HpcgnnError: if there are none.
     """
-    try:
-        settings = tomllib.loads(typed.text_of(path / CONFIG))
-    except tomllib.TOMLDecodeError as error:
-        raise HpcgnnError(f"{path / CONFIG} is not a TOML file ({error})") from error
-    records = RunFolder(path).records()
+    settings, records = read_toml(path / CONFIG), RunFolder(path).records()
     if not records:
         raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
+    own = (PeriodSettings, AdaQPSettings, AgeSettings, BypassSettings, SmoothingSettings)
+    names = {setting.name for section in own for setting in fields(section)}
     return Decided(
         shares={int(name): share for name, share in bit_shares([each["bits"] for each in records]).items()},
         stale=_mean(float(each["stale"]) for each in records),
         sent=_sent(records),
         of=(FIXED if bits.isdigit() else bits, staleness),
-        settings={name: value for name, value in settings.items() if name in _OWN_SETTINGS},
+        settings={name: value for name, value in settings.items() if name in names},
         source=f"as in {len(records)} epochs of {path}",
     )
 
@@ -117,14 +126,120 @@ def _sent(records: Sequence[Mapping[str, Any]]) -> float:
     return _mean(each["bytes_sent"] / most for each in records) if most else 1.0
 
 
-# -- what each policy does ------------------------------------------------------------------------------------------------
+# -- facts about the rows of a plan ------------------------------------------------------------------------------------
 
-_OWN_SETTINGS = frozenset(
-    setting.name
-    for section in (PeriodSettings, AdaQPSettings, AgeSettings, BypassSettings, SmoothingSettings)
-    for setting in fields(section)
-)
-_SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
+
+@dataclass(frozen=True, eq=False)
+class RowFacts:
+    """What policies use of rows. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance). weights: for
+    each direction and rank that was looked at, (rows,) peers, ascending, and (rows,) sums of the squared weights with which a row
+    is added (AdaQP's assignment). looked_at: so many of ``ranks``."""
+
+    degrees: np.ndarray
+    weights: tuple[list[tuple[np.ndarray, np.ndarray]], ...]
+    looked_at: int
+    ranks: int
+
+    @property
+    def in_words(self) -> str:
+        """The sample of ranks, in words."""
+        return "all rows" if self.looked_at == self.ranks else f"the rows of {self.looked_at} of {self.ranks:,} ranks"
+
+    def by_importance(self, base: int) -> Shares:
+        """The share of rows with each bit-width that Sylvie chooses for given base bits."""
+        bits = sylvie.class_bits(sylvie.importance(self.degrees, np.unique(self.degrees)), base)
+        return _shares(sylvie.CHOICES, bits, np.ones(bits.size))
+
+    def by_variance(self, weight: float, group_rows_of: int) -> Shares:
+        """The share of rows with each bit-width that AdaQP chooses if the ranges of all rows are alike and no rank is a
+        straggler. weight: of variance against time."""
+        rows, bits = zip(*(_assigned(each, weight, group_rows_of, self.ranks) for each in self.weights), strict=True)
+        return _shares(CHOICES, np.concatenate(bits), np.concatenate(rows))
+
+
+def _assigned(
+    weights: Sequence[tuple[np.ndarray, np.ndarray]], weight: float, size: int, ranks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and bit-widths of each group of one direction. Without the maximum over ranks, Eq. 12 separates into groups."""
+    grouped = [group_rows(beta, peer, np.ones(ranks), size, np.zeros(2 * ranks)) for peer, beta in weights]
+    beta, rows = (
+        np.concatenate(list(each)) if grouped else np.zeros(0)
+        for each in ((problem.beta for _, problem in grouped), (np.bincount(of_row) for of_row, _ in grouped))
+    )
+    choices = np.array(CHOICES)
+    costs = np.zeros((rows.size, choices.size))
+    for share, each in ((weight, quantization_variance(beta[:, None], choices)), (1 - weight, rows[:, None] * choices)):
+        span = each[:, 0].sum() - each[:, -1].sum()
+        costs = costs + (share / abs(span) if span else 0.0) * each
+    return rows, choices[costs.argmin(axis=1)]
+
+
+def _shares(choices: Sequence[int], bits: np.ndarray, rows: np.ndarray) -> Shares:
+    counts = {each: float(rows[bits == each].sum()) for each in choices}
+    total = sum(counts.values())
+    return {each: count / total for each, count in counts.items() if count} if total else {max(choices): 1.0}
+
+
+def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
+    """The facts of an open parts file with the plan of ``strategy``. aggregation: ``mean``, ``gcn`` or ``sum``."""
+    plan, ranks = StoredPlan(file, strategy), file.num_parts
+    chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, _MOST_RANKS)).astype(int)).tolist()
+    degrees: list[np.ndarray] = []
+    weights: tuple[list[Any], list[Any]] = ([], [])
+    for rank in chosen:
+        of_nodes = np.diff(file.edges(*file.part(rank), rank)[0])
+        part = plan.part(rank, edges=False)
+        degrees += _degrees(part, of_nodes)
+        for direction, found in zip(weights, _weights(part, of_nodes, aggregation), strict=True):
+            direction.append(found)
+    return RowFacts(np.concatenate(degrees), weights, len(chosen), ranks)
+
+
+def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.ndarray]:
+    """In-degrees of the sources of *post* rows that a rank sends, and of the destinations of *pre* rows that it receives."""
+    send, receive = part.send, part.receive
+    yield of_nodes[send.indices[send.indptr[:-1]]][part.send_to.is_post()]
+    destination = np.zeros(receive.num_cols, np.int64)
+    destination[receive.indices] = np.repeat(np.arange(of_nodes.size), np.diff(receive.indptr))
+    yield of_nodes[destination][~part.receive_from.is_post()]
+
+
+def _weights(
+    part: AggregationPlan[Any], of_nodes: np.ndarray, aggregation: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Peers and squared weights of the rows that a rank receives, in the forward and in the backward direction."""
+    left = right = np.ones(
+        of_nodes.size
+    )  # the factors of nodes' rows after and before the sum, as make_aggregator has them
+    if aggregation == "mean":
+        left = 1 / np.maximum(of_nodes, 1)
+    elif aggregation == "gcn":
+        left = right = (of_nodes + 1.0) ** -0.5
+    send, receive = part.send, part.receive
+    of_entries = np.repeat(left**2, np.diff(receive.indptr))
+    forward = np.bincount(receive.indices, of_entries, receive.num_cols)
+    back = np.add.reduceat(right[send.indices] ** 2, send.indptr[:-1]) if send.indices.size else np.zeros(0)
+    for peers, squares in ((part.receive_from, forward), (part.send_to, back)):
+        yield np.repeat(peers.peers, peers.rows), squares
+
+
+# -- what each policy does ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Course:
+    """The course of a run. shares: (bits, share of the rows sent) pairs. stale: share of epochs that use stale rows. sent:
+    share of epochs in which messages are sent. compares: whether received rows are compared with earlier ones. is_delta:
+    whether messages hold differences. period: epochs between two assignments of bit-widths that ranks compute together; 0 for
+    none. assumes: sentences about assumptions."""
+
+    shares: tuple[tuple[int, float], ...]
+    stale: float = 0.0
+    sent: float = 1.0
+    compares: bool = False
+    is_delta: bool = False
+    period: int = 0
+    assumes: tuple[str, ...] = ()
 
 
 def is_plain(run: RunConfig) -> bool:
@@ -132,137 +247,208 @@ def is_plain(run: RunConfig) -> bool:
     return run.policy.bits == FIXED and run.policy.staleness in (OFF, PIPELINE) and run.messages.message_coding == PLAIN
 
 
-def course_of(run: RunConfig, facts: Facts, decided: Decided) -> Course:
+@dataclass(frozen=True)
+class _Assuming:
+    """What a policy's decisions follow from. facts: reads facts about rows. assumes: sentences, which are collected here."""
+
+    run: RunConfig
+    facts: Callable[[], RowFacts]
+    decided: Decided
+    assumes: list[str]
+
+    @property
+    def slower(self) -> float:
+        """The share of epochs in which the loss falls more slowly than before."""
+        return _SLOWER if self.decided.stale is None else 1 - self.decided.stale
+
+
+def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Decided) -> Course:
     """The course of a run with these settings. facts: a function that reads facts about rows, which some policies use.
 
     Raises:
         HpcgnnError: for a policy that is not covered.
     """
     decided.check()
-    policy = run.policy
+    policy, assuming = run.policy, _Assuming(run, facts, decided, [])
     for name, known in ((policy.bits, _BITS), (policy.staleness, _STALENESS)):
         if name not in known:
             raise HpcgnnError(f"the cost model covers the policies {', '.join(known)}, but not {name}")
-    assumes: list[str] = []
-    shares = _known_shares(decided, assumes) if policy.bits != FIXED else None
-    shares = shares or _BITS[policy.bits](run, facts, decided, assumes)
-    stale, sent = _STALENESS[policy.staleness](policy, decided, assumes)
+    if policy.bits == FIXED or decided.shares is None:
+        shares = _BITS[policy.bits](assuming)
+    else:
+        total = sum(decided.shares.values())  # 1 but for rounding, which draws of rows do not take
+        shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
+        assuming.assumes.append(f"assumes {_in_words(shares)}, {decided.source}")
+    stale, sent = _STALENESS[policy.staleness](assuming)
     period = policy.section(PeriodSettings).bits_period if policy.bits == "adaqp" else 0
     if period:
-        assumes.append(
+        assuming.assumes.append(
             f"assumes an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds, each with an all-reduce and with "
             f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU core for each receiver of a rank and each exchange"
         )
-    return Course(
-        shares=tuple(sorted(shares.items())),
-        stale=stale,
-        sent=sent,
-        compares=policy.compares,
-        is_delta=run.messages.message_coding != PLAIN,
-        period=period,
-        assumes=tuple(assumes),
-    )
-
-
-def _known_shares(decided: Decided, assumes: list[str]) -> Shares | None:
-    if decided.shares is None:
-        return None
-    total = sum(decided.shares.values())  # 1 but for rounding, which draws of rows do not take
-    shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
-    assumes.append(f"assumes {_in_words(shares)}, {decided.source}")
-    return shares
+    is_delta = run.messages.message_coding != PLAIN
+    ordered = tuple(sorted(shares.items()))
+    return Course(ordered, stale, sent, policy.compares, is_delta, period, tuple(assuming.assumes))
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
     return "bit-widths " + ", ".join(f"{bits}: {share:.1%}" for bits, share in sorted(shares.items()))
 
 
-def _fixed(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    return {run.messages.bits: 1.0}
-
-
-def _uniform(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    assumes.append(f"assumes bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random")
+def _uniform(assuming: _Assuming) -> Shares:
+    assuming.assumes.append(f"assumes bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random")
     return dict.fromkeys(CHOICES, 1 / len(CHOICES))
 
 
-def _adaqp(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    own, found = run.policy.section(AdaQPSettings), facts()
+def _adaqp(assuming: _Assuming) -> Shares:
+    own, found = assuming.run.policy.section(AdaQPSettings), assuming.facts()
     shares = found.by_variance(own.variance_weight, own.group_rows)
-    assumes.append(
+    assuming.assumes.append(
         f"assumes {_in_words(shares)}: the assignment with a variance weight of {own.variance_weight:g} if all rows have equal "
         f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
     )
     return shares
 
 
-def _slower(decided: Decided) -> float:
-    return _SLOWER if decided.stale is None else 1 - decided.stale
-
-
-def _sylvie(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
+def _sylvie(assuming: _Assuming) -> Shares:
     """The shares of bit-widths if the base bits double in epochs in which the loss falls more slowly and halve in others: a
     random walk with this probability."""
-    slower, found = min(max(_slower(decided), 1e-9), 1 - 1e-9), facts()
+    slower, found = min(max(assuming.slower, 1e-9), 1 - 1e-9), assuming.facts()
     odds = [(slower / (1 - slower)) ** step for step in range(len(sylvie.CHOICES))]
     shares: Shares = {}
     for base, odd in zip(sylvie.CHOICES, odds, strict=True):
         for bits, share in found.by_importance(base).items():
             shares[bits] = shares.get(bits, 0.0) + share * odd / sum(odds)
-    assumes.append(
+    assuming.assumes.append(
         f"assumes {_in_words(shares)}: the result if the loss falls more slowly than before in {slower:.0%} of epochs, chosen at "
         f"random, for the in-degrees of {found.in_words}"
     )
     return shares
 
 
-def _pipeqs(run: RunConfig, facts: Facts, decided: Decided, assumes: list[str]) -> Shares:
-    assumes.append(
+def _pipeqs(assuming: _Assuming) -> Shares:
+    assuming.assumes.append(
         f"assumes that rows change so little that they keep {SAFE_BITS} bits, the initial bit-width of PipeQS"
     )
     return {SAFE_BITS: 1.0}
 
 
-_BITS: dict[str, Callable[[RunConfig, Facts, Decided, list[str]], Shares]] = {
-    FIXED: _fixed, "uniform": _uniform, "adaqp": _adaqp, "sylvie": _sylvie, "pipeqs": _pipeqs,
-}  # fmt: skip
+_BITS: dict[str, Callable[[_Assuming], Shares]] = {
+    FIXED: lambda assuming: {assuming.run.messages.bits: 1.0},
+    "uniform": _uniform,
+    "adaqp": _adaqp,
+    "sylvie": _sylvie,
+    "pipeqs": _pipeqs,
+}
 
 
-def _never(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple[float, float]:
-    return 0.0, 1.0
-
-
-def _always(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple[float, float]:
-    return 1.0, 1.0
-
-
-def _while_it_falls(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple[float, float]:
-    stale = 1 - _slower(decided)
-    source = (
-        decided.source
-        if decided.stale is not None
-        else "namely those after which the loss falls as fast as before or faster"
-    )
-    assumes.append(f"assumes that {stale:.0%} of epochs use rows of the epoch before, {source}")
+def _while_it_falls(assuming: _Assuming) -> tuple[float, float]:
+    stale, source = 1 - assuming.slower, assuming.decided.source
+    if assuming.decided.stale is None:
+        source = "namely those after which the loss falls as fast as before or faster"
+    assuming.assumes.append(f"assumes that {stale:.0%} of epochs use rows of the epoch before, {source}")
     return stale, 1.0
 
 
-def _while_rows_stay(policy: PolicyConfig, decided: Decided, assumes: list[str]) -> tuple[float, float]:
-    most, bypass = policy.section(AgeSettings).most_stale_epochs, policy.section(BypassSettings).bypass
+def _while_rows_stay(assuming: _Assuming) -> tuple[float, float]:
+    policy, decided = assuming.run.policy, assuming.decided
+    most = policy.section(AgeSettings).most_stale_epochs
     stale = 1.0 if decided.stale is None else decided.stale
     if decided.sent is not None:
         sent = max(decided.sent, 1 - stale)
-        assumes.append(f"assumes that {stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}")
-        return stale, sent
-    if bypass == "late":
-        assumes.append("assumes that no message is late when the next epoch begins, so that no exchange is skipped")
-        return stale, 1.0
-    assumes.append(
-        f"assumes that rows change little: each row is sent in one of {most} epochs and used again in the others"
-    )
-    return stale, max(1 / most, 1 - stale)
+        said = f"{stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}"
+    elif policy.section(BypassSettings).bypass == "late":
+        sent, said = 1.0, "no message is late when the next epoch begins, so that no exchange is skipped"
+    else:
+        sent = max(1 / most, 1 - stale)
+        said = f"rows change little: each row is sent in one of {most} epochs and used again in the others"
+    assuming.assumes.append(f"assumes that {said}")
+    return stale, sent
 
 
-_STALENESS: dict[str, Callable[[PolicyConfig, Decided, list[str]], tuple[float, float]]] = {
-    OFF: _never, PIPELINE: _always, "sylvie": _while_it_falls, "pipeqs": _while_rows_stay,
-}  # fmt: skip
+# The shares of stale epochs and of those that send.
+_STALENESS: dict[str, Callable[[_Assuming], tuple[float, float]]] = {
+    OFF: lambda assuming: (0.0, 1.0),
+    PIPELINE: lambda assuming: (1.0, 1.0),
+    "sylvie": _while_it_falls,
+    "pipeqs": _while_rows_stay,
+}
+
+
+# -- the mean epoch ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The mean epoch of a run. epoch: its seconds. workload: that of an epoch that sends messages. bytes_sent, rows_sent:
+    (P,) float64 of each rank in a mean epoch."""
+
+    epoch: Epoch
+    workload: Workload
+    bytes_sent: np.ndarray
+    rows_sent: np.ndarray
+
+
+def outcome_of(
+    course: Course, setup: Setup, parts: Parts, values: Values, messages_of: Callable[[Workload], Messages]
+) -> Outcome:
+    """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
+    is_read = len(course.shares) == 1 and not (course.compares or course.is_delta)
+    sending = _with_codecs(setup.workload(parts, Wire(course.shares, reads_codes=is_read)), course)
+
+    kinds: list[tuple[float, Epoch]] = []
+
+    def go_through(shares: Sequence[float], *cycle: tuple[Workload, str]) -> None:
+        turns = [Turn(workload, messages_of(workload), freshness) for workload, freshness in cycle]
+        kinds.extend(zip(shares, cycle_of(turns, values, setup.machine), strict=True))
+
+    if course.stale < 1:
+        go_through([1 - course.stale], (sending, FRESH))
+    if course.stale > 0 and course.sent >= 1:
+        go_through([course.stale], (sending, STALE))
+    elif course.stale > 0:
+        reused = _with_codecs(setup.workload(parts, Wire(course.shares, sends=False, reads_codes=False)), course)
+        of_sending, of_reusing = course.stale + course.sent - 1, 1 - course.sent
+        if of_sending <= _RARELY * of_reusing:
+            go_through([course.stale], (reused, REUSED))
+        else:
+            behind_each = max(1, round(of_reusing / of_sending))
+            shares = [of_sending, *[of_reusing / behind_each] * behind_each]
+            go_through(shares, (sending, STALE), *[(reused, REUSED)] * behind_each)
+    phases = {
+        phase: sum((weight * epoch.seconds[phase] for weight, epoch in kinds), np.zeros(setup.ranks))
+        for phase in kinds[0][1].seconds
+    }
+    deciding = _decision_seconds(course, setup, sending, values)
+    phases = {"seconds": phases.pop("seconds") + deciding, **phases, DECISIONS: np.full(setup.ranks, deciding)}
+    return Outcome(Epoch(phases), sending, course.sent * sending.bytes_sent(), course.sent * sending.rows_sent())
+
+
+def _with_codecs(workload: Workload, course: Course) -> Workload:
+    """The workload with the additional encoding and decoding of comparisons and of delta coding."""
+    encode, decode, element = (COLUMN[name] for name in ("encode", "decode", "element"))
+    before = [work.copy() for work in workload.before]
+    for number, exchange in enumerate(workload.exchanges):
+        if course.compares:  # rows are decoded where they come and not where they are used
+            came = workload.parts.pairs.received(is_backward=exchange.is_backward)
+            before[number + 1][:, decode] = 0
+            if exchange.sent.nnz:
+                before[number + 1][:, decode] = _READS_OF_A_COMPARISON * came * exchange.width
+        if course.is_delta:  # both ends take the difference, and the sender makes it
+            sent = before[number][:, encode].copy()
+            before[number][:, decode] += sent
+            before[number][:, element] += sent
+    return replace(workload, before=tuple(before))
+
+
+def _decision_seconds(course: Course, setup: Setup, workload: Workload, values: Values) -> float:
+    """Seconds per epoch of the assignments that ranks compute together: those of AdaQP, whose prices are summed over all
+    ranks in each round, for all exchanges at once."""
+    if not course.period or setup.ranks == 1:
+        return 0.0
+    exchanges = len(workload.exchanges)
+    num_bytes = 8 * exchanges * (4 + 4 * setup.ranks)
+    together = allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network_of(setup, values))
+    pairs = max(int(np.diff(each.sent.indptr).max()) for each in workload.exchanges) if exchanges else 0
+    alone = ASSIGNMENT_PAIR_SECONDS * pairs * exchanges * setup.machine.crowd
+    return ASSIGNMENT_ROUNDS * (together + alone) / course.period

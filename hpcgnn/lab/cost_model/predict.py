@@ -1,37 +1,44 @@
-"""Predictions of seconds, bytes and memory of runs that were not made, with a warning for each extrapolated term."""
+"""Predictions of seconds, bytes and memory of runs that were not made, with a warning for each extrapolated term; and projections
+of a graph in more and more parts (strong scaling), or of graphs that grow with their parts (weak scaling)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.lab.cost_model.cases import KIND_TERMS, TERMS, extent_of, kinds_of
-from hpcgnn.lab.cost_model.constants import COLUMN, WORK, Values
-from hpcgnn.lab.cost_model.courses import DECISIONS, Outcome, outcome_of
-from hpcgnn.lab.cost_model.equations import PHASES, Epoch, Messages, epoch_of, memory_of
-from hpcgnn.lab.cost_model.model_file import Model
-from hpcgnn.lab.cost_model.policies import PLAIN, Course, Decided, course_of, is_plain
-from hpcgnn.lab.cost_model.profile_model import BANDWIDTH_SHARE, FLOPS_SHARE, SPECIFICATIONS
-from hpcgnn.lab.cost_model.profiles import Profile
-from hpcgnn.lab.cost_model.row_facts import RowFacts, read_facts
-from hpcgnn.lab.cost_model.rows import Parts, read_parts
-from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, setup_of
+from hpcgnn.lab.cost_model.constants import MEMORY, WORK, Model, cores_of
+from hpcgnn.lab.cost_model.equations import PHASES, Epoch, Messages, memory_of
+from hpcgnn.lab.cost_model.fit import KIND_TERMS, TERMS, extent_of, kinds_of
+from hpcgnn.lab.cost_model.policies import (
+    DECISIONS,
+    PLAIN,
+    Course,
+    Decided,
+    Outcome,
+    RowFacts,
+    course_of,
+    is_plain,
+    outcome_of,
+    read_facts,
+)
+from hpcgnn.lab.cost_model.profiles import BANDWIDTH_SHARE, FLOPS_SHARE, SPECIFICATIONS, Profile
+from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, run_of, setup_of
 from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import FIXED, OFF
-from hpcgnn.train.run_config import RunConfig, settings_by_name
 
 _SLACK = 1.02  # within so much of a range's end nothing is extrapolated
 _NETWORKS_OWN = ("byte", "shared_byte", "message", "turn")  # what a real network has in place of these constants
-
-
 # Messages are gone through one by one up to so many; more of them by the nodes between which they are and by their sizes.
 MOST_ONE_BY_ONE = 1 << 14
+STRONG, WEAK = "strong", "weak"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +68,23 @@ class Prediction:
         """Plain values, as ``--json`` prints them. by_rank: whether to include the bytes, rows and memory of each rank."""
         largest, mean = self.epoch.largest(), self.epoch.mean()
         phases = [each for each in (*PHASES, DECISIONS) if each in largest]
-        sent, rows, memory = (
-            np.rint(each).astype(np.int64) for each in (self.bytes_sent, self.rows_sent, self.memory_bytes)
-        )
+        of_ranks = {"bytes_sent": self.bytes_sent, "rows_sent": self.rows_sent, "memory_bytes": self.memory_bytes}
+        of_ranks = {name: np.rint(each).astype(np.int64) for name, each in of_ranks.items()}
+        bits, staleness, coding = self.policies
         found: dict[str, Any] = {
             "parts": self.parts,
             "strategy": self.strategy,
-            "bits": self.policies[0],
-            "staleness": self.policies[1],
-            "message_coding": self.policies[2],
+            "bits": bits,
+            "staleness": staleness,
+            "message_coding": coding,
             "ranks": self.ranks,
             "epoch_seconds": self.epoch.total,
             "phases_seconds": {phase: largest[phase] for phase in phases},
             "phases_seconds_mean": {phase: mean[phase] for phase in phases},
-            "bytes_sent": int(sent.sum()),
-            "rows_sent": int(rows.sum()),
-            "largest_bytes_sent_of_a_rank": int(sent.max()),
-            "largest_memory_bytes_of_a_rank": int(memory.max()),
+            "bytes_sent": int(of_ranks["bytes_sent"].sum()),
+            "rows_sent": int(of_ranks["rows_sent"].sum()),
+            "largest_bytes_sent_of_a_rank": int(of_ranks["bytes_sent"].max()),
+            "largest_memory_bytes_of_a_rank": int(of_ranks["memory_bytes"].max()),
             "messages_timed": "by nodes and sizes" if self.is_grouped else "one by one",
             "assumes": list(self.assumes),
             "warnings": self.warnings,
@@ -85,20 +92,7 @@ class Prediction:
         if self.course is not None:
             found["bits_shares"] = {str(bits): share for bits, share in self.course.shares}
             found |= {"stale_share": self.course.stale, "sent_share": self.course.sent}
-        if by_rank:
-            found["bytes_sent_of_ranks"] = sent.tolist()
-            found["rows_sent_of_ranks"] = rows.tolist()
-            found["memory_bytes_of_ranks"] = memory.tolist()
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Read:
-    """The data of a parts file for a strategy and a placement, which several predictions share. facts: None until they are
-    needed."""
-
-    parts: Parts
-    facts: list[RowFacts]
+        return found | ({f"{name}_of_ranks": each.tolist() for name, each in of_ranks.items()} if by_rank else {})
 
 
 def predict(
@@ -109,162 +103,104 @@ def predict(
     profile: Profile | None = None,
     decided: Sequence[Decided] = (),
     most_messages: int = MOST_ONE_BY_ONE,
-    read: dict[Any, Read] | None = None,
+    read: dict[Any, Any] | None = None,
 ) -> Prediction:
     """Predict a run with these settings on an open parts file.
 
     profile: the profile whose network connects nodes; None: the virtual hosts, or the single machine, of ``model``. decided:
-    the assumed decisions of policies. most_messages: largest number of messages that are timed one by one. read: data that
-    were read from the file before, to which more are added.
+    the assumed decisions of policies: from a run with these policies, else those given for any policy. most_messages: largest
+    number of messages that are timed one by one. read: data that were read from the file before, to which more are added.
 
     Raises:
         HpcgnnError: for settings that are not allowed, or that the equations do not cover.
     """
-    configuration = {"ranks": file.num_parts, **configuration}
-    if profile is not None and not configuration.get("ranks_per_node"):
-        configuration["ranks_per_node"] = profile.ranks_per_node
-    asked, known = _decided(configuration, decided)
-    compute = str(configuration.get("compute") or "auto")
+    given: dict[str, Any] = {"ranks": file.num_parts, **configuration}
+    kept = {} if read is None else read
+    if profile is not None and not given.get("ranks_per_node"):
+        given["ranks_per_node"] = profile.ranks_per_node
+    run = run_of(given)
+    by = run.policy.bits, run.policy.staleness
+    known = next((each for each in decided if each.of in (None, by)), Decided())
+    run = run_of(given, known.settings)
+    policies = run.messages.bits if by[0] == FIXED else by[0], by[1], run.messages.message_coding
+    # what the equations cover, in place of policies
+    plain = {} if is_plain(run) else {"bits": str(run.messages.bits), "staleness": OFF, "message_coding": PLAIN}
+    compute = str(given.get("compute") or "auto")
     setup = setup_of(
-        asked.plain(configuration),
-        cores=model.cores,
+        given | plain,
+        cores=cores_of(model.machine),
         compute=model.auto_compute if compute == "auto" else compute,
         network=None if profile is None else profile.network,
     )
-    found = _read(file, setup, {} if read is None else read)
+    parts = setup.read(file, kept)
 
     def facts() -> RowFacts:
-        if not found.facts:
-            found.facts.append(read_facts(file, setup.strategy, MODELS[setup.model.model].aggregation))
-        return found.facts[0]
-
-    course = None if is_plain(asked.run) else course_of(asked.run, facts, known)
-    values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
-    outcome = _outcome(course, setup, found.parts, values, most_messages)
-    warnings = [
-        *warnings_of(model, setup, outcome.workload),
-        *_of_policies(model, asked, course),
-        *profile_warnings(model, profile),
-    ]
-    return Prediction(
-        parts=found.parts.name,
-        ranks=setup.ranks,
-        strategy=setup.run.strategy,
-        policies=asked.names,
-        epoch=outcome.epoch,
-        bytes_sent=outcome.bytes_sent,
-        rows_sent=outcome.rows_sent,
-        memory_bytes=memory_of(outcome.workload, model.memory_factors()),
-        course=course,
-        is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
-        warnings=warnings,
-    )
-
-
-def _outcome(course: Course | None, setup: Setup, parts: Parts, values: Values, most_messages: int) -> Outcome:
-    """The outcome of equal epochs, or of a course."""
+        key = "facts", str(file.path), setup.strategy, MODELS[setup.model.model].aggregation
+        if key not in kept:
+            kept[key] = read_facts(file, *key[2:])
+        return kept[key]
 
     @cache  # an epoch that sends is gone through fresh and stale
     def messages_of(workload: Workload) -> Messages:
-        return NetworkTimes(setup, workload, most_messages).messages(values)
+        return NetworkTimes(setup, most_messages).messages(values)
 
-    if course is not None:
-        return outcome_of(course, setup, parts, values, messages_of)
-    workload = setup.workload(parts)
-    epoch = epoch_of(workload, values, setup.machine, messages_of(workload), is_pipelined=setup.is_pipelined)
-    return Outcome(epoch, workload, workload.bytes_sent(), workload.rows_sent())
-
-
-def _read(file: PartsFile, setup: Setup, known: dict[Any, Read]) -> Read:
-    key = str(file.path), setup.strategy, 0 if setup.placement is None else setup.ranks_per_node
-    if key not in known:
-        known[key] = Read(read_parts(file, setup.strategy, setup.placement), [])
-    return known[key]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The settings of a run whose policies the equations do not cover."""
-
-    run: RunConfig
-
-    @property
-    def names(self) -> tuple[int | str, str, str]:
-        """The names of the policies of bit-widths and staleness, and of the coding."""
-        policy, messages = self.run.policy, self.run.messages
-        return (messages.bits if policy.bits == FIXED else policy.bits), policy.staleness, messages.message_coding
-
-    def plain(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
-        """The same settings, with values that the equations cover in place of policies."""
-        if is_plain(self.run):
-            return dict(configuration)
-        bits = self.run.messages.bits
-        return {**configuration, "bits": str(bits), "staleness": OFF, "message_coding": PLAIN}
-
-
-def _decided(configuration: Mapping[str, Any], decided: Sequence[Decided]) -> tuple[_Asked, Decided]:
-    """The settings that are asked for, and the known decisions of their policies: from a run with these policies, else those
-    given for any policy."""
-    known = settings_by_name()
-    given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
-    run = RunConfig.from_settings(given, lenient=given.keys())
-    names = run.policy.bits, run.policy.staleness
-    found = next((each for each in decided if each.of in (None, names)), Decided())
-    run = RunConfig.from_settings({**found.settings, **given}, lenient={*found.settings, *given})
-    return _Asked(run), found
-
-
-def _of_policies(model: Model, asked: _Asked, course: Course | None) -> list[str]:
-    """Costs of policies that were counted and not fitted, if the model was fitted."""
-    if course is None or not model.kinds:
-        return []
-    bits, staleness, coding = asked.names
-    return [
-        f"no run of the fit had bits {bits}, staleness {staleness} and {coding} messages together: the additional work "
-        "of its epochs is counted and not fitted"
-    ]
+    values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
+    if plain:
+        course = course_of(run, facts, known)
+        outcome = outcome_of(course, setup, parts, values, messages_of)
+    else:
+        course, workload = None, setup.workload(parts)
+        epoch = setup.epoch(workload, messages_of(workload), values)
+        outcome = Outcome(epoch, workload, workload.bytes_sent(), workload.rows_sent())
+    warnings = warnings_of(model, setup, outcome.workload)
+    if plain and model.kinds:
+        warnings.append(
+            "no run of the fit had bits {}, staleness {} and {} messages together: the additional work "
+            "of its epochs is counted and not fitted".format(*policies)
+        )
+    return Prediction(
+        parts=parts.name,
+        ranks=setup.ranks,
+        strategy=setup.run.strategy,
+        policies=policies,
+        epoch=outcome.epoch,
+        bytes_sent=outcome.bytes_sent,
+        rows_sent=outcome.rows_sent,
+        memory_bytes=memory_of(outcome.workload, [model.memory[name] for name in MEMORY]),
+        course=course,
+        is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
+        warnings=warnings + _profile_warnings(model, profile),
+    )
 
 
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
     """A sentence for each term that is extrapolated or unknown to the model."""
     found = []
     for name, value in extent_of(setup, workload).items():
-        if name not in model.ranges:
-            if model.ranges:
-                found.append(
-                    f"{_said(name)} is {value:g}, which no run of the fit had: {_terms(TERMS[name])} extrapolated"
-                )
-            continue
-        low, high = model.ranges[name]
-        if not low / _SLACK <= value <= high * _SLACK:
-            found.append(
-                f"{_said(name)} is {value:g}, fitted on {low:g} to {high:g}: {_terms(TERMS[name])} extrapolated"
-            )
+        low, high = model.ranges.get(name, (None, None))
+        if low is None or high is None:
+            about = "which no run of the fit had" if model.ranges else ""
+        else:
+            is_within = low / _SLACK <= value <= high * _SLACK
+            about = "" if is_within else f"fitted on {low:g} to {high:g}"
+        if about:
+            found.append(f"{name.replace('_', ' ')} is {value:g}, {about}: {_terms(TERMS[name])} extrapolated")
     for name, kind in kinds_of(setup).items():
         known = model.kinds.get(name, [])
         if known and kind not in known:
             found.append(f"{name} is {kind}, fitted on {', '.join(known)}: {_terms(KIND_TERMS[name])} extrapolated")
-    return found + _undetermined(model, workload)
-
-
-def _undetermined(model: Model, workload: Workload) -> list[str]:
-    """The kinds of work in this run that the records did not determine."""
-    if not model.constants:
-        return []
-    total = workload.optimiser.sum(axis=0) + sum(each.sum(axis=0) for each in (*workload.before, *workload.beside))
-    unknown = [each.name for each in WORK if total[COLUMN[each.name]] > 0 and each.name not in model.constants]
-    return [f"no run of the fit had work of {name}: the term has its start value" for name in unknown]
-
-
-def _said(name: str) -> str:
-    return name.replace("_", " ")
+    if model.constants:  # of these, some records determined work
+        done = zip(WORK, workload.total(), strict=True)
+        unknown = [each.name for each, amount in done if amount > 0 and each.name not in model.constants]
+        found += [f"no run of the fit had work of {name}: the term has its start value" for name in unknown]
+    return found
 
 
 def _terms(names: tuple[str, ...]) -> str:
     return f"the term{'s' if len(names) > 1 else ''} {' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
-def profile_warnings(model: Model, profile: Profile | None) -> list[str]:
+def _profile_warnings(model: Model, profile: Profile | None) -> list[str]:
     """Sentences that mark seconds as estimates, and name the numbers that are not from a specification."""
     found = []
     if model.source == SPECIFICATIONS:
@@ -277,4 +213,101 @@ def profile_warnings(model: Model, profile: Profile | None) -> list[str]:
         found.append(
             f"{len(profile.estimates)} numbers of {profile.name} are estimates: {', '.join(profile.estimates)}"
         )
+    return found
+
+
+# -- projections -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of sending. bits: a number, or the name of a policy. node_aware: as the setting; None: as the others of a
+    projection."""
+
+    strategy: str
+    bits: str
+    staleness: str = OFF
+    node_aware: str | None = "off"
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by the names of flags."""
+        found = {"strategy": self.strategy, "bits": self.bits, "staleness": self.staleness, "message_coding": PLAIN}
+        return found if self.node_aware is None else found | {"node_aware": self.node_aware}
+
+    @property
+    def in_words(self) -> str:
+        """The text in a legend."""
+        words = [self.strategy, f"{self.bits} bits" if self.bits.isdigit() else f"bits {self.bits}"]
+        words += [f"stale {self.staleness}"] if self.staleness != OFF else []
+        return ", ".join([*words, "by nodes"] if self.node_aware == "on" else words)
+
+
+# Each pair of ranks has messages of its own (SuperGCN's figures), but for ``nodes``.
+WAYS = {
+    "vanilla": Way("post", "32"),
+    "pre": Way("pre", "32"),
+    "hybrid": Way("hybrid", "32"),
+    "int8": Way("hybrid", "8"),
+    "int2": Way("hybrid", "2"),
+    "nodes": Way("hybrid", "32", node_aware="on"),
+    "nodes-int2": Way("hybrid", "2", node_aware="on"),
+    "pipeline": Way("hybrid", "32", "pipeline"),
+    "uniform": Way("hybrid", "uniform"),
+    "adaqp": Way("hybrid", "adaqp"),
+    "sylvie": Way("hybrid", "sylvie", "sylvie"),
+    "pipeqs": Way("hybrid", "pipeqs", "pipeqs"),
+}
+SETS = {
+    "strategies": ("vanilla", "pre", "hybrid", "int2"),
+    "policies": ("vanilla", "int8", "adaqp", "sylvie", "pipeqs"),
+}
+
+
+def ways_of(text: str) -> dict[str, Way]:
+    """The ways that a comma-separated list names: ways, or sets of them.
+
+    Raises:
+        HpcgnnError: for an unknown name.
+    """
+    names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
+    for name in names:
+        if name not in WAYS:
+            raise HpcgnnError(
+                f"--ways must be a list of {', '.join((*SETS, *WAYS))}, separated by commas, not {name!r}"
+            )
+    return {name: WAYS[name] for name in names}
+
+
+def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Way]:
+    """Each strategy with the largest bit-width, and the last strategy with the other bit-widths."""
+    most, *fewer = sorted(set(bits), reverse=True)
+    chosen = [(strategy, most) for strategy in strategies] + [(strategies[-1], each) for each in fewer]
+    ways = [Way(strategy, str(each), node_aware=None) for strategy, each in chosen]
+    return {each.in_words: each for each in ways}
+
+
+def project(
+    model: Model,
+    files: Mapping[str, Sequence[Path]],
+    ways: Mapping[str, Way],
+    configuration: Mapping[str, Any],
+    advance: Callable[[int], object] = lambda _: None,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """A prediction for each parts file and each way, as ``--json`` prints it, sorted by scaling and ranks.
+
+    files: those of ``strong`` and of ``weak`` scaling; data of a file are kept only while it is used. configuration: the common
+    settings of all ways. how: other arguments of :func:`predict`.
+    """
+    found = []
+    for scaling in (STRONG, WEAK):
+        points = []
+        for path in files[scaling]:
+            read: dict[Any, Any] = {}
+            with PartsFile(path) as file:
+                for name, way in ways.items():
+                    made = predict(model, file, {**configuration, **way.settings()}, read=read, **how)
+                    points.append({"scaling": scaling, "way": name, **made.as_dict(by_rank=False)})
+                    advance(1)
+        found += sorted(points, key=lambda point: point["ranks"])
     return found

@@ -1,28 +1,32 @@
-"""Profiles of machines, each with a node and a network: those of ``profiles.toml``, or of a user's file."""
+"""Profiles of machines, each with a node and a network: those of ``profiles.toml``, or of a user's file; and models of machines
+that were not measured, from a profile alone, whose seconds are estimates."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import Count, NotNegative
-from hpcgnn.lab.cost_model.network import Network
+from hpcgnn.lab.cost_model.constants import MEMORY, Fitted, Model, Residuals, defaults, read_toml
+from hpcgnn.lab.cost_model.network import Network, Positive
 
 OWN = Path(__file__).with_name("profiles.toml")
 ESTIMATE = "estimate"
-_UNTOLD = f"{ESTIMATE}: the file does not say where it is from"
-_Positive = Annotated[float, Meta(gt=0, le=typed.MOST_FLOAT)]
+SPECIFICATIONS = "specifications"  # a model's source
+BANDWIDTH_SHARE, FLOPS_SHARE = 0.6, 0.5  # of a specification's numbers, what programs get: estimates
+_CACHE_SPEED = 4.0  # of a core's cache over its share of the memory: an estimate
+_GPU_CALLS = 0.1  # of the seconds of calls, as launches go ahead of what they launch: an estimate
+_BYTES = {"entry_missed": 4.0, "row": 8.0, "code": 1.5, "encode": 5.0, "decode": 5.0, "element_missed": 16.0, "feature": 4.0,
+          "attention": 16.0, "weighted": 4.0, "parameter": 40.0}  # fmt: skip
+_CACHED_BYTES = {"entry": 4.0, "element": 16.0}
 _Several = Annotated[int, Meta(ge=1, le=typed.MOST_INT)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """A node and its network.
 
@@ -31,16 +35,16 @@ class Profile:
     the origin of each number in words; ``estimate: ...`` if no document has it.
     """
 
-    name: str
-    description: str
-    units: str
-    units_per_node: int
-    ranks_per_node: int
-    memory_bytes: int
-    memory_bandwidth_bytes_per_second: float
-    peak_flops_per_second: dict[str, float]
+    units: Literal["cores", "gpus"]
+    units_per_node: _Several
+    ranks_per_node: _Several
+    memory_bytes: _Several
+    memory_bandwidth_bytes_per_second: Positive
+    peak_flops_per_second: dict[str, Positive]
     network: Network
-    sources: tuple[str, ...]
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    name: str
     numbers: dict[str, str]
 
     @property
@@ -49,39 +53,8 @@ class Profile:
         return [name for name, source in self.numbers.items() if source.startswith(ESTIMATE)]
 
 
-class _NetworkInFile(msgspec.Struct):
-    latency_seconds: NotNegative
-    node_bandwidth_bytes_per_second: _Positive
-    memory_latency_seconds: NotNegative
-    memory_bandwidth_bytes_per_second: _Positive
-    message_seconds: NotNegative = 0.0
-    peer_seconds: NotNegative = 0.0
-    switch_latency_seconds: NotNegative = 0.0
-    nodes_per_switch: Count = 0
-    uplinks_per_switch: Count = 0
-    is_adaptive: bool = True
-    burst_bytes: NotNegative = 0.0
-
-
-class _ProfileInFile(msgspec.Struct):
-    units: Literal["cores", "gpus"]
-    units_per_node: _Several
-    ranks_per_node: _Several
-    memory_bytes: _Several
-    memory_bandwidth_bytes_per_second: _Positive
-    peak_flops_per_second: dict[str, _Positive]
-    network: _NetworkInFile
-    description: str = ""
-    sources: list[str] = []
-
-
-def profiles() -> dict[str, Profile]:
-    """The profiles that ship with this package, by name."""
-    return read(OWN)
-
-
 def find(name: str) -> Profile:
-    """The profile called ``name``, or the profile in the file of this name, which ends in ``.toml``.
+    """The profile of the package called ``name``, or the profile in the file of this name, which ends in ``.toml``.
 
     Raises:
         HpcgnnError: if there is none, the file holds several, or a value is not allowed.
@@ -91,39 +64,34 @@ def find(name: str) -> Profile:
         if name not in known:
             raise HpcgnnError(f"there is no profile {name}: choose one of {', '.join(known)}, or give a file NAME.toml")
         return known[name]
-    found = list(read(Path(name)).values())
+    found = list(profiles(Path(name)).values())
     if len(found) != 1:
         raise HpcgnnError(f"{name} must hold one profile, which is a table with a name, but it holds {len(found)}")
     return found[0]
 
 
-def read(path: Path) -> dict[str, Profile]:
-    """The profiles in a TOML file, by name.
+def profiles(path: Path = OWN) -> dict[str, Profile]:
+    """The profiles in a TOML file, by default those of the package, by name.
 
     Raises:
         HpcgnnError: for a value that is not allowed; it names the file and the profile.
     """
-    try:
-        tables = tomllib.loads(typed.text_of(path))
-    except tomllib.TOMLDecodeError as error:
-        raise HpcgnnError(f"{path} is not a TOML file ({error})") from error
-    return {name: _profile(name, table, f"{path}, profile {name}") for name, table in tables.items()}
+    return {name: _profile(name, table, f"{path}, profile {name}") for name, table in read_toml(path).items()}
 
 
 def _profile(name: str, table: Any, where: str) -> Profile:
     numbers: dict[str, str] = {}
     table = _plain(table, where, "", numbers)
-    _check_names(table, _ProfileInFile, where)
     if isinstance(table, dict):
-        _check_names(table.get("network"), _NetworkInFile, f"{where}, network")
-    checked = typed.checked(table, _ProfileInFile, where)
-    values, network = msgspec.structs.asdict(checked), msgspec.structs.asdict(checked.network)
-    if checked.network.nodes_per_switch and not checked.network.uplinks_per_switch:
+        network = table.get("network")
+        _check_names(table, Profile, where)
+        _check_names(network, Network, f"{where}, network")
+        named = {"network": network | {"name": name}} if isinstance(network, dict) else {}
+        table = table | named | {"name": name, "numbers": numbers}
+    found = typed.checked(table, Profile, where)
+    if found.network.nodes_per_switch and not found.network.uplinks_per_switch:
         raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 if nodes_per_switch is given")
-    network_of = Network(name, **network)
-    return Profile(
-        **values | {"name": name, "network": network_of, "sources": tuple(checked.sources), "numbers": numbers}
-    )
+    return found
 
 
 def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
@@ -138,18 +106,42 @@ def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
             if value.keys() != {"value", "source"} or not isinstance(value["source"], str) or not value["source"]:
                 raise HpcgnnError(f'{where}: {path} must be a number, or {{ value = ..., source = "..." }}')
             found[name], numbers[path] = value["value"], value["source"]
-        elif isinstance(value, dict):
-            found[name] = _plain(value, where, f"{path}.", numbers)
         else:
-            found[name] = value
+            found[name] = _plain(value, where, f"{path}.", numbers)
             if isinstance(value, int | float):
-                numbers[path] = _UNTOLD
+                numbers[path] = f"{ESTIMATE}: the file does not say where it is from"
     return found
 
 
-def _check_names(table: Any, kind: type[msgspec.Struct], where: str) -> None:
-    """Raise HpcgnnError for an unknown key."""
-    known = kind.__struct_fields__
+def _check_names(table: Any, kind: type, where: str) -> None:
+    """Raise HpcgnnError for a key that a file must not have."""
+    known = [each.name for each in fields(kind) if each.name not in ("name", "numbers")]
     unknown = [name for name in table if name not in known] if isinstance(table, dict) else []
     if unknown:
         raise HpcgnnError(f"{where}: there is no key {unknown[0]}: the keys are {', '.join(known)}")
+
+
+def model_of_profile(profile: Profile) -> Model:
+    """A model from specifications alone: bytes divided by bandwidth and multiplications divided by peak, at the shares above.
+
+    Work is that of one unit, and a rank has all units of its share of the node.
+    """
+    bandwidth = BANDWIDTH_SHARE * profile.memory_bandwidth_bytes_per_second / profile.units_per_node
+    values = defaults() | {name: moved / bandwidth for name, moved in _BYTES.items()}
+    values |= {name: moved / (bandwidth * _CACHE_SPEED) for name, moved in _CACHED_BYTES.items()}
+    peaks = profile.peak_flops_per_second
+    for name, precisions in (("float32", ()), ("bf16", ("bfloat16", "float16")), ("int8", ("int8",))):
+        peak = next((peaks[each] for each in precisions if each in peaks), peaks["float32"])
+        values[f"product_{name}"] = 2 / (FLOPS_SHARE * peak)
+    for name in ("aggregation", "quantization", "layer", "epoch"):
+        values[name] *= _GPU_CALLS if profile.units == "gpus" else 1.0
+    values["contention"] = 1.0  # a core's share of the memory is what it has while all are busy
+    return Model(
+        machine={"processor": profile.description, "usable_cores": profile.units_per_node, "id": profile.name},
+        constants={name: Fitted(value, value, value, is_determined=False) for name, value in values.items()},
+        memory=dict(zip(MEMORY, (3e8, 1e4, 1.0, 1.0), strict=True)),
+        ranges={},
+        kinds={},
+        residuals=Residuals(0, 0.0, 0.0),
+        source=SPECIFICATIONS,
+    )

@@ -1,4 +1,4 @@
-"""The exact contents of a parts file for each rank: nodes, entries of matrices, and rows between ranks.
+"""The exact contents of a parts file for each rank: nodes, entries of matrices, and rows and bytes between ranks.
 
 Tables of pairs are sparse: memory is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share
 rows, also O(edges of a node). Shapes: P ranks.
@@ -22,6 +22,7 @@ from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world.placement import Placement
 
 FLOAT_BITS = 32
+_PAIRS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,37 +35,72 @@ class Pairs:
     rows: np.ndarray
     num_ranks: int
 
-    def sent(self) -> np.ndarray:
-        """(P,) int64 rows that each rank sends."""
-        return self._summed(self.sender)
-
-    def received(self) -> np.ndarray:
-        """(P,) int64 rows that each rank receives."""
-        return self._summed(self.receiver)
-
-    def _summed(self, ranks: np.ndarray) -> np.ndarray:
+    def sent(self, *, is_backward: bool = False) -> np.ndarray:
+        """(P,) int64 rows that each rank sends; backward, those that it has received."""
+        ranks = self.receiver if is_backward else self.sender
         return np.bincount(ranks, self.rows, self.num_ranks).astype(np.int64)
+
+    def received(self, *, is_backward: bool = False) -> np.ndarray:
+        """(P,) int64 rows that each rank receives."""
+        return self.sent(is_backward=not is_backward)
+
+    def table(self, sizes: np.ndarray, *, is_backward: bool) -> sparse.csr_array:
+        """(P, P) int64 bytes from rank to rank, from the (pairs,) bytes of all pairs."""
+        ends = (self.receiver, self.sender) if is_backward else (self.sender, self.receiver)
+        return sparse.csr_array((sizes, ends), (self.num_ranks, self.num_ranks), dtype=np.int64)
 
     def bytes(self, width: int, bits: int, *, is_backward: bool = False) -> sparse.csr_array:
         """(P, P) int64 bytes from rank to rank in one exchange."""
-        ends = (self.receiver, self.sender) if is_backward else (self.sender, self.receiver)
-        shape = self.num_ranks, self.num_ranks
-        return sparse.csr_array((segment_bytes(self.rows, width, bits), ends), shape, dtype=np.int64)
+        return self.table(segment_bytes(self.rows, width, bits), is_backward=is_backward)
 
 
 def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
-    """Bytes of one rank's rows for another, as :func:`hpcgnn.exchange.layout.make_layout` lays them out; float32 rows at 32 bits.
-    rows: int64 of any shape."""
-    if bits == FLOAT_BITS:
-        return rows * width * 4
-    payload = padded(rows * payload_bytes(width, bits), PARAMS_BYTES)
-    params = rows * PARAMS_BYTES if bits <= max(QUANTIZED_BITS) else 0
-    return padded(payload + params, BLOCK_BYTES)
+    """Bytes of one rank's rows for another; float32 rows at 32 bits. rows: int64 of any shape."""
+    return rows * width * 4 if bits == FLOAT_BITS else mixed_bytes(rows[..., None], width, [bits])
 
 
-def padded(sizes: np.ndarray, to: int) -> np.ndarray:
+def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
+    """(...,) int64 bytes of a segment with (..., k) int64 rows of each of k ``bits``, as
+    :func:`hpcgnn.exchange.layout.make_layout` lays them out."""
+    payload = _padded(rows @ np.array([payload_bytes(width, each) for each in bits]), PARAMS_BYTES)
+    params = rows @ np.array([PARAMS_BYTES if each <= max(QUANTIZED_BITS) else 0 for each in bits])
+    return _padded(payload + params, BLOCK_BYTES)
+
+
+def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
     """The next multiples of ``to``."""
     return -(-sizes // to) * to
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The messages of an epoch's exchanges.
+
+    shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages are sent; False: rows of an earlier
+    epoch are used again, and nothing is computed for other ranks. reads_codes: whether receivers may add up codes without
+    decoding; not if rows have several bit-widths, or are compared or changed before.
+    """
+
+    shares: tuple[tuple[int, float], ...]
+    sends: bool = True
+    reads_codes: bool = True
+
+    def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
+        """(P, P) int64 bytes from rank to rank of one exchange, as in :meth:`Pairs.bytes`.
+
+        The bit-width of each row is drawn, so messages of few rows are as uneven as those of a policy. If all rows have the
+        same bit-width, nothing is drawn.
+        """
+        if not self.sends:
+            return sparse.csr_array((pairs.num_ranks, pairs.num_ranks), dtype=np.int64)
+        if len(self.shares) == 1:
+            return pairs.bytes(width, self.shares[0][0], is_backward=is_backward)
+        draws, sizes = np.random.default_rng((0, int(is_backward))), np.empty(len(pairs.rows), np.int64)
+        bits, shares = map(list, zip(*self.shares, strict=True))
+        for first in range(0, len(sizes), _PAIRS_AT_ONCE):
+            some = slice(first, first + _PAIRS_AT_ONCE)
+            sizes[some] = mixed_bytes(draws.multinomial(pairs.rows[some], shares), width, bits)
+        return pairs.table(sizes, is_backward=is_backward)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +113,6 @@ class Parts:
     """
 
     name: str
-    strategy: str
     nodes: np.ndarray
     edges: np.ndarray
     features: np.ndarray
@@ -111,28 +146,28 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     plan, parts, meta = StoredPlan(file, strategy), range(file.num_parts), file.meta
     sender, receiver, post, pre = plan.pairs()
     by_ranks = Pairs(sender, receiver, post + pre, file.num_parts)
-    entries = {matrix: np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR"}
+    local, send, receive = (np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR")
+    is_sparse = meta.x_nnz is not None
     of_edges = [file.slab_rows("edges/indices", part) for part in parts]
-    of_features = [file.slab_rows("nodes/x_indices", part) if meta.x_nnz is not None else (0, 0) for part in parts]
+    of_features = [file.slab_rows("nodes/x_indices", part) if is_sparse else (0, 0) for part in parts]
     return Parts(
         name=str(file.path),
-        strategy=strategy,
         nodes=np.diff(file.node_offsets),
         edges=np.diff(np.array(of_edges), axis=1)[:, 0],
         features=np.diff(np.array(of_features), axis=1)[:, 0],
-        local=entries["L"],
-        send=entries["S"],
-        receive=entries["R"],
+        local=local,
+        send=send,
+        receive=receive,
         written=by_ranks.sent(),
         read=by_ranks.received(),
-        pairs=by_ranks if placement is None else pairs_between_nodes(file, strategy, placement),
+        pairs=by_ranks if placement is None else _pairs_between_nodes(file, strategy, placement),
         in_width=meta.num_features,
         out_width=max(meta.num_classes, 1),
-        is_sparse=meta.x_nnz is not None,
+        is_sparse=is_sparse,
     )
 
 
-def pairs_between_nodes(file: PartsFile, strategy: str, placement: Placement) -> Pairs:
+def _pairs_between_nodes(file: PartsFile, strategy: str, placement: Placement) -> Pairs:
     """Rows between nodes by the ranks that carry them, as training plans them (:mod:`hpcgnn.graph.node_plan`)."""
     num_ranks, tables = file.num_parts, []
     for node in range(placement.num_nodes):

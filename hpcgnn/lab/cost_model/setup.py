@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.lab.cost_model.constants import Values
-from hpcgnn.lab.cost_model.equations import Machine, Messages
+from hpcgnn.lab.cost_model.equations import Epoch, Machine, Messages, Turn, epoch_of
 from hpcgnn.lab.cost_model.network import (
     MOST_MESSAGES,
     UNLIMITED,
+    UNLIMITED_BYTES_PER_SECOND,
     Network,
     allreduce_seconds,
+    bits_per_second,
     by_rate,
     exchange_seconds,
 )
-from hpcgnn.lab.cost_model.rows import Parts
+from hpcgnn.lab.cost_model.rows import Parts, Wire, read_parts
 from hpcgnn.lab.cost_model.steps import Shape, steps_of
-from hpcgnn.lab.cost_model.wire import Wire
 from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.nn.config import MODELS, ModelConfig
 from hpcgnn.policy.config import FIXED, OFF
@@ -30,7 +34,6 @@ from hpcgnn.train.run_config import RunConfig, settings_by_name
 from hpcgnn.world.placement import Placement
 
 PIPELINE = "pipeline"
-_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _ARITHMETICS = {"bf16": "bf16", "bf16-emulated": "bf16", "int8": "int8", "int8-always": "int8"}
 
 
@@ -42,12 +45,12 @@ class Setup:
 
     run: RunConfig
     ranks: int
-    threads: int = 1
-    ranks_per_node: int = 1
-    cores: int = 1
-    rate: str = ""
-    network: Network | None = None
-    arithmetic: str = "float32"
+    threads: int
+    ranks_per_node: int
+    cores: int
+    rate: str
+    network: Network | None
+    arithmetic: str
 
     @property
     def model(self) -> ModelConfig:
@@ -66,9 +69,9 @@ class Setup:
         return Machine(self.cores, self.ranks if self.network is None else self.ranks_per_node, self.threads)
 
     @property
-    def is_pipelined(self) -> bool:
-        """Return whether rows of the previous epoch are used."""
-        return self.run.policy.staleness == PIPELINE
+    def is_virtual(self) -> bool:
+        """Return whether ranks send over the limited links of a virtual cluster."""
+        return self.network is None and self.rate not in ("", UNLIMITED)
 
     @property
     def placement(self) -> Placement | None:
@@ -76,18 +79,12 @@ class Setup:
         placement = Placement.in_blocks(self.ranks, self.ranks_per_node)
         return placement if placement.is_shared and self.run.messages.node_aware != "off" else None
 
-    def check(self) -> None:
-        """Raise HpcgnnError for settings that the equations do not cover."""
-        policy = self.run.policy
-        if policy.bits != FIXED:
-            raise HpcgnnError(
-                f"the bit-widths of --bits {policy.bits} are decided during training: predict --bits 2, "
-                "4 and 8, between which they lie"
-            )
-        if policy.staleness not in (OFF, PIPELINE):
-            raise HpcgnnError(f"the cost model covers --staleness off and pipeline, not {policy.staleness}")
-        if self.run.task != "node" or self.run.messages.message_coding != "plain":
-            raise HpcgnnError("the cost model covers only --task node with --message-coding plain")
+    def read(self, file: PartsFile, known: dict[Any, Any]) -> Parts:
+        """The parts in an open file with the plan of :attr:`strategy`, which are kept in ``known``."""
+        key = str(file.path), self.strategy, 0 if self.placement is None else self.ranks_per_node
+        if key not in known:
+            known[key] = read_parts(file, self.strategy, self.placement)
+        return known[key]
 
     def workload(self, parts: Parts, wire: Wire | None = None) -> Workload:
         """The workload on these parts, which belong to :attr:`strategy` and :attr:`placement`. wire: the messages, if not all
@@ -96,75 +93,72 @@ class Setup:
             raise HpcgnnError(
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
-        shape = Shape(
-            parts.in_width,
-            parts.out_width,
-            parts.is_sparse,
-            learns_input=self.run.train.labels.rate > 0,
-            keeps_input=self.run.cache_input_aggregation,
-        )
-        kind = MODELS[self.model.model]
-        steps = steps_of(self.model, shape)
-        loops = kind.aggregation == "gcn" and not steps.is_halo
+        learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation
+        steps = steps_of(self.model, Shape(parts.in_width, parts.out_width, parts.is_sparse, learns, keeps))
+        loops = MODELS[self.model.model].aggregation == "gcn" and not steps.is_halo
         return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops, wire=wire)
+
+    def epoch(self, workload: Workload, messages: Messages, values: Values) -> Epoch:
+        """The prediction of the equations for equal epochs."""
+        freshness = STALE if self.run.policy.staleness == PIPELINE else FRESH
+        return epoch_of(Turn(workload, messages, freshness), values, self.machine)
+
+
+def run_of(configuration: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> RunConfig:
+    """The settings of training among names and values as records and flags have them; those without a value are ``usual``, or
+    the defaults of training."""
+    known = settings_by_name()
+    given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
+    given = {**(usual or {}), **given}
+    return RunConfig.from_settings(given, lenient=given.keys())
 
 
 def setup_of(
     configuration: Mapping[str, Any], *, cores: int, compute: str = "", network: Network | None = None
 ) -> Setup:
-    """The setup from names and values as records and flags have them; other settings have the defaults of training. compute:
-    the arithmetic that ``auto`` chose.
+    """The setup from names and values as records and flags have them. compute: the arithmetic that ``auto`` chose.
 
     Raises:
         HpcgnnError: for a value that is not allowed, or that the equations do not cover.
     """
-    known = settings_by_name()
-    given = {name: value for name, value in configuration.items() if name in known and value not in (None, "")}
-    run = RunConfig.from_settings(given, lenient=given.keys())
+    run = run_of(configuration)
     run.model.check()
-    ranks = int(configuration.get("ranks", 1))
-    rate = str(configuration.get("rate") or "")
-    per_node = int(configuration.get("ranks_per_node") or (1 if rate or network else ranks))
+    ranks, rate = int(configuration.get("ranks", 1)), str(configuration.get("rate") or "")
     setup = Setup(
         run=run,
         ranks=ranks,
         threads=int(configuration.get("threads") or 1),
-        ranks_per_node=per_node if rate or network else ranks,
+        ranks_per_node=int(configuration.get("ranks_per_node") or 1) if rate or network else ranks,
         cores=cores,
         rate=rate,
         network=network,
         arithmetic=_ARITHMETICS.get(compute or run.compute, "float32"),
     )
-    setup.check()
+    policy = run.policy
+    if policy.bits != FIXED:
+        raise HpcgnnError(
+            f"the bit-widths of --bits {policy.bits} are decided during training: predict --bits 2, "
+            "4 and 8, between which they lie"
+        )
+    if policy.staleness not in (OFF, PIPELINE):
+        raise HpcgnnError(f"the cost model covers --staleness off and pipeline, not {policy.staleness}")
+    if run.task != "node" or run.messages.message_coding != "plain":
+        raise HpcgnnError("the cost model covers only --task node with --message-coding plain")
     return setup
-
-
-def bits_per_second(rate: str) -> float:
-    """The speed of a virtual cluster's links; infinite without a limit.
-
-    Raises:
-        HpcgnnError: if it is not a speed.
-    """
-    by_rate(rate or UNLIMITED)  # refuses what is no speed
-    if rate in ("", UNLIMITED):
-        return float("inf")
-    unit = next(unit for unit in _UNITS if rate.endswith(unit))
-    return float(rate.removesuffix(unit)) * _UNITS[unit]
 
 
 def network_of(setup: Setup, values: Values) -> Network:
     """The network of the setup, or that of virtual links, whose CPU costs are work of ranks."""
     if setup.network is not None:
         return setup.network
-    virtual = by_rate(setup.rate or UNLIMITED)
-    speed = bits_per_second(setup.rate) / 8 * values["rate_share"]
+    speed = bits_per_second(setup.rate or UNLIMITED) / 8 * values["rate_share"]
     return replace(
-        virtual,
+        by_rate(setup.rate or UNLIMITED),
         latency_seconds=values["latency"],
-        node_bandwidth_bytes_per_second=min(speed, by_rate(UNLIMITED).node_bandwidth_bytes_per_second * 10),
+        node_bandwidth_bytes_per_second=min(speed, 10 * UNLIMITED_BYTES_PER_SECOND),
         message_seconds=0.0,
         peer_seconds=0.0,
-        burst_bytes=0.0,
+        burst_bytes=values["burst_bytes"] if setup.is_virtual else 0.0,
     )
 
 
@@ -172,46 +166,31 @@ class NetworkTimes:
     """Seconds of a workload's messages, which are computed once for each network, because a fit changes other constants more
     often."""
 
-    def __init__(self, setup: Setup, workload: Workload, most_messages: int = MOST_MESSAGES) -> None:
-        self.setup, self.workload, self.most_messages = setup, workload, most_messages
-        self._of_exchanges: dict[tuple[Network, int, bool], np.ndarray] = {}
-        self._network_bytes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._peers: dict[int, int] = {}
+    def __init__(self, setup: Setup, most_messages: int = MOST_MESSAGES) -> None:
+        self._setup, self._most_messages = setup, most_messages
+        self._seconds: dict[tuple[Network, int, bool], np.ndarray] = {}
+        self._peers: Callable[[Exchange], int] = cache(lambda each: _most_peers(each.sent, setup.ranks_per_node))
+        self._bytes: Callable[[Exchange], tuple[np.ndarray, np.ndarray]]
+        self._bytes = cache(lambda each: bytes_between(each.sent, setup.ranks_per_node))
 
     def messages(self, values: Values) -> Messages:
         """The messages with these constants."""
-        setup, network = self.setup, network_of(self.setup, values)
-        is_virtual = setup.network is None and setup.rate not in ("", UNLIMITED)
-        burst = values["burst_bytes"] if is_virtual else network.burst_bytes
-        link_imbalance = values["link_imbalance"] if is_virtual else 0.0
+        setup, network = self._setup, network_of(self._setup, values)
+        link_imbalance = values["link_imbalance"] if setup.is_virtual else 0.0
         # what an idle link lets through at once is counted by the clocks, across exchanges
+        burst_seconds = network.burst_bytes / network.node_bandwidth_bytes_per_second
         network = replace(network, burst_bytes=0.0)
 
         def exchange(each: Exchange) -> np.ndarray:
             key = network, each.width, each.is_backward  # bits are those of the run
-            if key not in self._of_exchanges:
-                self._of_exchanges[key] = exchange_seconds(
-                    each.sent, setup.ranks_per_node, network, most_messages=self.most_messages
-                )
-            return self._of_exchanges[key] * (1 + link_imbalance * (1 - 1 / self.peers(each)))
+            if key not in self._seconds:
+                self._seconds[key] = exchange_seconds(each.sent, setup.ranks_per_node, network, self._most_messages)
+            return self._seconds[key] * (1 + link_imbalance * (1 - 1 / self._peers(each)))
 
         def reduction(num_bytes: int) -> float:
             return allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network)
 
-        seconds = burst / network.node_bandwidth_bytes_per_second
-        return Messages(exchange, reduction, self.network_bytes, seconds)
-
-    def peers(self, exchange: Exchange) -> int:
-        """The largest number of other nodes from which one node receives messages; at least 1."""
-        if exchange.number not in self._peers:
-            self._peers[exchange.number] = most_peers(exchange.sent, self.setup.ranks_per_node)
-        return self._peers[exchange.number]
-
-    def network_bytes(self, exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
-        """(P,) bytes to, and from, other nodes."""
-        if exchange.number not in self._network_bytes:
-            self._network_bytes[exchange.number] = bytes_between(exchange.sent, self.setup.ranks_per_node)
-        return self._network_bytes[exchange.number]
+        return Messages(exchange, reduction, self._bytes, burst_seconds)
 
 
 def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarray, np.ndarray]:
@@ -219,13 +198,11 @@ def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarr
     ranks = sent.shape[0]
     senders = np.repeat(np.arange(ranks), np.diff(sent.indptr))
     away = senders // ranks_per_node != sent.indices // ranks_per_node
-    return (
-        np.bincount(senders[away], sent.data[away], ranks),
-        np.bincount(sent.indices[away], sent.data[away], ranks),
-    )
+    to, fro = (np.bincount(each[away], sent.data[away], ranks) for each in (senders, sent.indices))
+    return to, fro
 
 
-def most_peers(sent: sparse.csr_array, ranks_per_node: int) -> int:
+def _most_peers(sent: sparse.csr_array, ranks_per_node: int) -> int:
     """The largest number of other nodes from which the ranks of one node receive messages; at least 1."""
     senders = np.repeat(np.arange(sent.shape[0]), np.diff(sent.indptr)) // ranks_per_node
     receivers = sent.indices // ranks_per_node

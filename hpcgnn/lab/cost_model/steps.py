@@ -1,4 +1,4 @@
-"""The training step of a model, layer by layer: a list of pieces of work with the exchanges between them.
+"""The training step of a model, layer by layer: pieces of work, and aggregations with their exchanges.
 
 The steps follow from the model's settings and widths alone and are the same for every rank; :mod:`hpcgnn.lab.cost_model.workload`
 computes the work of each rank. Forward work records its backward work on a tape, which is read from its end, as autograd
@@ -7,82 +7,38 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import HopSettings, ModelConfig, SGCSettings
 from hpcgnn.nn.layers import linear_first
 
 
 @dataclass(frozen=True)
-class Spmm:
-    """Rows of ``width`` columns, aggregated with L, S or R; ``X``: sparse features times a weight. transposed: backward."""
-
-    matrix: str
-    width: int
-    transposed: bool = False
-
-
-@dataclass(frozen=True)
-class Product:
-    """A product (rows, in) times (in, out), or one of its gradients, for owned nodes, or for owned and halo nodes."""
-
-    in_width: int
-    out_width: int
-    of_halo: bool = False
-
-
-@dataclass(frozen=True)
-class Elements:
-    """``passes`` times reading and writing (nodes, width) values. aggregates: whether it counts as aggregation."""
-
-    width: int
-    passes: float = 1.0
-    of_halo: bool = False
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Scores and their softmax for every edge and each of the heads."""
-
-    heads: int
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Calls whose number does not depend on sizes: of a ``layer`` or an ``aggregation``."""
+class Work:
+    """Work of one kind. name: of :data:`hpcgnn.lab.cost_model.constants.WORK`; a ``product`` has the run's arithmetic. of: what
+    is counted on each rank: owned ``nodes``, nodes with their ``halo``, ``edges`` with a loop for each node, stored ``features``,
+    or the ``rank`` once. columns: values of each. times: number of passes."""
 
     name: str
+    of: str = "rank"
+    columns: int = 1
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
-class Start:
-    """The start of an exchange: rows of ``width`` columns, encoded. number: number of the exchange in the step."""
+class Aggregation:
+    """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange."""
 
-    number: int
     width: int
     is_backward: bool
+    beside: tuple[Work, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wait:
-    """The wait for an exchange, whose rows are then added with R (backward with S)."""
-
-    number: int
-    width: int
-    is_backward: bool
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The reduction of gradients, and the optimiser's step."""
-
-    count: int
-
-
-Piece = Spmm | Product | Elements | Attention | Calls | Start | Wait | Parameters
+Piece = Work | Aggregation
 
 
 @dataclass(frozen=True)
@@ -108,9 +64,9 @@ class Steps:
     kept_width: int
     is_halo: bool
 
-    def exchanges(self) -> list[Start]:
-        """All exchanges of a step, in their order."""
-        return [piece for piece in self.pieces if isinstance(piece, Start)]
+    def exchanges(self) -> list[Aggregation]:
+        """All aggregations of a step, in their order."""
+        return [piece for piece in self.pieces if isinstance(piece, Aggregation)]
 
 
 def steps_of(config: ModelConfig, shape: Shape) -> Steps:
@@ -126,7 +82,9 @@ def steps_of(config: ModelConfig, shape: Shape) -> Steps:
         )
     tape = _Tape(config, shape)
     maker(tape)
-    return tape.finished()
+    tape.add(Work("element", "nodes", shape.out_width, 2.0))  # the loss and its gradient
+    backward = (piece for pieces in reversed(tape.backward) for piece in pieces)
+    return Steps((*tape.forward, *backward), tape.parameters, tape.kept, config.model in ("gat", "gatv2"))
 
 
 class _Tape:
@@ -134,232 +92,185 @@ class _Tape:
 
     def __init__(self, config: ModelConfig, shape: Shape) -> None:
         self.config, self.shape = config, shape
-        self.pieces: list[Piece] = []
-        self._back: list[Callable[[], None]] = []
-        self.parameters, self.kept, self.is_halo, self._exchanges = 0, 0, False, 0
+        self.forward: list[Piece] = []
+        self.backward: list[tuple[Piece, ...]] = []
+        self.parameters, self.kept = 0, 0
+        self.widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]
 
     def add(self, *pieces: Piece) -> None:
-        self.pieces += pieces
+        self.forward += pieces
 
     def back(self, *pieces: Piece) -> None:
         """Record the backward work for this place."""
-        self._back.append(lambda: self.add(*pieces))
+        self.backward.append(pieces)
 
-    def dense(self, in_width: int, out_width: int, *, is_input: bool = False, gradient_of_x: bool = True) -> None:
-        """A product with a weight, and its gradients: of the weight, and of x unless it is an input."""
+    def weight(
+        self, in_width: int, out_width: int, is_input: bool = False
+    ) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+        """The product with a weight, and its gradients: of the weight, and of x unless it is an input that does not learn."""
         self.parameters += in_width * out_width
         if is_input and self.shape.is_sparse:
-            self.add(Spmm("X", out_width))
-            self.back(Spmm("X", out_width, transposed=True))
-            return
-        product = Product(in_width, out_width)
-        self.add(product)
-        needs = gradient_of_x and not (is_input and not self.shape.learns_input)
-        self.back(*(product,) * (2 if needs else 1))
+            one = (Work("feature", "features", out_width),)
+            return one, one
+        product = (Work("product", "nodes", in_width * out_width),)
+        return product, product * (2 if self.needs_gradient(is_input) else 1)
+
+    def dense(self, in_width: int, out_width: int, is_input: bool = False) -> None:
+        forward, backward = self.weight(in_width, out_width, is_input)
+        self.add(*forward)
+        self.back(*backward)
 
     def elements(self, width: int, passes: float = 1.0) -> None:
         """Elementwise work in both directions; its input is kept."""
         self.kept += width
-        self.add(Elements(width, passes))
-        self.back(Elements(width, passes))
+        work = Work("element", "nodes", width, passes)
+        self.add(work)
+        self.back(work)
 
     def aggregate(
-        self, width: int, beside: tuple[Piece, ...] = (), beside_back: tuple[Piece, ...] = (), *, gradient: bool = True,
-        is_kept: bool = False,
-    ) -> None:  # fmt: skip
+        self, width: int, beside: tuple[Work, ...] = (), beside_back: tuple[Work, ...] = (), *, is_input: bool = False
+    ) -> None:
         """An aggregation, with ``beside`` during its forward exchange and ``beside_back`` during its backward one."""
-        if is_kept:
+        if is_input and self.shape.keeps_input:
             self.add(*beside)
             self.back(*beside_back)
             return
-        self._one_way(width, beside, is_backward=False)
-        if gradient:
-            self._back.append(lambda: self._one_way(width, beside_back, is_backward=True))
-        elif beside_back:
-            self.back(*beside_back)
+        self.add(Aggregation(width, False, beside))
+        self.back(*([Aggregation(width, True, beside_back)] if self.needs_gradient(is_input) else beside_back))
 
-    def _one_way(self, width: int, beside: tuple[Piece, ...], *, is_backward: bool) -> None:
-        number, self._exchanges = self._exchanges, self._exchanges + 1
-        first, last = ("R", "S") if is_backward else ("S", "R")
-        self.add(Calls("aggregation"), Spmm(first, width, is_backward), Start(number, width, is_backward))
-        self.add(*beside, Spmm("L", width, is_backward))
-        self.add(Wait(number, width, is_backward), Spmm(last, width, is_backward))
-
-    def layer_calls(self) -> None:
-        self.add(Calls("layer"))
-        self.back(Calls("layer"))
+    def layers(self, widths: list[int]) -> Iterator[tuple[int, int, int]]:
+        """The number and the widths of each layer, with the activation before all but the first."""
+        for depth, (width, next_width) in enumerate(pairwise(widths)):
+            if depth:
+                self.activation(width)
+            yield depth, width, next_width
 
     def activation(self, width: int) -> None:
         self.elements(width)
         self.parameters += 2 * width if self.config.norm != "none" else 0
 
-    def finished(self) -> Steps:
-        self.add(Elements(self.shape.out_width, 2.0))  # the loss and its gradient
-        for back in reversed(self._back):
-            back()
-        self.add(Parameters(self.parameters))
-        return Steps(tuple(self.pieces), self.parameters, self.kept, self.is_halo)
+    def layer_calls(self) -> None:
+        self.add(Work("layer"))
+        self.back(Work("layer"))
+
+    def needs_gradient(self, is_input: bool) -> bool:
+        return self.shape.learns_input or not is_input
+
+    def is_linear_first(self, width: int, next_width: int, is_input: bool) -> bool:
+        """As :class:`hpcgnn.nn.stack.LinearStack` decides."""
+        needs, is_sparse = self.needs_gradient(is_input), self.shape.is_sparse and is_input
+        first = linear_first(width, next_width, needs_gradient=needs, is_sparse=is_sparse)
+        return first and not (is_input and self.shape.keeps_input)
 
 
-def _linear_stack(tape: _Tape, layer: Callable[[_Tape, int, int, bool], None], widths: list[int]) -> None:
-    for depth, (width, next_width) in enumerate(pairwise(widths)):
-        if depth:
-            tape.activation(width)
+Layer = Callable[[_Tape, int, int, bool], None]
+
+
+def _stack(tape: _Tape, layer: Layer, widths: list[int] | None = None) -> None:
+    for depth, width, next_width in tape.layers(widths or tape.widths):
         tape.layer_calls()
         layer(tape, width, next_width, depth == 0)
 
 
-def _is_first(tape: _Tape, width: int, next_width: int, is_input: bool) -> bool:
-    """As :class:`hpcgnn.nn.models.LinearStack` decides."""
-    shape = tape.shape
-    needs = shape.learns_input or not is_input
-    first = linear_first(width, next_width, needs_gradient=needs, is_sparse=shape.is_sparse and is_input)
-    return first and not (is_input and shape.keeps_input)
-
-
-def _sage_layer(tape: _Tape, width: int, next_width: int, is_input: bool) -> None:
+def _linear_layer(tape: _Tape, width: int, next_width: int, is_input: bool, *, has_root: bool = False) -> None:
+    """A layer of GCN, or with a weight for each node's own row, of SAGE."""
     tape.parameters += next_width
-    needs = tape.shape.learns_input or not is_input
-    sparse = is_input and tape.shape.is_sparse
-    root: tuple[Piece, ...] = (Spmm("X", next_width),) if sparse else (Product(width, next_width),)
-    root_back: tuple[Piece, ...]
-    root_back = (Spmm("X", next_width, True),) if sparse else (Product(width, next_width),) * (2 if needs else 1)
-    if _is_first(tape, width, next_width, is_input):
-        tape.dense(width, next_width, is_input=is_input)
-        tape.parameters += width * next_width
+    root, root_back = tape.weight(width, next_width, is_input) if has_root else ((), ())
+    if tape.is_linear_first(width, next_width, is_input):
+        tape.dense(width, next_width, is_input)
         tape.aggregate(next_width, root, root_back)
         tape.elements(next_width)
         return
-    late = Product(width, next_width)
-    is_kept = is_input and tape.shape.keeps_input
-    tape.aggregate(width, root, (late, *root_back), gradient=needs, is_kept=is_kept)
+    late = Work("product", "nodes", width * next_width)
+    tape.aggregate(width, root, (late, *root_back), is_input=is_input)
     tape.add(late)
-    if needs:
-        tape.back(late)
-    tape.kept += width
-    tape.parameters += 2 * width * next_width
-
-
-def _gcn_layer(tape: _Tape, width: int, next_width: int, is_input: bool) -> None:
-    tape.parameters += next_width
-    if _is_first(tape, width, next_width, is_input):
-        tape.dense(width, next_width, is_input=is_input)
-        tape.aggregate(next_width)
-        tape.elements(next_width)
-        return
-    late, needs = Product(width, next_width), tape.shape.learns_input or not is_input
-    tape.aggregate(width, (), (late,), gradient=needs, is_kept=is_input and tape.shape.keeps_input)
-    tape.add(late)
-    if needs:
+    if tape.needs_gradient(is_input):
         tape.back(late)
     tape.kept += width
     tape.parameters += width * next_width
 
 
+_sage_layer = partial(_linear_layer, has_root=True)
+
+
 def _gin_layer(tape: _Tape, width: int, next_width: int, is_input: bool) -> None:
     tape.parameters += 2 * next_width
-    if _is_first(tape, width, next_width, is_input):
-        tape.dense(width, next_width, is_input=is_input)
+    if tape.is_linear_first(width, next_width, is_input):
+        tape.dense(width, next_width, is_input)
         tape.aggregate(next_width)
         tape.elements(next_width, 2.0)
     else:
-        needs = tape.shape.learns_input or not is_input
-        scaled = (Elements(width),)
-        is_kept = is_input and tape.shape.keeps_input
-        tape.aggregate(width, scaled, scaled if needs else (), gradient=needs, is_kept=is_kept)
+        scaled = (Work("element", "nodes", width),)
+        tape.aggregate(width, scaled, scaled if tape.needs_gradient(is_input) else (), is_input=is_input)
         tape.elements(width)
-        tape.dense(width, next_width, is_input=is_input)
+        tape.dense(width, next_width, is_input)
     tape.elements(next_width)
     tape.dense(next_width, next_width)
 
 
-def _stack(layer: Callable[[_Tape, int, int, bool], None]) -> Callable[[_Tape], None]:
-    def make(tape: _Tape) -> None:
-        config, shape = tape.config, tape.shape
-        _linear_stack(tape, layer, [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width])
-
-    return make
-
-
 def _jknet(tape: _Tape) -> None:
-    config, shape = tape.config, tape.shape
-    _linear_stack(tape, _gcn_layer, [shape.in_width, *[config.hidden] * config.layers])
+    config = tape.config
+    _stack(tape, _linear_layer, [tape.shape.in_width, *[config.hidden] * config.layers])
     tape.activation(config.hidden)
     tape.elements(config.layers * config.hidden)
-    tape.dense(config.layers * config.hidden, shape.out_width)
+    tape.dense(config.layers * config.hidden, tape.shape.out_width)
 
 
 def _gcnii(tape: _Tape) -> None:
-    config, shape = tape.config, tape.shape
-    tape.dense(shape.in_width, config.hidden, is_input=True)
-    tape.elements(config.hidden)
-    for _ in range(config.layers):
+    hidden, mixed = tape.config.hidden, (Work("element", "nodes", tape.config.hidden),)
+    tape.dense(tape.shape.in_width, hidden, is_input=True)
+    tape.elements(hidden)
+    for _ in range(tape.config.layers):
         tape.layer_calls()
-        tape.elements(config.hidden)  # dropout
-        tape.aggregate(config.hidden, (Elements(config.hidden),), (Elements(config.hidden),))
-        tape.elements(config.hidden)
-        tape.dense(config.hidden, config.hidden)
-        tape.activation(config.hidden)
-    tape.elements(config.hidden)
-    tape.dense(config.hidden, shape.out_width)
+        tape.elements(hidden)  # dropout
+        tape.aggregate(hidden, mixed, mixed)
+        tape.elements(hidden)
+        tape.dense(hidden, hidden)
+        tape.activation(hidden)
+    tape.elements(hidden)
+    tape.dense(hidden, tape.shape.out_width)
 
 
 def _sgc(tape: _Tape) -> None:
-    from hpcgnn.nn.config import SGCSettings
-
-    hops = tape.config.section(SGCSettings).num_hops
     tape.dense(tape.shape.in_width, tape.shape.out_width, is_input=True)
-    for _ in range(0 if tape.shape.keeps_input else hops):
+    for _ in range(0 if tape.shape.keeps_input else tape.config.section(SGCSettings).num_hops):
         tape.layer_calls()
         tape.aggregate(tape.shape.out_width)
 
 
 def _propagation(tape: _Tape) -> None:
-    from hpcgnn.nn.config import HopSettings
-
-    config, shape = tape.config, tape.shape
-    widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]
-    for depth, (width, next_width) in enumerate(pairwise(widths)):
-        if depth:
-            tape.activation(width)
+    for depth, width, next_width in tape.layers(tape.widths):
         tape.dense(width, next_width, is_input=depth == 0)
-    for _ in range(config.section(HopSettings).num_hops):
+    mixed = (Work("element", "nodes", tape.shape.out_width),)
+    for _ in range(tape.config.section(HopSettings).num_hops):
         tape.layer_calls()
-        tape.aggregate(shape.out_width, (Elements(shape.out_width),), (Elements(shape.out_width),))
-        tape.elements(shape.out_width)
+        tape.aggregate(tape.shape.out_width, mixed, mixed)
+        tape.elements(tape.shape.out_width)
 
 
 def _attention(tape: _Tape) -> None:
-    config, shape = tape.config, tape.shape
-    tape.is_halo = True
-    widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]
-    for depth, (width, next_width) in enumerate(pairwise(widths)):
+    config = tape.config
+    for depth, width, next_width in tape.layers(tape.widths):
         is_last = depth == config.layers - 1
         heads = config.output_heads if is_last else config.heads
         joined = next_width * heads if is_last else next_width
-        if depth:
-            tape.activation(width)
         tape.layer_calls()
-        _attention_layer(tape, width, joined, heads, is_input=depth == 0)
-
-
-def _attention_layer(tape: _Tape, width: int, joined: int, heads: int, *, is_input: bool) -> None:
-    if tape.config.model == "gatv2":
-        tape.dense(width, joined, is_input=is_input)
-    tape.dense(width, joined, is_input=is_input)
-    scores = Product(joined, heads, of_halo=True)
-    tape.aggregate(joined)
-    joint = joined if tape.config.model == "gatv2" else heads  # gatv2 makes its scores of joint rows of every edge
-    tape.kept += joined
-    tape.add(scores, Attention(joint), Spmm("A", joined))
-    tape.back(scores, scores, Attention(2 * joint), Spmm("A", joined, transposed=True), Spmm("A", joined))
-    tape.parameters += 2 * joined
+        if config.model == "gatv2":
+            tape.dense(width, joined, is_input=depth == 0)
+        tape.dense(width, joined, is_input=depth == 0)
+        tape.aggregate(joined)
+        joint = joined if config.model == "gatv2" else heads  # gatv2 makes its scores of joint rows of every edge
+        tape.kept += joined
+        scores, weighted = Work("product", "halo", joined * heads), Work("weighted", "edges", joined)
+        tape.add(scores, Work("attention", "edges", joint), weighted)
+        tape.back(scores, scores, Work("attention", "edges", 2 * joint), weighted, weighted)
+        tape.parameters += 2 * joined
 
 
 _MAKERS: dict[str, Callable[[_Tape], None]] = {
-    "sage": _stack(_sage_layer),
-    "gcn": _stack(_gcn_layer),
-    "gin": _stack(_gin_layer),
+    "sage": partial(_stack, layer=_sage_layer),
+    "gcn": partial(_stack, layer=_linear_layer),
+    "gin": partial(_stack, layer=_gin_layer),
     "jknet": _jknet,
     "gcnii": _gcnii,
     "sgc": _sgc,

@@ -8,18 +8,16 @@ one. Shapes: P ranks, T kinds of work.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
 from hpcgnn.exchange.codecs import reads_codes_faster
-from hpcgnn.lab.cost_model import steps
 from hpcgnn.lab.cost_model.constants import COLUMN, WORK
-from hpcgnn.lab.cost_model.rows import FLOAT_BITS, Parts
-from hpcgnn.lab.cost_model.steps import Steps
-from hpcgnn.lab.cost_model.wire import Wire
+from hpcgnn.lab.cost_model.rows import FLOAT_BITS, Parts, Wire
+from hpcgnn.lab.cost_model.steps import Aggregation, Steps, Work
 
 _VALUE_BYTES, _INDEX_BYTES = 4, 4
 _CACHE_BYTES = 1 << 20  # of a core, not shared
@@ -28,11 +26,10 @@ _SCALARS_BYTES = 64  # the loss, counts and stop requests beside the gradients
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """An exchange of a step. sent: (P, P) bytes. width, bits: of a row. number: its place among the exchanges."""
+    """An exchange of a step. number: its place among the exchanges. width: of a row. sent: (P, P) bytes."""
 
     number: int
     width: int
-    bits: int
     is_backward: bool
     sent: sparse.csr_array
 
@@ -72,35 +69,18 @@ class Workload:
         """The number of ranks P."""
         return self.parts.num_ranks
 
+    def total(self) -> np.ndarray:
+        """(T,) work of all ranks."""
+        return sum((each.sum(axis=0) for each in (*self.before, *self.beside)), self.optimiser.sum(axis=0))
+
     def bytes_sent(self) -> np.ndarray:
         """(P,) int64 bytes that each rank sends in a step, as ``bytes_sent`` of ``metrics.jsonl`` counts them."""
-        none = np.zeros(self.num_ranks, np.int64)
-        return sum((exchange.bytes_of_ranks[0] for exchange in self.exchanges), none)
+        return sum((each.bytes_of_ranks[0] for each in self.exchanges), np.zeros(self.num_ranks, np.int64))
 
     def rows_sent(self) -> np.ndarray:
         """(P,) int64 rows that each rank sends in a step."""
-        pairs, none = self.parts.pairs, np.zeros(self.num_ranks, np.int64)
-        sent = (each for each in self.exchanges if each.sent.nnz)
-        return sum((pairs.received() if each.is_backward else pairs.sent() for each in sent), none)
-
-
-@dataclass
-class _Ledger:
-    """Work of P ranks that is added up until an exchange begins or ends."""
-
-    ranks: int
-    work: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.take()
-
-    def take(self) -> np.ndarray:
-        taken = getattr(self, "work", np.zeros(0))
-        self.work = np.zeros((self.ranks, len(WORK)))
-        return taken
-
-    def add(self, name: str, amount: np.ndarray | float) -> None:
-        self.work[:, COLUMN[name]] += amount
+        sent = (self.parts.pairs.sent(is_backward=each.is_backward) for each in self.exchanges if each.sent.nnz)
+        return sum(sent, np.zeros(self.num_ranks, np.int64))
 
 
 def workload_of(
@@ -115,141 +95,117 @@ def workload_of(
     """The workload of ``step`` on these parts. bits: bit-width of values in messages. compute: arithmetic of products, one of
     float32, bf16 and int8. self_loops: whether each node has an entry of L, as in GCN. wire: the messages, if not all rows
     have ``bits``."""
-    return _Maker(parts, step, bits, compute, self_loops, wire).made()
+    maker = _Maker(parts, step, bits, wire or Wire(((bits, 1.0),)), compute, self_loops)
+    before, beside = [], []
+    exchanges: list[Exchange] = []
+    maker.add("epoch", 1.0)
+    for piece in step.pieces:
+        if isinstance(piece, Work):
+            maker.work(piece)
+            continue
+        maker.begin(piece)
+        before.append(maker.taken())
+        sent = maker.wire.bytes(parts.pairs, piece.width, is_backward=piece.is_backward)
+        exchanges.append(Exchange(len(exchanges), piece.width, piece.is_backward, sent))
+        for work in piece.beside:
+            maker.work(work)
+        maker.multiply("L", piece)
+        beside.append(maker.taken())
+        maker.end(piece)
+    before.append(maker.taken())
+    maker.add("parameter", float(step.parameters))
+    reduced = step.parameters * _VALUE_BYTES + _SCALARS_BYTES
+    memory = _memory(parts, step)
+    return Workload(parts, tuple(before), tuple(beside), tuple(exchanges), maker.taken(), reduced, memory)
 
 
 class _Maker:
-    def __init__(
-        self, parts: Parts, step: Steps, bits: int, compute: str, self_loops: bool, wire: Wire | None = None
-    ) -> None:
-        self.parts, self.step, self.compute, self.wire = parts, step, compute, wire
-        self.bits = bits if wire is None or len(wire.shares) > 1 else wire.shares[0][0]
-        self.ledger = _Ledger(parts.num_ranks)
-        halo = parts.read if step.is_halo else np.zeros_like(parts.nodes)
-        self.extended = parts.nodes + halo
-        self.entries = {
-            "L": parts.nodes if step.is_halo else parts.local + (parts.nodes if self_loops else 0),
-            "S": parts.send,
-            "R": parts.read if step.is_halo else parts.receive,
-            "A": parts.edges + parts.nodes,
-        }
-        # (rows, columns) of each matrix
-        self.shapes = {
-            "L": (parts.nodes, parts.nodes),
-            "S": (parts.written, parts.nodes),
-            "R": (self.extended, parts.read),
-            "A": (parts.nodes, self.extended),
-        }
+    """Work of P ranks that is added up until an exchange begins or ends."""
+
+    def __init__(self, parts: Parts, step: Steps, bits: int, wire: Wire, compute: str, self_loops: bool) -> None:
+        self.pairs, self.wire, self.compute = parts.pairs, wire, compute
+        self.bits = bits if len(wire.shares) > 1 else wire.shares[0][0]
         self.is_encoded = bits != FLOAT_BITS
+        self.sums = np.zeros((parts.num_ranks, len(WORK)))
+        nodes, halo = parts.nodes, parts.nodes + (parts.read if step.is_halo else 0)
+        self.counts = {
+            "rank": 1.0,
+            "nodes": nodes,
+            "halo": halo,
+            "features": parts.features,
+            "edges": parts.edges + nodes,
+        }
+        # entries, rows and columns of each matrix
+        self.matrices = {
+            "L": (nodes if step.is_halo else parts.local + (nodes if self_loops else 0), nodes, nodes),
+            "S": (parts.send, parts.written, nodes),
+            "R": (parts.read if step.is_halo else parts.receive, halo, parts.read),
+        }
 
-    def made(self) -> Workload:
-        before, beside, exchanges = [], [], []
-        self.ledger.add("epoch", 1.0)
-        for piece in self.step.pieces:
-            if isinstance(piece, steps.Start):
-                self._encode(piece)
-                before.append(self.ledger.take())
-                sent = self._sent(piece)
-                exchanges.append(Exchange(piece.number, piece.width, self.bits, piece.is_backward, sent))
-            elif isinstance(piece, steps.Wait):
-                beside.append(self.ledger.take())
-                self._decode(piece)
-            elif isinstance(piece, steps.Parameters):
-                before.append(self.ledger.take())
-                self.ledger.add("parameter", float(piece.count))
-            else:
-                self._work(piece)
-        reduced = self.step.parameters * _VALUE_BYTES + _SCALARS_BYTES
-        return Workload(
-            self.parts, tuple(before), tuple(beside), tuple(exchanges), self.ledger.take(), reduced, self._memory()
-        )
+    def taken(self) -> np.ndarray:
+        taken, self.sums = self.sums, np.zeros_like(self.sums)
+        return taken
 
-    @property
-    def _sends(self) -> bool:
-        return self.wire is None or self.wire.sends
+    def add(self, name: str, amount: np.ndarray | float) -> None:
+        self.sums[:, COLUMN[name]] += amount
 
-    def _sent(self, piece: steps.Start) -> sparse.csr_array:
-        if self.wire is None:
-            return self.parts.pairs.bytes(piece.width, self.bits, is_backward=piece.is_backward)
-        return self.wire.bytes(self.parts.pairs, piece.width, is_backward=piece.is_backward)
+    def work(self, piece: Work) -> None:
+        rows = self.counts[piece.of]
+        values = rows * (piece.columns * piece.times)
+        self.add(f"product_{self.compute}" if piece.name == "product" else piece.name, values)
+        if piece.name == "element":
+            self.add("element_missed", values * _missed(rows, piece.columns))
 
-    def _work(self, piece: steps.Piece) -> None:
-        add = self.ledger.add
-        if isinstance(piece, steps.Spmm):
-            if self._sends or piece.matrix != ("R" if piece.transposed else "S"):
-                self._spmm(piece)
-        elif isinstance(piece, steps.Product):
-            rows = self.extended if piece.of_halo else self.parts.nodes
-            add(f"product_{self.compute}", rows * float(piece.in_width * piece.out_width))
-        elif isinstance(piece, steps.Elements):
-            rows = self.extended if piece.of_halo else self.parts.nodes
-            values = rows * (piece.width * piece.passes)
-            add("element", values)
-            add("element_missed", values * _missed(rows, piece.width))
-        elif isinstance(piece, steps.Attention):
-            add("attention", self.entries["A"] * float(piece.heads))
-        elif isinstance(piece, steps.Calls):
-            add(piece.name, 1.0)
-
-    def _spmm(self, piece: steps.Spmm) -> None:
-        if piece.matrix == "X":
-            self.ledger.add("feature", self.parts.features * float(piece.width))
+    def begin(self, piece: Aggregation) -> None:
+        """Go through the work until an exchange begins: the rows to send are computed and encoded."""
+        self.add("aggregation", 1.0)
+        if not self.wire.sends:
             return
-        if piece.matrix == "A":  # timed with the scores, and not as an aggregation
-            self.ledger.add("weighted", self.entries["A"] * float(piece.width))
-            return
-        entries = self.entries[piece.matrix]
-        rows, columns = self.shapes[piece.matrix][:: -1 if piece.transposed else 1]
-        comes = piece.matrix == ("S" if piece.transposed else "R")
-        if comes and self._is_fused(entries, columns, piece.width):
-            self.ledger.add("code", entries * float(piece.width))
+        self.multiply("R" if piece.is_backward else "S", piece)
+        values = self.pairs.sent(is_backward=piece.is_backward) * float(piece.width)
+        self.add("encode" if self.is_encoded else "row", values)  # float32 is looked at for NaN and infinity
+        if self.is_encoded:
+            self.add("quantization", 1.0)
+
+    def end(self, piece: Aggregation) -> None:
+        """Go through the work after an exchange: rows that are not added directly from their codes are decoded."""
+        matrix = "S" if piece.is_backward else "R"
+        if self.is_encoded and not self._is_fused(matrix, piece):
+            self.add("decode", self.pairs.received(is_backward=piece.is_backward) * float(piece.width))
+        self.multiply(matrix, piece, comes=True)
+
+    def multiply(self, matrix: str, piece: Aggregation, *, comes: bool = False) -> None:
+        """Go through a product with L, S or R. comes: whether its rows come from other ranks."""
+        entries, *shape = self.matrices[matrix]
+        rows, columns = reversed(shape) if piece.is_backward else shape
+        values = entries * float(piece.width)
+        if comes and self._is_fused(matrix, piece):
+            self.add("code", values)
         else:
-            values = entries * float(piece.width)
-            self.ledger.add("entry", values)
-            self.ledger.add("entry_missed", values * _missed(columns, piece.width))
-        self.ledger.add("row", rows * float(piece.width))
+            self.add("entry", values)
+            self.add("entry_missed", values * _missed(columns, piece.width))
+        self.add("row", rows * float(piece.width))
 
-    def _is_fused(self, entries: np.ndarray, columns: np.ndarray, width: int) -> bool:
+    def _is_fused(self, matrix: str, piece: Aggregation) -> bool:
         """Return whether codes are added without being decoded, as :func:`hpcgnn.exchange.codecs.fuses` decides for most
         ranks."""
-        if not self.is_encoded or (self.wire is not None and not self.wire.reads_codes):
+        if not self.is_encoded or not self.wire.reads_codes:
             return False
+        entries, *shape = self.matrices[matrix]
+        columns = shape[0 if piece.is_backward else 1]
         total, rows = int(entries.sum()), max(int(columns.sum()), 1)
         least = 4 if self.bits in (1, 2, 4, 16) else 1
-        return reads_codes_faster(self.bits, rows // columns.size, width) or total <= least * rows
+        return reads_codes_faster(self.bits, rows // columns.size, piece.width) or total <= least * rows
 
-    def _encode(self, piece: steps.Start) -> None:
-        if not self._sends:
-            return
-        pairs = self.parts.pairs
-        rows = pairs.received() if piece.is_backward else pairs.sent()
-        if self.is_encoded:
-            self.ledger.add("encode", rows * float(piece.width))
-            self.ledger.add("quantization", 1.0)
-        else:
-            self.ledger.add("row", rows * float(piece.width))  # looked at for NaN and infinity
 
-    def _decode(self, piece: steps.Wait) -> None:
-        """The decoding of rows that are not added directly from their codes."""
-        pairs = self.parts.pairs
-        rows = pairs.sent() if piece.is_backward else pairs.received()
-        matrix = "S" if piece.is_backward else "R"
-        columns = self.shapes[matrix][0] if piece.is_backward else self.shapes[matrix][1]
-        if self.is_encoded and not self._is_fused(self.entries[matrix], columns, piece.width):
-            self.ledger.add("decode", rows * float(piece.width))
-
-    def _memory(self) -> np.ndarray:
-        parts = self.parts
-        values = (
-            parts.features * (_VALUE_BYTES + _INDEX_BYTES)
-            if parts.is_sparse
-            else parts.nodes * parts.in_width * _VALUE_BYTES
-        )
-        matrices = 2 * _INDEX_BYTES * (parts.local + parts.send + parts.receive) + 8 * parts.edges
-        widest = max((each.width for each in self.step.exchanges()), default=0)
-        kept = parts.nodes * (self.step.kept_width * _VALUE_BYTES)
-        travelling = (parts.written + parts.read) * (2 * widest * _VALUE_BYTES)
-        return np.stack((values + matrices, kept, travelling), axis=1).astype(np.float64)
+def _memory(parts: Parts, step: Steps) -> np.ndarray:
+    sparse_bytes, dense_bytes = _VALUE_BYTES + _INDEX_BYTES, parts.in_width * _VALUE_BYTES
+    values = parts.features * sparse_bytes if parts.is_sparse else parts.nodes * dense_bytes
+    matrices = 2 * _INDEX_BYTES * (parts.local + parts.send + parts.receive) + 8 * parts.edges
+    widest = max((each.width for each in step.exchanges()), default=0)
+    kept = parts.nodes * (step.kept_width * _VALUE_BYTES)
+    travelling = (parts.written + parts.read) * (2 * widest * _VALUE_BYTES)
+    return np.stack((values + matrices, kept, travelling), axis=1).astype(np.float64)
 
 
 def _missed(rows: np.ndarray, width: int) -> np.ndarray:

@@ -12,10 +12,10 @@ import msgspec
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.cost_model import model_file
 from hpcgnn.lab.cost_model.compare import Compared, Comparison, compare, error_by
-from hpcgnn.lab.cost_model.courses import DECISIONS
-from hpcgnn.lab.cost_model.project import STRONG, WEAK
+from hpcgnn.lab.cost_model.constants import read_model
+from hpcgnn.lab.cost_model.policies import DECISIONS
+from hpcgnn.lab.cost_model.predict import STRONG, WEAK
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Page, Picture, Section, as_html
 from hpcgnn.lab.study import records
@@ -136,7 +136,7 @@ def comparison_with(fitted: Path, folder: Path, machine: str = "") -> Comparison
     """Compare the cost model in a file with the finished runs of a study. machine: as of :func:`summarise`. Raises HpcgnnError if
     the file holds no cost model, the folder no study, or no run has finished that the model can predict."""
     found = records.read(folder)
-    return compare(model_file.read(fitted), folder, found, choose_machine(found, machine))
+    return compare(read_model(fitted), folder, found, choose_machine(found, machine))
 
 
 def model_section(comparison: Comparison) -> Section:

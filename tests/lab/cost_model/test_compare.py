@@ -9,12 +9,10 @@ from command_line import said, told
 from small_graphs import in_parts, random_multigraph
 
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.lab.cost_model import model_file
-from hpcgnn.lab.cost_model.cases import TERMS
 from hpcgnn.lab.cost_model.compare import Comparison, compare, error_by
-from hpcgnn.lab.cost_model.constants import defaults
+from hpcgnn.lab.cost_model.constants import MEMORY, Fitted, Model, Residuals, defaults, write_model
 from hpcgnn.lab.cost_model.equations import PHASES
-from hpcgnn.lab.cost_model.model_file import MEMORY, Fitted, Model, Residuals
+from hpcgnn.lab.cost_model.fit import TERMS
 from hpcgnn.lab.cost_model.predict import predict
 from hpcgnn.lab.report import drawing
 from hpcgnn.lab.report.study_page import model_section, study_of
@@ -80,7 +78,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks in (2, 4):
         in_parts(folder / f"parts/{ranks}.h5", random_multigraph(), ranks, ["hybrid"])
     model = made_up_model()
-    model_file.write(model, folder / "model.toml")
+    write_model(model, folder / "model.toml")
     for run, factor in zip(specification.read(folder / "study.toml").runs, FACTORS, strict=True):
         with PartsFile(folder / f"parts/{run.place.ranks}.h5") as file:
             seconds = predict(model, file, run.configuration).epoch.total

@@ -9,11 +9,13 @@ import pytest
 from scipy import sparse
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.lab.cost_model.constants import BY_NAME, COLUMN, WORK, defaults
 from hpcgnn.lab.cost_model.equations import (
     Epoch,
     Machine,
     Messages,
+    Turn,
     epoch_of,
     lag_of,
     last_start,
@@ -23,7 +25,7 @@ from hpcgnn.lab.cost_model.equations import (
     shared_cores,
 )
 from hpcgnn.lab.cost_model.rows import Pairs, Parts
-from hpcgnn.lab.cost_model.steps import Calls, Product, Shape, Start, Wait, steps_of
+from hpcgnn.lab.cost_model.steps import Shape, Work, steps_of
 from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.nn.config import ModelConfig
 
@@ -44,7 +46,7 @@ def two_parts(rows: int = 10) -> Parts:
     pairs = Pairs(np.array([1, 0]), np.array([0, 1]), np.array([2 * rows, rows]), 2)
     n = np.array([100, 50])
     counts = dict.fromkeys(("nodes", "edges", "features", "local", "send", "receive", "written", "read"), n)
-    return Parts(name="two", strategy="hybrid", pairs=pairs, in_width=8, out_width=4, is_sparse=False, **counts)
+    return Parts(name="two", pairs=pairs, in_width=8, out_width=4, is_sparse=False, **counts)
 
 
 def workload(before: list[list[float]], beside: list[list[float]], bytes_each: list[list[int]]) -> Workload:
@@ -56,7 +58,7 @@ def workload(before: list[list[float]], beside: list[list[float]], bytes_each: l
         return amounts
 
     exchanges = tuple(
-        Exchange(k, 4, 32, False, sparse.csr_array(np.array([[0, one], [other, 0]])))
+        Exchange(k, 4, False, sparse.csr_array(np.array([[0, one], [other, 0]])))
         for k, (one, other) in enumerate(bytes_each)
     )
     ranks = len(before[0])
@@ -75,7 +77,8 @@ def messages(wire: float, reduction: float = 0.0, burst: float = 0.0) -> Message
 def epoch(work: Workload, wire: float, **how: object) -> Epoch:
     values = NOTHING | {"layer": 1.0}
     pipelined = bool(how.pop("is_pipelined", False))
-    return epoch_of(work, values, ALONE, messages(wire, **how), is_pipelined=pipelined)  # type: ignore[arg-type]
+    turn = Turn(work, messages(wire, **how), STALE if pipelined else FRESH)  # type: ignore[arg-type]
+    return epoch_of(turn, values, ALONE)
 
 
 def test_a_wait_is_what_work_beside_the_exchange_leaves():
@@ -153,21 +156,21 @@ def test_ranks_that_share_a_core_take_turns(work, ranks, seconds):
 def test_turns_come_behind_work_and_not_behind_the_wire():
     values = NOTHING | {"layer": 1.0, "crowding": 1.0, "turn": 0.5}
     work, machine = workload([[1, 1], [0, 0]], [[1, 1]], [[8, 8]]), Machine(1, 2)
-    assert epoch_of(work, values, machine, messages(0.0)).total == pytest.approx(4.5)
-    assert epoch_of(work, values, machine, messages(10.0)).total == pytest.approx(12)
+    assert epoch_of(Turn(work, messages(0.0)), values, machine).total == pytest.approx(4.5)
+    assert epoch_of(Turn(work, messages(10.0)), values, machine).total == pytest.approx(12)
 
 
 def test_messages_take_cores_from_what_is_computed():
     work = workload([[0, 0], [0, 0]], [[1, 1]], [[10, 10]])
     values = NOTHING | {"layer": 1.0, "byte": 0.1}
     network = Messages(lambda _: np.zeros(2), lambda _: 0.0, lambda each: each.bytes_of_ranks)
-    assert epoch_of(work, values, Machine(2, 2), network).total == pytest.approx(3)
-    assert epoch_of(work, values, Machine(1, 2), network).total == pytest.approx(6)
+    assert epoch_of(Turn(work, network), values, Machine(2, 2)).total == pytest.approx(3)
+    assert epoch_of(Turn(work, network), values, Machine(1, 2)).total == pytest.approx(6)
 
 
 def test_last_start_is_of_senders_only():
     sent = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
-    assert last_start(np.array([3.0, 1.0, 2.0]), Exchange(0, 4, 32, False, sent)).tolist() == [3, 3, 2]
+    assert last_start(np.array([3.0, 1.0, 2.0]), Exchange(0, 4, False, sent)).tolist() == [3, 3, 2]
 
 
 @pytest.mark.parametrize(("ranks", "num_bytes", "rounds"), [(2, 1 << 20, 2), (8, 1 << 10, 6), (8, 1 << 20, 14)])
@@ -225,13 +228,11 @@ def test_features_need_no_gradient():
     assert widths(sage, keeps_input=True)[0] == (16, False)
 
 
-def test_exchanges_are_waited_for_in_their_order():
+def test_every_model_has_layers_products_and_exchanges_of_both_directions():
     for name in ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "jknet", "sgc", "appnp", "dagnn"):
         steps = steps_of(ModelConfig(name), Shape(9, 4))
-        met = [piece.number for piece in steps.pieces if isinstance(piece, Start | Wait)]
-        assert met == np.arange(len(met) // 2).repeat(2).tolist(), name
-        assert any(isinstance(piece, Calls) for piece in steps.pieces)
-        assert any(isinstance(piece, Product) for piece in steps.pieces)
+        assert sorted({each.is_backward for each in steps.exchanges()}) == [False, True], name
+        assert {"layer", "product", "element"} <= {each.name for each in steps.pieces if isinstance(each, Work)}, name
 
 
 def test_partial_attention_is_refused():

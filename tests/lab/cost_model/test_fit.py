@@ -13,16 +13,14 @@ from small_graphs import in_parts, random_multigraph
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.lab.cost_model import equations, model_file
-from hpcgnn.lab.cost_model.cases import Case, Cases, cases_of, make_case
-from hpcgnn.lab.cost_model.constants import defaults
+from hpcgnn.lab.cost_model import equations
+from hpcgnn.lab.cost_model.constants import Model, defaults, read_model, write_model
 from hpcgnn.lab.cost_model.equations import PHASES
-from hpcgnn.lab.cost_model.fit import fit, residuals_of
+from hpcgnn.lab.cost_model.fit import Case, Cases, cases_of, fit, residuals_of
 from hpcgnn.lab.cost_model.predict import predict
-from hpcgnn.lab.cost_model.profile_model import model_of_profile
-from hpcgnn.lab.cost_model.profiles import profiles
+from hpcgnn.lab.cost_model.profiles import model_of_profile, profiles
 from hpcgnn.lab.cost_model.rows import Pairs, Parts
-from hpcgnn.lab.cost_model.setup import setup_of
+from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
 from hpcgnn.lab.study import records
 
 TRUTH = defaults() | {
@@ -65,17 +63,17 @@ def parts_of(ranks: int, nodes: int) -> Parts:
     whole = {name: values.astype(np.int64) for name, values in counts.items()}
     travelling = {"written": pairs.sent(), "read": pairs.received(), "features": np.zeros(ranks, np.int64)}
     about: dict[str, Any] = {"in_width": 100, "out_width": 20, "is_sparse": False}
-    return Parts(name="even", strategy="hybrid", pairs=pairs, **whole, **travelling, **about)
+    return Parts(name="even", pairs=pairs, **whole, **travelling, **about)
 
 
 def case(configuration: dict[str, Any], rng: np.random.Generator | None = None) -> Case:
     """The measurements of such a run, with 2 % noise if ``rng`` is given."""
     setup = setup_of(BASE | {"rate": ""} | configuration, cores=2)
-    blank = make_case("x", setup, parts_of(setup.ranks, configuration["nodes"]), 1.0, {})
-    epoch = blank.predicted(TRUTH)
+    workload, times = setup.workload(parts_of(setup.ranks, configuration["nodes"])), NetworkTimes(setup)
+    epoch = setup.epoch(workload, times.messages(TRUTH), TRUTH)
     noise = 1.0 if rng is None else float(np.exp(rng.normal(0, 0.02)))
     phases = {phase: noise * epoch.mean()[phase] for phase in PHASES}
-    return Case("x", setup, blank.workload, blank.times, noise * epoch.total, phases, memory_bytes=4e8)
+    return Case("x", setup, workload, times, noise * epoch.total, phases, memory_bytes=4e8)
 
 
 def made_up() -> Cases:
@@ -90,8 +88,8 @@ def errors_of(values: dict[str, float]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> model_file.Model:
-    return fit(made_up(), "made up").model
+def fitted() -> Model:
+    return fit(made_up(), "made up")
 
 
 @pytest.mark.slow
@@ -121,7 +119,7 @@ def test_a_wrong_equation_does_not_fit(monkeypatch):
     few = Cases(runs.machine, runs.cases[::2], [])
     truth = [case(each).seconds for each in UNSEEN]
     monkeypatch.setattr(equations, "shared_cores", lambda work, machine: work / machine.threads)
-    values = fit(few, "made up").model.values()
+    values = fit(few, "made up").values()
     unseen = [case(each).predicted(values).total for each in UNSEEN]
     assert abs(np.array(unseen) / truth - 1).max() > 0.1
 
@@ -161,8 +159,8 @@ def test_links_are_shared_unevenly_where_several_nodes_send_to_one(about, longer
 @pytest.mark.slow
 def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
     path = tmp_path / "model.toml"
-    model_file.write(fitted, path)
-    assert model_file.read(path) == fitted
+    write_model(fitted, path)
+    assert read_model(path) == fitted
     assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
 
 
@@ -179,10 +177,10 @@ def test_a_model_file_is_read_as_it_was_written(fitted, tmp_path):
 )
 def test_a_damaged_model_file_is_refused(fitted, tmp_path, change, problem):
     path = tmp_path / "model.toml"
-    model_file.write(fitted, path)
+    write_model(fitted, path)
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(HpcgnnError, match=problem):
-        model_file.read(path)
+        read_model(path)
 
 
 # -- from a folder, and from the command line ------------------------------------------------------------------------------
@@ -272,8 +270,8 @@ def test_predict(study, small_model):
 def test_within_what_was_fitted_nothing_is_warned_of(study, small_model):
     about = {"hidden": 16, "rate": "1gbit", "bits": "32"}
     with PartsFile(study / "parts/2.h5") as file:
-        assert predict(model_file.read(small_model), file, about).warnings == []
-        other = predict(model_file.read(small_model), file, about | {"model": "gcn", "bits": "8"}).warnings
+        assert predict(read_model(small_model), file, about).warnings == []
+        other = predict(read_model(small_model), file, about | {"model": "gcn", "bits": "8"}).warnings
     assert other == ["model is gcn, fitted on sage: the terms layer and element are extrapolated"]
 
 

@@ -96,12 +96,6 @@ class TestExchange:
             np.testing.assert_allclose(seconds(table, 2, network), 8e-6)
 
 
-def test_a_bucket_that_has_filled_saves_the_time_of_its_bytes() -> None:
-    network = replace(PLAIN, burst_bytes=5e5)
-    first, short, long = (exchange_seconds(sent(2, (0, 1, 1e6)), 1, network, idle).max() for idle in (0.0, 1e-4, 1.0))
-    np.testing.assert_allclose([first, short, long], [1e-3 + 1e-5, 9e-4 + 1e-5, 5e-4 + 1e-5])
-
-
 def test_messages_in_groups_end_about_when_each_does_by_itself() -> None:
     table = random_bytes(256, 30)
     tree = replace(PLAIN, nodes_per_switch=8, uplinks_per_switch=4, is_adaptive=False)

@@ -17,17 +17,13 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
-from hpcgnn.lab.cost_model import courses
 from hpcgnn.lab.cost_model.constants import defaults
 from hpcgnn.lab.cost_model.equations import Turn, cycle_of, epoch_of
-from hpcgnn.lab.cost_model.policies import Decided, decided_by
+from hpcgnn.lab.cost_model.policies import ASSIGNMENT_ROUNDS, DECISIONS, Decided, decided_by, read_facts
 from hpcgnn.lab.cost_model.predict import Prediction, predict
-from hpcgnn.lab.cost_model.profile_model import model_of_profile
-from hpcgnn.lab.cost_model.profiles import Profile, profiles
-from hpcgnn.lab.cost_model.row_facts import read_facts
-from hpcgnn.lab.cost_model.rows import Pairs, read_parts
+from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
+from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
-from hpcgnn.lab.cost_model.wire import Wire, mixed_bytes
 from hpcgnn.policy import assignment
 
 MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
@@ -113,9 +109,9 @@ def test_adaqp_as_in_a_run(parts: Path, tmp_path: Path):
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
     assert found.course is not None
     assert found.course.period == 2
-    assert found.epoch.largest()[courses.DECISIONS] > 0
+    assert found.epoch.largest()[DECISIONS] > 0
     slower = predicted(parts, decided, bits="adaqp", bits_period=200)
-    assert slower.epoch.largest()[courses.DECISIONS] == pytest.approx(found.epoch.largest()[courses.DECISIONS] / 100)
+    assert slower.epoch.largest()[DECISIONS] == pytest.approx(found.epoch.largest()[DECISIONS] / 100)
 
 
 def test_adaqp_without_a_run(parts: Path):
@@ -169,12 +165,12 @@ def test_epochs_that_send_nothing_wait_for_what_is_under_way(parts: Path):
     values = defaults()
     sending, reusing = (setup.workload(own, Wire(((8, 1.0),), sends=sends)) for sends in (True, False))
     turns = [
-        Turn(each, NetworkTimes(setup, each).messages(values), freshness)
+        Turn(each, NetworkTimes(setup).messages(values), freshness)
         for each, freshness in ((sending, STALE), (reusing, REUSED), (reusing, REUSED))
     ]
     first, second, third = cycle_of(turns, values, setup.machine)
     (alone,) = cycle_of([Turn(sending, turns[0].messages, FRESH)], values, setup.machine)
-    same = epoch_of(sending, values, setup.machine, turns[0].messages)
+    same = epoch_of(Turn(sending, turns[0].messages), values, setup.machine)
     assert alone.total == pytest.approx(same.total)
     assert second.mean()["communication_wait"] > 10 * third.mean()["communication_wait"]
     assert third.mean()["wire"] == 0 < first.mean()["wire"]
@@ -220,7 +216,7 @@ def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
 
 
 def test_rounds_are_those_of_the_prices():
-    assert courses.ASSIGNMENT_ROUNDS == assignment._ROUNDS
+    assert ASSIGNMENT_ROUNDS == assignment._ROUNDS
 
 
 def test_an_exact_time_of_each_message_is_near_that_of_all_together(parts: Path):

@@ -12,7 +12,7 @@ from small_graphs import even_graph, in_parts
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model import profiles
-from hpcgnn.lab.cost_model.project import SETS, WAYS, ways_of
+from hpcgnn.lab.cost_model.predict import SETS, WAYS, ways_of
 from hpcgnn.lab.report import page, study_page
 
 NODE = ("--ranks-per-node", "1", "--hidden", "16", "--layers", "2")
