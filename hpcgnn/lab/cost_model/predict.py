@@ -33,6 +33,7 @@ from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, run_of, setup_of
 from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import FIXED, OFF
+from hpcgnn.train.run_config import RunConfig
 
 _SLACK = 1.02  # within so much of a range's end nothing is extrapolated
 _NETWORKS_OWN = ("byte", "shared_byte", "message", "turn")  # what a real network has in place of these constants
@@ -118,11 +119,9 @@ def predict(
     kept = {} if read is None else read
     if profile is not None and not given.get("ranks_per_node"):
         given["ranks_per_node"] = profile.ranks_per_node
-    run = run_of(given)
-    by = run.policy.bits, run.policy.staleness
-    known = next((each for each in decided if each.of in (None, by)), Decided())
-    run = run_of(given, known.settings)
-    policies = run.messages.bits if by[0] == FIXED else by[0], by[1], run.messages.message_coding
+    run, known = _asked(given, decided)
+    bits = run.messages.bits if run.policy.bits == FIXED else run.policy.bits
+    policies = bits, run.policy.staleness, run.messages.message_coding
     # what the equations cover, in place of policies
     plain = {} if is_plain(run) else {"bits": str(run.messages.bits), "staleness": OFF, "message_coding": PLAIN}
     compute = str(given.get("compute") or "auto")
@@ -134,19 +133,13 @@ def predict(
     )
     parts = setup.read(file, kept)
 
-    def facts() -> RowFacts:
-        key = "facts", str(file.path), setup.strategy, MODELS[setup.model.model].aggregation
-        if key not in kept:
-            kept[key] = read_facts(file, *key[2:])
-        return kept[key]
-
     @cache  # an epoch that sends is gone through fresh and stale
     def messages_of(workload: Workload) -> Messages:
         return NetworkTimes(setup, most_messages).messages(values)
 
     values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
     if plain:
-        course = course_of(run, facts, known)
+        course = course_of(run, lambda: _facts(file, setup, kept), known)
         outcome = outcome_of(course, setup, parts, values, messages_of)
     else:
         course, workload = None, setup.workload(parts)
@@ -171,6 +164,20 @@ def predict(
         is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
         warnings=warnings + _profile_warnings(model, profile),
     )
+
+
+def _asked(given: Mapping[str, Any], decided: Sequence[Decided]) -> tuple[RunConfig, Decided]:
+    """The settings that are asked for, and the known decisions of their policies."""
+    policy = run_of(given).policy
+    known = next((each for each in decided if each.of in (None, (policy.bits, policy.staleness))), Decided())
+    return run_of(given, known.settings), known
+
+
+def _facts(file: PartsFile, setup: Setup, kept: dict[Any, Any]) -> RowFacts:
+    key = "facts", str(file.path), setup.strategy, MODELS[setup.model.model].aggregation
+    if key not in kept:
+        kept[key] = read_facts(file, *key[2:])
+    return kept[key]
 
 
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
