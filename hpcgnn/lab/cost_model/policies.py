@@ -131,7 +131,7 @@ def _sent(records: Sequence[Mapping[str, Any]]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """What policies use of rows. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance). weights: for
+    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance). weights: for
     each direction and rank that was looked at, (rows,) peers, ascending, and (rows,) sums of the squared weights with which a row
     is added (AdaQP's assignment). looked_at: so many of ``ranks``."""
 
@@ -249,7 +249,7 @@ def is_plain(run: RunConfig) -> bool:
 
 @dataclass(frozen=True)
 class _Assuming:
-    """What a policy's decisions follow from. facts: reads facts about rows. assumes: sentences, which are collected here."""
+    """The grounds of a policy's decisions. facts: reads facts about rows. assumes: sentences, which are collected here."""
 
     run: RunConfig
     facts: Callable[[], RowFacts]
