@@ -131,9 +131,9 @@ def _sent(records: Sequence[Mapping[str, Any]]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance). weights: for
-    each direction and rank that was looked at, (rows,) peers, ascending, and (rows,) sums of the squared weights with which a row
-    is added (AdaQP's assignment). looked_at: so many of ``ranks``."""
+    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance).
+    weights: for each direction and rank that was looked at, (rows,) peers, ascending, and (rows,) sums of the squared weights
+    with which a row is added (AdaQP's assignment). looked_at: so many of ``ranks``."""
 
     degrees: np.ndarray
     weights: tuple[list[tuple[np.ndarray, np.ndarray]], ...]
