@@ -1,4 +1,4 @@
-"""The interface of a source of graphs, and a source over arrays in memory."""
+"""The interface of a source of graphs, the text that names one, and a source over arrays in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,19 @@ from hpcgnn.base.settings import Known, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note, rows_unknown
+from hpcgnn.sources.slabs import one_line
+
+CHUNK_EDGES = 1 << 20
+# Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
+_NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
+_MODULES = {
+    "arclist": "text", "binedges": "binary", "bvgraph": "webgraph", "dgl": "dgl", "digits": "generators", "edgelist": "text",
+    "graphml": "networkx", "metis": "text", "mtx": "text", "npz": "npz", "ogb": "ogb", "parquet": "binary", "pyg": "pyg",
+    "rmat": "generators", "sbm": "generators",
+}  # fmt: skip
+# Functions that open a source, ``(spec: Spec, folder: Path) -> Source``, by the kind with which its name begins. A module is
+# imported when it is needed, so that converting a text file loads neither torch nor scikit-learn.
+SOURCES: Registry[Any] = Registry("source", {kind: Known(f"hpcgnn.sources.{name}") for kind, name in _MODULES.items()})
 
 
 @dataclass
@@ -79,7 +92,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Split ``text`` into kind, name and options. Raises HpcgnnError for a text of another form."""
+    """Split ``KIND:NAME?key=value&key=value`` or ``KIND:key=value,key=value``. Raises HpcgnnError for a text of another form."""
     kind, _, rest = text.partition(":")
     if kind in ("rmat", "sbm", "digits"):
         name, query, separator = "", rest, ","
@@ -87,7 +100,10 @@ def parse_spec(text: str) -> Spec:
         name, query = _name_and_query(kind, rest)
         separator = "&"
         if not name:
-            raise HpcgnnError(f"{text!r} is not a source: write {_likely(text)}")
+            suffix = Path(text.partition("?")[0]).suffix.removeprefix(".")
+            is_known = suffix in ("npz", "graphml", "parquet", "mtx")
+            likely = f"{suffix}:{printable(text)}" if is_known else _EXAMPLES
+            raise HpcgnnError(f"{text!r} is not a source: write {likely}")
     options = {}
     for item in filter(None, query.split(separator)):
         key, equals, value = item.partition("=")
@@ -97,49 +113,28 @@ def parse_spec(text: str) -> Spec:
     return Spec(text, kind, name, options)
 
 
-def _likely(text: str) -> str:
-    """The source that a text without a kind may mean, which its suffix tells, or the form of a source."""
-    suffix = Path(text.partition("?")[0]).suffix.removeprefix(".")
-    if suffix in ("npz", "graphml", "parquet", "mtx"):
-        return f"{suffix}:{printable(text)}"
-    return "KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits"
+_EXAMPLES = "KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or digits"
 
 
 def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
     """Split a text at the ``?`` before its options. The name of a file may have a ``?``, so the longest name of an existing file
     comes first; without such a file, the first ``?`` divides."""
-    if kind in ("pyg", "ogb"):
-        name, _, query = rest.partition("?")
-        return name, query
-    marks = [place for place, character in enumerate(rest) if character == "?"]
-    for end in [len(rest), *reversed(marks)]:
-        if is_file(Path(rest[:end])):
-            return rest[:end], rest[end + 1 :]
+    if kind not in ("pyg", "ogb"):
+        marks = [place for place, character in enumerate(rest) if character == "?"]
+        for end in [len(rest), *reversed(marks)]:
+            if is_file(Path(rest[:end])):
+                return rest[:end], rest[end + 1 :]
     name, _, query = rest.partition("?")
     return name, query
 
 
 def is_file(path: Path) -> bool:
     """Return whether the file exists; False also if the name is too long, a folder may not be read, or the user in ``~user``
-    does not exist.
-    """
+    does not exist."""
     try:
         return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):
         return False
-
-
-CHUNK_EDGES = 1 << 20
-# Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
-_NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
-_MODULES = {
-    "arclist": "text", "binedges": "binary", "bvgraph": "webgraph", "dgl": "dgl", "digits": "generators", "edgelist": "text",
-    "graphml": "networkx", "metis": "text", "mtx": "text", "npz": "npz", "ogb": "ogb", "parquet": "binary", "pyg": "pyg",
-    "rmat": "generators", "sbm": "generators",
-}  # fmt: skip
-# Functions that open a source, ``(spec: Spec, folder: Path) -> Source``, by the kind with which its name begins. A module is
-# imported when it is needed, so that converting a text file loads neither torch nor scikit-learn.
-SOURCES: Registry[Any] = Registry("source", {kind: Known(f"hpcgnn.sources.{name}") for kind, name in _MODULES.items()})
 
 
 @dataclass(frozen=True)
@@ -168,48 +163,29 @@ class SourceInfo:
     notes: tuple[str, ...] = ()
 
 
-class Source(Protocol):
-    """A graph that is read in pieces. Every method may be called more than once."""
+class Source:
+    """A graph that is read in pieces; here, one that has only edges. Every method may be called more than once."""
 
-    @property
-    def info(self) -> SourceInfo:
-        """Counts and properties of the graph."""
-        ...
+    info: SourceInfo
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """All edges once, about ``chunk_edges`` at a time, as ``(src, dst, weight)``; the caller checks the ids."""
-        ...
+        raise NotImplementedError
 
     def features(self, first: int, last: int) -> Rows | None:
         """(n, F) of ``info.x_dtype``, dense or CSR, of nodes ``[first, last)``; None if there are none."""
-        ...
+        return None
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
         """Labels of nodes ``[first, last)``: (n,) int64 with -1 for no label, or (n, C) uint8; None if there are none."""
-        ...
+        return None
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
         """(n,) bool each of ``train_mask``, ``val_mask``, ``test_mask`` of nodes ``[first, last)``; None if there are none."""
-        ...
-
-
-class StructureSource:
-    """A base class for formats that have only edges, without features, labels and masks."""
-
-    def features(self, first: int, last: int) -> Rows | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return None
-
-    def labels(self, first: int, last: int) -> np.ndarray | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        return None
-
-    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return None
 
 
-class ArraySource:
+class ArraySource(Source):
     """A graph in memory, whose shapes, dtypes and values are checked at construction (HpcgnnError)."""
 
     def __init__(
@@ -227,14 +203,9 @@ class ArraySource:
         notes: Sequence[str] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``x``: (N, F) dense or CSR;
-        ``y``: (N,) or (N, C); ``masks``: (N,) by name; ``notes``: phrases about what was
-        read, without the source's name."""
+        ``y``: (N,) or (N, C); ``masks``: (N,) by name; ``notes``: phrases about what was read, without the source's name."""
         self._edge_index = np.asarray(edge_index)
-        if self._edge_index.ndim != 2 or self._edge_index.shape[0] != 2 or self._edge_index.dtype.kind not in "iu":
-            raise HpcgnnError(
-                f"{where}: edge_index is {self._edge_index.dtype} of shape {self._edge_index.shape}, "
-                "but it should be whole numbers of shape (2, E)"
-            )
+        check_edge_index(self._edge_index, f"{where}: edge_index")
         num_edges = self._edge_index.shape[1]
         self._weight = None if weight is None else np.asarray(weight).reshape(-1)
         if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
@@ -242,9 +213,7 @@ class ArraySource:
         self._x = None if x is None else feature_array(x, num_nodes, where)
         self._where, self._unknown = where, rows_unknown(y)
         self._y, task, classes = label_array(y, num_nodes, where)
-        self._masks = (
-            None if not masks else {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS}
-        )
+        self._masks = {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS} if masks else None
         self.info = SourceInfo(
             num_nodes=num_nodes,
             num_edges=num_edges,
@@ -261,22 +230,18 @@ class ArraySource:
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         for first in range(0, self._edge_index.shape[1], chunk_edges):
             part = slice(first, first + chunk_edges)
             src, dst = self._edge_index[:, part].astype(np.int64)
             yield src, dst, None if self._weight is None else self._weight[part]
 
     def features(self, first: int, last: int) -> Rows | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return None if self._x is None else self._x[first:last]
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return None if self._y is None else self._y[first:last]
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         if self._masks is None:
             return None
         found = {name: mask[first:last] for name, mask in self._masks.items()}
@@ -292,6 +257,14 @@ class ArraySource:
         other._y = other._unknown = None
         other.info = replace(self.info, task=NO_TASK, num_classes=0)
         return other
+
+
+def check_edge_index(array: Any, where: str) -> None:
+    """Raise HpcgnnError unless the array, or one that is read in slabs, is (2, E) whole numbers."""
+    if len(array.shape) != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
+        raise HpcgnnError(
+            f"{where} is {array.dtype} of shape {array.shape}, but it should be whole numbers of shape (2, E)"
+        )
 
 
 def existing_file(name: str, kind: str) -> Path:
@@ -312,9 +285,8 @@ def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) 
     if asked and asked != announced:
         raise HpcgnnError(f"{where}: nodes={asked} was given, but there are {announced:,}")
     # A number above MAX_NODES is refused later, before memory is allocated for nodes, with a sentence of its own.
-    if num_edges is None or asked or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * num_edges):
-        return announced
-    if announced > MAX_NODES:
+    is_told = num_edges is None or asked or announced > MAX_NODES
+    if is_told or announced <= max(_ALWAYS_NODES, _NODES_PER_EDGE * (num_edges or 0)):
         return announced
     raise HpcgnnError(
         f"{where} has {num_edges:,} edge{'s' * (num_edges != 1)}, but its node ids go up to {announced - 1:,}: number the "
@@ -330,8 +302,7 @@ def reading(path: Path, expected: str) -> Iterator[None]:
     except HpcgnnError:
         raise
     except _errors_of_damage() as error:
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise HpcgnnError(f"{path} cannot be read as {expected}: {detail}") from error
+        raise HpcgnnError(f"{path} cannot be read as {expected}: {one_line(error)}") from error
 
 
 def _errors_of_damage() -> tuple[type[Exception], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from hpcgnn.sources.node_rules import (
     DENSE,
     Features,
     RandomLabels,
+    Rule,
     make_features,
     make_split,
     parse_features,
@@ -36,7 +37,6 @@ from hpcgnn.sources.node_rules import (
     written_out,
 )
 from hpcgnn.sources.node_values import NodeChecker
-from hpcgnn.sources.slabs import Spool
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 """``progress(description, total)`` is a context with a progress bar; it yields a function that advances the bar. Total None means
@@ -45,16 +45,13 @@ Masks = Callable[[int, int], dict[str, np.ndarray] | None]
 
 _PIECE_BYTES = 16 << 20
 _PIECE_NODES = 1 << 20
+_PARSERS: dict[str, Callable[[str], Rule]] = {"split": parse_split, "features": parse_features, "labels": parse_labels}
 
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.node_rules`, :mod:`hpcgnn.sources.node_rules`,
-    :mod:`hpcgnn.sources.node_rules` and :class:`EdgeOptions`.
-
-    ``split``, ``features`` and ``labels`` replace the masks, features and labels of the source. ``force`` overwrites an existing
-    file.
-    """
+    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.node_rules` and :class:`EdgeOptions`. ``split``, ``features``
+    and ``labels`` replace those of the source. ``force`` overwrites an existing file."""
 
     split: str | None = None
     features: str | None = None
@@ -66,10 +63,8 @@ class ConvertOptions:
     force: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("split", "features", "labels"):
-            check_type(name, getattr(self, name), str, type(None))
-        for name in ("row_normalise", "undirected", "self_loops", "drop_duplicates", "force"):
-            check_type(name, getattr(self, name), bool)
+        for name, value in asdict(self).items():
+            check_type(name, value, *((str, type(None)) if name in _PARSERS else (bool,)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,9 @@ def convert(
         HpcgnnError: for anything wrong with the source, the options or the disk; nothing is left behind then.
     """
     check_type("source", source, str)
-    return write_graph(lambda folder: open_source(source, folder), source, output, options, progress, _files_of(source))
+    name = source.partition(":")[2]
+    files = [each for each in (name, name.partition("?")[0]) if each]  # with and without options
+    return write_graph(lambda folder: open_source(source, folder), source, output, options, progress, files)
 
 
 def write_graph(
@@ -124,21 +121,17 @@ def write_graph(
     check_path("output", output)
     check_type("options", options, ConvertOptions)
     output = Path(output)
-    rules: list[tuple[str | None, Callable[[str], Any]]] = [
-        (options.split, parse_split),
-        (options.features, parse_features),
-        (options.labels, parse_labels),
-    ]
-    for text, parse in rules:
-        if text is not None:
+    for name, parse in _PARSERS.items():
+        if (text := getattr(options, name)) is not None:
             parse(text)
+    shown = progress or (lambda description, total: contextlib.nullcontext(lambda count: None))
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
         own = graph.info
         if options.labels is not None:
             graph = RandomLabels(graph, parse_labels(options.labels), source)
-        with contextlib.closing(_sort(graph, source, options, temporary.parent, progress or _silent)) as edges:
-            checker, meta = _write(temporary, graph, edges, source, options, progress or _silent)
+        with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
+            checker, meta = _write(temporary, graph, edges, source, options, shown)
             notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
         sealing.seal(temporary)
     return ConvertSummary(
@@ -150,12 +143,6 @@ def write_graph(
         file_bytes=output.stat().st_size,
         notes=notes,
     )
-
-
-def _files_of(source: str) -> list[str]:
-    """Paths that can be the source's file: its text after the colon, with and without options. Some sources have no file."""
-    name = source.partition(":")[2]
-    return list(filter(None, (name, name.partition("?")[0])))
 
 
 def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, progress: Progress) -> SortedEdges:
@@ -195,13 +182,11 @@ def _write(
     checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
         writer = h5.SlabWriter(sink, offsets, schema)
-        _copy(writer, "edges/indptr", edges.indptr)
-        _copy(writer, "edges/indices", edges.indices)
-        if edges.weights is not None:
-            _copy(writer, "edges/weight", edges.weights)
-        _write_nodes(
-            writer, graph, features, masks if meta.has_masks else None, checker, options.row_normalise, advance
-        )
+        for name, spool in (("indptr", edges.indptr), ("indices", edges.indices), ("weight", edges.weights)):
+            for first, piece in spool.pieces() if spool is not None else ():
+                writer.write(f"edges/{name}", first, piece)
+        chosen = masks if meta.has_masks else None
+        _write_nodes(writer, graph, features, chosen, checker, options.row_normalise, advance)
     return checker, meta
 
 
@@ -231,10 +216,7 @@ def _meta(
 ) -> GraphMeta:
     info = graph.info
     seeds = {"source": info.seed, "split": parse_split(split).seed if split else None}
-    if options.features:
-        seeds["features"] = parse_features(options.features).seed
-    if options.labels:
-        seeds["labels"] = parse_labels(options.labels).seed
+    seeds |= {name: _PARSERS[name](text).seed for name in ("features", "labels") if (text := getattr(options, name))}
     chosen = {name: value for name, value in asdict(options).items() if name != "force"} | {"split": split}
     return GraphMeta(
         num_nodes=info.num_nodes,
@@ -249,11 +231,6 @@ def _meta(
         has_masks=info.has_masks or split is not None,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )
-
-
-def _copy(writer: h5.SlabWriter, name: str, spool: Spool) -> None:
-    for first, piece in spool.pieces():
-        writer.write(name, first, piece)
 
 
 def _write_nodes(
@@ -297,8 +274,3 @@ def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) ->
     writer.write("nodes/x_indices", nonzeros, x.indices)
     writer.write("nodes/x_data", nonzeros, x.data)
     return nonzeros + x.nnz
-
-
-@contextlib.contextmanager
-def _silent(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    yield lambda count: None

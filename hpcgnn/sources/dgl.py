@@ -1,26 +1,33 @@
-"""``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written. DGL itself is not needed.
+"""``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written.
 
 x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
 split         column of the masks train_mask, val_mask, test_mask if they have several; the first by default
 graph         number of the graph, from 0, if the file has several
+
+DGL itself is not needed, whose last releases work with older versions of torch only. Its files are:
+
+    uint64 magic, version (2), kind (2), number of graphs                             padded to 4096 bytes
+    uint64 place of the first graph; labels of graphs                                 skipped
+    graphs; the list of their places, uint64; uint64 size of that list in bytes
+
+A graph is a meta graph (the kinds of nodes and edges), a matrix for each kind of edges, the number of nodes of each kind, node
+values, edge values, and names. Each list is preceded by its length as uint64. Nothing in a file is run: arrays are views of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import MASKS
-from hpcgnn.sources.base import SOURCES, ArraySource, Spec, agreed_nodes, existing_file, reading
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, agreed_nodes, existing_file, reading
 from hpcgnn.sources.node_values import read_masks
 
 T = TypeVar("T")
@@ -35,13 +42,9 @@ _BFLOAT = 4
 _MOST_DIMENSIONS = 32
 
 
-@dataclass(frozen=True)
-class DglGraph:
-    """One graph with one kind of nodes and edges.
-
-    edge_index: (2, E) whole numbers, in the order of edge_values. node_values, edge_values: arrays by name, a row for each node
-    or edge.
-    """
+class DglGraph(NamedTuple):
+    """A graph with one kind of nodes and edges. edge_index: (2, E) whole numbers, in the order of edge_values. node_values,
+    edge_values: arrays by name, a row for each node or edge."""
 
     num_nodes: int
     edge_index: np.ndarray
@@ -49,31 +52,24 @@ class DglGraph:
     edge_values: dict[str, np.ndarray]
 
 
-@contextlib.contextmanager
-def reading_dgl(path: Path) -> Iterator[DglReader]:
-    """Yield a reader of the file. Its arrays are views of the file's memory map, and stay valid after the reader's end.
-
-    Raises:
-        ValueError, OSError: where the file is not one of ``dgl.save_graphs``, or damaged.
-    """
-    with path.open("rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    yield DglReader(memoryview(content))
-
-
 class DglReader:
-    """Reads a file from a position on. Every read is checked against the file's end, so that no memory is allocated for a damaged
-    length."""
+    """Reads a file from a position on. Its arrays are views of the file's memory map. Every read is checked against the end of
+    the file, so that no memory is allocated for a damaged length.
 
-    def __init__(self, content: memoryview) -> None:
-        self._content, self._place = content, 0
+    All methods raise ValueError, or OSError, where the file is not one of ``dgl.save_graphs``, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        self._place = 0
         self._magic(_FILE, "a file of dgl.save_graphs")
         version, kind, self.num_graphs = (self._number() for _ in range(3))
         if (version, kind) != (_VERSION, 2):
             raise ValueError(
                 f"it is of version {version} of DGL's files, before DGL 0.4.3: load and save it with a later DGL"
             )
-        if self.num_graphs > len(content) // 8:
+        if self.num_graphs > len(self._content) // 8:
             raise ValueError(f"it says that it holds {self.num_graphs} graphs")
 
     def graph(self, number: int) -> DglGraph:
@@ -81,13 +77,12 @@ class DglReader:
         self._place = self._places()[number]
         self._magic(_GRAPH, "a graph")
         self._meta_graph()
-        relations = self._listed(self._relation)
-        counts = [int(count) for count in self._listed(self._number)]
-        node_values = self._listed(self._values)
-        edge_values = self._listed(self._values)
+        relations, counts = self._listed(self._relation), self._listed(self._number)
+        node_values, edge_values = self._listed(self._values), self._listed(self._values)
         node_kinds, edge_kinds = self._listed(self._text), self._listed(self._text)
         if len(relations) != 1 or len(counts or node_kinds) != 1:
-            raise KindsError(f"it has the kinds of nodes {_words(node_kinds)}, and of edges {_words(edge_kinds)}")
+            nodes, edges = (", ".join(names) or "none" for names in (node_kinds, edge_kinds))
+            raise KindsError(f"it has the kinds of nodes {nodes}, and of edges {edges}")
         num_nodes, edge_index = relations[0]
         if len(node_values) != 1 or len(edge_values) != 1:
             raise ValueError("it has values of kinds of nodes or edges that do not exist")
@@ -107,7 +102,7 @@ class DglReader:
         self._place = len(self._content) - 8 - size
         if self._place < _HEADER_BYTES:
             raise ValueError("the places of its graphs are missing")
-        places = [int(place) for place in self._listed(self._number)]
+        places = self._listed(self._number)
         if len(places) != self.num_graphs:
             raise ValueError(f"it has {self.num_graphs} graphs, and the places of {len(places)}")
         return places
@@ -229,16 +224,11 @@ def _by_id(sources: np.ndarray, destinations: np.ndarray, ids: np.ndarray) -> np
     return placed
 
 
-def _words(names: list[str]) -> str:
-    return ", ".join(names) or "none"
-
-
 _X, _Y, _WEIGHT = ("feat", "x"), ("label", "y"), ("edge_weight", "weight", "w")
 
 
 @SOURCES.register("dgl")
-def open_dgl(spec: Spec, folder: Path) -> ArraySource:
-    """See the module's text."""
+def _open_dgl(spec: Spec, folder: Path) -> Source:
     path = existing_file(spec.name, "dgl")
     number, split = spec.take_int("graph", -1, least=-1), spec.take_split()
     names = {key: spec.take(key) for key in ("x", "y", "weight")}
@@ -249,18 +239,12 @@ def open_dgl(spec: Spec, folder: Path) -> ArraySource:
     weight = _chosen(edges, names["weight"], _WEIGHT, where)
     masks, notes = read_masks(nodes.get, graph.num_nodes, split, where)
     others = {**nodes, **{f"{name} (of edges)": values for name, values in edges.items()}}
-    unread = [name for name, each in others.items() if each is not x and each is not y and each is not weight]
-    if unread := sorted(set(unread) - set(MASKS)):
-        notes.append(f"values that are not read: {', '.join(unread)}")
+    unread = {name for name, each in others.items() if each is not x and each is not y and each is not weight}
+    if unread := unread - set(MASKS):
+        notes.append(f"values that are not read: {', '.join(sorted(unread))}")
+    x_rows = x[:, None] if x is not None and x.ndim == 1 else x
     source = ArraySource(
-        where,
-        graph.num_nodes,
-        graph.edge_index,
-        weight=weight,
-        x=x[:, None] if x is not None and x.ndim == 1 else x,
-        y=y,
-        masks=masks,
-        notes=notes,
+        where, graph.num_nodes, graph.edge_index, weight=weight, x=x_rows, y=y, masks=masks, notes=notes
     )
     is_counted = x is None and y is None and not source.info.has_masks  # no array has a row for each node
     agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))
@@ -269,7 +253,8 @@ def open_dgl(spec: Spec, folder: Path) -> ArraySource:
 
 def _read(path: Path, number: int) -> DglGraph:
     """Read graph ``number``; -1 means the only one of the file."""
-    with reading(path, "a file of dgl.save_graphs"), reading_dgl(path) as reader:
+    with reading(path, "a file of dgl.save_graphs"):
+        reader = DglReader(path)
         if number < 0 and reader.num_graphs != 1:
             raise HpcgnnError(
                 f"{path} holds {reader.num_graphs} graphs, but hpcgnn trains on one: choose it with ?graph=K, counted from 0"

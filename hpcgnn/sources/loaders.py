@@ -1,4 +1,8 @@
-"""Running the loaders of PyG and OGB: where they keep their files, what they may ask, and why they failed, in one sentence."""
+"""Running the loaders of PyG and OGB: where they keep their files, what they may ask, and why they failed, in one sentence.
+
+They keep data sets as pickles, and a pickle may name any function to be called. Python reports each name to audit hooks before it
+looks it up, whichever library unpickles, so that one hook sees all names, and refuses everything that could run code.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.h5 import GZIP, ZIP, begins_with
+from hpcgnn.sources.slabs import one_line
 
 _OF_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, http.client.HTTPException)
 _OF_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -72,8 +77,8 @@ def loading(where: str, root: Path, *, may_download: bool = False) -> Iterator[N
     except HpcgnnError:
         raise
     except (Exception, SystemExit) as error:  # loaders raise errors of network and parser libraries, of any type
-        detail = " ".join(str(error).split()) or type(error).__name__
-        told = "the loader has given up" if isinstance(error, SystemExit) else f"{type(error).__name__}: {detail}"
+        given_up = isinstance(error, SystemExit)
+        told = "the loader has given up" if given_up else f"{type(error).__name__}: {one_line(error)}"
         raise HpcgnnError(f"{where} cannot be loaded from {root}: {told}{_advice(error, root)}") from error
     finally:
         builtins.input = asked
@@ -85,21 +90,17 @@ def _advice(error: BaseException, root: Path) -> str:
         return ", as after the answer no to its question about a download"
     if isinstance(error, TypeError) and "required positional argument" in str(error):
         return "; the class has several graphs: write CLASS/NAME, such as WikipediaNetwork/chameleon"
-    if any(isinstance(each, _OF_NETWORK) or type(each).__module__.startswith("urllib") for each in _chain(error)):
-        return "; without a network, copy the downloaded files there and name the folder with ?root=DIR"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _OF_NETWORK) or type(cause).__module__.startswith("urllib"):
+            return "; without a network, copy the downloaded files there and name the folder with ?root=DIR"
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
         return ""
     if cut := _cut_files(root, into_gzip=isinstance(error, (EOFError, zlib.error))):
         names = " and ".join(map(str, cut[:3])) + (", and others" if len(cut) > 3 else "")
         return f"; a download, or a job before this one, was cut short: delete {names}, and run the command again"
     return "; if the data set's files there are damaged, delete them, and run the command again"
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it followed from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _cut_files(root: Path, *, into_gzip: bool) -> list[Path]:
@@ -123,27 +124,19 @@ def _is_cut(path: Path, *, into_gzip: bool) -> bool:
         return False
 
 
-_EVENT = "pickle.find_class"
-# Names in pickles of arrays, sparse matrices, tensors and graphs. None of these objects does more than hold values.
+# Names in pickles of arrays, sparse matrices, tensors and graphs, by modules. None of these objects does more than hold values.
 _KNOWN = {
-    "__builtin__": "bytearray complex dict frozenset list object set slice",
-    "builtins": "bytearray complex dict frozenset list object set slice",
+    "__builtin__ builtins": "bytearray complex dict frozenset list object set slice",
     "_codecs": "encode",
     "collections": "OrderedDict defaultdict",
-    "copy_reg": "_reconstructor",
-    "copyreg": "_reconstructor",
+    "copy_reg copyreg": "_reconstructor",
     "numpy": "dtype ndarray",
-    "numpy.core.multiarray": "_reconstruct scalar",
-    "numpy._core.multiarray": "_reconstruct scalar",
-    "numpy.core.numeric": "_frombuffer",
-    "numpy._core.numeric": "_frombuffer",
-    **dict.fromkeys(("scipy.sparse.csr", "scipy.sparse._csr"), "csr_matrix csr_array"),
-    **dict.fromkeys(("scipy.sparse.csc", "scipy.sparse._csc"), "csc_matrix csc_array"),
-    **dict.fromkeys(("scipy.sparse.coo", "scipy.sparse._coo"), "coo_matrix coo_array"),
-    **dict.fromkeys(("scipy.sparse.lil", "scipy.sparse._lil"), "lil_matrix lil_array"),
-    **dict.fromkeys(("scipy.sparse.dia", "scipy.sparse._dia"), "dia_matrix dia_array"),
-    **dict.fromkeys(("scipy.sparse.dok", "scipy.sparse._dok"), "dok_matrix dok_array"),
-    **dict.fromkeys(("scipy.sparse.bsr", "scipy.sparse._bsr"), "bsr_matrix bsr_array"),
+    "numpy.core.multiarray numpy._core.multiarray": "_reconstruct scalar",
+    "numpy.core.numeric numpy._core.numeric": "_frombuffer",
+    **{
+        f"scipy.sparse.{kind} scipy.sparse._{kind}": f"{kind}_matrix {kind}_array"
+        for kind in ("csr", "csc", "coo", "lil", "dia", "dok", "bsr")
+    },
     "torch": "Size device BoolStorage ByteStorage CharStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage"
     " ShortStorage BFloat16Storage bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64",
     "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_sparse_tensor",
@@ -152,18 +145,15 @@ _KNOWN = {
     "torch_geometric.data.data": "Data DataEdgeAttr DataTensorAttr",
     "torch_geometric.data.storage": "BaseStorage GlobalStorage NodeStorage EdgeStorage",
 }
-_NAMES = {(module, name) for module, names in _KNOWN.items() for name in names.split()}
+_NAMES = {(module, name) for modules, names in _KNOWN.items() for module in modules.split() for name in names.split()}
 _loaded: ContextVar[str] = ContextVar("what is being loaded; empty where all pickles are let through", default="")
 
 
 @contextlib.contextmanager
 def plain_pickles(what: str) -> Iterator[None]:
     """Allow only arrays, tensors, graphs and plain values in pickles that this thread reads inside the context. Other threads,
-    and processes that a loader starts, are not guarded. what: the thing that is loaded, for the sentence.
-
-    Raises:
-        HpcgnnError: for a pickle that names anything else, before Python looks that up.
-    """
+    and processes that a loader starts, are not guarded. what: the thing that is loaded, for the sentence. Raises HpcgnnError for
+    a pickle that names anything else, before Python looks that up."""
     _listen()
     before = _loaded.set(what)
     try:
@@ -179,7 +169,7 @@ def _listen() -> None:
 
 
 def _refuse_others(event: str, arguments: tuple[object, ...]) -> None:
-    if event == _EVENT and _loaded.get() and arguments not in _NAMES:
+    if event == "pickle.find_class" and _loaded.get() and arguments not in _NAMES:
         raise HpcgnnError(
             f"{_loaded.get()} has a pickle that names {'.'.join(map(str, arguments))}, which is not data and might run code: "
             "download its files again from their publisher"

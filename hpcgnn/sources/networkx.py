@@ -9,7 +9,7 @@ for which there is edgelist:FILE.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 from xml.etree.ElementTree import Element, ParseError, iterparse
@@ -18,15 +18,14 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.graph_file import MASKS
-from hpcgnn.sources.base import SOURCES, ArraySource, Spec, existing_file, reading
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, existing_file, reading
 from hpcgnn.sources.text import open_unpacked
 
 X, Y, WEIGHT = "x", "y", "weight"
 
 
 @SOURCES.register("graphml")
-def open_graphml(spec: Spec, folder: Path) -> ArraySource:
-    """See the module's text; needs networkx, which is installed with torch."""
+def _open_graphml(spec: Spec, folder: Path) -> Source:
     path = existing_file(spec.name, "graphml")
     try:
         import networkx as nx
@@ -103,11 +102,16 @@ def _edges(
     if weight != WEIGHT and without == len(found):
         raise HpcgnnError(f"{where}: no edge has the attribute {weight!r}, which should be its weight")
     if without < len(found):
-        names = [f"edge {source!r} -> {target!r}" for source, target, _ in found]
-        weights = _numbers([values.get(weight, 1.0) for *_, values in found], weight, names, where)
-        notes = (
-            [f"{without:,} of {len(found):,} edges have no attribute {weight!r}, and get weight 1"] if without else []
-        )
+        given = [values.get(weight, 1.0) for *_, values in found]
+        plain = list(map(_plain, given))
+        for (source, target, _), number, value in zip(found, plain, given, strict=True):
+            if number is None or number.ndim:
+                raise HpcgnnError(
+                    f"{where}: {weight} of edge {source!r} -> {target!r} is {quoted(value)}, but it should be a number"
+                )
+        weights = np.array(plain, np.float64)
+        if without:
+            notes = [f"{without:,} of {len(found):,} edges have no attribute {weight!r}, and get weight 1"]
     elif others := sorted({str(key) for *_, values in found for key in values}):
         notes = [f"no edge has the attribute {weight!r}, so edges have no weights; not read: {', '.join(others)}"]
     if graph.is_directed():
@@ -133,7 +137,12 @@ def _features(nodes: list[tuple[Any, dict[str, Any]]], x: str | Sequence[str], w
     columns = []
     for key in keys:
         rows = [_row(values.get(key), key, name, where) for name, values in nodes]
-        columns.append(_stacked(rows, key, nodes, where))
+        for row, (name, _) in zip(rows, nodes, strict=True):
+            if row.size != rows[0].size:
+                raise HpcgnnError(
+                    f"{where}: {key} of node {quoted(name)} has {row.size} values, that of the first node has {rows[0].size}"
+                )
+        columns.append(np.stack(rows))
     return np.concatenate(columns, axis=1)
 
 
@@ -146,16 +155,6 @@ def _row(value: Any, key: str, name: Any, where: str) -> np.ndarray:
             f"{where}: {key} of node {quoted(name)} is {quoted(value)}, but it should be a number or a row of numbers"
         )
     return row.reshape(-1)
-
-
-def _stacked(rows: list[np.ndarray], key: str, nodes: list[tuple[Any, Any]], where: str) -> np.ndarray:
-    width = rows[0].size
-    for row, (name, _) in zip(rows, nodes, strict=True):
-        if row.size != width:
-            raise HpcgnnError(
-                f"{where}: {key} of node {quoted(name)} has {row.size} values, that of the first node has {width}"
-            )
-    return np.stack(rows)
 
 
 def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.ndarray | None:
@@ -192,14 +191,6 @@ def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.
                     )
             return np.array(chosen, np.bool_)
     return None
-
-
-def _numbers(values: Iterable[Any], key: str, names: list[str], where: str) -> np.ndarray:
-    found = [_plain(value) for value in values]
-    for name, number, value in zip(names, found, values, strict=True):
-        if number is None or number.ndim:
-            raise HpcgnnError(f"{where}: {key} of {name} is {quoted(value)}, but it should be a number")
-    return np.array(found, np.float64)
 
 
 def _plain(value: Any) -> np.ndarray | None:

@@ -1,9 +1,10 @@
-"""Node features during a conversion: they are made for graphs that have none, and normalised on request."""
+"""Features, labels and splits that a conversion makes from rules of the user, ``KIND:NUMBER,..[,SEED]``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,17 +17,18 @@ from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, Source
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.node_values import Rows, as_float32, labelled
 
-_RANDOM = 31  # number of this use of a seed
-_LARGEST_WIDTH = 2**31 - 1
+_SPLIT, _RANDOM, _LABELS = 21, 31, 41  # numbers of these uses of a seed
+_LARGEST_WIDTH = _MOST_CLASSES = 2**31 - 1
+_CHUNK_NODES = 1 << 20
 DENSE = "dense"
 
 
-@dataclass(frozen=True)
-class FeatureRule:
-    """``kind`` is degree, onehot, random or dense; ``columns`` is 0 for onehot and dense."""
+class Rule(NamedTuple):
+    """``numbers``: columns of features (0 for onehot and dense), number of classes, or a split's three shares of all labelled
+    nodes (with ``per-class`` the numbers of nodes of each class for training and for validation)."""
 
     kind: str
-    columns: int
+    numbers: tuple[float, ...]
     seed: int = 0
 
 
@@ -41,7 +43,7 @@ class Features:
     dtype: str = FULL
 
 
-def parse_features(text: str) -> FeatureRule:
+def parse_features(text: str) -> Rule:
     """The rule of a text ``degree:D``, ``onehot``, ``random:D[,SEED]`` or ``dense``. Raises HpcgnnError for any other."""
     kind, _, rest = text.partition(":")
     words = rest.split(",") if rest else []
@@ -49,26 +51,26 @@ def parse_features(text: str) -> FeatureRule:
     if takes and takes[0] <= len(words) <= takes[1] and all(word.isdecimal() for word in words):
         numbers = [int(word) for word in words] + [0, 0]
         if not takes[1] or 0 < numbers[0] <= _LARGEST_WIDTH:
-            return FeatureRule(kind, numbers[0], numbers[1])
+            return Rule(kind, (numbers[0],), numbers[1])
     raise HpcgnnError(
         f"--features {text!r} is not understood: write degree:D, onehot, random:D[,SEED], with D > 0, or dense"
     )
 
 
-def make_features(rule: FeatureRule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
+def make_features(rule: Rule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
     """Make features from in-degrees, ids or random numbers; they replace those of the source.
 
     ``degree:D`` has a single 1 in each row, in column min(in-degree, D - 1), where in-degrees count the stored edges;
     ``onehot`` is the identity matrix; both are sparse. ``random:D`` is dense, with mean 0 and variance 1.
     """
+    columns = int(rule.numbers[0])
     if rule.kind == "random":
         key = key_for(rule.seed, _RANDOM)
-        return Features(rule.columns, None, lambda first, last: normal_rows(key, first, last - first, rule.columns))
+        return Features(columns, None, lambda first, last: normal_rows(key, first, last - first, columns))
     if rule.kind == "degree":
+        most = columns - 1
         return Features(
-            rule.columns,
-            num_nodes,
-            lambda first, last: _one_hot(np.minimum(in_degrees(first, last), rule.columns - 1), rule.columns),
+            columns, num_nodes, lambda first, last: _one_hot(np.minimum(in_degrees(first, last), most), columns)
         )
     if num_nodes > _LARGEST_WIDTH:
         raise HpcgnnError(
@@ -103,82 +105,53 @@ def _one_hot(column: np.ndarray, columns: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, column.astype(np.int32), np.arange(column.size + 1)), shape=(column.size, columns))
 
 
-_LABELS = 41  # number of this use of a seed
-_MOST_CLASSES = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class LabelRule:
-    """Labels from 0 to ``classes - 1``, drawn with ``seed``."""
-
-    classes: int
-    seed: int = 0
-
-
-def parse_labels(text: str) -> LabelRule:
+def parse_labels(text: str) -> Rule:
     """The rule of a text ``random:C[,SEED]``; the default seed is 0. Raises HpcgnnError for any other text."""
     kind, _, rest = text.partition(":")
     words = rest.split(",")
     if kind == "random" and len(words) <= 2 and all(word.isdecimal() for word in words):
         classes, seed = (*map(int, words), 0)[:2]
         if 0 < classes <= _MOST_CLASSES:
-            return LabelRule(classes, seed)
+            return Rule(kind, (classes,), seed)
     raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes")
 
 
-class RandomLabels:
+class RandomLabels(Source):
     """A source with random labels in place of its own. The label of a node is a function of the seed and its id. Without masks of
     its own, the nodes are divided by default."""
 
-    def __init__(self, graph: Source, rule: LabelRule, where: str) -> None:
-        if rule.classes > graph.info.num_nodes:
+    def __init__(self, graph: Source, rule: Rule, where: str) -> None:
+        classes = int(rule.numbers[0])
+        if classes > graph.info.num_nodes:
             raise HpcgnnError(
-                f"--labels random:{rule.classes} asks for more classes than {where} has nodes, {graph.info.num_nodes:,}"
+                f"--labels random:{classes} asks for more classes than {where} has nodes, {graph.info.num_nodes:,}"
             )
         self._graph = graph.without_labels() if isinstance(graph, ArraySource) else graph
-        self._classes, self._key = rule.classes, key_for(rule.seed, _LABELS)
+        self._key = key_for(rule.seed, _LABELS)
         self.info = replace(
             graph.info,
             task=SINGLE_LABEL,
-            num_classes=rule.classes,
+            num_classes=classes,
             default_split=f"random:0.6,0.2,0.2,{rule.seed}",
             notes=(*graph.info.notes, "labels are random, so accuracies mean nothing"),
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return self._graph.edges(chunk_edges)
 
     def features(self, first: int, last: int) -> Rows | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return self._graph.features(first, last)
 
     def labels(self, first: int, last: int) -> np.ndarray:
-        """See :class:`hpcgnn.sources.base.Source`."""
         drawn = np.empty(last - first, np.uint64)
         draws(self._key, first, drawn)
-        return (drawn % np.uint64(self._classes)).astype(np.int64)
+        return (drawn % np.uint64(self.info.num_classes)).astype(np.int64)
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return self._graph.masks(first, last)
 
 
-_SPLIT = 21  # number of this use of a seed
-_CHUNK_NODES = 1 << 20
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """A rule for a split. shares: with ``per_class`` the numbers of nodes of each class for training and for validation, and else
-    three shares of all labelled nodes."""
-
-    per_class: bool
-    shares: tuple[float, ...]
-    seed: int
-
-
-def parse_split(text: str) -> SplitRule:
+def parse_split(text: str) -> Rule:
     """The rule of a text ``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``; the default seed is 0. Raises
     HpcgnnError for any other text."""
     kind, _, rest = text.partition(":")
@@ -197,11 +170,11 @@ def parse_split(text: str) -> SplitRule:
             f"--split {text!r} is not understood: write random:0.6,0.2,0.2[,SEED], with shares that add up to at most 1, "
             "or per-class:20,30[,SEED]"
         ) from None
-    return SplitRule(per_class, shares, seed)
+    return Rule(kind, shares, seed)
 
 
 def make_split(
-    rule: SplitRule, labels: Callable[[int, int], np.ndarray | None], num_nodes: int, task: str, where: str
+    rule: Rule, labels: Callable[[int, int], np.ndarray | None], num_nodes: int, task: str, where: str
 ) -> dict[str, np.ndarray]:
     """Make the three masks, (N,) bool each; nodes without a label are in none.
 
@@ -214,18 +187,19 @@ def make_split(
             f"{where} has no labels, so --split has nothing to split: use a source with labels, such as npz, pyg, ogb, "
             "dgl:FILE?y=NAME or graphml:FILE?y=KEY, add --labels random:C, or leave --split out"
         )
-    if rule.per_class and task == MULTI_LABEL:
+    per_class = rule.kind == "per-class"
+    if per_class and task == MULTI_LABEL:
         raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has several; use random:")
     ids, classes = _labelled_nodes(labels, num_nodes)
     hashes = np.empty(num_nodes, np.uint64)
     draws(key_for(rule.seed, _SPLIT), 0, hashes)
     order = np.argsort(hashes[ids], kind="stable")
-    if rule.per_class:
+    if per_class:
         order = order[np.argsort(classes[order], kind="stable")]
         ends = _ends_per_class(classes[order], rule, where)
     else:
         count = ids.size
-        bounds = np.minimum(np.round(np.cumsum(rule.shares) * count).astype(np.int64), count)
+        bounds = np.minimum(np.round(np.cumsum(rule.numbers) * count).astype(np.int64), count)
         ends = np.searchsorted(bounds, np.arange(count), side="right")
     masks = {name: np.zeros(num_nodes, np.bool_) for name in MASKS}
     for index, name in enumerate(MASKS):
@@ -246,11 +220,11 @@ def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: 
     return np.concatenate(ids), np.concatenate(classes)
 
 
-def _ends_per_class(classes: np.ndarray, rule: SplitRule, where: str) -> np.ndarray:
+def _ends_per_class(classes: np.ndarray, rule: Rule, where: str) -> np.ndarray:
     """For nodes sorted by class, the mask of each: 0 (training) for the first nodes of a class, 1 (validation) for the next,
     2 (test) for the rest."""
     counts = np.bincount(classes)
-    train, val = int(rule.shares[0]), int(rule.shares[1])
+    train, val = map(int, rule.numbers)
     few = np.flatnonzero((counts > 0) & (counts < train + val))
     if few.size:
         raise HpcgnnError(

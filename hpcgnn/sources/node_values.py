@@ -1,4 +1,11 @@
-"""Checks of whole arrays of a source: shape, dtype and meaning of features, labels and masks."""
+"""Checks of features, labels and masks: of whole arrays (shape, dtype, meaning), and of values in the pieces that are written.
+
+Masks come in any of the usual forms, (N,) for one split, two dimensions for several splits, or node numbers:
+
+train_mask   (N,) bool or 0 and 1;  (N, splits) as in PyG, or (splits, N);  (k,) node numbers
+train_masks  (splits, N) or (N, splits)
+train_idx    (k,) node numbers, or (N,) bool;  also train_index, and valid_... or val_... for validation
+"""
 
 from __future__ import annotations
 
@@ -40,8 +47,12 @@ def feature_array(x: Any, num_nodes: int, where: str) -> Any:
 
 def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str) -> sp.csr_matrix:
     """A CSR matrix from its arrays, after checks that SciPy leaves out: a wrong index would crash its compiled code."""
-    rows, columns = _two_sizes(shape, where)
-    data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr)
+    data, indices, indptr, sizes = map(np.asarray, (data, indices, indptr, shape))
+    if sizes.size != 2 or sizes.dtype.kind not in "iu" or sizes.min() < 0:
+        raise HpcgnnError(
+            f"{where}: x_shape is {sizes.dtype} of shape {sizes.shape}, but it should be two whole numbers"
+        )
+    rows, columns = sizes.reshape(-1).tolist()
     problem = None
     if data.ndim != 1 or indices.shape != data.shape or indptr.shape != (rows + 1,):
         problem = f"x_data, x_indices, x_indptr have shapes {data.shape}, {indices.shape}, {indptr.shape}"
@@ -59,16 +70,6 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
             f"{indices.max() if indices.size else -1}: leave out the empty columns"
         )
     return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
-
-
-def _two_sizes(shape: Any, where: str) -> tuple[int, int]:
-    sizes = np.asarray(shape)
-    if sizes.size != 2 or sizes.dtype.kind not in "iu" or sizes.min() < 0:
-        raise HpcgnnError(
-            f"{where}: x_shape is {sizes.dtype} of shape {sizes.shape}, but it should be two whole numbers"
-        )
-    rows, columns = sizes.reshape(-1).tolist()
-    return rows, columns
 
 
 def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int]:
@@ -94,7 +95,13 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
         if not is_whole.all():
             raise HpcgnnError(f"{where}: y holds {y[~is_whole][0]}: labels should be whole numbers")
     if y.ndim == 1:
-        return _classes(y, where)
+        classes = max(int(y.max()) + 1, 0) if y.size else 0
+        if classes > y.size:  # memory grows with the number of classes
+            raise HpcgnnError(
+                f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
+                "from 0 without gaps"
+            )
+        return y.astype(np.int64), SINGLE_LABEL, classes
     is_label = (y == 0) | (y == 1)
     if not is_label.all() or not y.shape[1]:
         row, column = np.argwhere(~is_label)[0] if y.size else (0, 0)
@@ -130,17 +137,6 @@ def _check_unknown(y: np.ndarray, where: str) -> None:
         )
 
 
-def _classes(y: np.ndarray, where: str) -> tuple[np.ndarray, str, int]:
-    """The result of :func:`label_array` for one class a node. Memory grows with the number of classes, so it is checked."""
-    classes = max(int(y.max()) + 1, 0) if y.size else 0
-    if classes > y.size:
-        raise HpcgnnError(
-            f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
-            "from 0 without gaps"
-        )
-    return y.astype(np.int64), SINGLE_LABEL, classes
-
-
 def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
     """``mask`` as (N,) bool; None selects no node."""
     if mask is None:
@@ -174,8 +170,7 @@ def read_masks(
     get: returns the array with a name, or None. split: the number of the split from 0; without one, a mask for one split comes
     before those for several, of which the first is taken. Raises HpcgnnError for other shapes and for a split that is not there.
     """
-    single: dict[str, tuple[str, np.ndarray]] = {}
-    several: dict[str, tuple[str, np.ndarray]] = {}
+    single, several = dict[str, tuple[str, np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for mask in MASKS:
         for name in (mask, f"{mask}s", *_NUMBERS[mask]):
             array = get(name)

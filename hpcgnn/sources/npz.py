@@ -21,16 +21,21 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.h5 import ZIP, begins_with
-from hpcgnn.sources.base import SOURCES, ArraySource, Spec, agreed_nodes, existing_file
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, agreed_nodes, existing_file
 from hpcgnn.sources.node_values import read_masks, sparse_features
+from hpcgnn.sources.slabs import HEADERS, one_line
 
 _MOST_DEFLATED = 1032  # the largest ratio of sizes that deflate can reach
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_SUFFIX = ".npy"
+_SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 
-class Archive:
-    """An open ``.npz`` file. All methods raise :class:`HpcgnnError`, which names the file and the array, if one is damaged."""
+class _Archive:
+    """An open ``.npz`` file, a zip archive of ``.npy`` members. Nothing is ever unpickled, and only members that the caller asks
+    for are read. The sizes in the headers of both must fit into the file before memory is allocated.
+
+    All methods raise :class:`HpcgnnError`, which names the file and the array, if one is damaged. unread: the names of the arrays
+    that nobody has asked for.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,32 +44,23 @@ class Archive:
         except Exception as error:  # on a damaged file, zipfile raises errors of many types
             if isinstance(error, zipfile.BadZipFile) and not begins_with(path, ZIP):
                 raise HpcgnnError(f"{path} is not an npz file: write it with numpy.savez") from error
-            raise HpcgnnError(f"{path} cannot be read as npz: {_told(error)}") from error
-        self._members = {info.filename.removesuffix(_SUFFIX): info for info in self._zip.infolist()}
+            raise HpcgnnError(f"{path} cannot be read as npz: {one_line(error)}") from error
+        self._members = {info.filename.removesuffix(".npy"): info for info in self._zip.infolist()}
         self._file_bytes = path.stat().st_size
-        self._read: set[str] = set()
+        self.names = sorted(self._members)
+        self.unread = set(self._members)
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> _Archive:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all arrays, in alphabetical order."""
-        return sorted(self._members)
-
-    @property
-    def unread(self) -> list[str]:
-        """The names of the arrays that nobody has asked for, in alphabetical order."""
-        return sorted(set(self._members) - self._read)
-
     def read(self, name: str) -> np.ndarray | None:
         """Array ``name``, with its checksum compared, or None if the file has no such array."""
         if name not in self._members:
             return None
-        self._read.add(name)
+        self.unread.discard(name)
         try:
             self._check_member(self._members[name])
             with self._zip.open(self._members[name]) as file:
@@ -75,10 +71,9 @@ class Archive:
                     raise ValueError("it has more bytes than its header says")
                 return array
         except Exception as error:  # as above, and errors of zlib, numpy and its parser of headers
-            raise HpcgnnError(f"{self._path} cannot be read as npz: array {name}: {_told(error)}") from error
+            raise HpcgnnError(f"{self._path} cannot be read as npz: array {name}: {one_line(error)}") from error
 
     def _check_member(self, info: zipfile.ZipInfo) -> None:
-        """Raise ValueError unless the sizes of a member in the archive's directory fit into the file."""
         most = _MOST_DEFLATED if info.compress_type == zipfile.ZIP_DEFLATED else 1
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("it is compressed by another method than numpy's")
@@ -86,11 +81,10 @@ class Archive:
             raise ValueError(f"its directory claims {info.file_size:,} bytes, but the file has {self._file_bytes:,}")
 
     def _check_header(self, file: IO[bytes], info: zipfile.ZipInfo) -> None:
-        """Raise ValueError unless the array's shape and dtype fit the size of the member."""
         version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
+        if version not in HEADERS:
             raise ValueError(f"its format {version} is none that holds numbers")
-        shape, _, dtype = _HEADERS[version](file)
+        shape, _, dtype = HEADERS[version](file)
         if min(shape, default=0) < 0:
             raise ValueError(f"its shape is {shape}")
         values = math.prod(shape) * dtype.itemsize
@@ -100,23 +94,15 @@ class Archive:
             )
 
 
-def _told(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-_SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
-
-
 @SOURCES.register("npz")
-def open_npz(spec: Spec, folder: Path) -> ArraySource:
-    """See the module's text."""
+def _open_npz(spec: Spec, folder: Path) -> Source:
     path = existing_file(spec.name, "npz")
     split, nodes = spec.take_split(), spec.take_int("nodes", 0)
-    with Archive(path) as arrays:
+    with _Archive(path) as arrays:
         return _from_arrays(arrays, str(path), split, nodes)
 
 
-def _from_arrays(arrays: Archive, where: str, split: int | None, nodes: int) -> ArraySource:
+def _from_arrays(arrays: _Archive, where: str, split: int | None, nodes: int) -> ArraySource:
     count, edge_index = arrays.read("num_nodes"), arrays.read("edge_index")
     for name, array in (("num_nodes", count), ("edge_index", edge_index)):
         if array is None:
@@ -125,19 +111,19 @@ def _from_arrays(arrays: Archive, where: str, split: int | None, nodes: int) -> 
     if count.size != 1 or count.dtype.kind not in "iu":
         raise HpcgnnError(f"{where}: num_nodes should be one whole number")
     num_nodes = int(count.reshape(-1)[0])
-    x = _sparse(arrays, where) if set(_SPARSE) & set(arrays.names) else arrays.read("x")
+    x: Any
+    if set(_SPARSE) & set(arrays.names):
+        data, indices, indptr, shape = (arrays.read(name) for name in _SPARSE)
+        if data is None or indices is None or indptr is None or shape is None:
+            raise HpcgnnError(f"{where}: sparse features need x_data, x_indices, x_indptr and x_shape (two numbers)")
+        x = sparse_features(data, indices, indptr, shape, where)
+    else:
+        x = arrays.read("x")
     y, weight = arrays.read("y"), arrays.read("edge_weight")
     masks, notes = read_masks(arrays.read, num_nodes, split, where)
     if arrays.unread:
-        notes.append(f"arrays that are not read: {', '.join(arrays.unread)}")
+        notes.append(f"arrays that are not read: {', '.join(sorted(arrays.unread))}")
     source = ArraySource(where, num_nodes, edge_index, weight=weight, x=x, y=y, masks=masks, notes=notes)
     is_counted = x is None and y is None and not masks  # no array has a row for each node
     agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, nodes)
     return source
-
-
-def _sparse(arrays: Archive, where: str) -> Any:
-    data, indices, indptr, shape = (arrays.read(name) for name in _SPARSE)
-    if any(part is None for part in (data, indices, indptr, shape)):
-        raise HpcgnnError(f"{where}: sparse features need x_data, x_indices, x_indptr and x_shape (two numbers)")
-    return sparse_features(data, indices, indptr, shape, where)

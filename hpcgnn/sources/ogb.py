@@ -1,8 +1,14 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ...), through its own loader.
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
-download, for jobs without a terminal. The published split is kept. Two data sets are read in slabs from their raw files instead,
-without ogb: :mod:`hpcgnn.sources.ogb`.
+download, for jobs without a terminal. The published split is kept.
+
+``ogb:ogbn-papers100M`` and ``ogb:mag240m``, the two graphs of 10^8 nodes, are read in slabs from their raw files, without the ogb
+package, whose loaders would take some hundred GB of memory. ``root`` may also be the data set's own folder. Of papers100M,
+``raw/data.npz``, ``raw/node-label.npz`` and ``split/time/*.csv.gz`` are read. Of MAG240M, whose features stay float16, the graph
+of papers that cite papers is read: ``processed/paper/*.npy``, its ``edge_index.npy``, ``meta.pt`` and ``split_dict.pt``. Edges
+are as published, from the citing to the cited paper. Some test labels are not published, and nodes without a label are in no
+split.
 """
 
 from __future__ import annotations
@@ -19,17 +25,19 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec, check_edge_index
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import Rows, as_float32, mask_of
-from hpcgnn.sources.slabs import SlabArray, check_file, open_member, open_npy
+from hpcgnn.sources.slabs import SlabArray, check_file, one_line, open_member, open_npy
 
 _PIECE_NODES = 1 << 20
+_TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 _LINE_BYTES = 21  # the most bytes of a whole number of 64 bits, with its sign and the line's end
 
 
-class SlabSource:
+class SlabSource(Source):
     """A graph whose arrays are read in slabs. edges: (2, E) integers. x: (N, F). y: (N,) or (N, 1). splits: the nodes of each
     mask, (k,) integers."""
 
@@ -42,11 +50,13 @@ class SlabSource:
                 raise HpcgnnError(
                     f"{array.where} has shape {array.shape}, but it should have a row for each of {nodes:,} nodes"
                 )
-        if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
-            raise HpcgnnError(
-                f"{edges.where} is {edges.dtype} of shape {edges.shape}, but it should be whole numbers of shape (2, E)"
-            )
-        self._splits = {name: _checked_split(splits[name], nodes, f"{where}, {name}") for name in MASKS}
+        check_edge_index(edges, edges.where)
+        self._splits = {}
+        for name in MASKS:
+            split = np.sort(np.asarray(splits[name]).reshape(-1))
+            if split.dtype.kind not in "iu" or (split.size and not 0 <= split[0] <= split[-1] < nodes):
+                raise HpcgnnError(f"{where}, {name} should hold numbers of nodes, from 0 to {nodes - 1}")
+            self._splits[name] = split.astype(np.int64)
         classes = self._num_classes()
         self.info = SourceInfo(
             num_nodes=nodes,
@@ -78,22 +88,18 @@ class SlabSource:
         return y.astype(np.int64)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         for first in range(0, self._edges.shape[1], chunk_edges):
             src, dst = self._edges.columns(first, min(first + chunk_edges, self._edges.shape[1]))
             yield src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False), None
 
     def features(self, first: int, last: int) -> Rows | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         x = self._x.rows(first, last)
         return x if x.dtype == np.float16 else as_float32(x)
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         return self._label_rows(first, last) if self.info.num_classes else None
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """See :class:`hpcgnn.sources.base.Source`."""
         if not self.info.num_classes:
             return None
         has_label = self._label_rows(first, last) >= 0
@@ -104,14 +110,6 @@ class SlabSource:
             found[name][nodes[begin:end] - first] = True
             found[name] &= has_label
         return found
-
-
-def _checked_split(nodes: np.ndarray, num_nodes: int, where: str) -> np.ndarray:
-    """The nodes of a mask as sorted (k,) int64. Raises HpcgnnError for numbers out of range."""
-    nodes = np.sort(np.asarray(nodes).reshape(-1))
-    if nodes.dtype.kind not in "iu" or (nodes.size and not 0 <= nodes[0] <= nodes[-1] < num_nodes):
-        raise HpcgnnError(f"{where} should hold numbers of nodes, from 0 to {num_nodes - 1}")
-    return nodes.astype(np.int64)
 
 
 # -- papers100M --------------------------------------------------------------------------------------------------------
@@ -125,13 +123,10 @@ def open_papers(where: str, root: Path) -> SlabSource:
     edge_index = open_member(data, "edge_index", num_readers=2)
     if edge_index.shape != (2, edges):
         raise HpcgnnError(f"{edge_index.where} has shape {edge_index.shape}, but num_edges_list says (2, {edges})")
-    files = {name: folder / "split" / "time" / f"{own}.csv.gz" for name, own in zip(MASKS, _OWN_NAMES, strict=True)}
-    splits = {name: _numbers(path, nodes) for name, path in files.items()}
+    times = folder / "split" / "time"
+    splits = {name: _numbers(times / f"{own}.csv.gz", nodes) for name, own in _SPLIT_NAMES.items()}
     labels = open_member(folder / "raw" / "node-label.npz", "node_label")
     return SlabSource(where, edge_index, open_member(data, "node_feat"), labels, splits, nodes)
-
-
-_OWN_NAMES = ("train", "valid", "test")
 
 
 def _one_number(array: SlabArray) -> int:
@@ -194,18 +189,16 @@ def _loaded(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(types), warnings_off():
             found = torch.load(path, weights_only=True)
     except Exception as error:  # pickles raise errors of many types
-        detail = (" ".join(str(error).split()) or type(error).__name__)[:120]
-        raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {detail}") from error
+        raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {one_line(error)[:120]}") from error
     if not isinstance(found, dict):
         raise HpcgnnError(f"{path} holds a {type(found).__name__}, but it should be a dictionary")
-    return {
-        key: value.numpy()
-        if isinstance(value, torch.Tensor)
-        else value.item()
-        if isinstance(value, np.generic)
-        else value
-        for key, value in found.items()
-    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.numpy()
+        return value.item() if isinstance(value, np.generic) else value
+
+    return {key: plain(value) for key, value in found.items()}
 
 
 def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Path:
@@ -218,18 +211,15 @@ def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Pat
     )
 
 
-_TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _IN_SLABS: dict[str, Callable[[str, Path], Source]] = {
     "ogbn-papers100m": open_papers,
     "mag240m": open_mag,
     "mag240m-lsc": open_mag,
 }
-_SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
 @SOURCES.register("ogb")
-def open_ogb(spec: Spec, folder: Path) -> Source:
-    """See the module's text; needs ``ogb``."""
+def _open_ogb(spec: Spec, folder: Path) -> Source:
     root_text = spec.take("root")
     root = Path(root_text).expanduser() if root_text else default_root("ogb")
     if opener := _IN_SLABS.get(spec.name.lower()):
@@ -249,14 +239,14 @@ def open_ogb(spec: Spec, folder: Path) -> Source:
             raise HpcgnnError(
                 f"{spec.text} has several kinds of nodes: hpcgnn trains on graphs with one kind of nodes and edges"
             )
-        return _from_ogb(graph, labels, dataset.get_idx_split(), spec.text)
-
-
-def _from_ogb(graph: dict[str, Any], labels: np.ndarray, split: dict[str, Any], where: str) -> ArraySource:
-    num_nodes = int(graph["num_nodes"])
-    masks = {mask: mask_of(np.asarray(split[name]), name, num_nodes, where) for mask, name in _SPLIT_NAMES.items()}
-    notes = [] if graph.get("edge_feat") is None else ["edge features are not read"]
-    return ArraySource(where, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks, notes=notes)
+        num_nodes, split = int(graph["num_nodes"]), dataset.get_idx_split()
+        masks = {
+            mask: mask_of(np.asarray(split[name]), name, num_nodes, spec.text) for mask, name in _SPLIT_NAMES.items()
+        }
+        notes = [] if graph.get("edge_feat") is None else ["edge features are not read"]
+        return ArraySource(
+            spec.text, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks, notes=notes
+        )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.sources.base import SOURCES, ArraySource, Spec
+from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import read_masks
 
@@ -34,8 +34,7 @@ _SPARSE_SHARE = 0.1
 
 
 @SOURCES.register("pyg")
-def open_pyg(spec: Spec, folder: Path) -> ArraySource:
-    """See the module's text; needs ``torch_geometric``."""
+def _open_pyg(spec: Spec, folder: Path) -> Source:
     root_text, split = spec.take("root"), spec.take_split()
     try:
         with warnings_off():
@@ -56,9 +55,8 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
     family, slash, name = spec.name.partition("/")
     if not slash:
         for candidate, names in _FAMILIES.items():
-            for known in names:
-                if known.lower() == spec.name.lower():
-                    return candidate, (known,)
+            if known := [each for each in names if each.lower() == spec.name.lower()]:
+                return candidate, (known[0],)
     if not inspect.isclass(getattr(datasets, family, None)):
         raise HpcgnnError(
             f"{spec.text}: PyTorch Geometric has no data set {spec.name!r}; write a class of torch_geometric.datasets, "
@@ -124,24 +122,19 @@ def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
 
 
 def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
-    """x as a CSR matrix if it is sparse or has few nonzeros, else as an array."""
+    """x as a CSR matrix if it is sparse, in any of torch's or SciPy's layouts, or has few nonzeros, else as an array."""
     if sp.issparse(x):
         return sp.csr_matrix(x)
     if hasattr(x, "to_scipy"):
         return x.to_scipy(layout="csr")
     if getattr(x, "is_sparse", False) or "sparse" in str(getattr(x, "layout", "")):
-        return _sparse_features(x)
+        coo = x.detach().cpu().to_sparse_coo().coalesce()
+        rows, columns = coo.indices().numpy()
+        return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
     dense = _array(x, "x", where)
     assert dense is not None
     is_sparse = dense.ndim == 2 and dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size
     return sp.csr_matrix(dense) if is_sparse else dense
-
-
-def _sparse_features(x: Any) -> sp.csr_matrix:
-    """The CSR matrix of a sparse tensor of any of torch's layouts, without making it dense."""
-    coo = x.detach().cpu().to_sparse_coo().coalesce()
-    rows, columns = coo.indices().numpy()
-    return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
 
 
 @contextlib.contextmanager

@@ -14,24 +14,16 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # The header of a zip member: the bytes before its name, and the place of the lengths of the name and of the extra field.
 _LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
 _PIECE_BYTES = 1 << 20
-
-
-class Bytes(Protocol):
-    """Bytes that are read by position; reading them in ascending order is fastest."""
-
-    def fill(self, out: np.ndarray, position: int) -> None:
-        """Fill ``out`` (n,) uint8 with the bytes from ``position`` on. Raises :class:`HpcgnnError` if there are fewer."""
-        ...
 
 
 class FileBytes:
@@ -41,14 +33,12 @@ class FileBytes:
         self._path, self._offset = path, offset
 
     def fill(self, out: np.ndarray, position: int) -> None:
-        """See :class:`Bytes`."""
-        view, at = out.data, self._offset + position
+        """Fill ``out`` (n,) uint8 with the bytes from ``position`` on. Raises :class:`HpcgnnError` if there are fewer."""
+        begin = self._offset + position
         with self._path.open("rb", buffering=0) as file:
-            while view:
-                count = os.preadv(file.fileno(), [view[: 1 << 30]], at)
-                if not count:
-                    raise HpcgnnError(f"{self._path} was cut short: it ends at byte {at:,}")
-                view, at = view[count:], at + count
+            end = _read_at(file.fileno(), out, begin)
+        if end < begin + out.size:
+            raise HpcgnnError(f"{self._path} was cut short: it ends at byte {end:,}")
 
 
 class DeflatedBytes:
@@ -57,53 +47,51 @@ class DeflatedBytes:
 
     def __init__(self, path: Path, member: str, skipped: int) -> None:
         self._path, self._member, self._skipped = path, member, skipped
-        self._archive: zipfile.ZipFile | None = None
         self._file: IO[bytes] | None = None
         self._at = 0
 
     def fill(self, out: np.ndarray, position: int) -> None:
-        """See :class:`Bytes`."""
+        """As of :class:`FileBytes`."""
         position += self._skipped
+        end, done = position + out.size, 0
         try:
             if self._file is None or position < self._at:
-                self._open()
-            assert self._file is not None
-            while self._at < position:
-                self._at += len(self._some(min(_PIECE_BYTES, position - self._at)))
-            done = 0
-            while done < out.size:
-                piece = self._some(min(_PIECE_BYTES, out.size - done))
-                out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-                done, self._at = done + len(piece), self._at + len(piece)
+                with zipfile.ZipFile(self._path) as archive:
+                    self._file, self._at = archive.open(self._member), 0
+            while self._at < end:
+                piece = self._file.read(min(_PIECE_BYTES, (position if self._at < position else end) - self._at))
+                if not piece:
+                    raise EOFError("it ends there")
+                if self._at >= position:
+                    out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+                    done += len(piece)
+                self._at += len(piece)
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise HpcgnnError(
-                f"{self._path}: {self._member} is damaged at byte {self._at:,}: {_told(error)}"
+                f"{self._path}: {self._member} is damaged at byte {self._at:,}: {one_line(error)}"
             ) from error
 
-    def _open(self) -> None:
-        self.close()
-        self._archive = zipfile.ZipFile(self._path)
-        self._file, self._at = self._archive.open(self._member), 0
 
-    def _some(self, count: int) -> bytes:
-        assert self._file is not None
-        piece = self._file.read(count)
-        if not piece:
-            raise EOFError("it ends there")
-        return piece
+def _read_at(descriptor: int, out: np.ndarray, position: int) -> int:
+    """Fill the contiguous ``out`` with the bytes of a file from ``position`` on. Returns the end, which is earlier in a file that
+    is too short."""
+    view = out.view(np.uint8).data
+    while view and (count := os.preadv(descriptor, [view[: 1 << 30]], position)):
+        view, position = view[count:], position + count
+    return position
 
-    def close(self) -> None:
-        """Close the archive."""
-        for opened in (self._file, self._archive):
-            if opened is not None:
-                opened.close()
-        self._file = self._archive = None
+
+def one_line(error: BaseException) -> str:
+    """The message of another library's error in one line, or its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class SlabArray:
     """An array (n, ...) in C order, of which slabs of rows are read. where: its name in errors."""
 
-    def __init__(self, where: str, shape: tuple[int, ...], dtype: np.dtype, readers: list[Bytes]) -> None:
+    def __init__(
+        self, where: str, shape: tuple[int, ...], dtype: np.dtype, readers: list[FileBytes | DeflatedBytes]
+    ) -> None:
         """``readers``: one, or, if :meth:`columns` reads the array, one for each index of its first axis."""
         self.where, self.shape, self.dtype = where, shape, dtype
         self._readers = readers
@@ -115,10 +103,10 @@ class SlabArray:
     def columns(self, first: int, last: int) -> list[np.ndarray]:
         """Elements ``[first, last)`` of each of the k rows of a (k, n) array."""
         width = self.shape[1]
-        readers = self._readers if len(self._readers) == self.shape[0] else self._readers * self.shape[0]
+        readers = self._readers if len(self._readers) == self.shape[0] else self._readers[:1] * self.shape[0]
         return [self._read(reader, row * width + first, (last - first,)) for row, reader in enumerate(readers)]
 
-    def _read(self, reader: Bytes, first: int, shape: tuple[int, ...]) -> np.ndarray:
+    def _read(self, reader: FileBytes | DeflatedBytes, first: int, shape: tuple[int, ...]) -> np.ndarray:
         out = np.empty(shape, self.dtype)
         reader.fill(out.reshape(-1).view(np.uint8), first * self.dtype.itemsize)
         return out.astype(self.dtype.newbyteorder("="), copy=False)
@@ -153,7 +141,7 @@ def open_member(path: Path, name: str, num_readers: int = 1) -> SlabArray:
             with archive.open(info) as file:
                 shape, dtype, begin = _header(file, where)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise HpcgnnError(f"{path} cannot be read as npz, and may have been cut short: {_told(error)}") from error
+        raise HpcgnnError(f"{path} cannot be read as npz, and may have been cut short: {one_line(error)}") from error
     _check_size(where, shape, dtype, info.file_size - begin)
     if info.compress_type == zipfile.ZIP_STORED:
         offset = _data_offset(path, info.header_offset)
@@ -174,9 +162,9 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, int
     """The shape, the dtype, and the number of bytes before the values."""
     try:
         version = np.lib.format.read_magic(file)
-        shape, fortran, dtype = _HEADERS[version](file)
+        shape, fortran, dtype = HEADERS[version](file)
     except Exception as error:  # numpy passes a damaged header to Python's parsers, which raise errors of many types
-        raise HpcgnnError(f"{where} cannot be read as npy: {_told(error)}") from error
+        raise HpcgnnError(f"{where} cannot be read as npy: {one_line(error)}") from error
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1) or min(shape, default=0) < 0:
         raise HpcgnnError(f"{where} holds {dtype} of shape {shape}, but it should be numbers in C order")
     return shape, dtype, file.tell()
@@ -187,10 +175,6 @@ def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype, there: int)
     if wanted != there:
         short = "was cut short" if there < wanted else "has more bytes than its header says"
         raise HpcgnnError(f"{where} {short}: {dtype} of shape {shape} take {wanted:,} bytes, but there are {there:,}")
-
-
-def _told(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 _SPOOL_PIECE_BYTES = 16 << 20
@@ -224,12 +208,9 @@ class Spool:
 
     def read_into(self, out: np.ndarray, first: int) -> None:
         """Fill the contiguous ``out`` with the elements from ``first`` on."""
-        data, position = out.view(np.uint8).data, first * self.dtype.itemsize
-        while data:
-            count = os.preadv(self._file.fileno(), [data[: 1 << 30]], position)
-            if count == 0:
-                raise ValueError(f"a spool of {self.size} elements has none at {first}+{out.size}")
-            data, position = data[count:], position + count
+        position = first * self.dtype.itemsize
+        if _read_at(self._file.fileno(), out, position) < position + out.nbytes:
+            raise ValueError(f"a spool of {self.size} elements has none at {first}+{out.size}")
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
         """All elements in order, in pieces of bounded size, as ``(index of the first, elements)``."""

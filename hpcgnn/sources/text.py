@@ -1,10 +1,20 @@
-"""``edgelist:FILE``: an edge on each line, ``src dst`` or ``src dst weight``, separated by blanks or commas; ids count from 0.
+"""Edges in text files: edge lists, MatrixMarket and METIS. Lines are read in blocks of bounded size, also from compressed files.
 
-A line that names the columns may come first; :mod:`hpcgnn.sources.text` has the names. ``?source=COLUMN``,
-``?target=COLUMN`` and ``?weight=COLUMN`` choose columns by their names. Empty lines and lines that start with ``#`` or ``%`` are
-skipped. The number of nodes follows from the largest id, or is ``?nodes=N`` if the last nodes have no edges. ``?nodes=N`` is
-required where the largest id is above 65,535 and above 8 times the number of edges: such ids are probably names, and each number
-up to the largest would take space.
+``edgelist:FILE``: an edge on each line, ``src dst`` or ``src dst weight``, separated by blanks or commas; ids count from 0. A
+first line without any number names the columns, and so does a comment above the data with as many words, if it names both the
+source and the target; columns of other names are left out. ``?source=COLUMN``, ``?target=COLUMN`` and ``?weight=COLUMN`` choose
+columns by their names. Empty lines and lines that start with ``#`` or ``%`` are skipped. The number of nodes follows from the
+largest id, or is ``?nodes=N`` if the last nodes have no edges. ``?nodes=N`` is required where the largest id is above 65,535 and
+above 8 times the number of edges: such ids are probably names, and each number up to the largest would take space.
+
+``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix in coordinates; entry (i, j) is the edge i -> j, its value the weight. A
+pattern has no weights, and an entry of a symmetric matrix gives edges in both directions. SciPy's parser is not used, because it
+allocates memory for as many entries as the header announces, cannot open names that are not UTF-8, and ends the process where it
+gets a stream.
+
+``metis:FILE``: a METIS ``.graph``, an undirected graph that lists every edge at both of its ends; ids count from 1. The first
+line is ``nodes edges [fmt [ncon]]``; each node has one of the next lines. ``fmt`` has three digits: whether there are node sizes,
+node weights (``ncon`` of them) and edge weights. The first two are skipped, because our partitioners compute weights.
 """
 
 from __future__ import annotations
@@ -23,16 +33,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.h5 import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
-from hpcgnn.sources.base import (
-    CHUNK_EDGES,
-    SOURCES,
-    SourceInfo,
-    Spec,
-    StructureSource,
-    agreed_nodes,
-    existing_file,
-    reading,
-)
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, agreed_nodes, existing_file, reading
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.slabs import Spool
 
@@ -42,11 +43,8 @@ _MODULES = {GZIP: "gzip", BZIP2: "bz2", XZ: "lzma"}  # imported on use: a Python
 
 
 def open_unpacked(path: Path) -> Any:
-    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz, whatever its name is.
-
-    Raises:
-        HpcgnnError: for files that another program has compressed.
-    """
+    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz, whatever its name is. Raises HpcgnnError for
+    files that another program has compressed."""
     for signature, (name, command) in OTHER_COMPRESSED.items():
         if begins_with(path, signature):
             raise HpcgnnError(
@@ -57,11 +55,8 @@ def open_unpacked(path: Path) -> Any:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open ``path`` for reading as text in UTF-8, with or without a byte order mark, compressed or not.
-
-    Raises:
-        HpcgnnError: for text in UTF-16, and for files that another program has compressed.
-    """
+    """Open ``path`` as text in UTF-8, with or without a byte order mark, compressed or not. Raises HpcgnnError as
+    :func:`open_unpacked`, and for text in UTF-16."""
     stream = open_unpacked(path)
     try:
         first = stream.peek(len(UTF8_MARK))
@@ -93,6 +88,8 @@ def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterato
         yield [rest]
 
 
+# -- columns of an edge list -------------------------------------------------------------------------------------------
+
 SOURCE, TARGET, WEIGHT, LEFT_OUT = "source", "target", "weight", ""
 ROLES = (SOURCE, TARGET, WEIGHT)
 # Names in lower case, of letters and digits only.
@@ -102,6 +99,7 @@ USUAL_NAMES = {
     WEIGHT: ("weight", "w", "edgeweight", "weights"),
 }
 _UNNAMED = ("", "unnamed0")  # of an index that pandas, or R, has written as the first column
+_KINDS = {SOURCE: np.int64, TARGET: np.int64, WEIGHT: np.float64}
 
 
 @dataclass(frozen=True)
@@ -121,66 +119,59 @@ class EdgeColumns:
 
     def note(self) -> str:
         """A phrase for users that says what each column was taken for."""
-        told = [self._named(place) for place in range(len(self.roles))]
-        taken = [f"{name} is the {role}" for name, role in zip(told, self.roles, strict=True) if role]
-        left = [name for name, role in zip(told, self.roles, strict=True) if not role]
+        columns = [
+            f"column {quoted(name)}" if name else f"column {place}" + (" (no name)" if self.names else "")
+            for place, name in enumerate(self.names or [""] * len(self.roles), 1)
+        ]
+        taken = [f"{name} is the {role}" for name, role in zip(columns, self.roles, strict=True) if role]
+        left = [name for name, role in zip(columns, self.roles, strict=True) if not role]
         return ", ".join(taken) + (f"; not read: {', '.join(left)}" if left else "")
 
-    def _named(self, place: int) -> str:
-        name = self.names[place] if self.names else ""
-        return f"column {quoted(name)}" if name else f"column {place + 1}" + (" (no name)" if self.names else "")
 
-
-def split_fields(line: str, delimiter: str | None) -> list[str]:
+def _fields(line: str, delimiter: str | None) -> list[str]:
     """The fields of a line, without blanks and quotes around them."""
     fields = next(csv.reader([line.strip("\r\n")])) if delimiter == "," else line.split(delimiter)
     return [each.strip().strip("\"'") for each in fields]
 
 
-def find_columns(line: str, comment: str, asked: Mapping[str, str | None], path: Path) -> EdgeColumns:
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _find_columns(line: str, comment: str, asked: Mapping[str, str | None], path: Path) -> EdgeColumns:
     """The columns of a file from the first line of its data, and the comment before it, or "".
 
     asked: the name of a column for a role, from the user. Raises HpcgnnError where the columns are not clear.
     """
     delimiter = "," if "," in line else None
-    fields = split_fields(line, delimiter)
-    has_header = not any(map(is_number, fields))
-    names = fields if has_header else _names_in_comment(comment, len(fields), delimiter, asked, path)
-    if not names:
-        if wanted := [role for role, name in asked.items() if name is not None]:
-            raise HpcgnnError(f"{path} has no line that names its columns, so leave {wanted[0]}= out")
-        if len(fields) not in (2, 3):
-            raise HpcgnnError(
-                f"{path}: {quoted(line.strip()[:60])} has {len(fields)} columns, but an edge list has 2 or 3, src dst [weight], "
-                "or a first line that names its columns"
-            )
-        return EdgeColumns(ROLES[: len(fields)], delimiter)
-    return EdgeColumns(_roles(names, asked, path), delimiter, tuple(names), has_header)
-
-
-def _names_in_comment(
-    comment: str, count: int, delimiter: str | None, asked: Mapping[str, str | None], path: Path
-) -> list[str]:
-    """The names in a comment that has ``count`` words, of which two are known to be source and target; else an empty list."""
-    names = split_fields(comment.lstrip("#%"), delimiter)
-    if len(names) != count:
-        return []
-    found = columns_by_name(names, asked, path)
-    return names if SOURCE in found and TARGET in found else []
+    fields = _fields(line, delimiter)
+    if has_header := not any(map(_is_number, fields)):
+        names = fields
+    else:
+        names = _fields(comment.lstrip("#%"), delimiter)
+        if len(names) != len(fields) or not {SOURCE, TARGET} <= columns_by_name(names, asked, path).keys():
+            names = []
+    if names:
+        return EdgeColumns(_roles(names, asked, path), delimiter, tuple(names), has_header)
+    if wanted := [role for role, name in asked.items() if name is not None]:
+        raise HpcgnnError(f"{path} has no line that names its columns, so leave {wanted[0]}= out")
+    if len(fields) not in (2, 3):
+        raise HpcgnnError(
+            f"{path}: {quoted(line.strip()[:60])} has {len(fields)} columns, but an edge list has 2 or 3, src dst [weight], "
+            "or a first line that names its columns"
+        )
+    return EdgeColumns(ROLES[: len(fields)], delimiter)
 
 
 def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path: Path) -> dict[str, int]:
     """The place of each role whose column has the name that the user asks for, or one of the usual names: written as it is, or
     else with other letters. Raises HpcgnnError where a column would have two roles."""
-    exact, plain = list(names), [re.sub("[^a-z0-9]", "", name.lower()) for name in names]
+    exact, plain = list(names), list(map(_letters, names))
     found: dict[str, int] = {}
     for role in ROLES:
         own = asked.get(role)
-        tried = (
-            ((own, exact),)
-            if own is not None
-            else ((name, among) for name in USUAL_NAMES[role] for among in (exact, plain))
-        )
+        usual = ((name, among) for name in USUAL_NAMES[role] for among in (exact, plain))
+        tried = usual if own is None else ((own, exact),)
         place = next((among.index(name) for name, among in tried if name in among), None)
         if place is not None:
             found[role] = place
@@ -198,7 +189,7 @@ def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tup
         if name is not None and role not in found:
             raise HpcgnnError(f"{path} has no column {quoted(name)}; it has {told}")
     others = [at for at in range(len(names)) if at not in found.values()]
-    if others and others[0] == 0 and re.sub("[^a-z0-9]", "", names[0].lower()) in _UNNAMED:
+    if others and others[0] == 0 and _letters(names[0]) in _UNNAMED:
         others = others[1:]
     if SOURCE not in found and TARGET not in found and len(others) == 2:
         found[SOURCE], found[TARGET] = others
@@ -215,8 +206,7 @@ def roles_in_order(places: Mapping[str, int], count: int) -> tuple[str, ...]:
     return tuple(next((role for role, place in places.items() if place == at), LEFT_OUT) for at in range(count))
 
 
-def is_number(text: str) -> bool:
-    """Return whether Python reads the text as a number."""
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -224,59 +214,11 @@ def is_number(text: str) -> bool:
     return True
 
 
-class EdgeListSource(StructureSource):
-    """Edges of a text file, which is parsed once into spools, because its number of nodes is known only at its end."""
-
-    def __init__(self, path: Path, asked: Mapping[str, str | None], num_nodes: int, folder: Path) -> None:
-        self._src, self._dst, self._weight = (Spool(folder, kind) for kind in (np.int64, np.int64, np.float64))
-        self._largest = -1
-        columns = self._read(path, asked)
-        if not num_nodes and self._largest < 0:
-            raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
-        num_nodes = num_nodes or agreed_nodes(str(path), self._largest + 1, self._src.size, 0)
-        weighted = columns is not None and columns.weighted
-        notes = () if columns is None else (f"{path}: {columns.note()}",)
-        self.info = SourceInfo(num_nodes, self._src.size, weighted=weighted, notes=notes)
-
-    def _read(self, path: Path, asked: Mapping[str, str | None]) -> EdgeColumns | None:
-        """Parse the file; None if it has comments only."""
-        columns, comment, line_number = None, "", 1
-        with reading(path, "an edge list"), open_text(path) as file:
-            for lines in blocks(file, LONGEST_LINE):
-                data = [line for line in lines if line.strip() and not line.startswith(("#", "%"))]
-                if columns is None:
-                    before = lines[: lines.index(data[0])] if data else lines
-                    comment = next((line for line in reversed(before) if line.strip()), comment)
-                    columns = find_columns(data[0], comment, asked, path) if data else None
-                    data = data[columns is not None and columns.has_header :]
-                if data and columns:
-                    self._add(*parse_lines(data, columns, lines, line_number, path))
-                line_number += len(lines)
-        return columns
-
-    def _add(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray) -> None:
-        self._largest = max(self._largest, int(src.max()), int(dst.max()))
-        self._src.append(src)
-        self._dst.append(dst)
-        self._weight.append(weight)
-
-    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
-        for first in range(0, self._src.size, chunk_edges):
-            last = min(first + chunk_edges, self._src.size)
-            weight = self._weight.read(first, last) if self.info.weighted else None
-            yield self._src.read(first, last), self._dst.read(first, last), weight
+def _is_id(text: str) -> bool:
+    return text.lstrip("+-").isdecimal() and -(2**63) <= int(text) < 2**63
 
 
-@SOURCES.register("edgelist")
-@SOURCES.register("arclist")
-def open_edge_list(spec: Spec, folder: Path) -> EdgeListSource:
-    """See the module's text."""
-    asked = {role: spec.take(role) for role in ROLES}
-    return EdgeListSource(existing_file(spec.name, spec.kind), asked, spec.take_int("nodes", 0), folder)
-
-
-def parse_lines(
+def _parse(
     data: Sequence[str], columns: EdgeColumns, lines: Sequence[str], line_number: int, path: Path
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``(src, dst, weight)`` of the n lines ``data``: (n,) int64, int64, float64; weight is empty without a column of weights.
@@ -290,11 +232,7 @@ def parse_lines(
         table = np.loadtxt(data, dtype=kinds, comments=None, delimiter=columns.delimiter, quotechar=quote, ndmin=1)
     except ValueError as error:
         raise HpcgnnError(_complaint(columns, data[0], lines, line_number, path) or f"{path}: {error}") from error
-    weight = table[WEIGHT] if columns.weighted else np.empty(0)
-    return table[SOURCE], table[TARGET], weight
-
-
-_KINDS = {SOURCE: np.int64, TARGET: np.int64, WEIGHT: np.float64}
+    return table[SOURCE], table[TARGET], table[WEIGHT] if columns.weighted else np.empty(0)
 
 
 def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_number: int, path: Path) -> str | None:
@@ -303,20 +241,64 @@ def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_numb
     for number, line in enumerate(lines[lines.index(begin) :], line_number + lines.index(begin)):
         if not line.strip() or line.startswith(("#", "%")):
             continue
-        fields, where = split_fields(line, columns.delimiter), f"{path}, line {number}: {line.strip()[:60]!r}"
+        fields, where = _fields(line, columns.delimiter), f"{path}, line {number}: {line.strip()[:60]!r}"
         if len(fields) != len(columns.roles):
             return f"{where} has {len(fields)} columns, but the lines before have {len(columns.roles)}"
         for role, field in zip(columns.roles, fields, strict=True):
             if role in (SOURCE, TARGET) and not _is_id(field):
                 return f"{where}: node id {field!r} is not a whole number of at most 64 bits"
-            if role == WEIGHT and not is_number(field):
+            if role == WEIGHT and not _is_number(field):
                 return f"{where}: weight {field!r} is not a number"
     return None
 
 
-def _is_id(text: str) -> bool:
-    return text.lstrip("+-").isdecimal() and -(2**63) <= int(text) < 2**63
+class _EdgeList(Source):
+    """Edges of a text file, which is parsed once into spools, because its number of nodes is known only at its end."""
 
+    def __init__(self, path: Path, asked: Mapping[str, str | None], num_nodes: int, folder: Path) -> None:
+        self._src, self._dst, self._weight = (Spool(folder, kind) for kind in _KINDS.values())
+        self._largest = -1
+        columns = self._read(path, asked)
+        if not num_nodes and self._largest < 0:
+            raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
+        num_nodes = num_nodes or agreed_nodes(str(path), self._largest + 1, self._src.size, 0)
+        notes = () if columns is None else (f"{path}: {columns.note()}",)
+        self.info = SourceInfo(num_nodes, self._src.size, weighted=bool(columns and columns.weighted), notes=notes)
+
+    def _read(self, path: Path, asked: Mapping[str, str | None]) -> EdgeColumns | None:
+        """Parse the file; None if it has comments only."""
+        columns, comment, line_number = None, "", 1
+        with reading(path, "an edge list"), open_text(path) as file:
+            for lines in blocks(file, LONGEST_LINE):
+                data = [line for line in lines if line.strip() and not line.startswith(("#", "%"))]
+                if columns is None:
+                    before = lines[: lines.index(data[0])] if data else lines
+                    comment = next((line for line in reversed(before) if line.strip()), comment)
+                    columns = _find_columns(data[0], comment, asked, path) if data else None
+                    data = data[columns is not None and columns.has_header :]
+                if data and columns:
+                    src, dst, weight = _parse(data, columns, lines, line_number, path)
+                    self._largest = max(self._largest, int(src.max()), int(dst.max()))
+                    for spool, values in ((self._src, src), (self._dst, dst), (self._weight, weight)):
+                        spool.append(values)
+                line_number += len(lines)
+        return columns
+
+    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
+        for first in range(0, self._src.size, chunk_edges):
+            last = min(first + chunk_edges, self._src.size)
+            weight = self._weight.read(first, last) if self.info.weighted else None
+            yield self._src.read(first, last), self._dst.read(first, last), weight
+
+
+@SOURCES.register("edgelist")
+@SOURCES.register("arclist")
+def _open_edge_list(spec: Spec, folder: Path) -> Source:
+    asked = {role: spec.take(role) for role in ROLES}
+    return _EdgeList(existing_file(spec.name, spec.kind), asked, spec.take_int("nodes", 0), folder)
+
+
+# -- MatrixMarket ------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_PER_ENTRY = 8
 _DIGITS = 19  # the number of digits of the largest int64
@@ -324,14 +306,18 @@ _FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
 _MIRRORED = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}  # factor of the reverse edge's weight
 
 
-class MatrixMarketSource(StructureSource):
+class _MatrixMarket(Source):
     """Edges of a MatrixMarket file, which is read again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path, nodes: int) -> None:
         self._path = path
         with reading(path, "MatrixMarket"), open_text(path) as file:
             field, symmetry = _banner(file.readline(LONGEST_LINE), path)
-            rows, columns, self._entries = _sizes(_after_comments(file)[0])
+            line = _after_comments(file)[0]
+            words = line.split()
+            if len(words) != 3 or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
+                raise ValueError(f"the line of sizes should be 'rows columns entries', but it is {line[:60].strip()!r}")
+        rows, columns, self._entries = map(int, words)
         if rows != columns:
             raise HpcgnnError(f"{path} has {rows} rows and {columns} columns: a graph needs a square matrix")
         self._mirrored = _MIRRORED[symmetry]
@@ -343,7 +329,6 @@ class MatrixMarketSource(StructureSource):
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         found, columns = 0, EdgeColumns(ROLES if self.info.weighted else ROLES[:2], None)
         with reading(self._path, "MatrixMarket"), open_text(self._path) as file:
             file.readline(LONGEST_LINE)
@@ -351,7 +336,7 @@ class MatrixMarketSource(StructureSource):
             for lines in blocks(file, LONGEST_LINE, chunk_edges * _CHARACTERS_PER_ENTRY):
                 data = [line for line in lines if line.strip() and not line.startswith("%")]
                 if data:
-                    row, column, value = parse_lines(data, columns, lines, line_number, self._path)
+                    row, column, value = _parse(data, columns, lines, line_number, self._path)
                     yield self._mirror(row - 1, column - 1, value if columns.weighted else None)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
@@ -374,9 +359,8 @@ class MatrixMarketSource(StructureSource):
 
 
 @SOURCES.register("mtx")
-def open_matrix_market(spec: Spec, folder: Path) -> MatrixMarketSource:
-    """See the module's text."""
-    return MatrixMarketSource(existing_file(spec.name, "mtx"), spec.take_int("nodes", 0))
+def _open_matrix_market(spec: Spec, folder: Path) -> Source:
+    return _MatrixMarket(existing_file(spec.name, "mtx"), spec.take_int("nodes", 0))
 
 
 def _banner(line: str, path: Path) -> tuple[str, str]:
@@ -402,20 +386,14 @@ def _after_comments(file: TextIO) -> tuple[str, int]:
     return "", count
 
 
-def _sizes(line: str) -> tuple[int, int, int]:
-    words = line.split()
-    if len(words) != 3 or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
-        raise ValueError(f"the line of sizes should be 'rows columns entries', but it is {line[:60].strip()!r}")
-    rows, columns, entries = map(int, words)
-    return rows, columns, entries
-
+# -- METIS -------------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_PER_EDGE = 8
 _METIS_DIGITS = 18
 _LONGEST_METIS_HEADER, _LONGEST_NODE = 1 << 10, 1 << 30
 
 
-class MetisSource(StructureSource):
+class MetisSource(Source):
     """Edges of a METIS file, which is read again by each call of :meth:`edges`."""
 
     def __init__(self, path: Path) -> None:
@@ -438,7 +416,6 @@ class MetisSource(StructureSource):
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         node, found = 0, 0
         with reading(self._path, "METIS"), open_text(self._path) as file:
             _metis_header(file)
@@ -480,8 +457,7 @@ class MetisSource(StructureSource):
 
 
 @SOURCES.register("metis")
-def open_metis(spec: Spec, folder: Path) -> MetisSource:
-    """See the module's text."""
+def _open_metis(spec: Spec, folder: Path) -> Source:
     return MetisSource(existing_file(spec.name, "metis"))
 
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.h5 import UTF8_MARK
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, SourceInfo, Spec, StructureSource, is_file, reading
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, is_file, reading
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes
 
-_FIELDS = ("OUTDEGREES", "BLOCKS", "RESIDUALS", "BLOCK_COUNT", "REFERENCES")  # in the order of bv_loops.decode
 _CODES = {"UNARY": 0, "GAMMA": 1, "DELTA": 2, "ZETA": 3}
+# Usual codes of the fields, in the order of bv_loops.decode.
 _USUAL = {"OUTDEGREES": 1, "BLOCKS": 1, "RESIDUALS": 3, "BLOCK_COUNT": 1, "REFERENCES": 0}
 _SLAB_BYTES = 8 << 20
 _LONGEST_PROPERTIES = 1 << 16
@@ -30,40 +30,45 @@ _MARK = UTF8_MARK.decode("latin-1")
 _LARGEST_WINDOW, _LARGEST_K = 1 << 12, 30
 
 
-class BvGraph(StructureSource):
+class BvGraph(Source):
     """Edges of a BV graph, which is decoded from its start by each call of :meth:`edges`."""
 
     def __init__(self, base: Path) -> None:
-        self._path = _beside(base, ".graph")
-        told = _properties(_beside(base, ".properties"))
-        self._properties = told
-        self._codes, self._sizes = (
-            told.codes(),
-            np.array([told.number("zetak", 3), told.number("minintervallength", 4)]),
-        )
+        self._path, self._properties = _beside(base, ".graph"), _beside(base, ".properties")
+        values = _read_properties(self._properties)
+        self._codes = _codes(values, self._properties)
+
+        def number(name: str, usual: int | None = None) -> int:
+            text = values.get(name)
+            if text is None and usual is not None:
+                return usual
+            if text is None or not text.isdecimal() or len(text) > 18:
+                raise HpcgnnError(f"{self._properties}: {name}={text or ''} should be a whole number")
+            return int(text)
+
+        self._sizes = np.array([number("zetak", 3), number("minintervallength", 4)])
         if not 1 <= self._sizes[0] <= _LARGEST_K:
-            raise HpcgnnError(f"{told.path}: zetak={self._sizes[0]} should be from 1 to {_LARGEST_K}")
-        self._window = told.number("windowsize", 7)
+            raise HpcgnnError(f"{self._properties}: zetak={self._sizes[0]} should be from 1 to {_LARGEST_K}")
+        self._window = number("windowsize", 7)
         if self._window > _LARGEST_WINDOW:
-            raise HpcgnnError(f"{told.path}: windowsize={self._window} should be at most {_LARGEST_WINDOW}")
-        nodes, arcs = told.number("nodes"), told.number("arcs")
+            raise HpcgnnError(f"{self._properties}: windowsize={self._window} should be at most {_LARGEST_WINDOW}")
+        nodes, arcs = number("nodes"), number("arcs")
         bits = 8 * self._path.stat().st_size
         if nodes > min(bits, MAX_NODES):  # the degree of each node takes one bit at least
             raise HpcgnnError(
-                f"{self._path} was cut short, or does not belong to {told.path}: it has {bits:,} bits for {nodes:,} nodes"
+                f"{self._path} was cut short, or does not belong to {self._properties}: it has {bits:,} bits for {nodes:,} nodes"
             )
         self.info = SourceInfo(nodes, arcs, fixed_ids=True)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """See :class:`hpcgnn.sources.base.Source`."""
         found = 0
         for src, dst in _Decoder(self._path, self.info, self._codes, self._sizes, self._window).arcs(chunk_edges):
             found += src.size
             yield src, dst, None
         if found != self.info.num_edges:
-            said = f"{self._properties.path} has {self.info.num_edges:,}"
             raise HpcgnnError(
-                f"{self._path} has {found:,} arcs, but {said}: one of the two files belongs to another graph"
+                f"{self._path} has {found:,} arcs, but {self._properties} has {self.info.num_edges:,}: one of the two files "
+                "belongs to another graph"
             )
 
 
@@ -120,48 +125,33 @@ class _Decoder:
         self._bytes.fill(self._data, begin)
 
 
-class _Properties:
-    """A Java properties file."""
-
-    def __init__(self, path: Path, values: dict[str, str]) -> None:
-        self.path, self._values = path, values
-
-    def number(self, name: str, usual: int | None = None) -> int:
-        """The property ``name``, a whole number of at least 0, or ``usual`` if the file does not have it."""
-        text = self._values.get(name)
-        if text is None and usual is not None:
-            return usual
-        if text is None or not text.isdecimal() or len(text) > 18:
-            raise HpcgnnError(f"{self.path}: {name}={text or ''} should be a whole number")
-        return int(text)
-
-    def codes(self) -> np.ndarray:
-        """(5,) the codes of the :data:`_FIELDS`. Raises HpcgnnError for a format that cannot be read here."""
-        if self._values.get("endianness", "big") != "big" or not self._values.get("graphclass", "BVGraph").endswith(
-            "BVGraph"
-        ):
-            raise HpcgnnError(
-                f"{self.path} does not describe a big-endian BVGraph, the form that is published: no other form can be read"
-            )
-        chosen = dict(_USUAL)
-        for flag in filter(None, (word.strip() for word in self._values.get("compressionflags", "").split("|"))):
-            field, _, code = flag.rpartition("_")
-            if field == "OFFSETS":
-                continue
-            if field not in chosen or code not in _CODES:
-                raise HpcgnnError(f"{self.path}: code {flag} in compressionflags is not known here")
-            chosen[field] = _CODES[code]
-        return np.array([chosen[field] for field in _FIELDS])
-
-
-def _properties(path: Path) -> _Properties:
+def _read_properties(path: Path) -> dict[str, str]:
+    """The values of a Java properties file."""
     values = {}
     with reading(path, "properties"), path.open(encoding="latin-1") as file:
         for line in file.read(_LONGEST_PROPERTIES).removeprefix(_MARK).splitlines():
             name, equals, value = line.partition("=")
             if equals and not line.lstrip().startswith(("#", "!")):
                 values[name.strip()] = value.strip()
-    return _Properties(path, values)
+    return values
+
+
+def _codes(values: dict[str, str], path: Path) -> np.ndarray:
+    """(5,) the codes of the fields. Raises HpcgnnError for a format that cannot be read here."""
+    form = values.get("graphclass", "BVGraph")
+    if values.get("endianness", "big") != "big" or not form.endswith("BVGraph"):
+        raise HpcgnnError(
+            f"{path} does not describe a big-endian BVGraph, the form that is published: no other form can be read"
+        )
+    chosen = dict(_USUAL)
+    for flag in filter(None, (word.strip() for word in values.get("compressionflags", "").split("|"))):
+        field, _, code = flag.rpartition("_")
+        if field == "OFFSETS":
+            continue
+        if field not in chosen or code not in _CODES:
+            raise HpcgnnError(f"{path}: code {flag} in compressionflags is not known here")
+        chosen[field] = _CODES[code]
+    return np.array(list(chosen.values()))
 
 
 def _beside(base: Path, suffix: str) -> Path:
@@ -172,8 +162,7 @@ def _beside(base: Path, suffix: str) -> Path:
 
 
 @SOURCES.register("bvgraph")
-def open_bvgraph(spec: Spec, folder: Path) -> BvGraph:
-    """See the module's text."""
+def _open_bvgraph(spec: Spec, folder: Path) -> Source:
     name = spec.name
     for suffix in (".graph", ".properties"):
         name = name.removesuffix(suffix)

@@ -16,7 +16,7 @@ from hpcgnn import HpcgnnError
 from hpcgnn.data.graph_file import MASKS
 from hpcgnn.sources import open_source
 from hpcgnn.sources.convert import convert
-from hpcgnn.sources.dgl import reading_dgl
+from hpcgnn.sources.dgl import DglReader
 
 HERE = Path(__file__).parent
 LAYOUTS = ("coo", "csr", "csc", "several", "int32")
@@ -31,8 +31,7 @@ def file(name) -> Path:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     meta, edges, x, y, masks = converted(f"dgl:{file(name)}?split={split}", tmp_path)
-    with reading_dgl(file("coo")) as reader:
-        ends = reader.graph(0).edge_values["ends"]
+    ends = DglReader(file("coo")).graph(0).edge_values["ends"]
     assert weighted(edges) == sorted((*pair, weight) for weight, pair in enumerate(ends.tolist(), 1))
     assert len({tuple(pair) for pair in ends.tolist()}) < len(edges)  # there are parallel edges
     assert np.array_equal(x, np.arange(20).reshape(10, 2) / 8)
