@@ -12,18 +12,8 @@ import scipy.sparse as sp
 
 from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import h5, plan_store
-from hpcgnn.data.graph_file import (
-    GRAPH_KIND,
-    GRAPH_VERSION,
-    MASKS,
-    MULTI_LABEL,
-    NO_TASK,
-    PARTS_KIND,
-    PARTS_VERSION,
-    SINGLE_LABEL,
-    GraphMeta,
-    parts_schema,
-)
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, PARTS_KIND, PARTS_VERSION, parts_schema
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
 from hpcgnn.data.sealing import seal
 from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.world import World

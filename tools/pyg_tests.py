@@ -28,7 +28,7 @@ from rich.table import Table
 from torch_geometric.nn import BatchNorm, GraphNorm, LayerNorm, MessagePassing, PairNorm
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.messages import MessageConfig
 from hpcgnn.graph.local_graph import LocalGraph

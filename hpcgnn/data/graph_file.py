@@ -29,41 +29,13 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from hpcgnn.data import checksums, digests, h5
-from hpcgnn.data.schema import (
-    ATTRIBUTES,
-    BORDERS,
-    HALF,
-    MASKS,
-    MULTI_LABEL,
-    NO_TASK,
-    NODES,
-    SINGLE_LABEL,
-    WHOLE,
-    GraphMeta,
-    Rules,
-    counts_problem,
-    graph_rules,
-    layout,
-    parts_rules,
-)
+from hpcgnn.data import checksums, digests, h5, schema
+from hpcgnn.data.schema import GraphMeta, Rules
 from hpcgnn.data.stored import ByteSource, StoredArray, look
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-
-__all__ = [
-    "GRAPH_KIND",
-    "GRAPH_VERSION",
-    "MASKS",
-    "MULTI_LABEL",
-    "NO_TASK",
-    "SINGLE_LABEL",
-    "GraphFile",
-    "GraphMeta",
-    "SlabReader",
-]
 
 GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 4
 
@@ -104,7 +76,7 @@ class SlabReader(ABC):
             raise h5.damaged(self.path, f"an attribute is missing or wrong: {error}") from error
         self.uuid: str = self.attributes["uuid"]
         self.source = ByteSource(self.path)
-        if problem := counts_problem(self.meta, self.source.size):
+        if problem := schema.counts_problem(self.meta, self.source.size):
             raise h5.damaged(self.path, problem)
         self.rules = self._rules()
         self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
@@ -113,7 +85,7 @@ class SlabReader(ABC):
         if not sealed:
             return
         if self.attributes["version"] > 1:
-            whole = [name for name, rule in self.rules.items() if rule.rows == WHOLE]
+            whole = [name for name, rule in self.rules.items() if rule.rows == schema.WHOLE]
             self.checksums = checksums.stored(
                 self.file, self.source, self.rules, self.num_slabs, self.attributes, whole=whole
             )
@@ -123,7 +95,7 @@ class SlabReader(ABC):
             raise h5.damaged(self.path, "it says that it is of version 1, which had no checksums, and has some")
 
     def _attribute_types(self) -> dict[str, type]:
-        types = {"format": str, "version": int, "uuid": str} | ATTRIBUTES
+        types = {"format": str, "version": int, "uuid": str} | schema.ATTRIBUTES
         if h5.attribute(self.file, "version", int) < _FIRST_WITH_X_DTYPE:
             del types["x_dtype"]
         with h5.reading(self.path, "its attributes"):  # parts that were made of an older graph file have no digests
@@ -181,12 +153,12 @@ class SlabReader(ABC):
     def slab_rows(self, name: str, slab: int) -> tuple[int, int]:
         """The rows ``[first, last)`` of dataset ``name`` that belong to ``slab``."""
         rows = self.rules[name].rows
-        if rows == WHOLE:
+        if rows == schema.WHOLE:
             return 0, self.rules[name].shape[0]
         first, last = (int(node) for node in self.bounds[slab : slab + 2])
-        if rows == NODES:
+        if rows == schema.NODES:
             return first, last
-        if rows == BORDERS:
+        if rows == schema.BORDERS:
             return first, last + 1
         return self._border(rows, first), self._border(rows, last)
 
@@ -197,7 +169,7 @@ class SlabReader(ABC):
         """Read some slabs, and check every value and every checksum, in bounded memory."""
         for slab in slabs:
             for name, rule in self.rules.items():
-                if rule.rows != WHOLE:
+                if rule.rows != schema.WHOLE:
                     self.scan(name, slab)
 
     def scan(self, name: str, slab: int) -> None:
@@ -208,7 +180,7 @@ class SlabReader(ABC):
         """Read ``rows`` into ``out``, if given, and check them; slab: its number, if they are all rows of one slab."""
         called, expected = "", None
         if slab is not None:
-            called = "all parts" if self.rules[name].rows == WHOLE else f"{self.SLAB} {slab}"
+            called = "all parts" if self.rules[name].rows == schema.WHOLE else f"{self.SLAB} {slab}"
             expected = None if self.checksums is None else int(self.checksums[name][slab])
         look(self.arrays[name], rows, out, self.rules[name], called, expected)
 
@@ -246,7 +218,7 @@ class SlabReader(ABC):
             return sp.csr_matrix((data, columns, indptr - begin), shape=(last - first, self.meta.num_features))
         if not self.meta.num_features:
             return None
-        return (self._widened if self.meta.x_dtype == HALF else self.read)("nodes/x", first, last, slab)
+        return (self._widened if self.meta.x_dtype == schema.HALF else self.read)("nodes/x", first, last, slab)
 
     def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
         """Rows of a float16 dataset as float32, in no more memory than the result takes: they are read into its second half,
@@ -262,7 +234,7 @@ class SlabReader(ABC):
 
     def labels(self, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
         """Labels of nodes ``[first, last)``: (n,) int64 or (n, C) uint8, or None for a graph without labels."""
-        return None if self.meta.task == NO_TASK else self.read("nodes/y", first, last, slab)
+        return None if self.meta.task == schema.NO_TASK else self.read("nodes/y", first, last, slab)
 
     def mask(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
         """``train_mask``, ``val_mask`` or ``test_mask`` of nodes ``[first, last)``, (n,) bool, or None without masks."""
@@ -275,7 +247,7 @@ class GraphFile(SlabReader):
     KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
-        return graph_rules(self.meta)
+        return schema.graph_rules(self.meta)
 
     def _bounds(self) -> np.ndarray:
         nodes = self.meta.num_nodes
@@ -295,7 +267,7 @@ MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_
 
 def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
     """Dataset names with shapes and dtypes of a parts file without plans and checksums."""
-    return layout(parts_rules(meta, num_parts))
+    return schema.layout(schema.parts_rules(meta, num_parts))
 
 
 class PartsFile(SlabReader):
@@ -334,7 +306,7 @@ class PartsFile(SlabReader):
             raise h5.damaged(self.path, f"attribute num_parts is {num_parts}")
         if not 1 <= self.ranks_per_node <= num_parts:
             raise h5.damaged(self.path, f"attribute ranks_per_node is {self.ranks_per_node} for {num_parts} parts")
-        return parts_rules(self.meta, num_parts)
+        return schema.parts_rules(self.meta, num_parts)
 
     def _bounds(self) -> np.ndarray:
         return self.arrays["parts/node_offsets"].read()

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcgnn.base.arguments import check_path, check_type
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.schema import MASKS
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

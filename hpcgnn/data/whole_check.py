@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 
 from hpcgnn.data import h5, plan_store
-from hpcgnn.data.graph_file import MADE_BY, MASKS, PartsFile, SlabReader
+from hpcgnn.data.graph_file import MADE_BY, PartsFile, SlabReader
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.data.schema import MULTI_LABEL, NO_TASK
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, GraphMeta
 from hpcgnn.data.stored import sum_of_hashes
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.plan.plan import describe, offsets_of
@@ -111,8 +111,8 @@ def _edges_of(part: int, plan: AggregationPlan[SparseMatrix]) -> Iterable[tuple[
 
 
 def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: None) -> dict[str, Any]:
-    """The summary as plain values, for JSON. ``advance(1)`` is called after each slab. Takes O(nodes of a slab + parts)
-    memory, and O(pairs) for a plan. Not all arrays are read; HpcgnnError names one that is damaged."""
+    """The summary as plain values, for JSON. ``advance(1)`` is called after each slab. Takes O(nodes of a slab + parts) memory,
+    and O(pairs) for a plan. Not all arrays are read; HpcgnnError names one that is damaged."""
     meta = reader.meta
     counts = _Counts(reader)
     for slab in range(reader.num_slabs):
@@ -127,10 +127,10 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "directed": meta.directed,
         "weighted": meta.weighted,
         "degrees": counts.degrees(),
-        "features": _features(reader),
+        "features": _features(meta),
         "task": meta.task,
         "classes": meta.num_classes,
-        "labels": counts.labels(),
+        "labels": {} if meta.task == NO_TASK else {"nodes": counts.labelled, "by_class": counts.by_class.tolist()},
         "splits": {name.removesuffix("_mask"): int(counts.masks[name].sum()) for name in MASKS if meta.has_masks},
         "provenance": meta.provenance,
         "data": reader.data,
@@ -139,8 +139,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
     return found | (_parts(reader, counts) if isinstance(reader, PartsFile) else {})
 
 
-def _features(reader: SlabReader) -> dict[str, Any]:
-    meta = reader.meta
+def _features(meta: GraphMeta) -> dict[str, Any]:
     if not meta.num_features:
         return {"number": 0}
     stored = f"dense {meta.x_dtype}" if meta.x_nnz is None else "sparse float32 (CSR)"
@@ -152,14 +151,13 @@ class _Counts:
     """Counts that grow slab by slab. nodes, edges, cut, masks: (slabs,) int64; ``cut`` counts in-edges from other parts."""
 
     def __init__(self, reader: SlabReader) -> None:
-        self.reader, self.meta = reader, reader.meta
         slabs = reader.num_slabs
-        self.nodes = np.diff(reader.bounds)
+        self.reader, self.meta, self.nodes = reader, reader.meta, np.diff(reader.bounds)
         self.edges, self.cut = np.zeros(slabs, np.int64), np.zeros(slabs, np.int64)
         self.masks = {name: np.zeros(slabs, np.int64) for name in MASKS}
-        self.without_in_edges, self.largest = 0, 0
-        self.smallest: int | None = None
-        self.by_degree = np.zeros(64, np.int64)
+        self.smallest: list[int] = []  # and largest degrees of slabs
+        self.largest: list[int] = []
+        self.by_degree = np.zeros(64, np.int64)  # by binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
         self.by_class = np.zeros(self.meta.num_classes, np.int64)
         self.labelled = 0
 
@@ -169,33 +167,21 @@ class _Counts:
         offsets = self.reader.indptr(first, last, slab=slab)
         degrees = np.diff(offsets)
         if degrees.size:
-            least = int(degrees.min())
-            self.smallest = least if self.smallest is None else min(least, self.smallest)
-            self.largest = max(int(degrees.max()), self.largest)
-            self.without_in_edges += int((degrees == 0).sum())
-            bits = np.frexp(degrees)[1]  # binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
-            self.by_degree += np.bincount(bits, minlength=self.by_degree.size)
-        self.edges[slab] = int(offsets[-1] - offsets[0])
-        if isinstance(self.reader, PartsFile):
-            self.cut[slab] = self._edges_from_elsewhere(int(offsets[0]), int(offsets[-1]), first, last)
+            self.smallest.append(int(degrees.min()))
+            self.largest.append(int(degrees.max()))
+            self.by_degree += np.bincount(np.frexp(degrees)[1], minlength=self.by_degree.size)
+        begin, end = int(offsets[0]), int(offsets[-1])
+        self.edges[slab] = end - begin
+        for start in range(begin, end if isinstance(self.reader, PartsFile) else begin, _EDGES_AT_A_TIME):
+            sources = self.reader.sources(start, min(start + _EDGES_AT_A_TIME, end))
+            self.cut[slab] += int(((sources < first) | (sources >= last)).sum())
         for name in MASKS if self.meta.has_masks else ():
             self.masks[name][slab] = int(self.reader.read(f"nodes/{name}", first, last, slab).sum())
-        self._add_labels(self.reader.labels(first, last, slab))
-
-    def _edges_from_elsewhere(self, begin: int, end: int, first: int, last: int) -> int:
-        found = 0
-        for start in range(begin, end, _EDGES_AT_A_TIME):
-            sources = self.reader.sources(start, min(start + _EDGES_AT_A_TIME, end))
-            found += int(((sources < first) | (sources >= last)).sum())
-        return found
-
-    def _add_labels(self, labels: np.ndarray | None) -> None:
-        if labels is None:
-            return
-        if self.meta.task == MULTI_LABEL:
+        labels = self.reader.labels(first, last, slab)
+        if labels is not None and self.meta.task == MULTI_LABEL:
             self.by_class += labels.sum(axis=0, dtype=np.int64)
             self.labelled += int(labels.any(axis=1).sum())
-        else:
+        elif labels is not None:
             known = labels[labels >= 0]
             self.by_class += np.bincount(known, minlength=self.by_class.size)
             self.labelled += known.size
@@ -203,18 +189,13 @@ class _Counts:
     def degrees(self) -> dict[str, Any]:
         """A summary of the in-degrees of all nodes."""
         nodes = self.meta.num_nodes
-        histogram = {_span(bits): int(count) for bits, count in enumerate(self.by_degree) if count}
         return {
-            "smallest": self.smallest,
+            "smallest": min(self.smallest, default=None),
             "mean": self.meta.num_edges / nodes if nodes else None,
-            "largest": self.largest,
-            "without_in_edges": self.without_in_edges,
-            "histogram": histogram,
+            "largest": max(self.largest, default=0),
+            "without_in_edges": int(self.by_degree[0]),
+            "histogram": {_span(bits): int(count) for bits, count in enumerate(self.by_degree) if count},
         }
-
-    def labels(self) -> dict[str, Any]:
-        """The number of nodes with a label, and nodes by class; empty for a graph without labels."""
-        return {} if self.meta.task == NO_TASK else {"nodes": self.labelled, "by_class": self.by_class.tolist()}
 
 
 def _span(bits: int) -> str:

@@ -14,9 +14,10 @@ from hpcgnn.base.arguments import HOST_DEVICE, check_device, check_path, check_w
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
-from hpcgnn.data.graph_file import MASKS, GraphMeta, PartsFile
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.h5 import damaged
 from hpcgnn.data.plan_store import StoredPlan
+from hpcgnn.data.schema import MASKS, GraphMeta
 from hpcgnn.data.stored import in_range, sum_of_hashes
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.node_order import NodeOrder, node_order

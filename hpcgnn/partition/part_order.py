@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.data.graph_file import MASKS, NO_TASK, SlabReader
+from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.h5 import SlabWriter
-from hpcgnn.partition.problem import Advance, EdgeChunk, Slab, edge_chunks, in_step, looked_up
+from hpcgnn.data.schema import MASKS, NO_TASK
+from hpcgnn.partition.problem import Advance, EdgeChunk, Problem, edge_chunks, in_step, looked_up
 from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -80,39 +81,44 @@ class Crew:
         self._finished(first, last)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reordering:
-    """Copies this rank's slab of ``reader`` to its places in ``writer``. The rows that it writes are numbered through all
-    arrays. begin: number of rows that an earlier run has already written. reach: called with the number of rows written so
-    far. jobs: number of threads; 1 if there are several ranks."""
+    """Copies this rank's slab of the graph of ``problem`` to its places in ``writer``. The rows that it writes are numbered
+    through all arrays. begin: number of rows that an earlier run has already written. reach: called with the number of rows
+    written so far. jobs: number of threads; 1 if there are several ranks."""
 
-    world: World
-    reader: SlabReader
-    slab: Slab
+    problem: Problem
     parts: np.ndarray
-    num_parts: int
     writer: SlabWriter
     advance: Advance
     jobs: int = 1
     begin: int = 0
     reach: Callable[[int], None] = lambda rows: None
+    crew: Crew = field(init=False)
+    positions: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world, self.reader, self.slab = self.problem.world, self.problem.reader, self.problem.slab
+        self.num_parts, self.owned = self.problem.options.num_parts, self.slab.num_nodes
 
     def run(self) -> None:
         """Write all arrays. Collective. ``advance`` counts each node :meth:`steps` times."""
-        ones = np.ones(self.slab.num_nodes, dtype=np.int64)
-        positions, offsets = spread(self.world, self.parts, ones, self.num_parts)
+        ones = np.ones(self.owned, dtype=np.int64)
+        self.positions, offsets = spread(self.world, self.parts, ones, self.num_parts)
         self.advance(self.begin)
         names = [*_dense_names(self.reader), "nodes/original_ids"]
-        with Crew(self.jobs, self._finished) as crew:
+        with Crew(self.jobs, self._finished) as self.crew:
             with raise_on_all_ranks(self.world, "write the parts"):
                 if self.world.rank == 0:
                     self.writer.write("parts/node_offsets", 0, offsets)
                 for place, name in enumerate(names):
-                    self._rows(name, positions, crew, place)
-                crew.drain()
-            self._edges(positions, crew, len(names))
+                    shape, dtype = self.writer.schema[name]
+                    row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+                    self._in_chunks(place, row_bytes, partial(self._write_rows, name))
+                self.crew.drain()
+            self._edges(len(names))
             if self.reader.meta.x_nnz is not None:
-                self._sparse_features(positions, crew, len(names) + 1)
+                self._sparse_features(len(names) + 1)
 
     @staticmethod
     def steps(reader: SlabReader) -> int:
@@ -125,47 +131,37 @@ class Reordering:
 
     def _left(self, place: int) -> int:
         """The first row of array number ``place`` that is still to be written."""
-        return min(max(self.begin - place * self.slab.num_nodes, 0), self.slab.num_nodes)
+        return min(max(self.begin - place * self.owned, 0), self.owned)
 
-    def _rows(self, name: str, positions: np.ndarray, crew: Crew, place: int) -> None:
-        shape, dtype = self.writer.schema[name]
-        for begin, end in self._chunks(dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)), self._left(place)):
-            before = place * self.slab.num_nodes
-            crew.do(partial(self._write_rows, name, positions, begin, end), before + begin, before + end)
-
-    def _chunks(self, row_bytes: int, left: int) -> Iterator[tuple[int, int]]:
-        """Ranges of the slab from ``left`` on, so large that each run of a chunk is worth a write of its own."""
+    def _in_chunks(self, place: int, row_bytes: int, write: Callable[[int, int], None]) -> None:
+        """Write ranges of array number ``place``, so large that each run of a chunk is worth a write of its own."""
         chunk_bytes = min(max(CHUNK_BYTES, self.num_parts * _RUN_BYTES), _LARGEST_CHUNK_BYTES) // self.jobs
-        step = max(chunk_bytes // max(row_bytes, 1), 1)
-        for begin in range(left, self.slab.num_nodes, step):
-            yield begin, min(begin + step, self.slab.num_nodes)
+        step, before = max(chunk_bytes // max(row_bytes, 1), 1), place * self.owned
+        for begin in range(self._left(place), self.owned, step):
+            end = min(begin + step, self.owned)
+            self.crew.do(partial(write, begin, end), before + begin, before + end)
 
-    def _write_rows(self, name: str, positions: np.ndarray, begin: int, end: int) -> None:
-        first_node = self.slab.first + begin
-        if name == "nodes/original_ids":
-            rows = np.arange(first_node, self.slab.first + end)
-        else:
-            rows = self.reader.read(name, first_node, self.slab.first + end)
+    def _write_rows(self, name: str, begin: int, end: int) -> None:
+        nodes = self.slab.first + begin, self.slab.first + end
+        rows = np.arange(*nodes) if name == "nodes/original_ids" else self.reader.read(name, *nodes)
         order, runs = _runs(self.parts[begin:end])
         for first, last in runs:
-            self.writer.write(name, int(positions[begin + order[first]]), rows[order[first:last]])
+            self.writer.write(name, int(self.positions[begin + order[first]]), rows[order[first:last]])
 
-    def _edges(self, positions: np.ndarray, crew: Crew, place: int) -> None:
+    def _edges(self, place: int) -> None:
         starts, _ = spread(self.world, self.parts, np.diff(self.slab.indptr), self.num_parts)
-        before = place * self.slab.num_nodes - self.slab.first
+        before = place * self.owned - self.slab.first
         chunks = edge_chunks(self.reader, self.slab.first + self._left(place), self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
-            sources = looked_up(self.world, self.slab, positions, chunk.sources)
+            sources = looked_up(self.world, self.slab, self.positions, chunk.sources)
             with raise_on_all_ranks(self.world, "write the parts"):
                 if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
-                    work = partial(self._write_edges, chunk, sources, positions, starts)
-                    crew.do(work, before + chunk.first, before + chunk.last)
+                    work = partial(self._write_edges, chunk, sources, starts)
+                    self.crew.do(work, before + chunk.first, before + chunk.last)
         with raise_on_all_ranks(self.world, "write the parts"):
-            crew.drain()
-            if self.world.rank == 0:
-                self.writer.write("edges/indptr", 0, np.zeros(1, dtype=np.int64))
+            self._end_csr("edges/indptr")
 
-    def _write_edges(self, chunk: EdgeChunk, sources: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> None:
+    def _write_edges(self, chunk: EdgeChunk, sources: np.ndarray, starts: np.ndarray) -> None:
         begin = chunk.first - self.slab.first
         order, runs = _runs(self.parts[begin : begin + chunk.last - chunk.first])
         weights = self.reader.weights(int(chunk.indptr[0]), int(chunk.indptr[-1]))
@@ -178,46 +174,42 @@ class Reordering:
             moved = sources[entries]
             sort_rows(indptr, moved, entries)
             arrays = {"edges/indices": moved, "edges/weight": weights[entries]}
-        self._write_csr("edges/indptr", arrays, indptr, begin + order, runs, (positions, starts))
+        self._write_csr("edges/indptr", arrays, indptr, begin + order, runs, starts)
 
-    def _sparse_features(self, positions: np.ndarray, crew: Crew, place: int) -> None:
-        first = self.slab.first
+    def _sparse_features(self, place: int) -> None:
         with raise_on_all_ranks(self.world, "read the features"):
-            whole = self.reader.indptr(first, self.slab.last, "nodes/x_indptr")
+            whole = self.reader.indptr(self.slab.first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
-        step_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.slab.num_nodes, 1), 1)
-        before = place * self.slab.num_nodes
+        row_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.owned, 1), 1)
         with raise_on_all_ranks(self.world, "write the parts"):
-            for begin, end in self._chunks(step_bytes, self._left(place)):
-                work = partial(self._write_features, whole, (begin, end), positions, starts)
-                crew.do(work, before + begin, before + end)
-            crew.drain()
-            if self.world.rank == 0:
-                self.writer.write("nodes/x_indptr", 0, np.zeros(1, dtype=np.int64))
+            self._in_chunks(place, row_bytes, partial(self._write_features, whole, starts))
+            self._end_csr("nodes/x_indptr")
 
-    def _write_features(
-        self, whole: np.ndarray, nodes: tuple[int, int], positions: np.ndarray, starts: np.ndarray
-    ) -> None:
-        begin, end = nodes
+    def _write_features(self, whole: np.ndarray, starts: np.ndarray, begin: int, end: int) -> None:
         order, runs = _runs(self.parts[begin:end])
         indptr, entries = _gather_rows(whole[begin : end + 1], order)
         bounds = int(whole[begin]), int(whole[end])
-        names = ("nodes/x_indices", "nodes/x_data")
-        arrays = {name: self.reader.read(name, *bounds)[entries] for name in names}
-        self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, (positions, starts))
+        arrays = {
+            f"nodes/x_{name}": self.reader.read(f"nodes/x_{name}", *bounds)[entries] for name in ("indices", "data")
+        }
+        self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, starts)
 
     def _write_csr(
         self, indptr_name: str, arrays: dict[str, np.ndarray], indptr: np.ndarray, nodes: np.ndarray,
-        runs: list[tuple[int, int]], places: tuple[np.ndarray, np.ndarray],
+        runs: list[tuple[int, int]], starts: np.ndarray,
     ) -> None:  # fmt: skip
-        """Write reordered CSR rows. nodes: their indices in the slab. places: ``(positions, starts)`` of the slab."""
-        positions, starts = places
+        """Write reordered CSR rows. nodes: their indices in the slab. starts: first place of each row of the slab."""
         ends = starts[nodes] + np.diff(indptr)
         for first, last in runs:
             node = nodes[first]
-            self.writer.write(indptr_name, int(positions[node]) + 1, ends[first:last])
+            self.writer.write(indptr_name, int(self.positions[node]) + 1, ends[first:last])
             for name, values in arrays.items():
                 self.writer.write(name, int(starts[node]), values[indptr[first] : indptr[last]])
+
+    def _end_csr(self, indptr_name: str) -> None:
+        self.crew.drain()
+        if self.world.rank == 0:
+            self.writer.write(indptr_name, 0, np.zeros(1, dtype=np.int64))
 
 
 def _dense_names(reader: SlabReader) -> list[str]:

@@ -145,8 +145,8 @@ def _assign(problem: Problem, progress: Progress) -> tuple[np.ndarray, str, str]
 
 def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress) -> None:
     """Create the parts file on rank 0 and fill it from all ranks, or complete the file of an interrupted run. Collective."""
-    world, reader, num_parts = problem.world, problem.reader, problem.options.num_parts
-    schema = parts_schema(reader.meta, num_parts)
+    world, reader = problem.world, problem.reader
+    schema = parts_schema(reader.meta, problem.options.num_parts)
     stage = world.broadcast(work.stage(schema))
     if stage == WRITTEN:
         return
@@ -162,8 +162,7 @@ def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, ob
     steps, jobs = Reordering.steps(reader) * problem.slab.num_nodes, _jobs(problem)
     opened = shared_file.writing(world, work.parts, schema, attributes)
     with opened as writer, progress("writing parts", steps) as advance:
-        given = world, reader, problem.slab, parts, num_parts, writer, advance
-        Reordering(*given, jobs, written.rows, written.reach).run()
+        Reordering(problem, parts, writer, advance, jobs, written.rows, written.reach).run()
     _seal(world, work.parts)
     with raise_on_all_ranks(world, f"write {work.parts}"):
         if world.rank == 0:

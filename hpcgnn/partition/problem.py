@@ -17,8 +17,11 @@ from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.world import World, raise_on_all_ranks
 
+TOLERANCE = 1.05  # the largest load of a part, divided by the mean
 CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20
+_COMBINED_UNITS_PER_NODE = 1000
+_COMBINED_TOTAL = 1 << 30
 Advance = Callable[[int], None]
 
 
@@ -127,39 +130,6 @@ def looked_up(world: World, slab: Slab, values: np.ndarray, nodes: np.ndarray) -
     return answers[inverse]
 
 
-def symmetric_neighbours(
-    world: World, reader: SlabReader, slab: Slab, dtype: np.dtype, advance: Advance
-) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's rows of the union of the graph and its transpose, without self-loops and parallel edges: ``indptr`` (n+1)
-    int64 from 0, and sorted global ``indices`` of ``dtype``. Collective. The edges are read twice, so that only the result
-    and one chunk are in memory. ``advance`` counts each node twice."""
-    degrees = np.zeros(slab.num_nodes, dtype=np.int64)
-    for nodes, rows, _ in _both_directions(world, reader, slab):
-        degrees += np.bincount(rows, minlength=slab.num_nodes)
-        advance(nodes)
-    indptr = np.concatenate(([0], np.cumsum(degrees)))
-    indices = np.empty(int(indptr[-1]), dtype=dtype)
-    cursor = indptr[:-1].copy()
-    for nodes, rows, columns in _both_directions(world, reader, slab):
-        place(rows, columns, cursor, indices)
-        advance(nodes)
-    sort_unique_rows(indptr, indices)
-    indices.resize(int(indptr[-1]), refcheck=False)  # returns the remaining memory to the system
-    return indptr, indices
-
-
-def _both_directions(world: World, reader: SlabReader, slab: Slab) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """``(nodes read, rows from 0, global columns)`` of both directions of every edge with an end in this slab. Collective."""
-    for chunk in in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges"):
-        pairs = np.stack(chunk.ends(), axis=1)
-        yield chunk.last - chunk.first, pairs[:, 1] - slab.first, pairs[:, 0]
-        if world.size > 1:
-            owners = np.searchsorted(slab.bounds, pairs[:, 0], side="right") - 1
-            order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
-            pairs, _ = world.alltoallv(pairs[order], counts)
-        yield 0, pairs[:, 0] - slab.first, pairs[:, 1]
-
-
 @njit(cache=True)
 def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
     """Store ``columns[i]`` at ``indices[cursor[rows[i]]]`` for all m entries, and advance that row's cursor each time. Modifies
@@ -193,12 +163,6 @@ def add_up(index: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
     for row in range(amounts.shape[0]):
         for c in range(amounts.shape[1]):
             sums[index[row], c] += amounts[row, c]
-
-
-# The largest load of a part, divided by the mean.
-TOLERANCE = 1.05
-_COMBINED_UNITS_PER_NODE = 1000
-_COMBINED_TOTAL = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -280,8 +244,33 @@ class Problem:
         return max(meta.num_nodes, meta.num_edges * (2 if meta.directed else 1), int(self.balance.totals.max()))
 
     def neighbours(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's rows of the symmetric graph, as (indptr, indices) of ``dtype``. Collective."""
-        return symmetric_neighbours(self.world, self.reader, self.slab, dtype, self.advance)
+        """This rank's rows of the union of the graph and its transpose, without self-loops and parallel edges: ``indptr`` (n+1)
+        int64 from 0, and sorted global ``indices`` of ``dtype``. Collective. The edges are read twice, so that only the result
+        and one chunk are in memory. ``advance`` counts each node twice."""
+        degrees = np.zeros(self.slab.num_nodes, dtype=np.int64)
+        for nodes, rows, _ in self._both_directions():
+            degrees += np.bincount(rows, minlength=degrees.size)
+            self.advance(nodes)
+        indptr = np.concatenate(([0], np.cumsum(degrees)))
+        indices, cursor = np.empty(int(indptr[-1]), dtype=dtype), indptr[:-1].copy()
+        for nodes, rows, columns in self._both_directions():
+            place(rows, columns, cursor, indices)
+            self.advance(nodes)
+        sort_unique_rows(indptr, indices)
+        indices.resize(int(indptr[-1]), refcheck=False)  # returns the remaining memory to the system
+        return indptr, indices
+
+    def _both_directions(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """``(nodes read, rows from 0, global columns)`` of both directions of every edge with an end in this slab. Collective."""
+        world, slab = self.world, self.slab
+        for chunk in in_step(world, edge_chunks(self.reader, slab.first, slab.last), "read the edges"):
+            pairs = np.stack(chunk.ends(), axis=1)
+            yield chunk.last - chunk.first, pairs[:, 1] - slab.first, pairs[:, 0]
+            if world.size > 1:
+                owners = np.searchsorted(slab.bounds, pairs[:, 0], side="right") - 1
+                order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
+                pairs, _ = world.alltoallv(pairs[order], counts)
+            yield 0, pairs[:, 0] - slab.first, pairs[:, 1]
 
     def weights(self) -> np.ndarray:
         """(n, C) int64 quantities of this rank's nodes that are to be balanced. Collective."""

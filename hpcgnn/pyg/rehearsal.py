@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.messages import MessageConfig
 from hpcgnn.graph.local_graph import LocalGraph

@@ -19,8 +19,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, sealing
-from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, GraphMeta
-from hpcgnn.data.schema import FULL
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION
+from hpcgnn.data.schema import FULL, GraphMeta
 from hpcgnn.sources import Source, SourceInfo, open_source
 from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.sources.node_rules import (

@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, NO_TASK
 from hpcgnn.data.random_kernels import draws, key_for, normal_rows
-from hpcgnn.data.schema import FULL, SINGLE_LABEL
+from hpcgnn.data.schema import FULL, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL
 from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, Source
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.node_values import Rows, as_float32, labelled

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL
 
 # A model has a row of weights for each column, so the number of columns must fit the values, and not only be claimed.
 _COLUMNS_PER_VALUE, _ALWAYS_COLUMNS = 8, 1 << 16

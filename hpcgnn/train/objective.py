@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.data.graph_file import MULTI_LABEL
+from hpcgnn.data.schema import MULTI_LABEL
 from hpcgnn.world import World
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.aggregator import Aggregator

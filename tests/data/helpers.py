@@ -5,7 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.convert import ConvertOptions, convert
 
 

@@ -15,7 +15,7 @@ from requires import require_module
 from small_graphs import flip
 
 import hpcgnn
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.convert import ConvertOptions, convert
 
 REAL = {"cora": (140, 500, 1000), "tolokers": (5879, 2939, 2940), "debian-tags": (18126, 6042, 6043), "cnr-2000": None}

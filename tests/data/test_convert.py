@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from helpers import check_refused, check_same, converted, notes_of, pairs, save
 
 from hpcgnn import HpcgnnError
-from hpcgnn.data.graph_file import MASKS, SINGLE_LABEL
+from hpcgnn.data.schema import MASKS, SINGLE_LABEL
 from hpcgnn.sources import convert as convert_module
 from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.sources.node_rules import make_split, parse_split

@@ -13,7 +13,7 @@ from helpers import check_refused, check_same, converted, notes_of, read, weight
 
 import hpcgnn
 from hpcgnn import HpcgnnError
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 from hpcgnn.sources import open_source
 from hpcgnn.sources.convert import convert
 from hpcgnn.sources.dgl import DglReader

@@ -18,7 +18,7 @@ from small_graphs import flip
 
 import hpcgnn
 from hpcgnn import HpcgnnError
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.convert import convert
 
 NOTHING = dict.fromkeys(MASKS)

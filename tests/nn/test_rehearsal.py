@@ -13,7 +13,7 @@ import torch_geometric.utils as utils
 from torch import nn
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import GraphMeta
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.exchange import Exchange
 from hpcgnn.pyg.given import expected_call
 from hpcgnn.pyg.rehearsal import rehearse

@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 import small_graphs
 
-from hpcgnn.data.graph_file import MASKS, GraphFile
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.schema import MASKS
 from hpcgnn.partition import PartitionOptions, PartitionReport, partition
 from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, ignore
 from hpcgnn.world import whole_job

@@ -27,7 +27,7 @@ from requires import require
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, problem, separate_process
-from hpcgnn.partition.problem import Problem, Slab, symmetric_neighbours
+from hpcgnn.partition.problem import Problem
 from hpcgnn.world import whole_job
 from hpcgnn.world.thread_world import one_rank
 
@@ -92,9 +92,9 @@ def test_partitioners_get_a_simple_symmetric_graph(tmp_path, nodes, edges, seed,
     path = graph.write(tmp_path / "graph.h5")
 
     def neighbours(world):
-        with GraphFile(path) as reader:
-            slab = Slab.of(world, reader)
-            return symmetric_neighbours(world, reader, slab, np.dtype(np.int32), lambda count: None)
+        return with_problem(
+            path, PartitionOptions(1), lambda problem: problem.neighbours(np.dtype(np.int32)), world=world
+        )
 
     found = np.zeros((nodes, nodes), dtype=int)
     slabs_of_ranks = ThreadPool(ranks).run(neighbours)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from small_graphs import Arrays
 
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 
 LARGEST = float(np.finfo(np.float32).max)
 _NODES, _FEATURES, _CLASSES = 24, 5, 3
