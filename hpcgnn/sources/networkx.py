@@ -17,7 +17,7 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.data.graph_file import MASKS
+from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, existing_file, reading
 from hpcgnn.sources.text import open_unpacked
 
