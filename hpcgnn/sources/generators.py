@@ -26,6 +26,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import key_for, noisy_rows, normal_rows, rmat_classes, rmat_edges, sbm_edges
+from hpcgnn.data.schema import SINGLE_LABEL
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec
 from hpcgnn.sources.edges import EdgeChunk
 
