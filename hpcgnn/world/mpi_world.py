@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import logging
 import math
 import os
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,8 @@ _MOST_BYTES = 1 << 30  # written by one call: MPI-IO's counts are C ints
 
 @dataclass
 class MpiFile:
-    """An open MPI file; ``write(byte_offset, array)`` is independent, so ranks may write different numbers of slabs.
+    """A file that all ranks write by plain MPI-IO, each its own bytes, so that no parallel HDF5 is needed; see
+    :class:`hpcgnn.base.byte_sink.ByteSink`.
 
     Open MPI 4 reports success even if the system has written a part of the bytes only, or none because the disk is full. So
     each write compares the number of bytes that MPI reports with the number asked for, and writes the rest without MPI, which
@@ -57,7 +59,6 @@ class MpiFile:
     blocking: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
-        """See :class:`hpcgnn.base.byte_sink.ByteSink`."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, data.size, _MOST_BYTES):
             piece = data[start : start + _MOST_BYTES]
@@ -67,7 +68,6 @@ class MpiFile:
                     file.write(byte_offset + start + written, piece[written:])
 
     def _written(self, byte_offset: int, piece: np.ndarray) -> int:
-        """Number of bytes of ``piece`` that MPI has written."""
         try:
             self.handle.Write_at(byte_offset, piece, self.status)
         except RuntimeError:  # mpi4py's MPI.Exception
@@ -75,7 +75,6 @@ class MpiFile:
         return max(self.status.count, 0)
 
     def close(self) -> None:
-        """See :class:`hpcgnn.base.byte_sink.ByteSink`."""
         try:
             with self.blocking():
                 self.handle.Close()
@@ -89,7 +88,8 @@ _LOG = logging.getLogger("hpcgnn")
 
 
 class SharedWindow:
-    """:class:`hpcgnn.world.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made.
+    """:class:`hpcgnn.world.world.SharedMemory` of a communicator whose ranks are on one node. Collective when made. Ranks meet
+    before they free it, as others may still read.
 
     Ranks meet through counters in the memory itself, one cache line for each rank: a rank that arrives writes how often it has
     arrived, and reads the counters of the others. If ranks share cores, each must be scheduled once for this; a collective of MPI
@@ -111,7 +111,6 @@ class SharedWindow:
         world.allreduce(np.zeros(1), what="the memory of a node")  # a rank that comes early must not be overwritten
 
     def meet(self) -> None:
-        """See :meth:`hpcgnn.world.world.SharedMemory.meet`. Messages under way make progress meanwhile."""
         self._fence()
         self._meetings += 1
         self._mine[0] = self._meetings
@@ -122,7 +121,7 @@ class SharedWindow:
             if waited < _EAGER_MEETING_SECONDS:
                 os.sched_yield()
             else:
-                self._world.poke()  # others may wait for what this rank has sent
+                self._world.poke()
                 time.sleep(_PAUSE_SECONDS)
             if waited > min(say_at, seconds):
                 self._tell_of_late_ranks(waited)
@@ -140,9 +139,7 @@ class SharedWindow:
             _LOG.log(level, "%s has waited for %.0f s for its %s", who, waited, named(late))
 
     def free(self) -> None:
-        """See :meth:`hpcgnn.world.world.SharedMemory.free`. Call it after a meeting, as others may still read; later calls do
-        nothing."""
-        if not self._window:
+        if not self._window:  # it was freed before
             return
         self.values = self._arrivals = self._mine = np.zeros(0, np.uint8)
         self._window.Unlock_all()
@@ -158,6 +155,7 @@ class SharedWindow:
 
 # Large messages move only while MPI is called, so the pauses between calls must be short compared with the copy of a fragment.
 _EAGER_SECONDS = 0.01
+_NODES = "the ranks of each node to find each other"
 _THREAD = threading.local()  # its attribute takes_part exists in threads that have waited before
 _PAUSE_SECONDS = 5e-5
 
@@ -176,24 +174,11 @@ def _mpi() -> Any:
     return MPI
 
 
-_NODES = "the ranks of each node to find each other"
 _PAIRS_TAG = 1  # one tag for all messages between two ranks, as these arrive in the order in which they were sent
 
 
-class _All:
-    """Several requests, tested as one."""
-
-    def __init__(self, mpi: Any, requests: list[Any]) -> None:
-        self._mpi, self._requests = mpi, requests
-
-    def Test(self) -> bool:
-        """Return whether all requests are complete."""
-        return self._mpi.Request.Testall(self._requests)
-
-
 def _free(handle: Any) -> None:
-    """Free a communicator unless it was freed before."""
-    if handle:
+    if handle:  # it was not freed before
         handle.Free()
 
 
@@ -215,10 +200,12 @@ class MpiWorld(World):
         super().__init__(self._communicator.rank, self._communicator.size, timeout_seconds)
         self._row_types: dict[int, Any] = {}
         self._watched: list[Pending] = []
-        self._queue: ExchangeQueue | None = None
+        self._queue: ExchangeQueue | None = None  # over a communicator of its own
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
-        self._made = contextlib.ExitStack()  # frees MPI's objects of this world, the newest first
+        self._made = (
+            contextlib.ExitStack()
+        )  # frees MPI's objects of this world, the newest first, in one order on all ranks
 
     @property
     def _comm(self) -> Any:
@@ -228,27 +215,19 @@ class MpiWorld(World):
 
     @property
     def library(self) -> str:
-        """Name and version of the MPI library."""
         return self._mpi.Get_library_version().splitlines()[0].strip().rstrip("\0")
 
     @property
     def mpi_handle(self) -> MpiHandle:
-        """The communicator for C libraries."""
         return MpiHandle(self._mpi._handleof(self._comm), self._mpi._sizeof(self._mpi.Comm))
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def test(self, pending: Pending) -> bool:
-        """See :meth:`hpcgnn.world.world.World.test`; the other methods are documented there as well."""
         PROGRESS.take_over()
         is_complete = self._tested(pending)
         self.watch_on()
         return is_complete
-
-    def _advance(self, what: str) -> None:
-        if self._queue is not None:
-            with self._starting(what):
-                self._queue.advance()
 
     def _tested(self, pending: Pending) -> bool:
         try:
@@ -282,7 +261,6 @@ class MpiWorld(World):
         return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
 
     def watch(self, pending: Pending) -> None:
-        """Let the thread of :mod:`hpcgnn.world.job` test ``pending``."""
         self._watched.append(pending)
         self.watch_on()
 
@@ -295,14 +273,15 @@ class MpiWorld(World):
             PROGRESS.watch(lambda: all([pending.test() for pending in watched]))  # noqa: C419
 
     def wait(self, pending: Pending) -> None:
-        """Test with back-off."""
         started, slept = time.perf_counter(), False
         if not hasattr(_THREAD, "takes_part"):
             job.taking_part.add(threading.current_thread())
             _THREAD.takes_part = True
         PROGRESS.take_over()
         while not self._tested(pending):
-            self._advance(pending.what)  # other messages in flight make progress, too
+            if self._queue is not None:  # other messages in flight make progress, too
+                with self._starting(pending.what):
+                    self._queue.advance()
             waited = time.perf_counter() - started
             if waited < _EAGER_SECONDS:
                 os.sched_yield()
@@ -319,7 +298,6 @@ class MpiWorld(World):
     # -- nonblocking collectives --------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
-        """``Iallreduce``; a copy where this rank is alone."""
         if self.size == 1 and mine.device == result.device == "cpu":
             ctypes.memmove(result.address, mine.address, mine.num_bytes)
             return Pending.done(what)
@@ -329,31 +307,27 @@ class MpiWorld(World):
         return Pending.started(request, what, mine, result)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """``Iexscan``. It leaves rank 0's result undefined, so it gets other memory there."""
+        # MPI leaves rank 0's result undefined, so it gets other memory there.
         kept = result if self.rank else Buffer.of(result.on_host().copy())
         spec = [self._memory(kept), self._type(result)]
         with self._starting(what):
             return Pending.started(self._comm.Iexscan(self._typed(mine), spec, op=self._mpi.SUM), what, mine, kept)
 
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """``Iallgather``."""
         with self._starting(what):
             return Pending.started(self._comm.Iallgather(self._bytes(mine), self._bytes(result)), what, mine, result)
 
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """``Ialltoall``."""
         with self._starting(what):
             return Pending.started(self._comm.Ialltoall(self._bytes(mine), self._bytes(result)), what, mine, result)
 
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
-        """``Ibcast``."""
         with self._starting(what):
             return Pending.started(self._comm.Ibcast(self._bytes(values), root=root), what, values)
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """``Ialltoallv``, or ``Ineighbor_alltoallv``, with a datatype for a row."""
         return self._moved(self._comm, send, received, what, neighbours)  # self._comm takes MPI back from the thread
 
     def _moved(
@@ -389,10 +363,9 @@ class MpiWorld(World):
                     count, address = int(segments.counts[peer]), memory.address + int(begins[peer]) * memory.row_bytes
                     rows = self._mpi.buffer.fromaddress(address, count * memory.row_bytes)
                     requests.append(start([rows, count, row_type], peer, _PAIRS_TAG))
-        return Pending.started(_All(self._mpi, requests), what, send, received)
+        return Pending.started(SimpleNamespace(Test=partial(self._mpi.Request.Testall, requests)), what, send, received)
 
     def exchange_queue(self) -> ExchangeQueue:
-        """A queue over a communicator of its own; whichever thread may call MPI starts its exchanges."""
         if self._queue is None:
             with self._blocking("a communicator for messages in flight"):
                 apart = self._comm.Dup()
@@ -401,7 +374,6 @@ class MpiWorld(World):
         return self._queue
 
     def takes_memory_of(self, kind: str) -> bool:
-        """The library's answer (:func:`hpcgnn.world.transport.says_yes`), which is looked up once."""
         if kind not in self._takes:
             from hpcgnn.world.transport import says_yes  # imported here because it needs torch
 
@@ -434,7 +406,6 @@ class MpiWorld(World):
     # -- nodes and files ----------------------------------------------------------------------------------------------
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
-        """The graph of ranks, in a communicator of MPI that has this graph."""
         ranks = (np.flatnonzero(sources), np.flatnonzero(destinations))
         with self._blocking("a communicator of neighbours"):
             found = Neighbours(self._comm.Create_dist_graph_adjacent(*(each.tolist() for each in ranks)), *ranks)
@@ -442,13 +413,11 @@ class MpiWorld(World):
         return found
 
     def free(self, neighbours: Neighbours) -> None:
-        """Free the communicator of ``neighbours``."""
         PROGRESS.take_over()
         with self._blocking("the end of a communicator of neighbours"):
             _free(neighbours.handle)
 
     def ranks_on_my_cores(self) -> int:
-        """Number of ranks of this host that the system lets run on the same cores as this one."""
         with self._blocking(_NODES):
             host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
             mine = sorted(os.sched_getaffinity(0))
@@ -457,7 +426,6 @@ class MpiWorld(World):
         return count
 
     def hosts(self) -> np.ndarray:
-        """(size,) int64 lowest rank of each rank's host; ranks of a host are those that can share memory."""
         with self._blocking(_NODES):
             host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         lowest = MpiWorld(host, self.timeout_seconds).allreduce(np.array([self.rank]), "min", "the ranks of a node")
@@ -466,32 +434,30 @@ class MpiWorld(World):
         return self.allgather(lowest)[:, 0]
 
     def placement(self) -> Placement:
-        """The node of each rank; nodes are those of :meth:`on_my_node`."""
         lowest = self.on_my_node().allreduce(np.array([self.rank]), "min", "the ranks of a node")
         return Placement.of(self.allgather(lowest)[:, 0])
 
     def on_my_node(self) -> MpiWorld:
-        """The ranks of this rank's node, made once. Its waits give MPI back to the progress thread for this world's messages."""
         if self._node is None:
             with self._blocking(_NODES):
                 host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
                 comm = host.Split(block_on_host(host.rank))
                 host.Free()
             self._node = MpiWorld(comm, self.timeout_seconds)
-            self._node._watched = self._watched
+            self._node._watched = (
+                self._watched
+            )  # its waits give MPI back to the progress thread for this world's messages
             self._made.callback(comm.Free)
             self._made.callback(self._node.close)
         return self._node
 
     def share(self, num_bytes: int) -> SharedWindow:
-        """Memory of ``MPI_Win_allocate_shared``, all of which the lowest rank allocates."""
         with self._blocking("the memory that ranks of a node share"):
             window = SharedWindow(self, self._comm, self._mpi, num_bytes)
         self._made.callback(window.free)
         return window
 
     def close(self) -> None:
-        """Free everything in an order that is the same on all ranks: the newest first."""
         PROGRESS.take_over()
         with self._blocking("the release of MPI's objects"):
             self._made.close()
@@ -504,7 +470,6 @@ class MpiWorld(World):
         self.watch_on()
 
     def open_shared(self, path: str) -> ByteSink:
-        """The file, opened by MPI-IO if there is more than one rank."""
         if self.size == 1:
             return LocalFile(path)
         with self._blocking(f"opening {path} for writing"):
@@ -512,7 +477,7 @@ class MpiWorld(World):
         return MpiFile(path, handle, self._mpi.Status(), lambda: self._limited(f"closing {path}"))
 
 
-@functools.cache
+@cache
 def whole_job() -> MpiWorld:
     """The world of ``MPI_COMM_WORLD``, for all callers that name no world, so that its communicators and datatypes are made once
     in a process; and from then on the end of the program on one rank ends all (:mod:`hpcgnn.world.job`). Collective."""

@@ -44,7 +44,6 @@ class ThreadMemory:
         self.values, self._meeting = values, meeting
 
     def meet(self) -> None:
-        """See :meth:`hpcgnn.world.world.SharedMemory.meet`."""
         self._meeting.barrier.wait()
 
     def free(self) -> None:
@@ -71,56 +70,46 @@ class ThreadWorld(World):
 
     @property
     def library(self) -> str:
-        """A description of this world, which uses no MPI library."""
         return f"{self.size} threads of one process"
 
     # -- waiting: every started collective is complete ----------------------------------------------------------------
 
     def test(self, pending: Pending) -> bool:
-        """See :meth:`hpcgnn.world.world.World.test`; the other methods are documented there as well."""
         return pending.test()
 
     def watch(self, pending: Pending) -> None:
         """Do nothing: a started collective is complete."""
 
     def wait(self, pending: Pending) -> None:
-        """Test until complete: a started collective is complete, and one in the exchange queue starts here."""
-        while not pending.test():
+        while not pending.test():  # an exchange in the queue starts in its test
             time.sleep(0)
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
-        """Reduce the values of all ranks, in rank order."""
         _typed(result)[...] = self._shared(_typed(mine), lambda all_: getattr(np.stack(all_), op)(0))
         return Pending.done(what)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Add the values of the ranks below this one, in rank order."""
         below = self._shared(_typed(mine), lambda all_: np.stack(all_)[: self.rank].sum(0, dtype=mine.dtype))
         _typed(result)[...] = below
         return Pending.done(what)
 
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Copy the values of all ranks."""
-        gathered = self._shared(mine.on_host(), lambda all_: np.stack(all_).reshape(-1))
-        result.on_host().reshape(-1)[...] = gathered
+        result.on_host().reshape(-1)[...] = self._shared(mine.on_host(), lambda all_: np.stack(all_).reshape(-1))
         return Pending.done(what)
 
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        """Copy the row for this rank from each rank."""
         result.on_host()[...] = self._shared(mine.on_host(), lambda all_: np.stack([each[self.rank] for each in all_]))
         return Pending.done(what)
 
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
-        """Copy the values of rank ``root``."""
         values.on_host()[...] = self._shared(values.on_host(), lambda all_: all_[root].copy())
         return Pending.done(what)
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        """Copy the rows for this rank from each rank."""
         rows, begins = send.buffer.on_host(), send.begins
         pieces = [rows[begin : begin + count] for begin, count in zip(begins, send.counts, strict=True)]
         theirs = self._shared(pieces, lambda all_: [each[self.rank].copy() for each in all_])
@@ -131,17 +120,15 @@ class ThreadWorld(World):
         return Pending.done(what)
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
-        """The graph of ranks; no communicator has to be made for it, as every thread sees all others."""
         return Neighbours(None, np.flatnonzero(sources), np.flatnonzero(destinations))
 
     def free(self, neighbours: Neighbours) -> None:
-        """Do nothing: there is no communicator to give back."""
+        """Do nothing: there is no communicator."""
 
     def close(self) -> None:
-        """Do nothing: there are no communicators to give back."""
+        """Do nothing: there are no communicators."""
 
     def exchange_queue(self) -> ExchangeQueue:
-        """The queue of this world; its exchanges use the same meetings."""
         if self._queue is None:
             self._queue = ExchangeQueue(self.start_alltoallv)
         return self._queue
@@ -149,19 +136,15 @@ class ThreadWorld(World):
     # -- where ranks are ----------------------------------------------------------------------------------------------
 
     def ranks_on_my_cores(self) -> int:
-        """All ranks."""
         return self.size
 
     def hosts(self) -> np.ndarray:
-        """Zeros: all ranks are on one node."""
         return np.zeros(self.size, np.int64)
 
     def placement(self) -> Placement:
-        """All ranks on one node, unless ``HPCGNN_RANKS_PER_NODE`` divides them."""
         return Placement.of(np.array([block_on_host(rank) for rank in range(self.size)]))
 
     def on_my_node(self) -> ThreadWorld:
-        """The ranks of this rank's node; their lowest rank makes the meeting that they share."""
         if self._node is None:
             mates = self.placement().ranks_of(int(self.placement().node_of[self.rank]))
             lowest = int(mates[0])
@@ -171,12 +154,10 @@ class ThreadWorld(World):
         return self._node
 
     def share(self, num_bytes: int) -> ThreadMemory:
-        """Memory in an array that rank 0 makes."""
         mine = np.zeros(num_bytes, np.uint8) if self.rank == 0 else None
         return ThreadMemory(self._shared(mine, lambda all_: all_[0]), self._meeting)
 
     def open_shared(self, path: str) -> ByteSink:
-        """The file, opened by each rank for itself."""
         return LocalFile(path)
 
 

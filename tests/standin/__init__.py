@@ -20,7 +20,7 @@ import torch
 from gpu.proxy import Redirected, converted
 
 from hpcgnn import devices, kernels
-from hpcgnn.devices.base import CpuDevice
+from hpcgnn.devices import Device
 from hpcgnn.kernels.backend import FEATURES, Backend, choose
 from hpcgnn.kernels.contract import OPERATORS, Operators
 from hpcgnn.kernels.csr import Csr
@@ -97,7 +97,7 @@ class Late:
             act()
 
 
-class StandIn(CpuDevice):
+class StandIn(Device):
     """See :class:`hpcgnn.devices.Device`. times: number of queries to which a late event answers no."""
 
     name = "stand-in"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.devices.base import CpuDevice
+from hpcgnn.devices import Device
 from hpcgnn.devices.gpu import Gpus
 from hpcgnn.world import devices, transport
 from hpcgnn.world.devices import choose_device
@@ -19,7 +19,7 @@ from hpcgnn.world.thread_world import ThreadWorld, on_threads
 FOUR = ("gpu-a", "gpu-b", "gpu-c", "gpu-d")
 
 
-class FakeDevice(CpuDevice):
+class FakeDevice(Device):
     """The device of a rank that sees it as ``number``."""
 
     def __init__(self, number: int) -> None:
