@@ -160,8 +160,8 @@ class Messages:
         assert pending is not None
         with self._waiting:
             self.world.wait(pending)
-            if not self.transport.is_in_place:
-                self.transport.arrive(pending)
+            if pending.arrive is not None:
+                pending.seconds = pending.arrive()
         self.timings.add("wire_seconds", pending.seconds)
 
     def drain(self) -> None:
@@ -169,7 +169,8 @@ class Messages:
         with self._waiting:
             for pending in self.kept.in_flight():
                 self.world.wait(pending)
-                self.transport.arrive(pending)
+                if pending.arrive is not None:
+                    pending.seconds = pending.arrive()
 
     def claim_memory(self, name: str) -> None:
         """Note that the exchange ``name`` begins to use the memory that all exchanges share.

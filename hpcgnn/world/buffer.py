@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,7 +143,8 @@ class Pending:
     """The request of a started collective, and the objects that must live until it ends.
 
     request: has MPI's ``Test()``; None if the collective was complete when it started. what: its name in error messages.
-    buffers: objects to keep alive. seconds: time from the start until a test or wait found it complete; 0 before.
+    buffers: objects to keep alive. seconds: time from the start until a test or wait found it complete; 0 before. arrive: to be
+    called after the wait, and returns the seconds on the wire; None where the received bytes are in their place by then.
     """
 
     request: Any
@@ -151,6 +153,7 @@ class Pending:
     started_at: float
     seconds: float = 0.0
     error: Exception | None = None
+    arrive: Callable[[], float] | None = None
 
     @classmethod
     def started(cls, request: Any, what: str, *buffers: Any) -> Pending:

@@ -123,24 +123,17 @@ class Progress:
     def _tests(self) -> bool:
         """Call the test once. Return whether it is to be called again."""
         with self._lock:
-            if self._test is not None and self._is_over(self._test):
+            try:
+                if self._test is not None and self._test():
+                    self._test = None
+            except Exception:  # the waiting thread tests as well, and raises the error where it can be handled
                 self._test = None
             return self._test is not None
-
-    @staticmethod
-    def _is_over(test: Callable[[], bool]) -> bool:
-        try:
-            return test()
-        except Exception:  # the waiting thread tests as well, and raises the error where it can be handled
-            return True
 
 
 def _ask_for_short_slices() -> None:
     """Let this thread run soon after it wakes, even if computing threads share its core: since Linux 6.12, threads that ask for
-    short time slices run first.
-
-    On other systems nothing happens. The call needs no privileges, because the thread's share of the core stays the same.
-    """
+    short time slices run first. This needs no privileges, because the thread's share of the core stays the same."""
     number = _SYS_SCHED_SETATTR.get(platform.machine())
     if number is None or platform.system() != "Linux":
         return
@@ -160,7 +153,8 @@ taking_part: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 @functools.cache
 def end_all_at_error() -> int:
-    """From now on, an exception that nobody catches, and ``sys.exit`` or ``exit`` with another code than 0, end all ranks.
+    """From now on, an exception that nobody catches, and ``sys.exit`` or ``exit`` with another code than 0, end all ranks, which
+    would else wait for this one until their timeout. ``python -m mpi4py`` does the same for programs started with it.
 
     The traceback is printed, files are closed and functions of ``atexit`` run, and then MPI aborts. As before, an error that all
     ranks have raised together (``HpcgnnError.agreed``) and an interruption leave through MPI's end, and so does a program's own
@@ -187,7 +181,6 @@ def end_all_at_error() -> int:
 
 
 def _ends_the_job(error: BaseException | None) -> bool:
-    """Return whether the ranks do not end together by themselves."""
     return isinstance(error, Exception) and not (isinstance(error, HpcgnnError) and error.agreed)
 
 

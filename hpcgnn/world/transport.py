@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,24 +58,23 @@ class Shares:
         return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The division of an exchange's rows into pieces, kept while its counts stay. sent, received: rows to and from each rank."""
 
     sent: Shares
     received: Shares
 
 
-class Transport(Protocol):
-    """Moves rows from this rank's device to the devices of other ranks. is_in_place: whether rows are in their place when they
-    were waited for, so that :meth:`arrive` does nothing.
-    """
+class Transport:
+    """Moves rows from this rank's device to the devices of other ranks; here, in a job in which the messages of all ranks are in
+    memory of the host."""
 
-    is_in_place: bool
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
         """The route of exchanges with (P,) int64 rows of ``item_bytes`` bytes to and from each rank. Collective."""
-        ...
+        return Route(Shares(send_counts[None], None), Shares(receive_counts[None], None))
 
     def bind(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
@@ -83,41 +82,15 @@ class Transport(Protocol):
         """A function that starts to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes)
         uint8. Only the function is collective. It may be called again after its result was waited for.
 
-        Both tensors must live, and ``sent`` must not change, until then.
+        Both tensors must live, and ``sent`` must not change, until then. Work of the device sees the received rows after
+        :attr:`Pending.arrive`, if the result has it.
         """
-        ...
-
-    def arrive(self, pending: Pending) -> None:
-        """Make sure that work which is started from now on sees the received rows of ``pending``, which was waited for. A second
-        call does nothing."""
-        ...
-
-
-class HostTransport:
-    """The transport of jobs in which the messages of all ranks are in memory of the host."""
-
-    is_in_place = True
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
-        """A route of one piece."""
-        return Route(Shares(send_counts[None], None), Shares(receive_counts[None], None))
-
-    def bind(
-        self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
-    ) -> Callable[[], Pending]:
-        """The function starts the collective at once, on the memory of both tensors."""
         there = Segments(Buffer.of(sent), route.sent.counts[0])
         back = Segments(Buffer.of(received), route.received.counts[0])
         return partial(self._world.start_alltoallv, there, back, what, neighbours)
 
-    def arrive(self, pending: Pending) -> None:
-        """Do nothing: MPI has written the rows to their place."""
 
-
-class DeviceTransport:
+class DeviceTransport(Transport):
     """The transport of jobs in which some rank's messages are in memory of a device. Exchanges start from a queue, because the
     bytes of different ranks become ready at different times.
 
@@ -125,14 +98,12 @@ class DeviceTransport:
     go through memory of the host.
     """
 
-    is_in_place = False
-
     def __init__(
         self, world: World, device: Device, queue: ExchangeQueue, *, stages: bool, piece_bytes: int | None
     ) -> None:
-        self._world, self._device, self._queue = world, device, queue
-        self.stages, self._piece_bytes = stages, piece_bytes
-        self._memory = HostMemory(device)
+        super().__init__(world)
+        self.device, self.queue, self.stages, self._piece_bytes = device, queue, stages, piece_bytes
+        self.memory = HostMemory(device)
 
     def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
         """A route with as many pieces as the rank with the most bytes needs. Collective."""
@@ -140,7 +111,7 @@ class DeviceTransport:
         if self._piece_bytes is not None:
             most = np.array([max(int(send_counts.sum()), int(receive_counts.sum())) * item_bytes])
             pieces = max(1, -(-int(self._world.allreduce(most, "max")[0]) // self._piece_bytes))
-        return Route(Shares.cut(send_counts, pieces, self._device), Shares.cut(receive_counts, pieces, self._device))
+        return Route(Shares.cut(send_counts, pieces, self.device), Shares.cut(receive_counts, pieces, self.device))
 
     def bind(
         self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
@@ -153,19 +124,10 @@ class DeviceTransport:
     ) -> Pending:
         if self._world.size == 1:
             return Pending.done(what)
-        transfer: Staged | Direct
-        about = wires, route, what, neighbours
-        if self.stages:
-            transfer = Staged(self._device, self._queue, self._memory, *about)
-        else:
-            transfer = Direct(self._device, self._queue, *about)
-        return Pending.started(self._queue.put(transfer), what, transfer)
-
-    def arrive(self, pending: Pending) -> None:
-        """Let the device, but not the host, wait for the copies; set the seconds on the wire, from the first piece's start."""
-        if pending.request is not None:
-            pending.request.arrive()
-            pending.seconds = _wire_seconds(pending.request.pieces)
+        transfer = (Staged if self.stages else Direct)(self, wires, route, what, neighbours)
+        pending = Pending.started(self.queue.put(transfer), what, transfer)
+        pending.arrive = transfer.arrive
+        return pending
 
 
 class Direct:
@@ -173,54 +135,49 @@ class Direct:
 
     def __init__(
         self,
-        device: Device,
-        queue: ExchangeQueue,
+        transport: DeviceTransport,
         wires: tuple[torch.Tensor, torch.Tensor],
         route: Route,
         what: str,
         neighbours: Neighbours | None,
     ) -> None:
-        self._device, self._queue, self.what, self.neighbours = device, queue, what, neighbours
+        self._transport, self._device, self.what, self.neighbours = transport, transport.device, what, neighbours
+        self.pieces = self._cut(wires, route)
+
+    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: Route) -> list[Piece]:
         # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
         # still read their memory.
-        made = device.record()
-        there, back = (_shared_segments(wire, s) for wire, s in zip(wires, (route.sent, route.received), strict=True))
-        self.pieces = [Piece(made, *both) for both in zip(there, back, strict=True)]
+        made = self._device.record()
+        there, back = (_shared_segments(wire, s) for wire, s in zip(wires, route, strict=True))
+        return [Piece(made, *both) for both in zip(there, back, strict=True)]
 
     def Test(self) -> bool:
         """Return whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls
-        MPI.
+        MPI, or starts a copy.
         """
         self._device.use()
-        self._queue.advance()
+        self._transport.queue.advance()
         return self.land()
 
     def land(self) -> bool:
-        """Return whether all pieces have arrived; there is nothing to copy."""
+        """Return whether all pieces have arrived, and their copies up, if there are some, were started."""
         return all([piece.is_over() for piece in self.pieces])  # noqa: C419 - a list, so that each is tested
 
-    def arrive(self) -> None:
-        """Do nothing: the bytes are in their place."""
+    def arrive(self) -> float:
+        """Let the device, but not the host, wait for the copies that put the rows in their place; a second call does not. Returns
+        the seconds from the start of the first piece until the arrival of the last."""
+        known = [piece.pending for piece in self.pieces if piece.pending is not None]
+        return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
 
 
-class Staged:
+class Staged(Direct):
     """A transfer through memory of the host: copied down from the device, moved by MPI, and copied up again."""
 
-    def __init__(
-        self,
-        device: Device,
-        queue: ExchangeQueue,
-        memory: HostMemory,
-        wires: tuple[torch.Tensor, torch.Tensor],
-        route: Route,
-        what: str,
-        neighbours: Neighbours | None,
-    ) -> None:
-        self._device, self._queue, self._memory = device, queue, memory
-        self.what, self.neighbours, self._order = what, neighbours, route.received.order
-        sent, self._received = wires
+    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: Route) -> list[Piece]:
+        (sent, self._received), memory, self._order = wires, self._transport.memory, route.received.order
         ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
         self._landing = self._received if self._order is None else torch.empty_like(self._received)
+        self._made = self._device.record()
         taken = memory.take(sent.numel()), memory.take(self._received.numel())
         self._host: tuple[torch.Tensor, torch.Tensor] | None = taken  # None once all has arrived
         host_sent, self._host_received = (
@@ -229,34 +186,29 @@ class Staged:
         self._kept = ordered  # keeps the memory until it has been copied
         self._spans = route.received.spans()
         self._ups: list[Event | None] = [None] * len(self._spans)
-        made = device.record()
-        self.pieces = []
+        pieces = []
         for (first, last), (begin, end), there, back in zip(
             route.sent.spans(), self._spans, route.sent.counts, route.received.counts, strict=True
         ):
-            down = device.copy(host_sent[first:last], ordered[first:last], made) if last > first else CPU.record()
+            down = self._copied(host_sent[first:last], ordered[first:last])
             send = Segments(Buffer.of(host_sent[first:last]), there)
-            self.pieces.append(Piece(down, send, Segments(Buffer.of(self._host_received[begin:end]), back)))
-        self._made = made
+            pieces.append(Piece(down, send, Segments(Buffer.of(self._host_received[begin:end]), back)))
+        return pieces
 
-    def Test(self) -> bool:
-        """Return whether all pieces have arrived, and the last copy up was started. The calling thread starts the copies."""
-        self._device.use()
-        self._queue.advance()
-        return self.land()
+    def _copied(self, target: torch.Tensor, source: torch.Tensor) -> Event:
+        return self._device.copy(target, source, self._made) if len(source) else CPU.record()
 
     def land(self) -> bool:
         """Start the copies up of the pieces that have arrived; true once all were started."""
         for number, (piece, (first, last)) in enumerate(zip(self.pieces, self._spans, strict=True)):
             if self._ups[number] is None and piece.is_over():
-                landed = self._landing[first:last], self._host_received[first:last]
-                self._ups[number] = self._device.copy(*landed, self._made) if last > first else CPU.record()
+                self._ups[number] = self._copied(self._landing[first:last], self._host_received[first:last])
         return None not in self._ups
 
-    def arrive(self) -> None:
+    def arrive(self) -> float:
         """Let the device put the rows in their place after the copies up; the host's memory is free when the copies are over."""
         if self._host is None:
-            return
+            return super().arrive()
         for up, (first, last) in zip(self._ups, self._spans, strict=True):
             assert up is not None, "it was waited for"
             if last > first:
@@ -264,8 +216,9 @@ class Staged:
         if self._order is not None:
             _words(self._received).index_copy_(0, self._order, _words(self._landing))
         (sent, received), self._host = self._host, None
-        self._memory.give_back(sent, [piece.ready for piece in self.pieces])
-        self._memory.give_back(received, [up for up in self._ups if up is not None])
+        self._transport.memory.give_back(sent, [piece.ready for piece in self.pieces])
+        self._transport.memory.give_back(received, [up for up in self._ups if up is not None])
+        return super().arrive()
 
 
 class HostMemory:
@@ -298,12 +251,6 @@ def _words(wire: torch.Tensor) -> torch.Tensor:
     return wire.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[size])
 
 
-def _wire_seconds(pieces: list[Piece]) -> float:
-    """Seconds from the start of the first piece until the arrival of the last."""
-    known = [piece.pending for piece in pieces if piece.pending is not None]
-    return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
-
-
 def _shared_segments(wire: torch.Tensor, shares: Shares) -> list[Segments]:
     """The segments of each piece of a wire, in place, where the wire holds rank after rank."""
     buffer, totals = Buffer.of(wire), shares.counts.sum(0)
@@ -325,23 +272,16 @@ def says_yes(mpi: Any, kind: str) -> bool:
     is_amd = torch.version.hip is not None
     library = ctypes.CDLL(mpi.__file__)  # whose symbols are found through the module that is linked to it
     for name in ("MPIX_Query_rocm_support", "MPIX_Query_hip_support") if is_amd else ("MPIX_Query_cuda_support",):
-        query = _function(library, name)  # Open MPI, MPICH, MVAPICH
+        query = getattr(library, name, None)  # Open MPI, MPICH, MVAPICH
         if query is not None:
             return query() == 1
-    query = _function(library, "MPIX_GPU_query_support")  # MPICH and those made of it, Cray's among them
+    query = getattr(library, "MPIX_GPU_query_support", None)  # MPICH and those made of it, Cray's among them
     answer = ctypes.c_int(0)
     return (
         query is not None
         and query(_MPICH_HIP if is_amd else _MPICH_CUDA, ctypes.byref(answer)) == 0
         and answer.value != 0
     )
-
-
-def _function(library: ctypes.CDLL, name: str) -> Callable[..., int] | None:
-    try:
-        return getattr(library, name)
-    except AttributeError:
-        return None
 
 
 def make_transport(world: World, device: Device, choice: str = "auto") -> Transport:
@@ -365,7 +305,7 @@ def make_transport(world: World, device: Device, choice: str = "auto") -> Transp
     said = np.array([kind != "cpu", kind != "cpu" and not takes])
     some_device, some_stage = world.allreduce(said.astype(np.int64), "max").tolist()
     if not some_device:
-        return HostTransport(world)
+        return Transport(world)
     queue = world.exchange_queue()
     direct = DeviceTransport(world, device, queue, stages=False, piece_bytes=None)
     if world.size == 1 or (not some_stage and _comes_right(world, device, direct)):
@@ -389,7 +329,8 @@ def _comes_right(world: World, device: Device, transport: DeviceTransport) -> bo
     world.watch(pending)
     time.sleep(_PROOF_SECONDS)  # meanwhile the progress thread calls MPI, as in training
     world.wait(pending)
-    transport.arrive(pending)
+    if pending.arrive is not None:
+        pending.arrive()
     is_right = torch.equal(received.cpu(), _pattern((world.rank - 1) % world.size))
     return bool(world.allreduce(np.array([is_right], np.int64), "min")[0])
 
