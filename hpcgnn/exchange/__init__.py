@@ -13,28 +13,14 @@ if TYPE_CHECKING:
     from hpcgnn.exchange.messages import Messages
     from hpcgnn.exchange.traffic import BYTES, PHASES, Timings
 
-__all__ = [
-    "BYTES",
-    "PHASES",
-    "Codes",
-    "Exchange",
-    "MessageConfig",
-    "Messages",
-    "Timings",
-    "choose_links",
-]
+__all__ = ["BYTES", "PHASES", "Codes", "Exchange", "MessageConfig", "Messages", "Timings", "choose_links"]
 
 # Exchanges need torch, so names are imported when they are used.
-__getattr__ = attributes(
-    __name__,
-    {
-        "BYTES": "hpcgnn.exchange.traffic",
-        "Codes": "hpcgnn.exchange.codecs",
-        "Exchange": "hpcgnn.exchange.exchange",
-        "MessageConfig": "hpcgnn.exchange.message_config",
-        "Messages": "hpcgnn.exchange.messages",
-        "PHASES": "hpcgnn.exchange.traffic",
-        "Timings": "hpcgnn.exchange.traffic",
-        "choose_links": "hpcgnn.exchange.exchange",
-    },
-)
+_HOMES = {
+    "Codes": "codecs",
+    "Exchange": "exchange",
+    "MessageConfig": "message_config",
+    "Messages": "messages",
+    "choose_links": "exchange",
+}
+__getattr__ = attributes(__name__, {name: f"{__name__}.{_HOMES.get(name, 'traffic')}" for name in __all__})

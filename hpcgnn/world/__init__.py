@@ -11,28 +11,8 @@ if TYPE_CHECKING:
     from hpcgnn.world.mpi_world import MpiWorld, whole_job
     from hpcgnn.world.world import World, check_alike, raise_on_all_ranks, same_everywhere
 
-__all__ = [
-    "Buffer",
-    "MpiWorld",
-    "Segments",
-    "World",
-    "check_alike",
-    "raise_on_all_ranks",
-    "same_everywhere",
-    "whole_job",
-]
+__all__ = ["Buffer", "MpiWorld", "Segments", "World", "check_alike", "raise_on_all_ranks", "same_everywhere", "whole_job"]
 
 # The ranks of `hpcgnn partition` do not need torch, which some of these modules do, and save the memory of importing it.
-__getattr__ = attributes(
-    __name__,
-    {
-        "Buffer": "hpcgnn.world.buffer",
-        "MpiWorld": "hpcgnn.world.mpi_world",
-        "Segments": "hpcgnn.world.buffer",
-        "World": "hpcgnn.world.world",
-        "check_alike": "hpcgnn.world.world",
-        "raise_on_all_ranks": "hpcgnn.world.world",
-        "same_everywhere": "hpcgnn.world.world",
-        "whole_job": "hpcgnn.world.mpi_world",
-    },
-)
+_HOMES = {"Buffer": "buffer", "MpiWorld": "mpi_world", "Segments": "buffer", "whole_job": "mpi_world"}
+__getattr__ = attributes(__name__, {name: f"{__name__}.{_HOMES.get(name, 'world')}" for name in __all__})

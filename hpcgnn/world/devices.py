@@ -59,7 +59,9 @@ def choose_device(world: World, asked: str = AUTO_DEVICE, ranks_per_gpu: int = 1
             f"--ranks-per-gpu {shared.size}",
             agreed=True,
         )
-    return CPU if identities[world.rank] == _NONE else _used(gpus.device(number))
+    device = CPU if identities[world.rank] == _NONE else gpus.device(number)
+    device.use()
+    return device
 
 
 def _place(world: World, nodes: np.ndarray, asked: str, ranks_per_gpu: int, gpus: Gpus) -> tuple[int, str | None]:
@@ -101,11 +103,6 @@ def _most_shared(nodes: np.ndarray, identities: np.ndarray) -> np.ndarray:
 def _number_of(identity: str) -> int:
     """A hash of 63 bits that tells identities apart."""
     return xxhash.xxh3_64_intdigest(identity.encode()) >> 1
-
-
-def _used(device: Device) -> Device:
-    device.use()
-    return device
 
 
 def use_threads(world: World) -> int:

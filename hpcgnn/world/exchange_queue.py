@@ -8,6 +8,7 @@ travel over a communicator of their own. Any thread that tests one of them start
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
 _MOST_UNDER_WAY = 8  # pieces of a transfer: testing more of them would cost time, and gain nothing
 
 
-class Starts(Protocol):
-    """A function that starts to move whole rows, as :meth:`hpcgnn.world.world.World.start_alltoallv` does, over a communicator of
-    its own. Two threads must not call it at the same time."""
-
-    def __call__(self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None) -> Pending:
-        """See :meth:`hpcgnn.world.world.World.start_alltoallv`."""
-        ...
+# Starts to move whole rows as World.start_alltoallv does, over a communicator of its own. Two threads must not call it at once.
+Start = Callable[[Segments, Segments, str, Neighbours | None], Pending]
 
 
 @dataclass(eq=False)
@@ -58,7 +54,7 @@ class Transfer(Protocol):
 class ExchangeQueue:
     """The queue of one world."""
 
-    def __init__(self, start: Starts) -> None:
+    def __init__(self, start: Start) -> None:
         self._start = start
         self._queue: deque[Transfer] = deque()
 

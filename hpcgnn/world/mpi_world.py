@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import math
 import os
 import platform
@@ -30,7 +29,16 @@ from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.exchange_queue import ExchangeQueue
 from hpcgnn.world.job import PROGRESS
 from hpcgnn.world.placement import Placement, block_on_host
-from hpcgnn.world.waiting import ROLL_CALL, SAY_SECONDS, SHARE_OF_TIMEOUT, limited, named, receive_all_at_exit, stalled
+from hpcgnn.world.waiting import (
+    ROLL_CALL,
+    SAY_SECONDS,
+    SHARE_OF_TIMEOUT,
+    limited,
+    named,
+    receive_all_at_exit,
+    say,
+    stalled,
+)
 from hpcgnn.world.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, World, check_alike, check_not_alone
 
 if TYPE_CHECKING:
@@ -84,7 +92,6 @@ class MpiFile:
 
 _EAGER_MEETING_SECONDS = 2e-4  # spin only briefly: ranks that share cores should yield to those still computing
 _CACHE_LINE_BYTES = 64
-_LOG = logging.getLogger("hpcgnn")
 
 
 class SharedWindow:
@@ -135,8 +142,7 @@ class SharedWindow:
         if late and waited > world.timeout_seconds:
             raise stalled(who, world.timeout_seconds, f"its {named(late)}")
         if late and world.rank == int(np.argmax(self._arrivals >= self._meetings)):  # the lowest that has come
-            level = logging.ERROR if job.launcher_rank() else logging.WARNING
-            _LOG.log(level, "%s has waited for %.0f s for its %s", who, waited, named(late))
+            say(job.launcher_rank(), f"{who} has waited for {waited:.0f} s for its {named(late)}")
 
     def free(self) -> None:
         if not self._window:  # it was freed before

@@ -22,6 +22,7 @@ from hpcgnn.base.errors import StalledError, printable
 from hpcgnn.world import job
 from hpcgnn.world.job import PROGRESS, flush_output
 
+_LOG = logging.getLogger("hpcgnn")
 # A wait is told after 30 s, or later in a job that may wait for long, as partitioning does: 30 s are this share of training's
 # 1,800 s.
 SAY_SECONDS = 30.0
@@ -63,25 +64,23 @@ def limited(
 def _limit(
     seconds: float, say_seconds: float, error: StalledError, rank: int, what: str, is_over: threading.Event
 ) -> None:
-    """Say that the body takes long, and in the end leave."""
     if say_seconds < seconds:
         if is_over.wait(say_seconds):
             return
         if rank < 2:  # either may be the one that does not come
-            level = logging.ERROR if rank else logging.WARNING
-            logging.getLogger("hpcgnn").log(level, "rank %d has waited for %.0f s for %s", rank, say_seconds, what)
+            say(rank, f"rank {rank} has waited for {say_seconds:.0f} s for {what}")
         seconds -= say_seconds
     if not is_over.wait(seconds):
-        _leave(error, rank, is_over)
+        with contextlib.suppress(Exception):  # it must end also where nobody can be told
+            sys.stderr.write(f"hpcgnn: error on rank {rank}: {printable(str(error))}\n")
+        flush_output()
+        if not is_over.wait(error.grace_seconds):
+            os._exit(1)
 
 
-def _leave(error: StalledError, rank: int, is_over: threading.Event) -> None:
-    """Print ``error``, and end the process unless the body ends within the grace time."""
-    with contextlib.suppress(Exception):  # it must end also where nobody can be told
-        sys.stderr.write(f"hpcgnn: error on rank {rank}: {printable(str(error))}\n")
-    flush_output()
-    if not is_over.wait(error.grace_seconds):
-        os._exit(1)
+def say(rank: int, sentence: str) -> None:
+    """Print a line of this rank about a wait: commands print warnings of rank 0 only, and errors of all ranks."""
+    _LOG.log(logging.ERROR if rank else logging.WARNING, "%s", sentence)
 
 
 _ASK_SHARE = 5 / 6  # of the time after which the line is printed: answers arrive before
@@ -90,8 +89,6 @@ _ASKERS = 8  # the lowest of these ranks that waits prints the line; each sends 
 _NOTE_BYTES = 64
 _QUESTION, _ANSWER = 32_001, 32_002  # tags beside all other messages between two ranks; MPI has tags up to 32,767
 _MOST_NAMED = 8
-
-_LOG = logging.getLogger("hpcgnn")
 
 
 class RollCall:
@@ -153,9 +150,7 @@ class RollCall:
                 self._calls[other] = call
         rank = mpi.COMM_WORLD.rank
         if rank < min(self._calls, default=rank + 1):
-            # Commands print warnings of rank 0 only.
-            level = logging.ERROR if rank else logging.WARNING
-            _LOG.log(level, "%s", sentence(rank, waited, what, _others(mpi, comm), self._calls))
+            say(rank, sentence(rank, waited, what, _others(mpi, comm), self._calls))
 
 
 def _others(mpi: Any, comm: Any) -> list[int]:
