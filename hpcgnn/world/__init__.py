@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from hpcgnn.world.mpi_world import MpiWorld, whole_job
     from hpcgnn.world.world import World, check_alike, raise_on_all_ranks, same_everywhere
 
-__all__ = ["Buffer", "MpiWorld", "Segments", "World", "check_alike", "raise_on_all_ranks", "same_everywhere", "whole_job"]
+__all__ = [
+    "Buffer",
+    "MpiWorld",
+    "Segments",
+    "World",
+    "check_alike",
+    "raise_on_all_ranks",
+    "same_everywhere",
+    "whole_job",
+]
 
 # The ranks of `hpcgnn partition` do not need torch, which some of these modules do, and save the memory of importing it.
 _HOMES = {"Buffer": "buffer", "MpiWorld": "mpi_world", "Segments": "buffer", "whole_job": "mpi_world"}
