@@ -118,10 +118,18 @@ def bfloat16(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
     """
     has_kernels = dense.has_bf16(backend, torch_device)
     in_question = torch_device.type == "cpu" and torch_has_it() and (has_matrix_units() or not has_kernels)
-    ways = {KERNELS: has_kernels, TORCH: in_question}
-    if not any(ways.values()):
+    if not (has_kernels or in_question):
         return Bfloat16(TORCH, 0.0)
-    return best_of(_speedups(_seconds([way for way in ways if ways[way]], backend, torch_device)))
+    generator = torch.Generator().manual_seed(0)
+    rows = _ROWS if torch_device.type == "cpu" else _ROWS_OF_GPUS
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
+    calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
+    if has_kernels:
+        calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
+    if in_question:
+        calls[TORCH] = lambda: _by_torch(x, weight)
+    seconds = least_seconds(calls, device_of(torch_device), _ROUNDS, lambda so_far: is_clear(_speedups(so_far)))
+    return best_of(_speedups(seconds))
 
 
 def best_of(speedups: dict[str, float]) -> Bfloat16:
@@ -132,9 +140,7 @@ def best_of(speedups: dict[str, float]) -> Bfloat16:
 
 
 def is_clear(speedups: dict[str, float]) -> bool:
-    """Return whether the speedups are so far from every limit that further rounds of the measurement cannot change the
-    decision.
-    """
+    """Return whether the speedups are so far from every limit that further rounds cannot change the decision."""
     compared = [(best_of(speedups).speedup, limit) for limit in (_FASTER, _SLOWER)]
     if len(speedups) > 1:
         compared.append((speedups[TORCH] / speedups[KERNELS], _AHEAD))
@@ -147,9 +153,7 @@ def is_native(torch_device: torch.device = CPU.torch_device) -> bool:
 
 
 def torch_has_it() -> bool:
-    """Return whether torch multiplies bfloat16 with the CPU's instructions, as far as ``ONEDNN_MAX_CPU_ISA`` lets oneDNN use
-    them.
-    """
+    """Return whether torch multiplies bfloat16 with the CPU's instructions, as far as ``ONEDNN_MAX_CPU_ISA`` allows them."""
     if not torch.backends.mkldnn.is_available():
         return False
     if platform.machine() in ("x86_64", "AMD64"):
@@ -177,19 +181,6 @@ def _cpu_has(query: str) -> bool:
     return bool(getattr(torch.cpu, query, bool)())
 
 
-def _seconds(ways: list[str], backend: str, torch_device: torch.device) -> dict[str, float]:
-    """The least seconds of a product and its two gradients, measured in turns: in float32 (``""``), and by each of ``ways``."""
-    generator = torch.Generator().manual_seed(0)
-    rows = _ROWS if torch_device.type == "cpu" else _ROWS_OF_GPUS
-    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
-    calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
-    if KERNELS in ways:
-        calls[KERNELS] = lambda: multiply_and_back(x, weight, backend, "bf16")
-    if TORCH in ways:
-        calls[TORCH] = lambda: _by_torch(x, weight)
-    return least_seconds(calls, device_of(torch_device), _ROUNDS, lambda seconds: is_clear(_speedups(seconds)))
-
-
 def _speedups(seconds: dict[str, float]) -> dict[str, float]:
     """The speedup of each way over float32, whose key is ""."""
     return {way: seconds[""] / spent for way, spent in seconds.items() if way}
@@ -207,10 +198,7 @@ _LOG = logging.getLogger("hpcgnn")
 # Products smaller than these may be slower in bfloat16 than in float32, gradients and conversions included, according to the
 # study `products`: with our own kernels, and with torch. Some small gains on one thread are left out, so that the arithmetic
 # does not depend on the number of threads.
-_LEAST_MULTIPLICATIONS = 1 << 20
-_LEAST_WIDTH = 8
-_LEAST_MULTIPLICATIONS_BY_TORCH = 1 << 25
-_LEAST_WIDTH_BY_TORCH = 40
+_LEAST = {KERNELS: (8, 1 << 20), TORCH: (40, 1 << 25)}  # the smaller width, and the number of multiplications
 
 
 class Rounded:
@@ -225,11 +213,7 @@ class Rounded:
         self._rounded: torch.Tensor | None = None
 
     def times(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        plus: torch.Tensor | None = None,
-        backend: str = "auto",
+        self, weight: torch.Tensor, bias: torch.Tensor | None, plus: torch.Tensor | None, backend: str
     ) -> torch.Tensor:
         """``x @ weight + bias + plus``, (n, F) times (F, H); differentiable. See :func:`hpcgnn.nn.linear.matmul`."""
         arithmetic = self._arithmetic(weight.shape[0], weight.shape[1], backend)
@@ -271,10 +255,8 @@ def pays(
     rows: int, in_width: int, out_width: int, backend: str = "auto", torch_device: torch.device = CPU.torch_device
 ) -> bool:
     """Return whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
-    narrowest, multiplications = min(in_width, out_width), rows * in_width * out_width
-    if bfloat16(backend, torch_device).way == KERNELS:
-        return narrowest >= _LEAST_WIDTH and multiplications >= _LEAST_MULTIPLICATIONS
-    return narrowest >= _LEAST_WIDTH_BY_TORCH and multiplications >= _LEAST_MULTIPLICATIONS_BY_TORCH
+    narrowest, multiplications = _LEAST[bfloat16(backend, torch_device).way]
+    return min(in_width, out_width) >= narrowest and rows * in_width * out_width >= multiplications
 
 
 class _Product(torch.autograd.Function):
@@ -364,10 +346,9 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
         return chosen
     if before["chosen"] in (chosen, FLOAT32):
         return before["chosen"]
-    is_known = before.get("hardware") == hardware(device)
-    if _on_all(
-        world, is_native(device.torch_device) and (is_known or not bfloat16("auto", device.torch_device).is_slower)
-    ):
+    is_known, torch_device = before.get("hardware") == hardware(device), device.torch_device
+    keeps = is_native(torch_device) and (is_known or not bfloat16("auto", torch_device).is_slower)
+    if _on_all(world, keeps):
         return before["chosen"]
     _LOG.warning(
         "the run was begun with products in bfloat16, which are slower than float32 here: it goes on in float32"

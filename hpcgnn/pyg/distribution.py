@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -206,38 +205,27 @@ def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
         replace_method(model, name, method, model)
 
 
-@contextmanager
-def _outside_inference_mode() -> Iterator[None]:
-    """``torch.no_grad`` in place of ``torch.inference_mode``, because training uses tensors that an evaluation has kept."""
-    is_recorded = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
-        yield
-
-
 @torch.compiler.disable  # exchanges and roles of rows cannot be traced; PyG has imported the compiler, which takes a second
-@_outside_inference_mode()
 def _forward_on_ranks(
     model: torch.nn.Module, forward: Callable[..., Any], distribution: Distribution, *inputs: Any, **named: Any
 ) -> Any:
     """Replaces ``forward`` of the model."""
-    distribution.begin_pass(training=model.training)
-    if not distribution.has_trainer:
-        distribution.same_weights.check(model)
-    mode = distribution.bridge.mode
-    inputs, named = distribution.given.prepare(model, mode, inputs, named)
-    distribution.bridge.in_pass = True
-    try:
-        with (
-            among(distribution.graph.world),
-            draws_of_rank(distribution.graph),
-            mode,
-        ):
-            return forward(*inputs, **named)
-    except Refused as refused:
-        kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
-        raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
-    finally:
-        distribution.bridge.in_pass = False
+    # Training uses tensors that an evaluation has kept, so ``torch.inference_mode`` becomes ``torch.no_grad``.
+    is_recorded, bridge = torch.is_grad_enabled(), distribution.bridge
+    with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
+        distribution.begin_pass(training=model.training)
+        if not distribution.has_trainer:
+            distribution.same_weights.check(model)
+        inputs, named = distribution.given.prepare(model, bridge.mode, inputs, named)
+        bridge.in_pass = True
+        try:
+            with among(distribution.graph.world), draws_of_rank(distribution.graph), bridge.mode:
+                return forward(*inputs, **named)
+        except Refused as refused:
+            kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
+            raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
+        finally:
+            bridge.in_pass = False
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

@@ -20,12 +20,16 @@ from hpcgnn.world import World
 
 
 class _OverRanks:
-    """A norm over the nodes of all ranks."""
+    """A norm of (n, F) rows over the nodes of all ranks."""
 
     world: World
 
-    def mean_of_nodes(self, x: torch.Tensor) -> torch.Tensor:
-        """The (F,) mean over all nodes of (n, F) ``x``."""
+    def mean_of_nodes(self, x: torch.Tensor, batch: Any = None) -> torch.Tensor:
+        """The (F,) mean over all nodes of (n, F) ``x``. batch: the norm's argument, which must be None."""
+        if batch is not None:
+            raise HpcgnnError(
+                f"{type(self).__name__} was given batch, for several graphs at once: a distributed model has one graph"
+            )
         return mean_over_ranks(x, self.world)[0].to(x.dtype)
 
 
@@ -50,7 +54,6 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
 
     @_in_float32
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise (n, F)."""
         if not self.training and self.running_mean is not None and self.running_var is not None:
             mean, variance = self.running_mean, self.running_var
         else:
@@ -77,11 +80,9 @@ class LayerNorm(_OverRanks, pyg.LayerNorm):
 
     @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """Normalise (n, F)."""
         if self.mode == "node":
             return super().forward(x, batch, batch_size)
-        _check_one_graph(self, batch)
-        mean = self.mean_of_nodes(x.mean(1, keepdim=True))
+        mean = self.mean_of_nodes(x.mean(1, keepdim=True), batch)
         x = x - mean
         variance = self.mean_of_nodes((x**2).mean(1, keepdim=True))
         y = x / (variance.sqrt() + self.eps)
@@ -93,9 +94,7 @@ class GraphNorm(_OverRanks, pyg.GraphNorm):
 
     @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """Normalise (n, F)."""
-        _check_one_graph(self, batch)
-        mean = self.mean_of_nodes(x)
+        mean = self.mean_of_nodes(x, batch)
         y = x - mean * self.mean_scale
         variance = self.mean_of_nodes(y**2)
         return self.weight * y / (variance + self.eps).sqrt() + self.bias
@@ -106,9 +105,7 @@ class PairNorm(_OverRanks, pyg.PairNorm):
 
     @_in_float32
     def forward(self, x: torch.Tensor, batch: Any = None, batch_size: int | None = None) -> torch.Tensor:
-        """Normalise (n, F)."""
-        _check_one_graph(self, batch)
-        mean = self.mean_of_nodes(x)
+        mean = self.mean_of_nodes(x, batch)
         x = x - mean
         if self.scale_individually:
             return self.scale * x / (self.eps + x.norm(2, -1, keepdim=True))
@@ -151,10 +148,3 @@ def restore(module: torch.nn.Module) -> None:
     if plain is not None:
         module.__class__ = plain
         delattr(module, "world")
-
-
-def _check_one_graph(module: torch.nn.Module, batch: Any) -> None:
-    if batch is not None:
-        raise HpcgnnError(
-            f"{type(module).__name__} was given batch, for several graphs at once: a distributed model has one graph"
-        )

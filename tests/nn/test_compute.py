@@ -82,7 +82,7 @@ def test_what_is_kept_for_the_gradients_is_shared_and_for_torch_half_as_large(wa
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         operand = Rounded(x)
         for weight in weights:
-            operand.times(weight)
+            operand.times(weight, None, None, "auto")
     large = [tensor for tensor in kept if tensor.numel() == x.numel()]
     assert {tensor.dtype for tensor in large} == {torch.bfloat16 if way == "torch" else torch.float32}
     assert len({tensor.data_ptr() for tensor in large}) == 1

@@ -104,8 +104,5 @@ def _moved(x: torch.Tensor, graph: LocalGraph, seed: int, by: float) -> torch.Te
 @contextlib.contextmanager
 def small_products_in_bfloat16() -> Iterator[None]:
     """Use bfloat16 for small products too, which are otherwise computed in float32 because that is faster."""
-    least = ("_LEAST_MULTIPLICATIONS", "_LEAST_WIDTH", "_LEAST_MULTIPLICATIONS_BY_TORCH", "_LEAST_WIDTH_BY_TORCH")
-    with contextlib.ExitStack() as stack:
-        for name in least:
-            stack.enter_context(mock.patch.object(compute, name, 1))
+    with mock.patch.dict(compute._LEAST, dict.fromkeys(compute._LEAST, (1, 1))):
         yield
