@@ -206,8 +206,6 @@ def make_pieces(
 
 
 class _Worker:
-    """One planning process."""
-
     def __init__(self, path: Path, strategy: str, folder: Path) -> None:
         home = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))

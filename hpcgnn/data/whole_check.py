@@ -64,7 +64,6 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
 
 
 def _plans(reader: SlabReader) -> list[str]:
-    """The strategies whose stored plans training would use."""
     return plan_store.stored_strategies(reader) if isinstance(reader, PartsFile) else []
 
 

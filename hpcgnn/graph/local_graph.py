@@ -442,25 +442,18 @@ def with_weights(
 ) -> AggregationPlan[Csr]:
     """The plan with edge weights; entries that stand for no edge have weight 1. Collective. weights: (e,) of the edges that
     end on this rank, which are numbered from ``first``. path: of the file, for errors."""
-    send = _weights_at_receivers(world, path, plan, weights, first)
-    found = {id(plan.send): send} | {
-        id(matrix): _lookup(weights, matrix.edges - first, matrix.edges >= 0) for matrix in (plan.local, plan.receive)
-    }
-    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, found[id(m)], check=False))
-
-
-def _weights_at_receivers(
-    world: World, path: Path, plan: AggregationPlan[SparseMatrix], weights: np.ndarray, first: int
-) -> np.ndarray:
-    """(entries,) float32 weights of S. Its edges belong to the receivers, so this rank asks them. Collective."""
+    # The edges of S belong to its receivers, so this rank asks them.
     entries = np.diff(plan.send.indptr[offsets_of(plan.send_to.counts(world.size))])
     asked, counts = world.alltoallv(plan.send.edges, entries)
     with raise_on_all_ranks(world, f"use the plan in {path}"):
         theirs = asked[(asked >= 0) & ((asked < first) | (asked >= first + weights.size))]
         if theirs.size:
             raise damaged(path, f"its plan asks part {world.rank} for edge {theirs[0]} of another part")
-    answers, _ = world.alltoallv(_lookup(weights, asked - first, asked >= 0), counts)
-    return answers
+    send, _ = world.alltoallv(_lookup(weights, asked - first, asked >= 0), counts)
+    found = {id(plan.send): send} | {
+        id(matrix): _lookup(weights, matrix.edges - first, matrix.edges >= 0) for matrix in (plan.local, plan.receive)
+    }
+    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, found[id(m)], check=False))
 
 
 def _lookup(values: np.ndarray, index: np.ndarray, valid: np.ndarray) -> np.ndarray:

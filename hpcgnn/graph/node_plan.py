@@ -420,7 +420,6 @@ def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
 
 
 def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
-    """The edges that end in one part of ``node`` and begin on other nodes."""
     first, last = parts.part(rank)
     indptr, sources = parts.edges(first, last, rank)
     senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]

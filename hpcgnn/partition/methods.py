@@ -214,7 +214,6 @@ def _agreed_obstacle(name: str, problem: Problem) -> str | None:
 
 
 def _advice(objective: str, method: str) -> str:
-    """The advice for a method that cannot do what was asked."""
     if objective in (*MINIMISED[method], "rows", "volume"):
         return "take another --method, or auto"
     return f"give --objective {MINIMISED[method][0]}"

@@ -213,7 +213,6 @@ def _load_for_this_mpi(names: tuple[str, ...] | list[str]) -> ctypes.CDLL:
 
 
 def _mpi_libraries() -> set[str]:
-    """The MPI libraries mapped into this process; empty if /proc does not show them."""
     try:
         with open("/proc/self/maps") as maps:
             return set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read()))

@@ -85,7 +85,6 @@ def partition_model(model: Model, parts: np.ndarray, filled: Parts, price: float
 
 
 def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
-    """(n,) int32 all nodes in random order."""
     return rng.permutation(model.num_nodes).astype(np.int32)
 
 
@@ -101,7 +100,6 @@ def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
 
 @njit(cache=True, nogil=True)
 def _fullness(load: np.ndarray, mean: np.ndarray) -> float:
-    """The largest of ``load / mean``, both (C,); 1.0 is an equal share."""
     fullest = 0.0
     for c in range(mean.size):
         fullest = max(fullest, load[c] / mean[c])

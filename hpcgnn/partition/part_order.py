@@ -213,7 +213,6 @@ class Reordering:
 
 
 def _dense_names(reader: SlabReader) -> list[str]:
-    """The names of arrays with one row for each node."""
     meta = reader.meta
     names = ["nodes/x"] if meta.x_nnz is None and meta.num_features else []
     names += [] if meta.task == NO_TASK else ["nodes/y"]

@@ -55,19 +55,14 @@ def kaminpar(problem: Problem) -> np.ndarray:
     options, balance = problem.options, problem.balance
     with contextlib.closing(write_symmetric(problem)) as graph:
         weights = problem.all_weights()
-        parts = _divide_smaller(graph, balance.one_of(weights, graph.num_nodes), options)
+        one, large = balance.one_of(weights, graph.num_nodes), graph.num_entries > SAMPLED_ENTRIES
+        # With a sample of the edges, the library takes half of the memory.
+        with contextlib.closing(sampled(graph, one, options.seed)) if large else contextlib.nullcontext(graph) as fewer:
+            parts = _divide(fewer, one, options)
         limits = limits_of(balance.totals, options.num_parts, TOLERANCE)
         balance_parts(graph.rows, parts, weights, limits, options.num_parts)
         polish(graph.rows, parts, weights, limits, options.num_parts)
     return parts
-
-
-def _divide_smaller(graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions) -> np.ndarray:
-    """Like :func:`_divide`, but of a sample of the edges if there are very many, which needs half of the memory."""
-    if graph.num_entries <= SAMPLED_ENTRIES:
-        return _divide(graph, weights, options)
-    with contextlib.closing(sampled(graph, weights, options.seed)) as fewer:
-        return _divide(fewer, weights, options)
 
 
 def _divide(graph: SymmetricFile, weights: np.ndarray, options: PartitionOptions) -> np.ndarray:

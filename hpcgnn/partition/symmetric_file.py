@@ -132,7 +132,6 @@ def _ranges(degrees: np.ndarray) -> np.ndarray:
 
 
 def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
-    """Append source and destination of each edge to the spool of the range in which the source is."""
     sources, destinations = chunk.ends()
     owners = (np.searchsorted(bounds, sources, side="right") - 1).astype(np.int16)
     order = np.argsort(owners, kind="stable")

@@ -153,7 +153,6 @@ def _route(
 
 
 def _owners(positions: np.ndarray, node_offsets: np.ndarray) -> np.ndarray:
-    """The part that owns each position."""
     return np.searchsorted(node_offsets, positions, side="right") - 1
 
 

@@ -13,9 +13,8 @@ from matchings import rows_by_matching
 from partition_graphs import from_npz, in_edges, made, parts_of_nodes, random_graph
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition import rows, rows_loops
-from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows
-from hpcgnn.partition.rows_loops import minimum_cover, roles_of
+from hpcgnn.partition import rows
+from hpcgnn.partition.rows import Schedule, limits_of, minimise_rows, minimum_cover, roles_of
 
 
 def rows_of(indptr, indices, parts):
@@ -154,13 +153,13 @@ def test_rows_are_a_cover_and_needed_after_any_moves():
     indptr, indices, parts, _ = example(5)
     roles, nodes = roles_of(indptr, indices), parts.size
     part = np.tile(parts.astype(np.int32), roles.roles)
-    state, work = rows_loops.room_for_rows(roles, 5), rows_loops.work_space(roles, 5)
+    state, work = rows.room_for_rows(roles, 5), rows.work_space(roles, 5)
     cover, _ = minimum_cover(roles, part, 5)
-    rows_loops.take_cover(roles, part, cover, state)
+    rows.take_cover(roles, part, cover, state)
     weights, limits = np.ones((nodes, 1), dtype=np.int64), np.full((5, 1), 60)
     load, resting = load_of(part[:nodes], 5, weights).astype(np.int64), np.zeros(nodes, dtype=bool)
-    order = rows_loops.boundary(roles, part)
-    moved = rows_loops.move_nodes(roles, part, state, order, weights, load, limits, 2.0, 1, resting, work)
+    order = rows.boundary(roles, part)
+    moved = rows.move_nodes(roles, part, state, order, weights, load, limits, 2.0, 1, resting, work)
     assert moved > 20
     assert np.array_equal(load, load_of(part[:nodes], 5, weights))
     assert not any(array.any() for array in (work.number, work.agreeing, work.free, work.edges))
