@@ -93,14 +93,10 @@ void product_tile(const ProductJob<Arithmetic>& job, const StridedRows<typename 
 template <typename Arithmetic, int rows>
 void product_row_tile(const ProductJob<Arithmetic>& job, const StridedRows<typename Arithmetic::Number> x,
                       const int64_t row, const int64_t p, const int64_t first, const int64_t last) {
-    switch (job.panels.vectors_of(p)) {
-        case 1:
-            return product_tile<Arithmetic, rows, 1>(job, x, row, p, first, last);
-        case 2:
-            return product_tile<Arithmetic, rows, 2>(job, x, row, p, first, last);
-        default:
-            return product_tile<Arithmetic, rows, 3>(job, x, row, p, first, last);
-    }
+    const int64_t vectors = job.panels.vectors_of(p);
+    if (vectors == 1) return product_tile<Arithmetic, rows, 1>(job, x, row, p, first, last);
+    if (vectors == 2) return product_tile<Arithmetic, rows, 2>(job, x, row, p, first, last);
+    product_tile<Arithmetic, rows, 3>(job, x, row, p, first, last);
 }
 
 inline void fetch(const float* from, const float* end) {
@@ -374,3 +370,15 @@ void weight_gradient(const int64_t rows, const int64_t depth, const int64_t widt
 }
 
 }  // namespace
+
+#define HPCGNN_DENSE(suffix, Arithmetic)                                                                            \
+    HPCGNN_KERNEL(void, dense_##suffix)(int64_t rows, int64_t depth, int64_t width, const float* x,                 \
+                                        const float* weight, int64_t row_stride, int64_t column_stride,             \
+                                        const float* bias, int accumulate, float* y, int threads) {                 \
+        product<Arithmetic>({rows, depth, x, Panels(width), nullptr, bias, accumulate != 0, y}, weight, row_stride, \
+                            column_stride, threads);                                                                \
+    }                                                                                                               \
+    HPCGNN_KERNEL(void, dense_gradient_##suffix)(int64_t rows, int64_t depth, int64_t width, const float* x,        \
+                                                 const float* dy, float* dweight, float* sums, int threads) {       \
+        weight_gradient<Arithmetic>(rows, depth, width, x, dy, dweight, sums, threads);                             \
+    }

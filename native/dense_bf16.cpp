@@ -73,14 +73,4 @@ private:
 
 }  // namespace
 
-HPCGNN_KERNEL(void, dense_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* weight,
-                                int64_t row_stride, int64_t column_stride, const float* bias, int accumulate, float* y,
-                                int threads) {
-    product<Bfloat16>({rows, depth, x, Panels(width), nullptr, bias, accumulate != 0, y}, weight, row_stride,
-                      column_stride, threads);
-}
-
-HPCGNN_KERNEL(void, dense_gradient_bf16)(int64_t rows, int64_t depth, int64_t width, const float* x, const float* dy,
-                                         float* dweight, float* sums, int threads) {
-    weight_gradient<Bfloat16>(rows, depth, width, x, dy, dweight, sums, threads);
-}
+HPCGNN_DENSE(bf16, Bfloat16)

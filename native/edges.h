@@ -273,36 +273,23 @@ void edge_sum(const hpcgnn_csr* csr, const T* values, const int64_t width, T* ou
 
 }  // namespace
 
-#define HPCGNN_SDDMM(name, T)                                                                                      \
-    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* a, const T* b, int64_t width, int op, int64_t heads, \
-                              T* out, int threads) {                                                               \
-        sddmm<T>(csr, a, b, width, op, heads, out, threads);                                                       \
+#define HPCGNN_EDGES(suffix, T)                                                                                   \
+    HPCGNN_KERNEL(void, sddmm_##suffix)(const hpcgnn_csr* csr, const T* a, const T* b, int64_t width, int op,     \
+                                        int64_t heads, T* out, int threads) {                                     \
+        sddmm<T>(csr, a, b, width, op, heads, out, threads);                                                      \
+    }                                                                                                             \
+    HPCGNN_KERNEL(void, edge_softmax_##suffix)(const hpcgnn_csr* csr, const T* scores, int64_t width, T* out,     \
+                                               int threads) {                                                     \
+        edge_softmax<T>(csr, scores, width, out, threads);                                                        \
+    }                                                                                                             \
+    HPCGNN_KERNEL(void, edge_softmax_backward_##suffix)(const hpcgnn_csr* csr, const T* alpha, const T* gradient, \
+                                                        int64_t width, T* out, int threads) {                     \
+        edge_softmax_backward<T>(csr, alpha, gradient, width, out, threads);                                      \
+    }                                                                                                             \
+    HPCGNN_KERNEL(void, edge_sum_##suffix)(const hpcgnn_csr* csr, const T* values, int64_t width, T* out,         \
+                                           int threads) {                                                         \
+        edge_sum<T>(csr, values, width, out, threads);                                                            \
     }
 
-HPCGNN_SDDMM(sddmm_f32, float)
-HPCGNN_SDDMM(sddmm_f64, double)
-
-#define HPCGNN_EDGE_SOFTMAX(name, T)                                                                        \
-    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* scores, int64_t width, T* out, int threads) { \
-        edge_softmax<T>(csr, scores, width, out, threads);                                                  \
-    }
-
-HPCGNN_EDGE_SOFTMAX(edge_softmax_f32, float)
-HPCGNN_EDGE_SOFTMAX(edge_softmax_f64, double)
-
-#define HPCGNN_EDGE_SOFTMAX_BACKWARD(name, T)                                                                  \
-    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* alpha, const T* gradient, int64_t width, T* out, \
-                              int threads) {                                                                   \
-        edge_softmax_backward<T>(csr, alpha, gradient, width, out, threads);                                   \
-    }
-
-HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f32, float)
-HPCGNN_EDGE_SOFTMAX_BACKWARD(edge_softmax_backward_f64, double)
-
-#define HPCGNN_EDGE_SUM(name, T)                                                                            \
-    HPCGNN_KERNEL(void, name)(const hpcgnn_csr* csr, const T* values, int64_t width, T* out, int threads) { \
-        edge_sum<T>(csr, values, width, out, threads);                                                      \
-    }
-
-HPCGNN_EDGE_SUM(edge_sum_f32, float)
-HPCGNN_EDGE_SUM(edge_sum_f64, double)
+HPCGNN_EDGES(f32, float)
+HPCGNN_EDGES(f64, double)

@@ -5,7 +5,7 @@
 // way, and does not compile if its parameters differ from those declared here. build.py puts this text into the library
 // (hpcgnn_interface()), and Python makes the ctypes argument types and structures from it when it loads the library. So
 // Python and the library agree, and an argument of a wrong name, number or type raises an error. This header uses only
-// the parts of C that kernels/interface.py can read; it refuses all others.
+// the parts of C that kernels/library.py can read; it refuses all others.
 //
 // Python asks isa.cpp which instruction sets this CPU can run, and looks up the kernels of one. It checks every
 // argument before it calls; nothing is checked again here. The kernels in bfloat16 (dense_bf16.cpp) exist for AVX-512
@@ -181,7 +181,7 @@ HPCGNN_KERNEL(void, cluster_i32)(const int32_t* index, int64_t count, int64_t ro
 HPCGNN_KERNEL(void, cluster_i64)(const int64_t* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order,
                                  int threads);
 
-// -- dense_f32.h, dense_bf16.cpp -------------------------------------------------------------------------------------
+// -- dense.h ----------------------------------------------------------------------------------------------------------
 
 // y = x weight, plus a row `bias` unless it is null, plus the earlier values of y if `accumulate`. Element (k, c) of
 // the weight is at weight[k * row_stride + c * column_stride], so the weight may be transposed.
@@ -249,7 +249,7 @@ HPCGNN_KERNEL(void, dropout_f32)(int64_t rows, int64_t width, const int64_t* ids
 HPCGNN_KERNEL(void, dropout_f64)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,
                                  double scale, const double* x, double* out, int threads);
 
-// -- messages.h, spmm_rows.h, narrow.h -------------------------------------------------------------------------------
+// -- messages.h, spmm_rows.h -----------------------------------------------------------------------------------------
 
 // Writes row rows[i] of x (any number of rows, width), in `bits` bits (1, 2, 4, 8, 16 or 32), to buffer + payload_at[i]
 // and, up to 8 bits, buffer + params_at[i]; params_at is null for more bits. Values are rounded with the noise of

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "int8_rows.h"
+#include "messages.h"
 
 #define HPCGNN_INT8_SUFFIX
 #include "int8_kernels.h"
@@ -40,12 +41,10 @@ HPCGNN_KERNEL(int64_t, decode_int8)(int64_t count, const int64_t* rows, int64_t 
     int64_t others = 0;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : others)
     for (int64_t i = 0; i < count; ++i) {
-        uint16_t params[2];
-        std::memcpy(params, buffer + params_at[i], sizeof params);
-        const float zero = float_of(uint32_t{params[0]} << 16), own = float_of(uint32_t{params[1]} << 16);
+        const Params params(buffer + params_at[i]);
         move_codes(buffer + payload_at[i], width, reinterpret_cast<uint8_t*>(codes + rows[i] * width));
-        scale[rows[i]] = own;
-        others += own == own && zero != -kMiddle * own;
+        scale[rows[i]] = params.scale;
+        others += params.scale == params.scale && params.zero != -kMiddle * params.scale;
     }
     return others;
 }

@@ -1,5 +1,5 @@
 // Rows of floats as rows of 8-bit integers and a scale (Tango §3.2). hpcgnn/kernels/int8.py defines the results, and
-// hpcgnn/kernels/int8.py computes them in numpy, with the same bits.
+// computes them in numpy, with the same bits.
 #pragma once
 
 #include <algorithm>

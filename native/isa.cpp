@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "hpcgnn.h"
@@ -53,24 +52,20 @@ std::vector<std::string> supported() {
 std::string usable() {
     const std::string compiled = " " HPCGNN_COMPILED " ";
     std::string names;
-    for (const std::string& name : supported()) {
+    for (const std::string& name : supported())
         if (compiled.find(" " + name + " ") != std::string::npos) names += (names.empty() ? "" : " ") + name;
-    }
     return names;
 }
 
 }  // namespace
 
 int64_t hpcgnn_struct_bytes(const char* name) {
-    const std::pair<std::string, size_t> known[] = {
-        {"hpcgnn_csr", sizeof(hpcgnn_csr)},
-        {"hpcgnn_tuning", sizeof(hpcgnn_tuning)},
-        {"hpcgnn_activation", sizeof(hpcgnn_activation)},
-    };
-    for (const auto& [known_name, bytes] : known) {
-        if (known_name == name) return static_cast<int64_t>(bytes);
-    }
-    return 0;
+    const std::string known = name;
+    const size_t bytes = known == "hpcgnn_csr"          ? sizeof(hpcgnn_csr)
+                         : known == "hpcgnn_tuning"     ? sizeof(hpcgnn_tuning)
+                         : known == "hpcgnn_activation" ? sizeof(hpcgnn_activation)
+                                                        : 0;
+    return static_cast<int64_t>(bytes);
 }
 
 const char* hpcgnn_isas() {

@@ -179,13 +179,8 @@ HPCGNN_KERNEL(int64_t, encode_rows)(int64_t count, const int64_t* rows, int64_t 
                                     const int64_t* params_at, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const MessageRows places{rows, count, width, x, buffer, payload_at, params_at};
-    const auto run = bits == 1    ? encode_rows<1>
-                     : bits == 2  ? encode_rows<2>
-                     : bits == 4  ? encode_rows<4>
-                     : bits == 8  ? encode_rows<8>
-                     : bits == 16 ? encode_rows<16>
-                                  : encode_rows<32>;
-    return run(places, to_centres != 0, key, threads);
+    return with_bits(bits,
+                     [&](const auto constant) { return encode_rows<constant>(places, to_centres != 0, key, threads); });
 }
 
 HPCGNN_KERNEL(int64_t, decode_rows)(int64_t count, const int64_t* rows, int64_t width, int bits, const uint8_t* buffer,
@@ -193,11 +188,18 @@ HPCGNN_KERNEL(int64_t, decode_rows)(int64_t count, const int64_t* rows, int64_t 
                                     int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const MessageRows places{rows, count, width, nullptr, const_cast<uint8_t*>(buffer), payload_at, params_at};
-    const auto run = bits == 1    ? decode_rows<1>
-                     : bits == 2  ? decode_rows<2>
-                     : bits == 4  ? decode_rows<4>
-                     : bits == 8  ? decode_rows<8>
-                     : bits == 16 ? decode_rows<16>
-                                  : decode_rows<32>;
-    return run(places, out, accumulate != 0, threads);
+    return with_bits(bits,
+                     [&](const auto constant) { return decode_rows<constant>(places, out, accumulate != 0, threads); });
+}
+
+HPCGNN_KERNEL(void, pack_bf16)(int64_t count, const float* x, hpcgnn_bfloat16* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < count; ++i) out[i].bits = to_bfloat16(bits_of(x[i]));
+}
+
+HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float* out, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < count; ++i) out[i] = float_of(uint32_t{x[i].bits} << 16);
 }

@@ -1,6 +1,6 @@
 // Rows of floats in few bits a value, for the wire: stochastic rounding between a row's smallest and largest value
 // (AdaQP §2.3, SuperGCN §2.4), or rounding to the centre of a value's cell. hpcgnn/kernels/messages.py defines the
-// results; hpcgnn/kernels/messages.py computes them in numpy, and the payloads must agree bit for bit.
+// results, and computes them in numpy; the payloads must agree bit for bit.
 //
 // The codes of 16 * (8 / bits) columns fill 16 bytes: byte k holds columns k, 16 + k, 32 + k, ... from its low bits up,
 // so that a register of codes is shifted and merged, never shuffled. A last, partial block of n columns has
@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "bfloat16.h"
 #include "hpcgnn.h"
@@ -24,6 +25,17 @@ constexpr int kGroup = 16;                      // consecutive columns that take
 constexpr int64_t kStreamedBytes = 16LL << 20;  // results of at least this size do not fit in a cache anyway
 constexpr int64_t kBlockBytes = 4096;           // bytes of rows that stay in the first-level cache between both passes
 constexpr int64_t kMostRows = 16;               // most rows of a block
+
+// Calls run(bits), with the bit-width of a row as a constant.
+template <typename Run>
+auto with_bits(const int bits, const Run& run) {
+    if (bits == 1) return run(std::integral_constant<int, 1>());
+    if (bits == 2) return run(std::integral_constant<int, 2>());
+    if (bits == 4) return run(std::integral_constant<int, 4>());
+    if (bits == 8) return run(std::integral_constant<int, 8>());
+    if (bits == 16) return run(std::integral_constant<int, 16>());
+    return run(std::integral_constant<int, 32>());
+}
 
 struct Range {
     float low, high;

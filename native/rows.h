@@ -25,18 +25,10 @@ template <typename Index>
 void gather_rows(const uint8_t* x, const int64_t row_bytes, const Index* index, const int64_t count, uint8_t* out,
                  const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    switch (row_bytes) {
-        case 1:
-            return gather_values<uint8_t>(x, index, count, out, threads);
-        case 2:
-            return gather_values<uint16_t>(x, index, count, out, threads);
-        case 4:
-            return gather_values<uint32_t>(x, index, count, out, threads);
-        case 8:
-            return gather_values<uint64_t>(x, index, count, out, threads);
-        default:
-            break;
-    }
+    if (row_bytes == 1) return gather_values<uint8_t>(x, index, count, out, threads);
+    if (row_bytes == 2) return gather_values<uint16_t>(x, index, count, out, threads);
+    if (row_bytes == 4) return gather_values<uint32_t>(x, index, count, out, threads);
+    if (row_bytes == 8) return gather_values<uint64_t>(x, index, count, out, threads);
     const int64_t fetched = std::min<int64_t>(row_bytes, 1024);  // the hardware prefetches the rest
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t k = 0; k < count; ++k) {
@@ -119,20 +111,15 @@ void cluster(const Index* index, const int64_t count, const int64_t rows, int64_
 
 }  // namespace
 
-#define HPCGNN_GATHER_ROWS(name, Index)                                                                             \
-    HPCGNN_KERNEL(void, name)(const uint8_t* x, int64_t row_bytes, const Index* index, int64_t count, uint8_t* out, \
-                              int threads) {                                                                        \
-        gather_rows<Index>(x, row_bytes, index, count, out, threads);                                               \
+#define HPCGNN_ROWS(suffix, Index)                                                                                    \
+    HPCGNN_KERNEL(void, gather_rows_##suffix)(const uint8_t* x, int64_t row_bytes, const Index* index, int64_t count, \
+                                              uint8_t* out, int threads) {                                            \
+        gather_rows<Index>(x, row_bytes, index, count, out, threads);                                                 \
+    }                                                                                                                 \
+    HPCGNN_KERNEL(void, cluster_##suffix)(const Index* index, int64_t count, int64_t rows, int64_t* indptr,           \
+                                          int32_t* order, int threads) {                                              \
+        cluster<Index>(index, count, rows, indptr, order, threads);                                                   \
     }
 
-HPCGNN_GATHER_ROWS(gather_rows_i32, int32_t)
-HPCGNN_GATHER_ROWS(gather_rows_i64, int64_t)
-
-#define HPCGNN_CLUSTER(name, Index)                                                                             \
-    HPCGNN_KERNEL(void, name)(const Index* index, int64_t count, int64_t rows, int64_t* indptr, int32_t* order, \
-                              int threads) {                                                                    \
-        cluster<Index>(index, count, rows, indptr, order, threads);                                             \
-    }
-
-HPCGNN_CLUSTER(cluster_i32, int32_t)
-HPCGNN_CLUSTER(cluster_i64, int64_t)
+HPCGNN_ROWS(i32, int32_t)
+HPCGNN_ROWS(i64, int64_t)

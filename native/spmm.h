@@ -282,18 +282,7 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
           const float* scale, const int64_t width, Value* out, const int accumulate, const hpcgnn_tuning* tuning,
           const int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    SpmmJob<Storage, Value> job{};
-    job.csr = csr;
-    job.weight = weight;
-    job.heads = heads;
-    job.x = x;
-    job.packed = packed;
-    job.scale = scale;
-    job.width = width;
-    job.out = out;
-    job.accumulate = accumulate != 0;
-    job.tuning = *tuning;
-    job.segment = hpcgnn_segment_entries();
+    const SpmmJob<Storage, Value> job{csr, weight, heads, x, scale, width, out, accumulate != 0, *tuning, packed};
     constexpr bool kScaled = std::is_same_v<Storage, int8_t>;
     const bool joins_heads = weight != nullptr && heads > 1 && width / heads % kLanes<Value> == 0;
     if (joins_heads) {

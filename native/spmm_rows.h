@@ -208,16 +208,7 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
     constexpr int n = kLanes<float>;
     if (csr->rows == 0 || width == 0) return;
     const Message<bits> message{buffer, payload_at, params_at};
-    SpmmJob<Message<bits>, float> job{};
-    job.csr = csr;
-    job.weight = weight;
-    job.heads = 1;
-    job.x = &message;
-    job.width = width;
-    job.out = out;
-    job.accumulate = true;
-    job.tuning = *tuning;
-    job.segment = hpcgnn_segment_entries();
+    const SpmmJob<Message<bits>, float> job{csr, weight, 1, &message, nullptr, width, out, true, *tuning, nullptr};
     // Places of whole blocks, where every lane is a column.
     const int64_t whole = bits < 8 ? width / (Message<bits>::kSlots * kGroup) * kGroup : width / n * n;
     const int64_t places = places_of<bits>(width), registers = (places + n - 1) / n;
@@ -240,11 +231,7 @@ HPCGNN_KERNEL(void, spmm_rows)(const hpcgnn_csr* csr, const float* weight, const
                                const int64_t* payload_at, const int64_t* params_at, int bits, int64_t width, float* out,
                                const hpcgnn_tuning* tuning, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    const auto run = bits == 1    ? spmm_rows<1>
-                     : bits == 2  ? spmm_rows<2>
-                     : bits == 4  ? spmm_rows<4>
-                     : bits == 8  ? spmm_rows<8>
-                     : bits == 16 ? spmm_rows<16>
-                                  : spmm_rows<32>;
-    run(csr, weight, buffer, payload_at, params_at, width, out, tuning, threads);
+    return with_bits(bits, [&](const auto constant) {
+        return spmm_rows<constant>(csr, weight, buffer, payload_at, params_at, width, out, tuning, threads);
+    });
 }

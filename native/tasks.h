@@ -29,10 +29,10 @@ struct SpmmJob {
     Value* out;
     bool accumulate;
     hpcgnn_tuning tuning;
-    int64_t segment;        // rows with more entries are heavy
-    const Storage* packed;  // the hot rows of x, tile by tile (see pack_rows), or null
-    const int64_t* indptr;  // of the rows of `out`; last_entry: the last entry that may be read
-    int64_t last_entry;
+    const Storage* packed;                       // the hot rows of x, tile by tile (see pack_rows), or null
+    int64_t segment = hpcgnn_segment_entries();  // rows with more entries are heavy
+    const int64_t* indptr = csr->indptr;         // of the rows of `out`
+    int64_t last_entry = csr->indptr[csr->rows] - 1;
 };
 
 // A tile of columns: `vectors` vectors from `first_column` on, of which the last has `last_lanes` lanes. Tiles of
@@ -91,15 +91,12 @@ void join_segments(const SpmmJob<Storage, Value>& job, const int64_t row, const 
     }
 }
 
-// Computes all rows of job.csr, with a kernel for each tile; sets indptr and last_entry of `job` first.
+// Computes all rows of job.csr, with a kernel for each tile.
 template <typename Storage, typename Value>
-void run_tiles(SpmmJob<Storage, Value> job, const std::vector<Tile>& tiles,
+void run_tiles(const SpmmJob<Storage, Value>& job, const std::vector<Tile>& tiles,
                const std::vector<TileKernel<Storage, Value>>& kernels, const int threads) {
     const hpcgnn_csr& csr = *job.csr;
     const int64_t num_tiles = static_cast<int64_t>(tiles.size());
-    job.indptr = csr.indptr;
-    job.last_entry = csr.indptr[csr.rows] - 1;
-
     std::vector<Segment> segments;
     std::vector<int64_t> first_segment;  // of each heavy row
     for (int64_t h = 0; h < csr.num_heavy; ++h) {

@@ -19,7 +19,7 @@ STEPS = {
     "NumPy": ("numpy",),
     "torch": ("torch",),
     "h5py, msgspec, click, rich": ("h5py", "msgspec", "click", "rich.progress", "rich.table", "tomli_w"),
-    "hpcgnn": ("hpcgnn.cli.train", "hpcgnn.train.trainer", "hpcgnn.nn.models", "hpcgnn.kernels.interface"),
+    "hpcgnn": ("hpcgnn.cli.train", "hpcgnn.train.trainer", "hpcgnn.nn.models", "hpcgnn.kernels.library"),
 }
 
 

@@ -1,32 +1,35 @@
-"""The native library, and the choice of the instruction set among those for which it was compiled."""
+"""The native library: the text of ``native/hpcgnn.h`` as ctypes, and the choice of the instruction set.
+
+The library contains that text (``hpcgnn_interface``), so that Python passes the arguments for which the library was compiled.
+Functions are called by the names of their parameters, and a parameter that points to values takes a tensor of their type. A
+missing or unknown argument, or one of another type, raises an error before the library is called. So does text that this module
+cannot read.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch  # torch's OpenMP runtime must be loaded before our library looks for one, so that there is only one
+from torch import Tensor
 
-from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.kernels.interface import Interface
+from hpcgnn.base.arguments import is_plain
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError
 
 _HERE = Path(__file__).resolve()
-_FINDING = (
-    threading.Lock()
-)  # ctypes gives each load of a library types of its own, which do not fit those of another load
+# ctypes gives each load of a library types of its own, which do not fit those of another load.
+_FINDING = threading.Lock()
 _SUFFIX = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.int8: "i8",
-    torch.int32: "i32",
+    torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.int8: "i8", torch.int32: "i32",
     torch.int64: "i64",
-}
+}  # fmt: skip
 
 
 class Library:
@@ -46,22 +49,14 @@ class Library:
         text.restype = ctypes.c_char_p
         self.text: str = text().decode()
         self.interface = Interface(self.text)
-        self._check()
-
-    def _check(self) -> None:
-        header = (
-            _HERE.parents[2] / "native" / "hpcgnn.h"
-        )  # in a checkout: an edit of the header may not have been compiled yet
+        # In a checkout, an edit of the header may not have been compiled yet.
+        header = _HERE.parents[2] / "native" / "hpcgnn.h"
         if header.exists() and header.read_text() != self.text:
-            raise ValueError(
-                f"{self.path.name} was built from another native/hpcgnn.h: run setup.py build_ext --inplace"
-            )
+            raise ValueError(f"{path.name} was built from another native/hpcgnn.h: run setup.py build_ext --inplace")
         for name, structure in self.interface.structs.items():
             compiled = self.call("hpcgnn_struct_bytes", name=name.encode())
             if compiled != ctypes.sizeof(structure):
-                raise ValueError(
-                    f"{self.path.name}: {name} has {compiled} bytes, not {ctypes.sizeof(structure)} as here"
-                )
+                raise ValueError(f"{path.name}: {name} has {compiled} bytes, not {ctypes.sizeof(structure)} as here")
 
     def function(self, name: str, symbol: str = "") -> Callable[..., Any]:
         """The function that the header calls ``name`` and the library ``symbol``. It is called with named arguments."""
@@ -132,9 +127,7 @@ def isa() -> str:
 
 
 def multiplies_bf16() -> bool:
-    """Return whether there are kernels that multiply bfloat16: the instruction set in use is AVX-512, and the CPU has
-    AVX512_BF16.
-    """
+    """Return whether there are kernels that multiply bfloat16, by AVX512_BF16."""
     library = load()
     return library is not None and isa() == "avx512" and bool(library.call("hpcgnn_multiplies_bf16"))
 
@@ -165,14 +158,18 @@ def segment_entries() -> int:
 @functools.cache
 def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     """The kernel ``name`` for ``dtype`` and the instruction set in use; its arguments have the names of ``native/hpcgnn.h``."""
+    return _loaded().function(*_names(name, dtype))
+
+
+def _names(name: str, dtype: torch.dtype | None) -> tuple[str, str]:
+    """The names of a kernel in the header and in the library."""
     typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
-    return _loaded().function(typed, f"hpcgnn_{isa()}_{typed}")
+    return typed, f"hpcgnn_{isa()}_{typed}"
 
 
 def bound(name: str, dtype: torch.dtype | None = None, /, **fixed: Any) -> Callable[..., Any]:
     """The same kernel with some arguments fixed; see :meth:`Library.bound`."""
-    typed = name if dtype is None else f"{name}_{_SUFFIX[dtype]}"
-    return _loaded().bound(typed, f"hpcgnn_{isa()}_{typed}", fixed)
+    return _loaded().bound(*_names(name, dtype), fixed)
 
 
 @functools.cache
@@ -196,3 +193,161 @@ def _loaded() -> Library:
 def native(name: str, dtype: torch.dtype | None = None, /, **arguments: Any) -> Any:
     """Call the kernel ``name`` for ``dtype`` on as many threads as torch uses: ``torch.set_num_threads`` sets both."""
     return function(name, dtype)(threads=torch.get_num_threads(), **arguments)
+
+
+_NUMBERS: dict[str, Any] = {
+    "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64, "float": ctypes.c_float, "double": ctypes.c_double,
+}  # fmt: skip
+_VALUES = {
+    "float": torch.float32, "double": torch.float64, "hpcgnn_bfloat16": torch.bfloat16, "int8_t": torch.int8,
+    "uint8_t": torch.uint8, "int32_t": torch.int32, "int64_t": torch.int64,
+}  # fmt: skip
+_TEXT = "char*"
+_FUNCTION = re.compile(
+    r"(?:HPCGNN_KERNEL\((?P<kind>[^,]+), (?P<kernel>\w+)\)|HPCGNN_API (?P<result>[^(]+?)(?P<name>\w+))\("
+)
+_STRUCT = re.compile(r"^struct (\w+) \{(.*)\}$")
+_ENUM = re.compile(r"^enum \w+ \{((?: \w+,?)+) \}$")
+_VARIABLE = re.compile(r"^(?:const )?(\w+)(\*?) (\w+)$")
+_STATEMENT = r"\s*([^;{]+(?:\{[^}]*\}[^;]*)?);"
+_INPUT = 1  # ctypes' flag of a parameter that is passed
+
+
+class Values:
+    """The type of a parameter that points to values: takes a tensor of ``dtype`` in memory of the host, or None for null."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def address(self, tensor: Tensor | None) -> int | None:
+        """The address of the tensor's first value; None for null. Raises TypeError for another type or device."""
+        if tensor is None:
+            return None
+        if not is_plain(tensor):
+            raise WrongTypeError(f"kernels take a torch.Tensor itself, not the subclass {type(tensor).__name__}")
+        if tensor.dtype is not self.dtype or not tensor.is_cpu:
+            raise TypeError(f"native kernels take {self.dtype} on the CPU here, not {tensor.dtype} on {tensor.device}")
+        return tensor.data_ptr()
+
+    def from_param(self, tensor: Tensor | None) -> ctypes.c_void_p | None:
+        """The argument that ctypes passes."""
+        if tensor is None:
+            return None
+        if type(tensor) is Tensor and tensor.dtype is self.dtype and tensor.is_cpu:
+            return ctypes.c_void_p(tensor.data_ptr())
+        return ctypes.c_void_p(self.address(tensor))  # raises, unless it is a parameter
+
+
+class Interface:
+    """The declarations of ``text``.
+
+    Attributes:
+        functions: the ctypes type of the result, and those of the parameters by name, of each function of the library; kernels
+            have the name that all instruction sets share.
+        constants: the values of enumerators.
+        structs: structures by name.
+
+    Raises:
+        ValueError: naming the part of ``text`` that is not understood.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.functions: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.constants: dict[str, int] = {}
+        self.structs: dict[str, type[ctypes.Structure]] = {}
+        self._makers: dict[str, Callable[..., ctypes.Structure]] = {}
+        for statement in _statements(text):
+            self._read(statement)
+
+    def struct(self, name: str) -> Callable[..., ctypes.Structure]:
+        """A function that makes the structure ``name`` from all its fields, given by name; fields that point to values take
+        tensors.
+
+        The tensors must live while the structure is used. The function raises TypeError for a wrong field.
+        """
+        return self._makers[name]
+
+    def prototype(self, name: str, *, takes_addresses: bool = False) -> tuple[Any, tuple[tuple[int, str], ...]]:
+        """The ctypes type of a function, and the flags that allow calls with named parameters. takes_addresses: addresses, which
+        nothing checks, in place of tensors.
+        """
+        result, parameters = self.functions[name]
+        types = list(parameters.values())
+        if takes_addresses:
+            types = [ctypes.c_void_p if isinstance(each, Values) else each for each in types]
+        return ctypes.CFUNCTYPE(result, *types), tuple((_INPUT, parameter) for parameter in parameters)
+
+    def converted(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments ``given`` of a function, checked, with tensors as the addresses of their values."""
+        kinds = self.functions[name][1]
+        return {
+            parameter: kinds[parameter].from_param(value) if isinstance(kinds[parameter], Values) else value
+            for parameter, value in given.items()
+        }
+
+    def _read(self, statement: str) -> None:
+        if found := _FUNCTION.match(statement):
+            name, result = found["kernel"] or found["name"], found["kind"] or found["result"]
+            parameters = statement[found.end() : -1]
+            variables = (_variable(part) for part in parameters.split(", ")) if parameters else ()
+            kind = _variable(f"{result.strip()} result")[1]
+            returned = None if kind == "void" else ctypes.c_char_p if kind == _TEXT else _number(kind)
+            self.functions[name] = returned, {parameter: self._argument(kind) for parameter, kind in variables}
+        elif found := _STRUCT.match(statement):
+            self._add_struct(found[1], [_variable(part.strip()) for part in found[2].split(";") if part.strip()])
+        elif found := _ENUM.match(statement):
+            self.constants |= {name.strip(): value for value, name in enumerate(found[1].split(","))}
+        elif not statement.startswith(("typedef", "void hpcgnn_ran")):
+            raise ValueError(f"hpcgnn.h: {statement!r} is not understood")
+
+    def _add_struct(self, name: str, fields: list[tuple[str, str]]) -> None:
+        pointers = {field: _values(kind) for field, kind in fields if kind.endswith("*")}
+        types = [(field, ctypes.c_void_p if field in pointers else _number(kind)) for field, kind in fields]
+        structure = type(name, (ctypes.Structure,), {"_fields_": types, "__slots__": ()})
+        names = {field for field, _ in fields}
+
+        def make(**given: Any) -> ctypes.Structure:
+            if given.keys() != names:
+                raise TypeError(f"{name}: these fields are missing or unknown: {sorted(names ^ given.keys())}")
+            for field, values in pointers.items():
+                given[field] = values.address(given[field])
+            return structure(**given)
+
+        self.structs[name], self._makers[name] = structure, make
+
+    def _argument(self, kind: str) -> Any:
+        if not kind.endswith("*"):
+            return _number(kind)
+        if kind == _TEXT:
+            return ctypes.c_char_p
+        struct = self.structs.get(kind[:-1])
+        return _values(kind) if struct is None else ctypes.POINTER(struct)
+
+
+def _statements(text: str) -> list[str]:
+    """The declarations, each on one line, without comments, preprocessor lines and the semicolon."""
+    text = re.sub(r"//[^\n]*|^#[^\n]*", "", text, flags=re.MULTILINE)
+    if re.sub(_STATEMENT, "", text).strip():
+        raise ValueError("hpcgnn.h ends in the middle of a declaration")
+    return [" ".join(statement.split()) for statement in re.findall(_STATEMENT, text)]
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """The name and type of a variable: ``("x", "float*")`` for ``const float* x``."""
+    found = _VARIABLE.match(text)
+    if found is None:
+        raise ValueError(f"hpcgnn.h: {text!r} is not understood: one variable, and a type as the others have")
+    return found[3], found[1] + found[2]
+
+
+def _number(kind: str) -> Any:
+    if kind not in _NUMBERS:
+        raise ValueError(f"hpcgnn.h: {kind} is no type that hpcgnn/kernels/library.py knows")
+    return _NUMBERS[kind]
+
+
+def _values(kind: str) -> Values:
+    if kind[:-1] not in _VALUES:
+        raise ValueError(f"hpcgnn.h: {kind} points to no type that hpcgnn/kernels/library.py knows")
+    return Values(_VALUES[kind[:-1]])

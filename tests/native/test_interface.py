@@ -13,7 +13,7 @@ import torch
 from native_program import ROOT
 
 from hpcgnn.kernels import library
-from hpcgnn.kernels.interface import Interface
+from hpcgnn.kernels.library import Interface
 
 HEADER = (ROOT / "native" / "hpcgnn.h").read_text()
 
