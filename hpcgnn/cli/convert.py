@@ -43,33 +43,22 @@ converted: edges are sorted on disk, in bounded memory.
 @click.command("convert", help=_HELP)
 @click.argument("source")
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option(
-    "--split",
-    metavar="RULE",
-    help="Rule that divides the nodes into training, validation and test nodes: random:TRAIN,VAL,TEST[,SEED] with shares such as "
-    "random:0.6,0.2,0.2, or per-class:TRAIN,VAL[,SEED] with a number of nodes of each class such as per-class:20,30; the other "
-    "labelled nodes are test nodes. SEED is 0 by default.",
-)
-@click.option(
-    "--features",
-    metavar="RULE",
-    help="Rule that makes the node features: degree:D (one-hot in-degree in D columns, the last one for in-degrees of D-1 and "
-    "more), onehot (one-hot node id), random:D[,SEED] (D columns with mean 0 and variance 1), or dense (the source's own "
-    "features, with the zeros of sparse ones written out).",
-)
-@click.option(
-    "--labels",
-    metavar="RULE",
-    help="Rule that makes the labels: random:C[,SEED] draws one of C classes for each node, with which a graph without labels "
-    "trains, to measure time and memory; without a split of its own, it gets random:0.6,0.2,0.2.",
-)
+@click.option("--split", metavar="RULE",
+              help="Rule that divides the nodes into training, validation and test nodes: random:TRAIN,VAL,TEST[,SEED] with "
+                   "shares such as random:0.6,0.2,0.2, or per-class:TRAIN,VAL[,SEED] with a number of nodes of each class "
+                   "such as per-class:20,30; the other labelled nodes are test nodes. SEED is 0 by default.")  # fmt: skip
+@click.option("--features", metavar="RULE",
+              help="Rule that makes the node features: degree:D (one-hot in-degree in D columns, the last one for in-degrees "
+                   "of D-1 and more), onehot (one-hot node id), random:D[,SEED] (D columns with mean 0 and variance 1), or "
+                   "dense (the source's own features, with the zeros of sparse ones written out).")  # fmt: skip
+@click.option("--labels", metavar="RULE",
+              help="Rule that makes the labels: random:C[,SEED] draws one of C classes for each node, with which a graph "
+                   "without labels trains, to measure time and memory; without a split of its own, it gets "
+                   "random:0.6,0.2,0.2.")  # fmt: skip
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
-@click.option(
-    "--undirected",
-    is_flag=True,
-    help="Add the reverse of every edge, and merge duplicate edges; their weights are added up. If the source lists its edges in "
-    "both directions, leave this out: weights would double.",
-)
+@click.option("--undirected", is_flag=True,
+              help="Add the reverse of every edge, and merge duplicate edges; their weights are added up. If the source lists "
+                   "its edges in both directions, leave this out: weights would double.")  # fmt: skip
 @click.option("--self-loops", is_flag=True, help="Add the edge (v, v) to every node v that has none.")
 @click.option("--drop-duplicates", is_flag=True, help="Merge duplicate edges and add up their weights.")
 @click.option("--force", is_flag=True, help="Overwrite OUTPUT if it exists.")

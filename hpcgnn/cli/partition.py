@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,86 +28,40 @@ Examples:
 @click.argument("graph", metavar="graph.h5")
 @click.argument("parts_file", metavar="parts.h5")
 @click.option("--parts", "num_parts", metavar="P", type=click.IntRange(min=1), required=True, help="Number of parts.")
-@click.option(
-    "--method",
-    type=click.Choice(METHODS),
-    default="auto",
-    show_default=True,
-    help="Partitioning method. auto chooses one, and the printed table names it and the reason.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    default="cut",
-    show_default=True,
-    help="Quantity to minimise. cut: edges between parts; volume: rows that a halo exchange sends (metis and mtkahypar only); "
-    "rows: rows that the hybrid plan sends, by moving nodes after any method.",
-)
-@click.option(
-    "--ranks-per-node",
-    metavar="K",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of ranks that will share a node; it must divide P. Parts 0 to K-1 are for the first node, the next K for the "
-    "second, and so on. Parts with many edges between them are put on the same node.",
-)
-@click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Number of processes that write the parts and their plans; 0 starts one for each core that this process may use.  "
-    "[default: 0]",
-)
-@click.option(
-    "--balance",
-    metavar="LIST",
-    default="edges,train",
-    show_default=True,
-    help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)} (training nodes).",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on more than 8 "
-    "million undirected edges, which also needs --jobs 1 for this.",
-)
-@click.option(
-    "--plan",
-    "strategy",
-    type=click.Choice([*STRATEGIES, "none"]),
-    default="hybrid",
-    show_default=True,
-    help="Communication plan to compute and store in parts.h5. Training with another --strategy computes its plan at the start.",
-)
-@click.option(
-    "--timeout",
-    type=NumberRange(0, min_open=True),
-    default=36000.0,
-    show_default=True,
-    help="Seconds that a rank waits for another rank before the job is aborted.",
-)
+@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True,
+              help="Partitioning method. auto chooses one, and the printed table names it and the reason.")  # fmt: skip
+@click.option("--objective", type=click.Choice(OBJECTIVES), default="cut", show_default=True,
+              help="Quantity to minimise. cut: edges between parts; volume: rows that a halo exchange sends (metis and "
+                   "mtkahypar only); rows: rows that the hybrid plan sends, by moving nodes after any method.")  # fmt: skip
+@click.option("--ranks-per-node", metavar="K", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Number of ranks that will share a node; it must divide P. Parts 0 to K-1 are for the first node, the next "
+                   "K for the second, and so on. Parts with many edges between them are put on the same node.")  # fmt: skip
+@click.option("--jobs", metavar="N", type=click.IntRange(min=0), default=0,
+              help="Number of processes that write the parts and their plans; 0 starts one for each core that this process "
+                   "may use.  [default: 0]")  # fmt: skip
+@click.option("--balance", metavar="LIST", default="edges,train", show_default=True,
+              help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)} (training "
+                   "nodes).")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on "
+                   "more than 8 million undirected edges, which also needs --jobs 1 for this.")  # fmt: skip
+@click.option("--plan", "strategy", type=click.Choice([*STRATEGIES, "none"]), default="hybrid", show_default=True,
+              help="Communication plan to compute and store in parts.h5. Training with another --strategy computes its plan "
+                   "at the start.")  # fmt: skip
+@click.option("--timeout", type=NumberRange(0, min_open=True), default=36000.0, show_default=True,
+              help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite parts.h5 if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 @click.option("--quiet", is_flag=True, help="Print neither a progress bar nor a table.")
 def partition(
     graph: str,
     parts_file: str,
-    num_parts: int,
-    method: str,
-    objective: str,
     balance: str,
-    ranks_per_node: int,
-    jobs: int,
-    seed: int,
     strategy: str,
     timeout: float,
-    force: bool,
     as_json: bool,
     quiet: bool,
+    **settings: Any,
 ) -> None:
     """Divide graph.h5 into P parts and write parts.h5, with one part for each rank of the training.
 
@@ -115,9 +69,7 @@ def partition(
     in parallel; the number of these ranks need not be P.
     """
     names = tuple(name.strip() for name in balance.split(","))
-    options = PartitionOptions(
-        num_parts, method, objective, names, seed, force, strategy, ranks_per_node=ranks_per_node, jobs=jobs
-    )
+    options = PartitionOptions(balance=names, plan=strategy, **settings)
     from hpcgnn.partition import partition as make_parts
     from hpcgnn.world import MpiWorld, check_alike
 
@@ -130,7 +82,8 @@ def partition(
     if as_json:
         click.echo(json.dumps(report.as_dict() | {"plan": strategy}))
     elif not quiet:
-        console.table(f"{graph} in {num_parts:,} parts: {parts_file}", [*_rows(report), ("plan stored", strategy)])
+        title = f"{graph} in {options.num_parts:,} parts: {parts_file}"
+        console.table(title, [*_rows(report), ("plan stored", strategy)])
 
 
 def _rows(report: PartitionReport) -> list[tuple[str, object]]:

@@ -35,44 +35,21 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option(
-    "--strategy",
-    type=click.Choice([*STRATEGIES, "all"]),
-    default="hybrid",
-    show_default=True,
-    help="Strategy whose plan is counted: see `hpcgnn train --help`. all compares the three strategies.",
-)
+@click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True,
+              help="Strategy whose plan is counted: see `hpcgnn train --help`. all compares the three strategies.")  # fmt: skip
 @click.option(
     "--width", type=COUNT, default=256, show_default=True, help="Number of float32 columns of the rows, for the bytes."
 )
-@click.option(
-    "--ranks-per-node",
-    metavar="K",
-    type=click.IntRange(1),
-    help="Also count the rows between nodes, and within nodes, of K ranks each.",
-)
-@click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Number of processes that compute plans; 0 starts one for each core that this process may use.",
-)
-@click.option(
-    "--pairs",
-    "all_pairs",
-    is_flag=True,
-    help=f"Show every pair of ranks rather than the {_PAIRS_SHOWN} largest. --json always lists up to {_MOST_PAIRS_LISTED:,} "
-    "pairs, and more with this flag.",
-)
+@click.option("--ranks-per-node", metavar="K", type=click.IntRange(1),
+              help="Also count the rows between nodes, and within nodes, of K ranks each.")  # fmt: skip
+@click.option("--jobs", metavar="N", type=click.IntRange(0), default=0, show_default=True,
+              help="Number of processes that compute plans; 0 starts one for each core that this process may use.")  # fmt: skip
+@click.option("--pairs", "all_pairs", is_flag=True,
+              help=f"Show every pair of ranks rather than the {_PAIRS_SHOWN} largest. --json always lists up to "
+                   f"{_MOST_PAIRS_LISTED:,} pairs, and more with this flag.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object on stdout instead of tables; --pairs says with how many pairs.",
-)
+@click.option("--json", "as_json", is_flag=True,
+              help="Print one JSON object on stdout instead of tables; --pairs says with how many pairs.")  # fmt: skip
 def plan(
     parts: Path,
     strategy: str,
@@ -124,43 +101,31 @@ def _as_lists(rows: PairRows) -> list[list[int]]:
 
 
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
-    shown = Table(title=f"one aggregation in one direction, {report['width']} float32 columns", title_justify="left",
-                  box=box.SIMPLE)  # fmt: skip
     columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
                "max_rows_sent": "max sent", "max_rows_received": "max received"}  # fmt: skip
-    for name in ("strategy", *columns.values()):
-        shown.add_column(name, justify="left" if name == "strategy" else "right")
-    for strategy, facts in report["strategies"].items():
-        shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    console.numbers(shown)
+    _show_strategies(f"one aggregation in one direction, {report['width']} float32 columns", columns, report)
     if "ranks_per_node" in report:
-        _show_nodes(report)
+        columns = {"rows_between_nodes": "rows between nodes", "bytes_between_nodes": "bytes between nodes",
+                   "rows_within_nodes": "rows within nodes",
+                   "rows_between_nodes_by_pairs_of_ranks": "between nodes, --node-aware off"}  # fmt: skip
+        _show_strategies(f"on nodes of {report['ranks_per_node']} ranks", columns, report)
     for strategy, rows in pairs.items():
-        _show_pairs(strategy, rows, report["width"] * _BYTES_PER_VALUE, limit)
+        title = f"{strategy}: {'all pairs' if limit is None else 'pairs with the most rows'}"
+        shown = Table(title=title, title_justify="left", box=box.SIMPLE)
+        for name in ("from", "to", "post rows", "pre rows", "bytes"):
+            shown.add_column(name, justify="right")
+        for k in (-rows.rows).argsort(kind="stable")[:limit]:
+            num_bytes = rows.rows[k] * report["width"] * _BYTES_PER_VALUE
+            values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], num_bytes)
+            shown.add_row(*(f"{int(value):,}" for value in values))
+        console.numbers(shown)
 
 
-def _show_nodes(report: dict[str, Any]) -> None:
-    shown = Table(title=f"on nodes of {report['ranks_per_node']} ranks", title_justify="left", box=box.SIMPLE)
-    columns = {
-        "rows_between_nodes": "rows between nodes",
-        "bytes_between_nodes": "bytes between nodes",
-        "rows_within_nodes": "rows within nodes",
-        "rows_between_nodes_by_pairs_of_ranks": "between nodes, --node-aware off",
-    }
+def _show_strategies(title: str, columns: dict[str, str], report: dict[str, Any]) -> None:
+    """Print a table with a line for each strategy. columns: the heading of each figure."""
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
     for name in ("strategy", *columns.values()):
         shown.add_column(name, justify="left" if name == "strategy" else "right")
     for strategy, facts in report["strategies"].items():
         shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    console.numbers(shown)
-
-
-def _show_pairs(strategy: str, rows: PairRows, bytes_per_row: int, limit: int | None) -> None:
-    order = (-rows.rows).argsort(kind="stable")[:limit]
-    title = f"{strategy}: {'all pairs' if limit is None else 'pairs with the most rows'}"
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("from", "to", "post rows", "pre rows", "bytes"):
-        shown.add_column(name, justify="right")
-    for k in order:
-        values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], rows.rows[k] * bytes_per_row)
-        shown.add_row(*(f"{int(value):,}" for value in values))
     console.numbers(shown)

@@ -16,53 +16,27 @@ from hpcgnn.world import MpiWorld, check_alike
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid; for a run with --task link, "
-    "/embeddings (nodes, hidden) float32.",
-)
-@click.option(
-    "--pairs",
-    type=click.Path(path_type=Path),
-    help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with two original "
-    "ids a line, or a .npy file of integers (pairs, 2). A higher score means a more likely link. Each pair takes 8 x --hidden "
-    "bytes of memory.",
-)
-@click.option(
-    "--checkpoint",
-    "which",
-    type=click.Choice(["best", "last"]),
-    default="best",
-    show_default=True,
-    help="Checkpoint of the run folder: that of the best validation metric, or the last one.",
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="auto|cpu|cuda[:N]",
-    help="Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if there is a "
-    "GPU for each rank, else cpu.",
-)
+@click.option("--out", required=True, type=click.Path(path_type=Path),
+              help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid; for a run with --task "
+                   "link, /embeddings (nodes, hidden) float32.")  # fmt: skip
+@click.option("--pairs", type=click.Path(path_type=Path),
+              help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
+                   "two original ids a line, or a .npy file of integers (pairs, 2). A higher score means a more likely link. "
+                   "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
+@click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,
+              help="Checkpoint of the run folder: that of the best validation metric, or the last one.")  # fmt: skip
+@click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
+              help="Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if "
+                   "there is a GPU for each rank, else cpu.")  # fmt: skip
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 def predict(
-    parts: Path,
-    run: Path,
-    out: Path,
-    pairs: Path | None,
-    which: str,
-    device: str,
-    timeout: float,
-    force: bool,
-    quiet: bool,
+    parts: Path, run: Path, out: Path, pairs: Path | None, which: str, device: str, timeout: float, force: bool, quiet: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Write the scores of the trained model in RUN for every node of PARTS, in the order of original ids.
 
     RUN is a run folder or a checkpoint file. The number of ranks need not be the number of parts. PARTS may be another graph
@@ -94,18 +68,11 @@ def predict(
         what = "scores" if content["model_config"].get("decoder", "none") == "none" else "embeddings"
         prediction.write_predictions(graph, scores, out, force=force, what=what, inputs=inputs)
     world.close()
-    facts = {
-        "checkpoint": str(path),
-        "trained_epochs": content["next_epoch"],
-        "nodes": graph.meta.num_nodes,
-        **(
-            {"pairs": str(pairs)}
-            if pairs is not None
-            else {"classes" if what == "scores" else "width": scores.shape[1]}
-        ),
-        "ranks": world.size,
-        "out": str(out),
-    }
+    facts = {"checkpoint": str(path), "trained_epochs": content["next_epoch"], "nodes": graph.meta.num_nodes}
+    facts |= (
+        {"pairs": str(pairs)} if pairs is not None else {"classes" if what == "scores" else "width": scores.shape[1]}
+    )
+    facts |= {"ranks": world.size, "out": str(out)}
     if world.rank == 0 and as_json:
         print(json.dumps(facts))
     elif world.rank == 0 and not quiet:

@@ -1,4 +1,4 @@
-"""``hpcgnn show``: the contents of a file or a run."""
+"""``hpcgnn show`` and ``hpcgnn check``: the contents of a file or a run, and their verification."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from hpcgnn.data.whole_check import contents
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
 
 Facts = dict[str, Any]
+Rows = Iterator[tuple[str, object]]
 
 
-def facts_of(
+def _facts_of(
     path: Path,
     of_checkpoint: Callable[[Path], Facts],
     count_steps: Callable[[SlabReader], int],
@@ -31,15 +32,18 @@ def facts_of(
     title: str,
     quiet: bool,
 ) -> Facts:
-    """The result of the reader for this kind of file.
+    """The result of the reader for this kind of file. Raises HpcgnnError for a file of another kind, or a damaged one.
 
     ``of_checkpoint`` reads checkpoints and the messages that ranks keep beside them. ``of_graph`` reads graphs and parts, with a
     progress bar of ``count_steps`` steps and this title.
-
-    Raises:
-        HpcgnnError: if the file is of another kind, or damaged; the sentence names the file.
     """
-    begins = _first_bytes(path)
+    if not path.is_file():
+        raise HpcgnnError(f"{path} does not exist or is not a file: give an existing file or run folder")
+    try:
+        with path.open("rb") as stream:
+            begins = stream.read(len(HDF5))
+    except OSError as error:
+        raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error
     if begins.startswith(_ZIP):
         return of_checkpoint(path)
     if not begins.startswith(HDF5):
@@ -56,24 +60,13 @@ def facts_of(
         return of_graph(reader, advance)
 
 
-def check_run(folder: Path) -> None:
-    """Raise HpcgnnError if the folder is not a run folder."""
+def _check_is_run(folder: Path) -> None:
     from hpcgnn.train.run_files import is_run
 
     if not is_run(folder):
         raise HpcgnnError(
             f"{folder} is a folder, but not a run folder: give a file, or a folder that `hpcgnn train --out` made"
         )
-
-
-def _first_bytes(path: Path) -> bytes:
-    if not path.is_file():
-        raise HpcgnnError(f"{path} does not exist or is not a file: give an existing file or run folder")
-    try:
-        with path.open("rb") as stream:
-            return stream.read(len(HDF5))
-    except OSError as error:
-        raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
@@ -100,13 +93,13 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
         console.table("checked: nothing is damaged", _rows_of_verified(facts))
 
 
-def _verified_file(path: Path, *, quiet: bool) -> dict[str, Any]:
-    return facts_of(
+def _verified_file(path: Path, *, quiet: bool) -> Facts:
+    return _facts_of(
         path, _verified_checkpoint, whole_check.count_steps, whole_check.verify, title="checking", quiet=quiet
     )
 
 
-def _verified_checkpoint(path: Path) -> dict[str, Any]:
+def _verified_checkpoint(path: Path) -> Facts:
     from hpcgnn.train import archive, checkpoint
 
     content = checkpoint.look_at(path)
@@ -121,13 +114,13 @@ def _verified_checkpoint(path: Path) -> dict[str, Any]:
     return facts | {name: content[name] for name in ("parts_uuid", "next_epoch") if name in content}
 
 
-def _verified_run(path: Path) -> dict[str, Any]:
+def _verified_run(path: Path) -> Facts:
     """Verify the text files of a run against their declared types, and all its checkpoints."""
     from hpcgnn.train import checkpoint
 
-    check_run(path)
+    _check_is_run(path)
     looked_at = list(_texts(path))
-    facts: dict[str, Any] = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
+    facts: Facts = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
     checkpoints = checkpoint.folder(path)
     for each in sorted([*checkpoints.glob("*.pt"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]):
         found = _verified_file(each, quiet=True)
@@ -163,23 +156,19 @@ def _texts(path: Path) -> Iterator[str]:
             yield name
 
 
-def _rows_of_verified(facts: dict[str, Any]) -> list[tuple[str, object]]:
-    """The rows of the table."""
-    rows: list[tuple[str, object]] = []
+def _rows_of_verified(facts: Facts) -> Rows:
     for name, value in facts.items():
         if name == "bytes":
-            rows.append((name, console.size(value)))
+            yield name, console.size(value)
         elif name == "checksums":
-            rows.append((name, _about_checksums(facts)))
+            yield name, _about_checksums(facts)
         elif name == "kind":
-            rows.append((name, _KINDS.get(value, value)))
+            yield name, _KINDS.get(value, value)
         elif value != [] and name != "plans_without_checksums":
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            rows.append((name.replace("_", " "), shown))
-    return rows
+            yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _about_checksums(facts: dict[str, Any]) -> str:
+def _about_checksums(facts: Facts) -> str:
     if not facts["checksums"]:
         return "none in a file of this version; its values were verified, but changed bytes may remain unnoticed"
     if without := facts.get("plans_without_checksums"):
@@ -188,8 +177,6 @@ def _about_checksums(facts: dict[str, Any]) -> str:
 
 
 _MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
-
-Rows = Iterator[tuple[str, object]]
 
 
 @click.command(
@@ -215,12 +202,12 @@ def show(path: Path, quiet: bool, as_json: bool) -> None:
     console.table(str(path), rows(facts))
 
 
-def _file(path: Path, *, quiet: bool) -> dict[str, Any]:
-    facts = facts_of(path, _checkpoint, lambda reader: reader.num_slabs, contents, title="reading", quiet=quiet)
+def _file(path: Path, *, quiet: bool) -> Facts:
+    facts = _facts_of(path, _checkpoint, lambda reader: reader.num_slabs, contents, title="reading", quiet=quiet)
     return facts | {"file_bytes": path.stat().st_size}
 
 
-def _checkpoint(path: Path) -> dict[str, Any]:
+def _checkpoint(path: Path) -> Facts:
     from hpcgnn.train import checkpoint
 
     content = checkpoint.look_at(path)
@@ -241,11 +228,11 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     }
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _run(path: Path) -> Facts:
     from hpcgnn.train import checkpoint
     from hpcgnn.train.run_files import read_run
 
-    check_run(path)
+    _check_is_run(path)
     run = read_run(path)
     best = run.best()
     figures = ("epoch", "loss", "train_metric", "val_metric", "test_metric")
@@ -270,7 +257,7 @@ def _run(path: Path) -> dict[str, Any]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _rows_of_file(facts: dict[str, Any]) -> Rows:
+def _rows_of_file(facts: Facts) -> Rows:
     for name in ("kind", "version", "uuid"):
         yield name, facts[name]
     if "degrees" not in facts:  # predictions
@@ -308,7 +295,7 @@ def _told(value: object) -> object:
     return ", ".join(name if each is True else f"{name}={each}" for name, each in given.items())
 
 
-def _rows_of_degrees(degrees: dict[str, Any]) -> Rows:
+def _rows_of_degrees(degrees: Facts) -> Rows:
     if degrees["mean"] is None:
         return
     yield "in-degree", f"{degrees['smallest']:,} to {degrees['largest']:,}, mean {degrees['mean']:.2f}"
@@ -316,7 +303,7 @@ def _rows_of_degrees(degrees: dict[str, Any]) -> Rows:
     yield from ((f"  in-degree {span}", count) for span, count in degrees["histogram"].items())
 
 
-def _rows_of_labels(facts: dict[str, Any]) -> Rows:
+def _rows_of_labels(facts: Facts) -> Rows:
     yield "task", facts["task"]
     if not facts["labels"]:
         return
@@ -329,7 +316,7 @@ def _rows_of_labels(facts: dict[str, Any]) -> Rows:
         yield f"  {len(rest):,} more classes", f"{min(rest):,} to {max(rest):,} nodes each"
 
 
-def _rows_of_parts(facts: dict[str, Any]) -> Rows:
+def _rows_of_parts(facts: Facts) -> Rows:
     if "parts" not in facts:
         return
     yield "parts", facts["parts"]
@@ -350,7 +337,7 @@ def _rows_of_parts(facts: dict[str, Any]) -> Rows:
         yield "  largest number of rows of a part", told["rows_of_the_busiest_part"]
 
 
-def _rows_of_checkpoint(facts: dict[str, Any]) -> Rows:
+def _rows_of_checkpoint(facts: Facts) -> Rows:
     yield "kind", "checkpoint to resume from" if facts["has_optimiser"] else "best weights of a run"
     for name in ("version", "next_epoch", "task", "metric", "seed", "compute", "parts_uuid"):
         if name in facts:
@@ -369,7 +356,7 @@ def _rows_of_checkpoint(facts: dict[str, Any]) -> Rows:
     yield "file size", console.size(facts["file_bytes"])
 
 
-def _rows_of_run(facts: dict[str, Any]) -> Rows:
+def _rows_of_run(facts: Facts) -> Rows:
     yield "state", facts["state"]
     if facts["ranks"]:
         yield "ranks", facts["ranks"]

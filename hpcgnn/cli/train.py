@@ -216,53 +216,24 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
 
 @click.command(cls=RunCommand, epilog=_EXAMPLE)
 @click.argument("parts", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    required=True,
-    type=_RunFolder(path_type=Path),
-    is_eager=True,
-    callback=_take_defaults,
-    help="Run folder to create; with --resume, the folder of the run to continue.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    is_eager=True,
-    expose_value=False,
-    callback=_take_defaults,
-    help="TOML file with settings, named as the flags below with underscores for hyphens; flags override it. The config.toml of "
-    "a run folder repeats that run.",
-)
-@click.option(
-    "--preset",
-    type=click.Choice(sorted(path.stem for path in _PRESETS.glob("*.toml"))),
-    is_eager=True,
-    expose_value=False,
-    callback=_take_defaults,
-    help="Settings from the paper of a model; --config and flags override them.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    is_eager=True,
-    callback=_take_defaults,
-    help="Continue the run in --out from its last checkpoint, with its settings unless flags override them. Without a "
-    "checkpoint, start with epoch 0.",
-)
-@click.option(
-    "--tensorboard",
-    is_flag=True,
-    help="Also write the scalars of each epoch to the folder tensorboard/ in the run folder, for `tensorboard --logdir`.",
-)
+@click.option("--out", required=True, type=_RunFolder(path_type=Path), is_eager=True, callback=_take_defaults,
+              help="Run folder to create; with --resume, the folder of the run to continue.")  # fmt: skip
+@click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_take_defaults,
+              help="TOML file with settings, named as the flags below with underscores for hyphens; flags override it. The "
+                   "config.toml of a run folder repeats that run.")  # fmt: skip
+@click.option("--preset", type=click.Choice(sorted(path.stem for path in _PRESETS.glob("*.toml"))), is_eager=True,
+              expose_value=False, callback=_take_defaults,
+              help="Settings from the paper of a model; --config and flags override them.")  # fmt: skip
+@click.option("--resume", is_flag=True, is_eager=True, callback=_take_defaults,
+              help="Continue the run in --out from its last checkpoint, with its settings unless flags override them. Without "
+                   "a checkpoint, start with epoch 0.")  # fmt: skip
+@click.option("--tensorboard", is_flag=True,
+              help="Also write the scalars of each epoch to the folder tensorboard/ in the run folder, for `tensorboard "
+                   "--logdir`.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the content of summary.json on stdout instead of a table.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="Lowest level of the log messages of rank 0 on stderr; other ranks print errors only.",
-)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True,
+              help="Lowest level of the log messages of rank 0 on stderr; other ranks print errors only.")  # fmt: skip
 @click.pass_context
 def train(
     ctx: click.Context,
