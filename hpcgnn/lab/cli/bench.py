@@ -125,7 +125,6 @@ class _How:
 
     @functools.cached_property
     def device(self) -> Device:
-        """The device, for a single process."""
         from hpcgnn.world.devices import choose_device
         from hpcgnn.world.thread_world import one_rank
 
@@ -133,19 +132,16 @@ class _How:
 
     @property
     def is_on_host(self) -> bool:
-        """Return whether the device is the host."""
         from hpcgnn.devices import CPU
 
         return self.device is CPU
 
     @property
     def where(self) -> str:
-        """The number of threads, or the name of the GPU."""
         return f"{self.threads} threads" if self.is_on_host else self.device.name
 
     @property
     def progress(self) -> Callable[..., contextlib.AbstractContextManager[Callable[[int], None]]]:
-        """The console's progress, which is not shown beside JSON."""
         return functools.partial(console.progress, quiet=self.as_json)
 
 

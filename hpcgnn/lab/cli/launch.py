@@ -118,10 +118,8 @@ class Wanted:
         before = network.counters()
         code = run_job(network, Job(line, self.placement, self.shared_memory), stop)
         if self.counts:
-            moved = {
-                host: {name: value - before[host][name] for name, value in counted.items()}
-                for host, counted in network.counters().items()
-            }
+            after = network.counters().items()
+            moved = {host: {name: value - before[host][name] for name, value in each.items()} for host, each in after}
             with whole_file.replacing(self.counts) as path:
                 path.write_text(json.dumps(moved, indent=2) + "\n")
         return code
@@ -194,16 +192,9 @@ def _print_job(ctx: click.Context, _param: click.Parameter, system: str | None) 
                    "file.")  # fmt: skip
 @click.pass_context
 def launch(
-    ctx: click.Context,
-    bind: bool,
-    hostfile: str | None,
-    hosts: int | None,
-    rate: str,
-    subnet: ipaddress.IPv4Network,
-    name: str,
-    dry_run: bool,
-    **wanted: Any,
-) -> int:
+    ctx: click.Context, bind: bool, hostfile: str | None, hosts: int | None, rate: str, subnet: ipaddress.IPv4Network, name: str,
+    dry_run: bool, **wanted: Any,
+) -> int:  # fmt: skip
     """Run COMMAND on MPI ranks: on this machine, on the hosts of a file, or on virtual hosts with links of a given speed.
 
     The launcher is $MPIEXEC, else the mpiexec beside COMMAND, else the mpiexec on PATH; hpcgnn adds the flags that this

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -22,8 +22,6 @@ from hpcgnn.data.plan_pieces import fitting_jobs
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _EXAMPLES = """\b
 Examples:
   hpcgnn study run fit --out fit && hpcgnn model fit fit --out model.toml
@@ -33,20 +31,22 @@ Examples:
   hpcgnn model project fugaku-like parts-*.h5 --out scaling.svg
 """
 
-
 _NAMES = ("hidden", "layers", "heads", "hops", "staleness", "message_coding", "compute", "node_aware", "threads",
           "ranks_per_node", "rate")  # fmt: skip
-_PHASES = {
-    "aggregation": "aggr.",
-    "communication_wait": "wait",
-    "quantization": "quant.",
-    "synchronisation": "sync.",
-    "other": "other",
-}
+_PHASES = {"aggregation": "aggr.", "communication_wait": "wait", "quantization": "quant.", "synchronisation": "sync.",
+           "other": "other"}  # fmt: skip
+_ENDINGS = (".svg", ".pdf", ".md", ".html", ".json")
 _EVERY_MESSAGE = 1 << 62
 _LEAST_WIDTH = 110  # columns of the table: its figures must not be cut
 
 
+_fitted = click.argument("fitted", metavar="MODEL.toml|PROFILE")
+_folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_machine = click.option(
+    "--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several."
+)
+_quiet = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 # The options that `predict` and `project` share: settings of `hpcgnn train` that the equations cover, those of the machine, and
 # assumptions about policies.
 _SHARED = (
@@ -78,7 +78,7 @@ _SHARED = (
                  help="Compute the time of every single message, even if there are very many."),
     click.option("--jobs", type=click.IntRange(0), default=0, help="Number of processes that compute missing plans; 0 starts "
                  "one for each core that this process may use.  [default: 0]"),
-    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+    _quiet,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table."),
 )  # fmt: skip
 
@@ -92,12 +92,12 @@ _SECTIONS = {
 }
 
 
-def sections(*first: str) -> dict[str, tuple[str, ...]]:
+def _sections(*first: str) -> dict[str, tuple[str, ...]]:
     """The sections of the help of a command whose own options are ``first``."""
     return _SECTIONS | {"Run": (*first, *_SECTIONS["Run"])}
 
 
-def with_settings(command: F) -> F:
+def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options to a command."""
     for option in reversed(_SHARED):
         command = option(command)
@@ -114,11 +114,11 @@ def model() -> None:
 
 
 @model.command(epilog="\b\nExample\n  hpcgnn model fit DIR --out model.toml")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@_folder
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="TOML file to write with the constants.")
-@click.option("--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
+@_machine
+@_quiet
+@_as_json
 def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
     """Fit the constants of the cost model to the records of a study.
 
@@ -153,10 +153,10 @@ def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool
 
 @model.command(epilog="\b\nExample\n  hpcgnn study run unseen --out unseen && hpcgnn model compare model.toml unseen")
 @click.argument("fitted", metavar="MODEL.toml", type=click.Path(path_type=Path))
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
+@_folder
+@_machine
+@_quiet
+@_as_json
 def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
     """Compare predictions of the cost model with measurements.
 
@@ -185,35 +185,23 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
 
 @model.command(
     cls=SectionedCommand,
-    sections=sections("ranks", "strategy", "bits", "staleness", "message_coding"),
+    sections=_sections("ranks", "strategy", "bits", "staleness", "message_coding"),
     epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2",
 )
-@click.argument("fitted", metavar="MODEL.toml|PROFILE")
+@_fitted
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
     "--ranks", type=click.IntRange(1), help="Number of ranks, to check it against PARTS.  [default: that of PARTS]"
 )
-@click.option(
-    "--strategy",
-    type=click.Choice([*STRATEGIES, "all"]),
-    default="hybrid",
-    show_default=True,
-    help="Place where edges between parts are aggregated: see `hpcgnn train --help`. all predicts the three strategies.",
-)
-@click.option(
-    "--bits",
-    metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform",
-    default="32",
-    show_default=True,
-    help="Bit-width of each value in messages, or the policy that chooses it.",
-)
+@click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True,
+              help="Place where edges between parts are aggregated: see `hpcgnn train --help`. all predicts the three strategies."
+              )  # fmt: skip
+@click.option("--bits", metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform", default="32", show_default=True,
+              help="Bit-width of each value in messages, or the policy that chooses it.")  # fmt: skip
 @click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs", help="Policy of stale rows.  [default: off]")
-@click.option(
-    "--message-coding",
-    metavar="plain|delta",
-    help="Content of messages: rows, or differences from the last rows.  [default: plain]",
-)
-@with_settings
+@click.option("--message-coding", metavar="plain|delta",
+              help="Content of messages: rows, or differences from the last rows.  [default: plain]")  # fmt: skip
+@_with_settings
 def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, **given: Any) -> None:
     """Predict seconds, bytes and memory of an epoch, without training.
 
@@ -231,18 +219,9 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     found_model, profile, configuration = _about(fitted, given)
     _make_plans([parts], _wanted(chosen, configuration), given["jobs"], quiet=is_quiet)
     with PartsFile(parts) as file:
-        read: dict[Any, Any] = {}
-        predictions = [
-            predicting.predict(
-                found_model,
-                file,
-                configuration | {"strategy": each, "bits": bits},
-                profile=profile,
-                read=read,
-                **_how(given),
-            )
-            for each in chosen
-        ]
+        how = _how(given) | {"profile": profile, "read": {}}
+        settings = [configuration | {"strategy": each, "bits": bits} for each in chosen]
+        predictions = [predicting.predict(found_model, file, each, **how) for each in settings]
     report = {each.strategy: each.as_dict() for each in predictions}
     if given["as_json"]:
         print(json.dumps({"model": fitted, "machine": found_model.machine, "predictions": report}))
@@ -252,51 +231,27 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
 
 @model.command(
     cls=SectionedCommand,
-    sections=sections("outs", "ways", "all_bits", "weak"),
+    sections=_sections("outs", "ways", "all_bits", "weak"),
     epilog="\b\nExample\n  hpcgnn model project fugaku-like parts-16.h5 parts-64.h5 parts-256.h5 --out scaling.svg",
 )
-@click.argument("fitted", metavar="MODEL.toml|PROFILE")
+@_fitted
 @click.argument("parts", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    "outs",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="File to write. The ending chooses the kind: .svg or .pdf for a figure, .md or .html for a report, .json for all "
-    "numbers. May be given several times.",
-)
-@click.option(
-    "--ways",
-    default="strategies",
-    show_default=True,
-    metavar="NAME,...",
-    help="Ways of sending to compare: strategies (short for vanilla,pre,hybrid,int2), policies (short for "
-    "vanilla,int8,adaqp,sylvie,pipeqs), or a list of names such as vanilla,nodes-int2,pipeline. The ideal line is drawn for the "
-    "first one.",
-)
-@click.option(
-    "--bits",
-    "all_bits",
-    metavar="BITS,...",
-    help="Instead of --ways: compare all strategies, and hybrid with each of these bit-widths.",
-)
-@click.option(
-    "--weak",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Parts file of a graph that grows with the number of parts, for weak scaling; may be given several times.",
-)
-@with_settings
+@click.option("--out", "outs", required=True, multiple=True, type=click.Path(path_type=Path),
+              help="File to write. The ending chooses the kind: .svg or .pdf for a figure, .md or .html for a report, .json for "
+                   "all numbers. May be given several times.")  # fmt: skip
+@click.option("--ways", default="strategies", show_default=True, metavar="NAME,...",
+              help="Ways of sending to compare: strategies (short for vanilla,pre,hybrid,int2), policies (short for "
+                   "vanilla,int8,adaqp,sylvie,pipeqs), or a list of names such as vanilla,nodes-int2,pipeline. The ideal line is "
+                   "drawn for the first one.")  # fmt: skip
+@click.option("--bits", "all_bits", metavar="BITS,...",
+              help="Instead of --ways: compare all strategies, and hybrid with each of these bit-widths.")  # fmt: skip
+@click.option("--weak", multiple=True, type=click.Path(path_type=Path), help="Parts file of a graph that grows with the number "
+              "of parts, for weak scaling; may be given several times.")  # fmt: skip
+@_with_settings
 def project(
-    fitted: str,
-    parts: Sequence[Path],
-    outs: Sequence[Path],
-    ways: str,
-    all_bits: str | None,
-    weak: Sequence[Path],
+    fitted: str, parts: Sequence[Path], outs: Sequence[Path], ways: str, all_bits: str | None, weak: Sequence[Path],
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Draw the predicted seconds of an epoch over the number of ranks.
 
     PARTS are several parts files of one graph, with different numbers of parts, for strong scaling; --weak adds weak scaling.
@@ -304,17 +259,15 @@ def project(
     """
     from hpcgnn.lab.cost_model import predict as predicting
 
-    _check_outs(outs)
+    for path in outs:
+        if path.suffix not in _ENDINGS:
+            raise HpcgnnError(f"--out {path}: the name must end in one of {', '.join(_ENDINGS)}")
     chosen = predicting.ways_of(ways) if all_bits is None else predicting.contenders(STRATEGIES, _bits(all_bits))
     is_quiet = given["quiet"] or given["as_json"]
     found_model, profile, configuration = _about(fitted, given)
     how = _how(given)
-    _make_plans(
-        [*parts, *weak],
-        _wanted((each.strategy for each in chosen.values()), configuration),
-        given["jobs"],
-        quiet=is_quiet,
-    )
+    strategies = _wanted((each.strategy for each in chosen.values()), configuration)
+    _make_plans([*parts, *weak], strategies, given["jobs"], quiet=is_quiet)
     files = {predicting.STRONG: parts, predicting.WEAK: weak}
     with console.progress("predicting", len((*parts, *weak)) * len(chosen), quiet=is_quiet) as advance:
         points = predicting.project(found_model, files, chosen, configuration, advance, profile=profile, **how)
@@ -332,13 +285,6 @@ def project(
         print(json.dumps({"model": fitted, "written": [str(path) for path in outs], "predictions": found["points"]}))
         return
     _show_predictions(found["points"], quiet=given["quiet"])
-
-
-def _check_outs(outs: Iterable[Path]) -> None:
-    known = (".svg", ".pdf", ".md", ".html", ".json")
-    for path in outs:
-        if path.suffix not in known:
-            raise HpcgnnError(f"--out {path}: the name must end in one of {', '.join(known)}")
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
@@ -433,9 +379,8 @@ def _shares(text: str) -> dict[int, float]:
         try:
             found[_bits(bits.strip())[0]] = float(share)
         except (HpcgnnError, ValueError) as error:
-            raise HpcgnnError(
-                f"--shares must be a list of BITS:SHARE such as 2:0.7,4:0.2,8:0.1, not {text!r}"
-            ) from error
+            said = f"--shares must be a list of BITS:SHARE such as 2:0.7,4:0.2,8:0.1, not {text!r}"
+            raise HpcgnnError(said) from error
     return found
 
 
@@ -444,8 +389,7 @@ def _wanted(strategies: Iterable[str], configuration: dict[str, Any]) -> list[st
     from hpcgnn.nn.config import MODELS, ModelConfig
 
     kind = configuration.get("model", "sage")
-    uses = MODELS[kind].uses_strategy(ModelConfig(kind))
-    return list(dict.fromkeys(strategies)) if uses else ["post"]
+    return list(dict.fromkeys(strategies)) if MODELS[kind].uses_strategy(ModelConfig(kind)) else ["post"]
 
 
 def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, *, quiet: bool) -> None:
@@ -462,9 +406,14 @@ def _show_predictions(reports: list[dict[str, Any]], *, quiet: bool) -> None:
     """Print each warning and assumption once, and a table."""
     if quiet:
         return
-    for name in ("warnings", "assumes"):
-        for sentence, labels in _told(reports, name).items():
-            console.note(f"{', '.join(labels)}: {sentence}" if name == "assumes" else sentence)
+    for sentence in dict.fromkeys(sentence for each in reports for sentence in each["warnings"]):
+        console.note(sentence)
+    assumed: dict[str, dict[str, None]] = {}  # bit-widths and policies by the sentence that they have in common
+    for each in reports:
+        for sentence in each["assumes"]:
+            assumed.setdefault(sentence, {})[str(each["bits"])] = None
+    for sentence, labels in assumed.items():
+        console.note(f"{', '.join(labels)}: {sentence}")
     ways = ("scaling", "way") if "way" in reports[0] else ()
     rows = []
     for each in reports:
@@ -476,9 +425,8 @@ def _show_predictions(reports: list[dict[str, Any]], *, quiet: bool) -> None:
             console.size(each["bytes_sent"]), console.size(each["largest_memory_bytes_of_a_rank"]),
         ))  # fmt: skip
     header = (*ways, "ranks", "strategy", "bits", "epoch", *_PHASES.values(), "sent", "memory")
-    shown = Table(
-        "predicted epoch: milliseconds of the slowest rank", header, tuple(rows), label_columns=len(ways)
-    ).rich()
+    title = "predicted epoch: milliseconds of the slowest rank"
+    shown = Table(title, header, tuple(rows), label_columns=len(ways)).rich()
     shown.padding = (0, 1, 0, 0)
     for column in shown.columns:
         column.no_wrap = True
@@ -492,14 +440,3 @@ def _show_predictions(reports: list[dict[str, Any]], *, quiet: bool) -> None:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.0f}" if seconds >= 1 else f"{1e3 * seconds:.3g}" if seconds > 1e-12 else "0"
-
-
-def _told(reports: Iterable[dict[str, Any]], name: str) -> dict[str, list[str]]:
-    """The sentences, each with the labels of the predictions that have it."""
-    found: dict[str, list[str]] = {}
-    for each in reports:
-        for sentence in each[name]:
-            label = str(each["bits"])
-            if label not in found.setdefault(sentence, []):
-                found[sentence].append(label)
-    return found

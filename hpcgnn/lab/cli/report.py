@@ -28,18 +28,11 @@ Examples
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("folders", metavar="RUN [RUN ...] | DIR", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default: report.html or, with --format md, report.md]",
-)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["html", "md"]),
-    help="Format of the report. html: one self-contained file; md: Markdown with SVG pictures in files beside it.  "
-    "[default: md if --out ends in .md, else html]",
-)
+@click.option("--out", type=click.Path(path_type=Path),
+              help="File to write.  [default: report.html or, with --format md, report.md]")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(["html", "md"]),
+              help="Format of the report. html: one self-contained file; md: Markdown with SVG pictures in files beside it.  "
+                   "[default: md if --out ends in .md, else html]")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: the files written, and the notes."
@@ -63,14 +56,12 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
     _check_replaced(out)
     page = _page(folders)
     text, pictures = as_markdown(page, out.stem) if is_markdown else (as_html(page), {})
-    files = {out.with_name(name): svg for name, svg in pictures.items()} | {
-        out: text
-    }  # the page comes last, because it refers to the pictures
-    for path, content in files.items():
+    files = {out.with_name(name): svg for name, svg in pictures.items()}
+    for path, content in (files | {out: text}).items():  # the page comes last, because it refers to the pictures
         with whole_file.replacing(path, inputs=inputs) as temporary:
             temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
     if as_json:
-        print(json.dumps({"out": str(out), "pictures": list(map(str, list(files)[:-1])), "notes": list(page.notes)}))
+        print(json.dumps({"out": str(out), "pictures": list(map(str, files)), "notes": list(page.notes)}))
     elif not quiet:
         rows = [("title", page.title), *(("note", note) for note in page.notes), ("written", str(out))]
         console.table("report", rows + ([("pictures beside the page", len(pictures))] if pictures else []))
@@ -78,20 +69,18 @@ def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet:
 
 def _check_replaced(out: Path) -> None:
     """Raise HpcgnnError if the report would replace a file that is not an earlier report."""
+    end = b""
     try:
-        end = _end_of(out) if out.is_file() else b""
+        if out.is_file():
+            with out.open("rb") as stream:
+                stream.seek(max(out.stat().st_size - _END_BYTES, 0))
+                end = stream.read(_END_BYTES)
     except OSError as error:
         raise HpcgnnError(f"cannot read {out}, which the report would replace: {error.strerror}") from error
     if end and _MARK not in end:
         raise HpcgnnError(
             f"{out} is not a report of hpcgnn, so no report replaces it: choose another --out, or remove it"
         )
-
-
-def _end_of(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        stream.seek(max(path.stat().st_size - _END_BYTES, 0))
-        return stream.read(_END_BYTES)
 
 
 def _page(folders: tuple[Path, ...]) -> Page:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
 _out = click.option(
     "--out", "folder", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder of the study."
 )
+_specification = click.argument("specification", metavar="SPEC.toml|NAME")
 _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
-_machine = click.option(
-    "--machine",
-    metavar="ID",
-    default="",
-    help="Identifier of the machine whose records count, if DIR has records of several machines.  [default: this machine]",
-)
+_machine = click.option("--machine", metavar="ID", default="", help="Identifier of the machine whose records count, if DIR has "
+                        "records of several machines.  [default: this machine]")  # fmt: skip
 EXAMPLES = """\b
 Examples:
   hpcgnn study run quick --out s && hpcgnn study report s && hpcgnn study check s
@@ -47,35 +43,21 @@ def study() -> None:
 
 
 @study.command(epilog="\b\nExamples\n  hpcgnn study run quick --out s\n  hpcgnn study run mine.toml --out s --only KEY")
-@click.argument("specification", metavar="SPEC.toml|NAME")
+@_specification
 @_out
-@click.option(
-    "--only",
-    metavar="KEY",
-    multiple=True,
-    help="Run only the run with this key (`hpcgnn study list SPEC` prints the keys); may be given several times.",
-)
-@click.option(
-    "--launcher", metavar="COMMAND", default="",
-    help="Command that starts the ranks instead of `hpcgnn launch`, such as 'srun --ntasks={ranks} --cpus-per-task={threads}'.",
-)  # fmt: skip
-@click.option(
-    "--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
-    help="Folder that replaces $DATA in the sources of graphs.",
-)  # fmt: skip
+@click.option("--only", metavar="KEY", multiple=True, help="Run only the run with this key (`hpcgnn study list SPEC` prints the "
+              "keys); may be given several times.")  # fmt: skip
+@click.option("--launcher", metavar="COMMAND", default="", help="Command that starts the ranks instead of `hpcgnn launch`, such "
+              "as 'srun --ntasks={ranks} --cpus-per-task={threads}'.")  # fmt: skip
+@click.option("--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
+              help="Folder that replaces $DATA in the sources of graphs.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @_as_json
 @click.pass_context
 def run(
-    ctx: click.Context,
-    specification: str,
-    folder: Path,
-    only: tuple[str, ...],
-    launcher: str,
-    data: str,
-    quiet: bool,
+    ctx: click.Context, specification: str, folder: Path, only: tuple[str, ...], launcher: str, data: str, quiet: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Run all runs of a specification that have not finished yet.
 
     SPEC.toml is a file, and NAME a specification that ships with the package. Configurations are interleaved: each seed or
@@ -88,22 +70,23 @@ def run(
 
     study = _read(specification)
     runner.claim(study, folder)
-    _tell_of_others(records.read(folder), quiet=quiet or as_json)
+    is_quiet, here = quiet or as_json, records.machine_facts()["id"]
+    for machine, others in records.by_machine(records.read(folder)).items():
+        if machine != here and not is_quiet:
+            told = f"{len(others)} records come from another machine ({records.in_words(others[-1].machine)})"
+            console.note(f"{told}: they are kept, and their runs are also run here")
     left = runner.missing(study, folder)
     total = sum(run.key in only for run in left) if only else len(left)
     if ctx.obj is not None:
         ctx.obj.advice = lambda: f"finished runs are recorded in {folder}; the same command runs the others"
-    say: Callable[[str], None] = (lambda sentence: None) if quiet or as_json else console.note
-    with console.progress(f"study {study.name}", total, quiet=quiet or as_json) as advance:
-        outcome = runner.run_all(
-            study, folder, Commands(launcher=launcher, data=data), runner.Listener(say, advance), only
-        )
+    how, say = Commands(launcher=launcher, data=data), (lambda sentence: None) if is_quiet else console.note
+    with console.progress(f"study {study.name}", total, quiet=is_quiet) as advance:
+        outcome = runner.run_all(study, folder, how, runner.Listener(say, advance), only)
     done = len(study.runs) - len(runner.missing(study, folder))
     if as_json:
-        facts = {"ran": outcome.finished, "failed": outcome.failed, "elsewhere": outcome.elsewhere}
-        print(
-            json.dumps({"study": study.name, "folder": str(folder), "runs": len(study.runs), "finished": done} | facts)
-        )
+        facts = {"study": study.name, "folder": str(folder), "runs": len(study.runs), "finished": done}
+        counts = {"ran": outcome.finished, "failed": outcome.failed, "elsewhere": outcome.elsewhere}
+        print(json.dumps(facts | counts))
     elif not quiet:
         console.line(f"{done} of {len(study.runs)} runs have finished: `hpcgnn study report {folder}` writes a report")
     if outcome.failed:
@@ -113,25 +96,11 @@ def run(
         )
 
 
-def _tell_of_others(found: Sequence[Any], *, quiet: bool) -> None:
-    from hpcgnn.lab.study import records
-
-    here = records.machine_facts()["id"]
-    for machine, others in records.by_machine(found).items():
-        if machine != here and not quiet:
-            told = records.in_words(others[-1].machine)
-            console.note(
-                f"{len(others)} records come from another machine ({told}): they are kept, and their runs are also run here"
-            )
-
-
 @study.command(epilog="\b\nExamples\n  hpcgnn study report s\n  hpcgnn study report s --model model.toml")
 @_folder
 @_machine
-@click.option(
-    "--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path),
-    help="Cost model, written by `hpcgnn model fit`, whose predictions are compared with the measurements.",
-)  # fmt: skip
+@click.option("--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path), help="Cost model, written by `hpcgnn "
+              "model fit`, whose predictions are compared with the measurements.")  # fmt: skip
 @_as_json
 def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
     """Write DIR/report.html and DIR/report.md about finished runs."""
@@ -189,15 +158,10 @@ def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
     epilog="\b\nExamples\n  hpcgnn study submit SPEC.toml --out s --dry-run\n"
     "  hpcgnn study submit strong --out s --sbatch --partition=cpu --sbatch --time=30"
 )
-@click.argument("specification", metavar="SPEC.toml|NAME")
+@_specification
 @_out
-@click.option(
-    "--sbatch",
-    "options",
-    metavar="OPTION",
-    multiple=True,
-    help="Option that is passed to sbatch, such as --partition=cpu; may be given several times.",
-)
+@click.option("--sbatch", "options", metavar="OPTION", multiple=True,
+              help="Option that is passed to sbatch, such as --partition=cpu; may be given several times.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the sbatch commands, submit nothing and write nothing.")
 @_as_json
 def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: bool, as_json: bool) -> None:

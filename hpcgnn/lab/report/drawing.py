@@ -7,11 +7,11 @@ text from files is never interpreted as mathematics.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,27 +27,14 @@ _WIDTH, _HEIGHT = 4.7, 3.1  # inches; on a phone, text of 10 points is then 10 p
 _MOST_POINTS = 400
 _MOST_NAMES = 16  # most bars or ranks of which all are named
 MOST_LINES = 12
-_SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hpcgnn",
-    "text.parse_math": False,
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
-    "font.size": 10,
-    "axes.labelsize": 10,
-    "legend.fontsize": 9.5,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.7,
-    "axes.formatter.useoffset": False,
-    "axes.formatter.limits": (-4, 6),
-}
+_SETTINGS: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "hpcgnn", "text.parse_math": False,
+    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9.5, "xtick.labelsize": 9.5, "ytick.labelsize": 9.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#dddddd", "grid.linewidth": 0.6, "hatch.linewidth": 0.7,
+    "axes.formatter.useoffset": False, "axes.formatter.limits": (-4, 6),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,14 +49,18 @@ class Part:
 
 def lines(figure: Figure) -> str:
     """Lines over the same axes; at most :data:`MOST_LINES` are drawn."""
-    return _drawn(lambda axes: _draw_lines(axes, figure))
+
+    def draw(axes: Any) -> None:
+        _shape_lines(axes, figure)
+        if len(figure.series) > 1 or figure.series[0].is_reference:
+            _legend(axes)
+
+    return _drawn(draw)
 
 
 def panels(figures: Sequence[Figure], kind: str = "svg") -> bytes:
     """Several figures with the same lines side by side, with a common vertical axis and one legend. kind: svg or pdf."""
-    canvas, context = _matplotlib()
-    with context(_SETTINGS):
-        picture = canvas(figsize=(_WIDTH * len(figures), _HEIGHT + 0.4), layout="constrained")
+    with _canvas(_WIDTH * len(figures), _HEIGHT + 0.4) as picture:
         beside = picture.subplots(1, len(figures), sharey=True, squeeze=False)[0]
         for axes, figure in zip(beside, figures, strict=True):
             _shape_lines(axes, figure)
@@ -94,10 +85,7 @@ def stacked_bars(names: Sequence[str], parts: Sequence[Part], y_label: str, x_la
         for part in parts:
             axes.bar(places, part.values, bottom=bottom, label=part.name, **_look(part), **_thickness(len(names)))
             bottom += np.asarray(part.values, float)
-        _name_bars(axes, names, x_label)
-        axes.set_ylabel(_wrapped(y_label))
-        axes.grid(visible=False, axis="x")
-        _legend(axes)
+        _finish_bars(axes, names, x_label, y_label)
 
     return _drawn(draw)
 
@@ -131,10 +119,7 @@ def bars(names: Sequence[str], values: Sequence[float], y_label: str, x_label: s
     def draw(axes: Any) -> None:
         axes.bar(range(len(names)), values, color=COLOURS[5], edgecolor="#333333", **_thickness(len(names)))
         axes.axhline(float(np.mean(values)), color="black", linestyle=(0, (5, 2)), linewidth=1.2, label="mean")
-        _name_bars(axes, names, x_label)
-        axes.set_ylabel(_wrapped(y_label))
-        axes.grid(visible=False, axis="x")
-        _legend(axes)
+        _finish_bars(axes, names, x_label, y_label)
 
     return _drawn(draw)
 
@@ -219,21 +204,20 @@ def phase_parts(values: Callable[[str], Sequence[float]], scale: float) -> list[
 # -- one picture -------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _matplotlib() -> tuple[Any, Any]:
-    """matplotlib's figure class and context of settings, imported late because the import takes longer than all others."""
+@contextlib.contextmanager
+def _canvas(width: float, height: float) -> Iterator[Any]:
+    """An empty figure of matplotlib, imported late because the import takes longer than all others."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
-    return Canvas, rc_context
+    with rc_context(_SETTINGS):
+        yield Canvas(figsize=(width, height), layout="constrained")
 
 
 def _drawn(draw: Callable[[Any], None], *, height: float = _HEIGHT) -> str:
-    canvas, context = _matplotlib()
-    with context(_SETTINGS):
-        figure = canvas(figsize=(_WIDTH, height), layout="constrained")
-        draw(figure.add_subplot())
-        return _saved(figure, "svg").decode()
+    with _canvas(_WIDTH, height) as picture:
+        draw(picture.add_subplot())
+        return _saved(picture, "svg").decode()
 
 
 def _saved(picture: Any, kind: str) -> bytes:
@@ -242,12 +226,6 @@ def _saved(picture: Any, kind: str) -> bytes:
     names = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Creator", "Producer", "CreationDate")
     picture.savefig(stream, format=kind, metadata=dict.fromkeys(names), facecolor="white")
     return stream.getvalue()
-
-
-def _draw_lines(axes: Any, figure: Figure) -> None:
-    _shape_lines(axes, figure)
-    if len(figure.series) > 1 or figure.series[0].is_reference:
-        _legend(axes)
 
 
 def _shape_lines(axes: Any, figure: Figure) -> None:
@@ -266,41 +244,30 @@ def _shape_lines(axes: Any, figure: Figure) -> None:
 
 
 def _shape_y(axes: Any, figure: Figure) -> None:
-    """Set the scale and the labels of the vertical axis; matplotlib's own labels of logarithms are mathematics."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+    """Set the scale and the labels of the vertical axis."""
+    from matplotlib.ticker import EngFormatter
 
     if figure.y_is_log:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,), numticks=12))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _name_decades(axes.yaxis, high / low)
     most = max((abs(value) for series in figure.series for value in series.y), default=0.0)
     if most >= 1e4:
         axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    elif figure.y_is_log:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _draw_series(axes: Any, series: Series, number: int) -> None:
+    name = shortened(series.name)
     if series.is_reference:
-        axes.plot(
-            series.x, series.y, color="#555555", linestyle=(0, (1, 2)), linewidth=1.5, label=shortened(series.name)
-        )
+        axes.plot(series.x, series.y, color="#555555", linestyle=(0, (1, 2)), linewidth=1.5, label=name)
         return
-    colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
-    every = max(len(series.x) // 10, 1)
+    colour, every = COLOURS[number % len(COLOURS)], max(len(series.x) // 10, 1)
+    # Markers are at different places in each line, because lines often lie on each other.
+    first = min(number * max(every // 4, 1), len(series.x) - 1)
     axes.plot(
-        series.x,
-        series.y,
-        color=colour,
-        linestyle=_DASHES[number % len(_DASHES)],
-        linewidth=1.7,
-        marker=marker,
-        markersize=5,
-        # Markers are at different places in each line, because lines often lie on each other.
-        markevery=(min(number * max(every // 4, 1), len(series.x) - 1), every) if len(series.x) > 20 else None,
-        label=shortened(series.name),
-    )
+        series.x, series.y, color=colour, linestyle=_DASHES[number % len(_DASHES)], linewidth=1.7, label=name,
+        marker=_MARKERS[number % len(_MARKERS)], markersize=5, markevery=(first, every) if len(series.x) > 20 else None,
+    )  # fmt: skip
     if series.low and series.high:
         axes.vlines(series.x, series.low, series.high, color=colour, linewidth=1.2)
 
@@ -332,16 +299,18 @@ def _wrapped(label: str) -> str:
     return "\n".join(textwrap.wrap(label, 34))
 
 
-def _ticks(count: int) -> list[int]:
-    step = -(-count // _MOST_NAMES)
-    return list(range(0, count, step))
+def _ticks(count: int) -> range:
+    return range(0, count, -(-count // _MOST_NAMES))
 
 
-def _rotation(names: Sequence[str], ticks: Sequence[int]) -> int:
+def _rotation(names: Sequence[str], ticks: Iterable[int]) -> int:
     return 90 if sum(len(names[i]) + 1 for i in ticks) > 40 else 0
 
 
-def _name_bars(axes: Any, names: Sequence[str], x_label: str) -> None:
+def _finish_bars(axes: Any, names: Sequence[str], x_label: str, y_label: str) -> None:
+    """Name vertical bars and their axes, and draw the legend."""
     ticks = _ticks(len(names))
     axes.set_xticks(ticks, [shortened(names[i], 18) for i in ticks], rotation=_rotation(names, ticks))
-    axes.set_xlabel(x_label)
+    axes.set(xlabel=x_label, ylabel=_wrapped(y_label))
+    axes.grid(visible=False, axis="x")
+    _legend(axes)

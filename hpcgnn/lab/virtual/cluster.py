@@ -1,7 +1,7 @@
 """Several virtual hosts on one machine, with links of a given speed, for tests and benchmarks of a network's effect on a job.
 
-Hosts are network namespaces (``virtual_network.py``); Open MPI starts a job's ranks on them as it would over ssh
-(``virtual_jobs.py``). This needs root, iproute2 and Open MPI. ``docs/virtual_cluster.md`` says which parts are real.
+Hosts are network namespaces (network.py); Open MPI starts a job's ranks on them as it would over ssh. This needs root, iproute2
+and Open MPI. ``docs/virtual_cluster.md`` says which parts are real.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ def passing(name: str, hosts: int, subnet: ipaddress.IPv4Network, rate: str, sto
 def create(network: Network, hosts: int, subnet: ipaddress.IPv4Network, rate: str, stop: Stop) -> None:
     """Make the cluster, after removing the remains of a killed command; if that fails, remove it again."""
     if network.is_kept:
-        raise HpcgnnError(
-            f"cluster {network.name} exists already: remove it with `hpcgnn cluster down`, or choose another --name"
-        )
+        said = "exists already: remove it with `hpcgnn cluster down`, or choose another --name"
+        raise HpcgnnError(f"cluster {network.name} {said}")
     if hosts > subnet.num_addresses - 2:
         raise HpcgnnError(
             f"{subnet} has addresses for {subnet.num_addresses - 2} hosts, not {hosts}: choose another --subnet"
