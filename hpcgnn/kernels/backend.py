@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from hpcgnn.base.arguments import check_tensors, check_type, is_plain
 from hpcgnn.base.errors import WrongValueError, quoted
 
 K = TypeVar("K")
+Tensors = dict[str, Tensor | None]
 AUTO = "auto"
 GROUP = "hpcgnn.backends"  # entry points of other packages, which map a name to a Backend
 _CPU = torch.device("cpu")
@@ -138,15 +139,21 @@ def problem_on(kind: str) -> str | None:
     return next((reason for reason in reasons if reason), f"no backend has kernels for {kind}")
 
 
-def _select(operator: Operator | None, backend: str, tensors: dict[str, Tensor | None]) -> Backend:
-    device = _device_of(tensors)
-    dtype = _dtype_of(tensors) if operator is not None and operator.of_features else None
+def _select(operator: Operator | None, backend: str, tensors: Tensors) -> Backend:
+    device, dtype = _device_of(tensors), None
+    if operator is not None and operator.of_features:
+        first = next(iter(tensors.values()), None)
+        dtype = None if first is None else first.dtype
     if isinstance(backend, str) and backend == AUTO:
         chosen = _preferred(operator, device, dtype, tensors)
     else:
         chosen = _named(operator, backend, device, dtype, tensors)
     if device is not _CPU:
-        _check_together(device, tensors)
+        for name, tensor in tensors.items():
+            if tensor is not None and tensor.device != device:
+                raise WrongValueError(
+                    f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}"
+                )
     return chosen
 
 
@@ -154,13 +161,7 @@ def _takes(backend: Backend, dtype: torch.dtype | None) -> bool:
     return dtype is None or dtype in backend.dtypes
 
 
-def _dtype_of(tensors: dict[str, Tensor | None]) -> torch.dtype | None:
-    for tensor in tensors.values():
-        return None if tensor is None else tensor.dtype
-    return None
-
-
-def _device_of(tensors: dict[str, Tensor | None]) -> torch.device:
+def _device_of(tensors: Tensors) -> torch.device:
     """The device of the first tensor. The result is the object ``_CPU`` itself if all are on the CPU, or there are none: the
     caller then need not compare devices."""
     first = None
@@ -174,16 +175,7 @@ def _device_of(tensors: dict[str, Tensor | None]) -> torch.device:
     return _CPU
 
 
-def _check_together(device: torch.device, tensors: dict[str, Tensor | None]) -> None:
-    """Raise ValueError unless all tensors are on ``device``, that of the first."""
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.device != device:
-            raise WrongValueError(f"{name} must be on {device}, as {next(iter(tensors))} is, not on {tensor.device}")
-
-
-def _preferred(
-    operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: dict[str, Tensor | None]
-) -> Backend:
+def _preferred(operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: Tensors) -> Backend:
     for backend in _ranked():
         if device.type not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
             continue
@@ -198,11 +190,7 @@ def _preferred(
 
 
 def _named(
-    operator: Operator | None,
-    name: str,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    tensors: dict[str, Tensor | None],
+    operator: Operator | None, name: str, device: torch.device, dtype: torch.dtype | None, tensors: Tensors
 ) -> Backend:
     backend = _found().get(name) if isinstance(name, str) else None
     if backend is None:
@@ -220,7 +208,7 @@ def _named(
     return backend
 
 
-def _wrong_device(tensors: dict[str, Tensor | None], device: torch.device, who: str, devices: tuple[str, ...]) -> str:
+def _wrong_device(tensors: Tensors, device: torch.device, who: str, devices: tuple[str, ...]) -> str:
     places = " or ".join({"cpu": "the CPU"}.get(known, known) for known in devices)
     return f"{next(iter(tensors), 'a tensor')} must be on {places} for {who}, not on {device}"
 
@@ -256,8 +244,8 @@ def _installed() -> Iterator[Backend]:
         try:
             yield entry.load()
         except Exception as error:
-            yield _broken(entry, f"{entry.value} cannot be imported: {' '.join(str(error).split())}")
+            yield _broken(entry.name, f"{entry.value} cannot be imported: {' '.join(str(error).split())}")
 
 
-def _broken(entry: EntryPoint, reason: str) -> Backend:
-    return Backend(entry.name, load=lambda: None, missing=lambda: reason)
+def _broken(name: str, reason: str) -> Backend:
+    return Backend(name, load=lambda: None, missing=lambda: reason)

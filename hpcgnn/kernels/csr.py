@@ -80,9 +80,8 @@ class Csr:
         # kernels.spmm.multiply: its kernels, by type and width of x and the backend that was asked for
         self.products: dict[tuple[torch.dtype, int, str], Callable[..., None]] = {}
         self._shared: Csr | None = None  # the matrix that has the same structure and other values
-        self._origin: weakref.ref[Csr] | None = (
-            None  # the matrix whose transpose this is; weak, so that the pair can be freed
-        )
+        # The matrix whose transpose this is; weak, so that the pair can be freed.
+        self._origin: weakref.ref[Csr] | None = None
         self.each_column_once = False  # if set, no column is hot, and uses need not be counted
         self._rows_before: Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
 
@@ -90,9 +89,8 @@ class Csr:
         return vars(self) | {"products": {}}  # those have addresses of this matrix
 
     def _check(self) -> None:
-        resolve(
-            indices=self.indices, indptr=self.indptr, weight=self.weight
-        )  # raises unless all are on one device, and some backend takes it
+        # This raises unless all are on one device, and some backend takes it.
+        resolve(indices=self.indices, indptr=self.indptr, weight=self.weight)
         if self.indptr.dtype not in (torch.int32, torch.int64):
             raise WrongValueError(f"indptr must hold int32 or int64 integers, not {self.indptr.dtype}")
         if self.indptr.dim() != 1 or self.indptr.numel() == 0 or self.indptr[0] != 0:
@@ -102,9 +100,7 @@ class Csr:
         if self.indices.dim() != 1 or self.indices.dtype not in (torch.int32, torch.int64):
             raise WrongValueError("indices must be one-dimensional integers (int32 or int64)")
         if self.indices.numel() != int(self.indptr[-1]):
-            raise WrongValueError(
-                f"indices has {self.indices.numel()} entries, indptr ends with {int(self.indptr[-1])}"
-            )
+            raise WrongValueError(f"indices has {len(self.indices)} entries, indptr ends with {int(self.indptr[-1])}")
         if not 0 <= self.num_cols <= 2**31 - 1:
             raise WrongValueError(f"num_cols must be between 0 and 2**31 - 1, not {self.num_cols}")
         if self.indptr.numel() > 2**31:
@@ -251,9 +247,8 @@ class Csr:
     def entry_rows(self, dtype: torch.dtype = torch.int64) -> Tensor:
         """(entries,) row of each entry."""
         rows = torch.arange(self.num_rows, dtype=dtype, device=self.device)
-        return torch.repeat_interleave(
-            rows, self.row_lengths(), output_size=self.num_entries
-        )  # with a known size, torch need not wait for the device
+        # With a known size, torch need not wait for the device.
+        return torch.repeat_interleave(rows, self.row_lengths(), output_size=self.num_entries)
 
     def heavy_rows(self, entries: int) -> Tensor:
         """(h,) int64 rows with more than ``entries`` entries, ascending; threads share such rows."""

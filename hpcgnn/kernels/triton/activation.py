@@ -24,15 +24,26 @@ _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel t
 
 
 def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
+    statistics = None if norm is None else x.new_empty(x.shape[0], 2)  # mean and 1/std
+    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, **_constants(norm, mask))
+    return statistics
+
+
+def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
+    tensors = None, None, ids, key
+    _launch_forward(x, None, tensors, out, RELU=False, EPS=None, THRESHOLD=threshold, SCALE=scale)
+
+
+def _launch_forward(
+    x: Tensor, statistics: Tensor | None, tensors: tuple[Any, ...], out: Tensor, **constants: Any
+) -> None:
     rows, width = x.shape
-    statistics = None if norm is None else x.new_empty(rows, 2)  # mean and 1/std
     wide = padded(width)
     together = rows_of_tile(rows, wide, WARP)
     launch(
-        _forward, triton.cdiv(rows, together) if width else 0, x.contiguous(), statistics, *_tensors(norm, mask), out, rows,
-        **_constants(norm, mask, width), ROWS=together, PADDED=wide, num_warps=warps(together * wide),
+        _forward, triton.cdiv(rows, together) if width else 0, x, statistics, *tensors, out, rows,
+        **constants, WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(together * wide),
     )  # fmt: skip
-    return statistics
 
 
 def activate_backward(
@@ -48,7 +59,7 @@ def activate_backward(
     together = rows_of_tile(rows, wide, WARP // 2)  # x, dy and two sums are in registers at the same time
     launch(
         _backward, segments, dy.contiguous(), x.contiguous(), kept, *_tensors(norm, mask), dx, sums, rows, segments,
-        **_constants(norm, mask, width), ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
+        **_constants(norm, mask), WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
     )  # fmt: skip
     if sums is not None:
         launch(
@@ -63,29 +74,27 @@ def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[Tensor | int 
     return weight, bias, None if mask is None else mask.ids.contiguous(), 0 if mask is None else mask.key
 
 
-def _constants(norm: Norm | None, mask: DropoutMask | None, width: int) -> dict[str, Any]:
-    """The constants for which both kernels are compiled."""
-    return {
-        "EPS": None if norm is None else norm.eps,
-        "THRESHOLD": None if mask is None else mask.threshold,
-        "SCALE": None if mask is None else mask.scale,
-        "WIDTH": width,
-    }
+def _constants(norm: Norm | None, mask: DropoutMask | None) -> dict[str, Any]:
+    """Constants for which both kernels are compiled."""
+    threshold, scale = (None, None) if mask is None else (mask.threshold, mask.scale)
+    return {"EPS": None if norm is None else norm.eps, "THRESHOLD": threshold, "SCALE": scale}
 
 
 @triton.jit
-def _masked(values, before, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE: tl.constexpr):
-    """``values`` times dropout's scale; 0 where dropout drops them, and where ``before``, the operand of ReLU, is not above 0."""
+def _dropped(values, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE: tl.constexpr):
+    """``values`` times dropout's scale, 0 where dropout drops them."""
     if THRESHOLD is not None:
-        values = tl.where(kept(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD), values * SCALE, 0.0)
-    return tl.where(before <= 0, 0.0, values)  # a NaN remains
+        low, high = keyed.row_hash(key, tl.load(ids + i, mask=i < count, other=0))
+        stays = keyed.draw(low[:, None], high[:, None], column) >= THRESHOLD
+        values = tl.where(stays, values * SCALE, 0.0)
+    return values
 
 
 @triton.jit(do_not_specialize=["key", "count"])
 def _forward(
     x, statistics, weight, bias, ids, key: tl.uint64, out, count,
-    EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    PADDED: tl.constexpr,
+    RELU: tl.constexpr, EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, PADDED)[None, :]
@@ -104,7 +113,10 @@ def _forward(
         tl.store(statistics + 2 * i + 1, per_std, mask=i < count)
         gamma = tl.load(weight + column, mask=exists, other=0.0)
         y = y * per_std[:, None] * gamma + tl.load(bias + column, mask=exists, other=0.0)
-    tl.store(out + at, _masked(y, y, key, ids, i, count, column, THRESHOLD, SCALE), mask=mask)
+    values = _dropped(y, key, ids, i, count, column, THRESHOLD, SCALE)
+    if RELU:
+        values = tl.where(y <= 0, 0.0, values)  # a NaN remains
+    tl.store(out + at, values, mask=mask)
 
 
 @triton.jit(do_not_specialize=["key", "count", "segments"])
@@ -129,13 +141,14 @@ def _backward(
         at = (i * WIDTH)[:, None] + column
         value = tl.load(x + at, mask=mask, other=0.0)
         gradient = tl.load(dy + at, mask=mask, other=0.0)
+        gradient = _dropped(gradient, key, ids, i, end, column, THRESHOLD, SCALE)
         if EPS is None:
-            gradient = _masked(gradient, value, key, ids, i, end, column, THRESHOLD, SCALE)
+            gradient = tl.where(value <= 0, 0.0, gradient)
         else:
             mean = tl.load(statistics + 2 * i, mask=i < end, other=0.0)[:, None]
             per_std = tl.load(statistics + 2 * i + 1, mask=i < end, other=0.0)[:, None]
             unit = tl.where(mask, (value - mean) * per_std, 0.0)
-            gradient = _masked(gradient, unit * gamma + beta, key, ids, i, end, column, THRESHOLD, SCALE)
+            gradient = tl.where(unit * gamma + beta <= 0, 0.0, gradient)
             to_weight += gradient * unit
             to_bias += gradient
             gradient *= gamma
@@ -164,34 +177,3 @@ def _add_segments(sums, dweight, dbias, segments, width, SEGMENTS: tl.constexpr,
         to_bias += tl.load(sums + segments.to(tl.int64) * width + at, mask=mask, other=0.0)
     tl.store(dweight + column, tl.sum(to_weight, axis=0), mask=exists)
     tl.store(dbias + column, tl.sum(to_bias, axis=0), mask=exists)
-
-
-def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
-    rows, width = x.shape
-    wide = padded(width)
-    together = rows_of_tile(rows, wide, WARP)
-    launch(
-        _dropout, triton.cdiv(rows, together) if width else 0, x, ids, key, out, rows, THRESHOLD=threshold, SCALE=scale,
-        WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(together * wide),
-    )  # fmt: skip
-
-
-@triton.jit
-def kept(key, ids, column, THRESHOLD: tl.constexpr):
-    """(rows, columns) whether dropout keeps each element of the rows with these (rows,) int64 ids."""
-    low, high = keyed.row_hash(key, ids)
-    return keyed.draw(low[:, None], high[:, None], column) >= THRESHOLD
-
-
-@triton.jit(do_not_specialize=["key", "count"])
-def _dropout(
-    x, ids, key: tl.uint64, out, count,
-    THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, PADDED)[None, :]
-    mask = (i < count)[:, None] & (column < WIDTH)
-    at = (i * WIDTH)[:, None] + column
-    values = tl.load(x + at, mask=mask, other=0.0)
-    stays = kept(key, tl.load(ids + i, mask=i < count, other=0), column, THRESHOLD)
-    tl.store(out + at, tl.where(stays, values * SCALE, 0.0), mask=mask)
