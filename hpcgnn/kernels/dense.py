@@ -154,12 +154,7 @@ def checked_kernels(
 
 
 def run_product(
-    kernels: DenseKernels,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-    compute: str = "float32",
+    kernels: DenseKernels, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, compute: str
 ) -> Tensor:
     """:func:`product` of arguments that were checked, by ``kernels``."""
     accumulate = out is not None

@@ -52,24 +52,14 @@ from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
-from hpcgnn.kernels import buffers
+from hpcgnn.kernels import buffers, packing
 from hpcgnn.kernels.backend import Operator, choose
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.keyed import check_key
 from hpcgnn.kernels.library import bound, native
 from hpcgnn.kernels.narrow import NARROW
-from hpcgnn.kernels.packing import (
-    FRACTION_BITS,
-    HALF,
-    LARGEST,
-    NAN,
-    PARAMS_BYTES,
-    SMALLEST_SCALE,
-    noise,
-    payload_bytes,
-    places,
-)  # fmt: skip
+from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.kernels.spmm import DEFAULT_TUNING, SPMM, csr_argument
 
 # A count: an int, or, if reading it would wait for a device, an int64 tensor without dimensions on that device.
@@ -161,18 +151,18 @@ def _quantize(x: Tensor, numbers: np.ndarray, bits: int, key: int | None, payloa
 
     The noise of a row depends on its number in ``numbers`` (n,) int64. Without a key, values are rounded to the centres of cells.
     """
-    top, one = 2**bits - 1, np.float32(2**FRACTION_BITS)
+    top, one = 2**bits - 1, np.float32(2**packing.FRACTION_BITS)
     values = x.numpy()
     is_finite = np.isfinite(values).all(axis=1)
     values = np.where(is_finite[:, None], values, np.float32(0))
     zero, scale = _parameters(values, bits, to_centres=key is None)
     per_step = np.divide(one, scale, out=np.zeros_like(scale), where=scale > 0)
-    with np.errstate(over="ignore"):  # values beyond LARGEST may overflow; the result is clamped
+    with np.errstate(over="ignore"):  # values beyond packing.LARGEST may overflow; the result is clamped
         steps = ((values - zero[:, None]) * per_step[:, None]).clip(0, one * np.float32(top))
-    added = HALF if key is None else noise(key, numbers, values.shape[1])
-    codes = ((steps.astype(np.int32) + added) >> FRACTION_BITS).astype(np.uint8)
+    added = packing.HALF if key is None else packing.noise(key, numbers, values.shape[1])
+    codes = ((steps.astype(np.int32) + added) >> packing.FRACTION_BITS).astype(np.uint8)
     codes[~is_finite] = 0
-    byte, shift = places(values.shape[1], bits)
+    byte, shift = packing.places(values.shape[1], bits)
     packed = payload.numpy()
     packed[:] = 0
     for one_shift in range(0, 8, bits):  # no two columns with the same shift share a byte
@@ -180,15 +170,15 @@ def _quantize(x: Tensor, numbers: np.ndarray, bits: int, key: int | None, payloa
         packed[:, byte[columns]] |= codes[:, columns] << np.uint8(one_shift)
     patterns = params.view(torch.uint16).numpy()
     patterns[:] = np.stack([zero, scale], axis=1).view(np.uint32) >> np.uint32(16)
-    patterns[~is_finite] = NAN
+    patterns[~is_finite] = packing.NAN
 
 
 def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.ndarray, np.ndarray]:
     """(n,) zero-points and scales of finite rows, as float32 numbers that bfloat16 can hold."""
     if values.shape[1] == 0:
         return np.zeros(values.shape[0], np.float32), np.zeros(values.shape[0], np.float32)
-    smallest = values.min(axis=1).clip(-LARGEST, LARGEST) + np.float32(0)  # -0 becomes 0
-    largest = values.max(axis=1).clip(-LARGEST, LARGEST)
+    smallest = values.min(axis=1).clip(-packing.LARGEST, packing.LARGEST) + np.float32(0)  # -0 becomes 0
+    largest = values.max(axis=1).clip(-packing.LARGEST, packing.LARGEST)
     if to_centres:
         scale = _scale(smallest, largest, 2**bits)
         pattern = (smallest + scale / np.float32(2)).view(np.uint32)
@@ -201,9 +191,9 @@ def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.nda
 
 
 def _scale(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
-    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high is not above
+    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least the smallest scale; 0 if high is not above
     low."""
-    scale = np.maximum((high - low) / np.float32(steps), SMALLEST_SCALE)
+    scale = np.maximum((high - low) / np.float32(steps), packing.SMALLEST_SCALE)
     return np.where(high > low, _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF)), np.float32(0))
 
 
@@ -213,7 +203,7 @@ def _upper_half(pattern: np.ndarray) -> np.ndarray:
 
 def _dequantize(payload: Tensor, params: Tensor, bits: int, out: Tensor) -> None:
     """``out`` (n, F) = zero-point + code * scale."""
-    byte, shift = places(out.shape[1], bits)
+    byte, shift = packing.places(out.shape[1], bits)
     codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)
     zero, scale = params.float()[:, :1], params.float()[:, 1:]
     torch.add(zero, torch.from_numpy(codes).float() * scale, out=out)

@@ -95,18 +95,11 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
+Packed = tuple[HotColumns, Tensor]
 # Copying a row pays off if it is used at least this often, and x is too large for the caches.
 _LEAST_USES = 16
 _LEAST_BYTES_TO_PACK = 32 << 20
 _arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache: matrices do not change
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Copies of the rows of ``x`` that many entries of a matrix name. hot: their numbers."""
-
-    hot: HotColumns
-    rows: Tensor
 
 
 class NativeSpmm(SpmmKernels):
@@ -117,14 +110,13 @@ class NativeSpmm(SpmmKernels):
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:  # fmt: skip
         """Write ``csr @ x`` to ``out``, or add it."""
-        packed = pack(csr, weight, x, tuning)
-        if scale is not None and packed is not None:  # the kernel reads the scale of the p-th hot row at ~p
-            columns = packed.hot.columns
+        hot, packed = pack(csr, weight, x, tuning) or (None, None)
+        if scale is not None and hot is not None:  # the kernel reads the scale of the p-th hot row at ~p
+            columns = hot.columns
             scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
         streaming = 0 < tuning.streaming_bytes <= out.nbytes and not accumulate
-        hot, rows = (None, None) if packed is None else (packed.hot, packed.rows)
         native(
-            "spmm", x.dtype, csr=csr_argument(csr, hot), weight=weight, heads=_heads(weight), x=x, packed=rows, scale=scale,
+            "spmm", x.dtype, csr=csr_argument(csr, hot), weight=weight, heads=_heads(weight), x=x, packed=packed, scale=scale,
             width=x.shape[1], out=out, accumulate=accumulate, tuning=tuning.arguments[streaming],
         )  # fmt: skip
 
@@ -152,7 +144,7 @@ def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
 
 
 def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
-    """The rows of ``x`` that are worth copying before the product, if there are any."""
+    """The columns whose rows of ``x`` are worth copying before the product, and the copies, if there are any."""
     if not _may_pack(weight, x.nbytes, tuning):
         return None
     most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
@@ -164,7 +156,7 @@ def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TU
     job = {"width": x.shape[1], "tuning": tuning.arguments[False]}
     rows = buffers.empty(hot.columns.numel(), function("spmm_packed_columns", x.dtype)(**job), x.dtype)
     native("spmm_pack", x.dtype, **job, hot_rows=hot.columns, num_hot=hot.columns.numel(), x=x, packed=rows)
-    return Packed(hot, rows)
+    return hot, rows
 
 
 def _heads(weight: Tensor | None) -> int:

@@ -15,10 +15,9 @@ import torch
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-from torch import Tensor
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.kernels.csr import Csr, as_columns
+from hpcgnn.kernels.csr import Csr
 
 if "NUMBA_THREADING_LAYER" not in os.environ:
     # numba's OpenMP layer would load the system's runtime by file name, beside the one that torch brings. The threads of
@@ -50,11 +49,6 @@ _TASKS_A_THREAD = 16
 def row_tasks(csr: Csr) -> np.ndarray:
     """(tasks, 2) int64 first row, and row after the last, of tasks with about equal work."""
     return np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
-
-
-def weights_or_none(weight: Tensor | None, dtype: np.dtype) -> np.ndarray:
-    """(entries, heads) weights; an array of shape (0, 1) stands for ones."""
-    return np.zeros((0, 1), dtype) if weight is None else as_columns(weight).numpy()
 
 
 @njit(nogil=True, cache=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.jit.common import on_torch_threads, prefetch, row_tasks, weights_or_none
+from hpcgnn.kernels.csr import Csr, as_columns
+from hpcgnn.kernels.jit.common import on_torch_threads, prefetch, row_tasks
 
 _SEGMENT_ENTRIES = 4096  # as in native/isa.cpp; a test compares both
 _ENTRIES_AHEAD = 12
@@ -18,16 +18,11 @@ _NO_SCALE = np.zeros(0, np.float32)
 
 @on_torch_threads
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
-    _spmm(
-        row_tasks(csr),
-        csr.indptr.numpy(),
-        csr.indices.numpy(),
-        weights_or_none(weight, out.numpy().dtype),
-        x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy(),
-        _NO_SCALE if scale is None else scale.numpy(),
-        accumulate,
-        out.numpy(),
-    )
+    weights = out.new_zeros(0, 1) if weight is None else as_columns(weight)  # none stand for ones
+    stored = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
+    scales = _NO_SCALE if scale is None else scale.numpy()
+    matrix = row_tasks(csr), csr.indptr.numpy(), csr.indices.numpy(), weights.numpy()
+    _spmm(*matrix, stored.numpy(), scales, accumulate, out.numpy())
 
 
 @njit(parallel=True, nogil=True, cache=True)

@@ -103,19 +103,21 @@ def _exponential(x):
 
 
 @triton.jit
-def _place(begins, lengths, count, parts, vectors, VECTOR: tl.constexpr, TASKS: tl.constexpr, HEADS: tl.constexpr):
-    """This program's tasks, the first entry and the number of entries of each task, whether it is a part, and the heads."""
+def _tile(
+    begins, lengths, count, parts, vectors,
+    VECTOR: tl.constexpr, TASKS: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """This program's tasks, their numbers of entries (0 for heads that do not exist) and the most of them, whether a task is a
+    part, the heads, and the first ENTRIES entries of each task with their places."""
     tiles = tl.cdiv(vectors * VECTOR, HEADS)
     task = (tl.program_id(0) // tiles) * TASKS + tl.arange(0, TASKS)[:, None, None]
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, None, :]
     begin = tl.load(begins + task, mask=task < count, other=0)
     length = tl.load(lengths + task, mask=task < count, other=0)
-    return task, begin, length, task < parts, head
-
-
-@triton.jit
-def _longest(length):
-    return tl.max(tl.max(tl.max(length, 2), 1), 0)
+    length = tl.where(head < vectors * VECTOR, length, 0)
+    entry = tl.arange(0, ENTRIES)[None, :, None]
+    place = (begin + entry) * vectors * VECTOR + head
+    return task, length, tl.max(tl.max(tl.max(length, 2), 1), 0), task < parts, head, entry, place
 
 
 @triton.jit(do_not_specialize=["count", "parts"])
@@ -129,13 +131,11 @@ def _softmax(
     With JOINED, write the softmaxes of parts, from the ``tops`` and ``totals`` (hubs, H) of whole hubs. The first ENTRIES of a
     row stay in registers; the others are read three times, the second and third time from the caches.
     """
+    task, length, most, is_part, head, entry, place = _tile(
+        begins, lengths, count, parts, vectors, VECTOR, TASKS, ENTRIES, HEADS
+    )
     heads = vectors * VECTOR
-    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
-    entry = tl.arange(0, ENTRIES)[None, :, None]
-    place = (begin + entry) * vectors * VECTOR + head
     exists = head < heads
-    length = tl.where(exists, length, 0)
-    most = _longest(length)
     score_0 = tl.load(scores + place, mask=entry < length, other=float("-inf"))
     if JOINED:
         hub = tl.load(hub_of + task, mask=is_part, other=0).to(tl.int64)
@@ -200,13 +200,11 @@ def _softmax_backward(
 
     With JOINED, write the gradients of parts, from the sums of whole hubs in ``sums`` (hubs, H).
     """
+    task, length, most, is_part, head, entry, place = _tile(
+        begins, lengths, count, parts, vectors, VECTOR, TASKS, ENTRIES, HEADS
+    )
     heads = vectors * VECTOR
-    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
-    entry = tl.arange(0, ENTRIES)[None, :, None]
-    place = (begin + entry) * vectors * VECTOR + head
     exists = head < heads
-    length = tl.where(exists, length, 0)
-    most = _longest(length)
     alpha_0 = tl.load(alpha + place, mask=entry < length, other=0.0)
     gradient_0 = tl.load(gradient + place, mask=entry < length, other=0.0)
     if JOINED:
@@ -233,13 +231,12 @@ def _sum(
     VECTOR: tl.constexpr, TASKS: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of whole rows to ``out``, and those of parts to ``partial`` (parts, H)."""
+    task, length, most, is_part, head, entry, place = _tile(
+        begins, lengths, count, parts, vectors, VECTOR, TASKS, ENTRIES, HEADS
+    )
     heads = vectors * VECTOR
-    task, begin, length, is_part, head = _place(begins, lengths, count, parts, vectors, VECTOR, TASKS, HEADS)
-    entry = tl.arange(0, ENTRIES)[None, :, None]
-    place = (begin + entry) * vectors * VECTOR + head
-    length = tl.where(head < heads, length, 0)
     sums = tl.zeros((TASKS, ENTRIES, HEADS), values.dtype.element_ty)
-    for first in range(0, _longest(length), ENTRIES):
+    for first in range(0, most, ENTRIES):
         sums += tl.load(values + place + first * heads, mask=first + entry < length, other=0.0)
     total = tl.sum(sums, 1, keep_dims=True)
     row = tl.load(rows + task, mask=task < count, other=0).to(tl.int64)

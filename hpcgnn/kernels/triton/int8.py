@@ -344,16 +344,6 @@ def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, head
     )  # fmt: skip
 
 
-@triton.jit
-def _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries):
-    """The numbers of the row of ``a`` and the row of ``b`` that each entry joins, and their scales."""
-    row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
-    source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
-    of_a = tl.load(a_scale + row, mask=entry < entries, other=0.0)
-    of_b = tl.load(b_scale + source, mask=entry < entries, other=0.0)
-    return row, source, of_a, of_b
-
-
 @triton.jit(do_not_specialize=["entries"])
 def _dot_codes(
     entry_rows, indices, a, a_scale, b, b_scale, out, entries, heads, vectors,
@@ -364,7 +354,10 @@ def _dot_codes(
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
     column = tl.arange(0, COLUMNS)[None, None, :]
     exists = (entry < entries) & (head < heads)
-    row, source, of_a, of_b = _rows_of(entry_rows, indices, a_scale, b_scale, entry, entries)
+    row = tl.load(entry_rows + entry, mask=entry < entries, other=0).to(tl.int64)
+    source = tl.load(indices + entry, mask=entry < entries, other=0).to(tl.int64)
+    of_a = tl.load(a_scale + row, mask=entry < entries, other=0.0)
+    of_b = tl.load(b_scale + source, mask=entry < entries, other=0.0)
     left = a + row * heads * vectors * VECTOR + head * columns + column
     right = b + source * heads * vectors * VECTOR + head * columns + column
     total = tl.zeros((ENTRIES, HEADS, 1), tl.int32)
