@@ -96,7 +96,9 @@ class GraphModel(torch.nn.Module, ABC):
     exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
     :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
     measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
-    ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of classes.
+    ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of classes. scores_joint_rows:
+    whether attention's scores are made of a row for each edge. work: the work of a pass, one that the laboratory's cost model
+    knows; empty if it knows none.
     """
 
     summary: ClassVar[str] = ""
@@ -106,6 +108,8 @@ class GraphModel(torch.nn.Module, ABC):
     has_dense_parameters: ClassVar[bool] = False
     kept_rows: ClassVar[int] = 0
     ends_hidden: ClassVar[bool] = False
+    scores_joint_rows: ClassVar[bool] = False
+    work: ClassVar[str] = ""
     layers: torch.nn.ModuleList
 
     @classmethod

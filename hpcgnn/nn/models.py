@@ -68,6 +68,7 @@ class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
     kept_rows = 2
+    work = "propagation"
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
@@ -92,6 +93,7 @@ class AttentionStack(Stack):
 
     layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
     kept_rows = 4
+    work = "attention"
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
@@ -141,6 +143,7 @@ class GCN(LinearStack):
 
     layer = GCNLayer
     kept_rows = 2
+    work = "gcn"
 
 
 @register("sage")
@@ -150,6 +153,7 @@ class SAGE(LinearStack):
     aggregation = "mean"
     layer = SAGELayer
     kept_rows = 3
+    work = "sage"
 
 
 @register("gin")
@@ -159,6 +163,7 @@ class GIN(LinearStack):
     aggregation = "sum"
     layer = GINLayer
     kept_rows = 4
+    work = "gin"
 
 
 @register("jknet")
@@ -167,6 +172,7 @@ class JKNet(LinearStack):
 
     layer = GCNLayer
     kept_rows = 4
+    work = "jknet"
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
@@ -195,6 +201,7 @@ class GCNII(GraphModel):
 
     has_dense_parameters = True
     kept_rows = 2
+    work = "gcnii"
     ends_hidden = True
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
@@ -235,6 +242,7 @@ class SGC(GraphModel):
     """
 
     begins_with_exchange = True
+    work = "sgc"
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
@@ -313,3 +321,4 @@ class GATv2(AttentionStack):
     """A stack of :class:`GATv2Layer`."""
 
     layer = GATv2Layer
+    scores_joint_rows = True

@@ -47,7 +47,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     in_backward = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
     if _attends(config):
         edges, joint, last_joint = graph.indices.size, 0, 0
-        if config.model == "gatv2":  # rows of both ends
+        if MODELS[config.model].scores_joint_rows:  # rows of both ends
             joint, last_joint = config.hidden, out * config.output_heads
         floats += edges * hidden_layers * (config.heads + joint)
         in_last_layer = edges * (config.output_heads + last_joint)

@@ -18,6 +18,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import int8_autograd
 from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.config import KNOWN
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.policy.clock import Clock
@@ -28,12 +29,11 @@ ALWAYS, FLOAT32 = "int8-always", "float32"
 WIDTH = 24  # columns of rows that travel
 LR = 0.002  # small, so that errors are not magnified by training
 COSTS = {"seconds_per_byte": {"node": 1e-9}, "seconds_per_message": {"node": 1e-5}}
-NAMES = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "sgc", "appnp", "jknet")
-CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in NAMES} | {
+CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in KNOWN} | {
     "gat, partial": models.small("gat", hidden=32, heads=8, attention="partial")
 }
 # The last layer of these models is the only one; gcnii and jknet have another layer before it.
-LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in NAMES} | {
+LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in KNOWN} | {
     "gat, partial": models.small("gat", layers=1, attention="partial")
 }
 

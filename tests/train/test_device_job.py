@@ -7,11 +7,12 @@ import torch
 from ranks import on_device
 
 from hpcgnn.cli import main
+from hpcgnn.nn.config import KNOWN, LayerSettings
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU is tested in tests/gpu, and the stand-in goes with none"
 )
-MODELS = ("sage", "gcn", "gin", "gat", "gatv2", "gcnii", "dagnn", "appnp", "jknet")
+MODELS = [name for name, known in KNOWN.items() if LayerSettings in known.settings]
 MESSAGES = {
     "2 bits": {"bits": "2"},
     "differences": {"bits": "4", "message_coding": "delta", "dropout": 0.0},

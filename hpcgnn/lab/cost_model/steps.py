@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.nn.config import HopSettings, ModelConfig, SGCSettings
+from hpcgnn.nn.config import MODELS, HopSettings, ModelConfig, SGCSettings
 from hpcgnn.nn.layers import linear_first
 
 
@@ -75,16 +75,18 @@ def steps_of(config: ModelConfig, shape: Shape) -> Steps:
     Raises:
         HpcgnnError: for a model that the cost model does not cover.
     """
-    maker = _MAKERS.get(config.model)
-    if maker is None or (config.model == "gat" and config.attention == "partial"):
+    kind = MODELS[config.model]
+    maker = _MAKERS.get(kind.work)
+    if maker is None or config.attention == "partial":
+        covered = ", ".join(name for name in MODELS if MODELS[name].work in _MAKERS)
         raise HpcgnnError(
-            f"the cost model covers the models {', '.join(sorted(_MAKERS))} (gat with --attention halo), not of {config.model}"
+            f"the cost model covers the models {covered} (gat with --attention halo), not of {config.model}"
         )
     tape = _Tape(config, shape)
     maker(tape)
     tape.add(Work("element", "nodes", shape.out_width, 2.0))  # the loss and its gradient
     backward = (piece for pieces in reversed(tape.backward) for piece in pieces)
-    return Steps((*tape.forward, *backward), tape.parameters, tape.kept, config.model in ("gat", "gatv2"))
+    return Steps((*tape.forward, *backward), tape.parameters, tape.kept, not kind.uses_strategy(config))
 
 
 class _Tape:
@@ -255,11 +257,11 @@ def _attention(tape: _Tape) -> None:
         heads = config.output_heads if is_last else config.heads
         joined = next_width * heads if is_last else next_width
         tape.layer_calls()
-        if config.model == "gatv2":
+        if MODELS[config.model].scores_joint_rows:
             tape.dense(width, joined, is_input=depth == 0)
         tape.dense(width, joined, is_input=depth == 0)
         tape.aggregate(joined)
-        joint = joined if config.model == "gatv2" else heads  # gatv2 makes its scores of joint rows of every edge
+        joint = joined if MODELS[config.model].scores_joint_rows else heads
         tape.kept += joined
         scores, weighted = Work("product", "halo", joined * heads), Work("weighted", "edges", joined)
         tape.add(scores, Work("attention", "edges", joint), weighted)
@@ -274,8 +276,6 @@ _MAKERS: dict[str, Callable[[_Tape], None]] = {
     "jknet": _jknet,
     "gcnii": _gcnii,
     "sgc": _sgc,
-    "appnp": _propagation,
-    "dagnn": _propagation,
-    "gat": _attention,
-    "gatv2": _attention,
+    "propagation": _propagation,
+    "attention": _attention,
 }
