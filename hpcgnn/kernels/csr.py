@@ -129,10 +129,8 @@ class Csr:
 
     @property
     def transpose_order(self) -> Tensor:
-        """(entries,) int32: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this matrix.
-
-        int64 for 2**31 entries or more.
-        """
+        """(entries,) int32, int64 from 2**31 entries on: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this
+        matrix."""
         if self._shared is not None:
             return self._shared.transpose_order
         if self._transpose_order is None:
@@ -228,11 +226,8 @@ class Csr:
         return other
 
     def composed_with(self, other: Csr) -> Csr:
-        """The product of this matrix and ``other`` (num_cols, C), a matrix of ones, without merging entries: (num_rows, C).
-
-        The result has an entry for each path through both matrices, weighted by this matrix. :func:`hpcgnn.kernels.spmm` with it
-        sums the same rows as one with ``other`` and then one with this matrix.
-        """
+        """The product of this matrix and ``other`` (num_cols, C), a matrix of ones: (num_rows, C), with an entry for each path
+        through both matrices, weighted by this matrix."""
         columns = self.indices.long()
         lengths = other.row_lengths()[columns]
         ends = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
@@ -259,10 +254,10 @@ class Csr:
 
     def hot_columns(self, most: int, least_uses: int, *, grouped: bool = False) -> HotColumns | None:
         """At most ``most`` columns, each of which at least ``least_uses`` entries name; None if more than half of the entries
-        name other columns.
+        name other columns. It is made once, and takes 4 bytes an entry.
 
         ``grouped`` orders each row's entries: first those of hot columns, in the order of ``columns``, then the others as they
-        were. The result takes 4 bytes an entry; the first call takes O(entries + columns log columns) time.
+        were.
         """
         cache, key = self.structure._hot, (most, least_uses, grouped)
         if key not in cache:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError, quoted
 
 GOLDEN_64 = 0x9E3779B97F4A7C15
 GOLDEN_32 = np.uint32(0x9E3779B9)
 _MASK_64 = 2**64 - 1
+_MASK_32 = 2**32 - 1
 _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -71,3 +73,42 @@ def _mix32(v: np.ndarray) -> np.ndarray:
     v = (v ^ (v >> np.uint32(16))) * np.uint32(0x7FEB352D)
     v = (v ^ (v >> np.uint32(15))) * np.uint32(0x846CA68B)
     return v ^ (v >> np.uint32(16))
+
+
+# -- tensors of any device ---------------------------------------------------------------------------------------------
+
+# torch cannot shift unsigned integers, so all tensors are int64: they hold 64 bits, whose products wrap, or numbers below 2**32.
+
+
+def device_row_hashes(key: int, ids: Tensor) -> Tensor:
+    """(n,) int64 with the bits of :func:`row_hashes`, for ``ids`` (n,) int64."""
+    return _device_mix64(_device_mix64(ids + _signed(GOLDEN_64)) ^ _signed(key))
+
+
+def device_draws(hashes: Tensor, columns: Tensor) -> Tensor:
+    """int64 draws in [0, 2**32) for (row hash, column) pairs, broadcast against each other."""
+    low, high = hashes & _MASK_32, _shifted(hashes, 32)
+    return _device_mix32((low + columns.long() * int(GOLDEN_32)) & _MASK_32) ^ high
+
+
+def _signed(bits: int) -> int:
+    """The int64 number with these 64 bits."""
+    bits &= 2**64 - 1
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _shifted(v: Tensor, by: int) -> Tensor:
+    """``v`` shifted to the right, filled with zeros."""
+    return (v >> by) & (2 ** (64 - by) - 1)
+
+
+def _device_mix64(v: Tensor) -> Tensor:
+    v = (v ^ _shifted(v, 30)) * _signed(_MULTIPLIERS[0])
+    v = (v ^ _shifted(v, 27)) * _signed(_MULTIPLIERS[1])
+    return v ^ _shifted(v, 31)
+
+
+def _device_mix32(v: Tensor) -> Tensor:
+    v = ((v ^ (v >> 16)) * 0x7FEB352D) & _MASK_32
+    v = ((v ^ (v >> 15)) * 0x846CA68B) & _MASK_32
+    return v ^ (v >> 16)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import index_array
-from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, keyed_on_device, sddmm, spmm
+from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, sddmm, spmm
 from hpcgnn.kernels.activation import drop
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
@@ -303,7 +303,7 @@ class _Dropout(torch.autograd.Function):
 def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
     assert x.weight is not None, "sparse features have values"
     if not x.weight.is_cpu:
-        draws = keyed_on_device.draws(keyed_on_device.row_hashes(mask.key, mask.ids)[x.entry_rows()], x.indices)
+        draws = keyed.device_draws(keyed.device_row_hashes(mask.key, mask.ids)[x.entry_rows()], x.indices)
         return x.with_weight(torch.where(draws >= mask.threshold, x.weight / (1 - mask.probability), 0))
     hashes = np.repeat(keyed.row_hashes(mask.key, index_array(mask.ids)), index_array(x.row_lengths()))
     kept = keyed.draws(hashes, index_array(x.indices)) >= np.uint32(mask.threshold)
