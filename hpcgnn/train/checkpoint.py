@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
@@ -28,7 +27,6 @@ _LOG = logging.getLogger("hpcgnn")
 CHECKPOINT_VERSION = 2  # 1: without a digest
 LAST, BEST = "last.pt", "best.pt"
 MESSAGES = "messages"  # a folder
-_MESSAGES = re.compile(r"(\d{1,18})-\d+\.pt")
 _MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check_widths`
 
 
@@ -43,7 +41,7 @@ class Checkpoint(msgspec.Struct):
     version: int
     model_config: dict[str, Any]
     parts_uuid: str
-    model: dict[str, torch.Tensor]
+    model: dict[str, Tensor]
     next_epoch: Count
     data: dict[str, str] = {}
     task: str | None = None
@@ -52,7 +50,7 @@ class Checkpoint(msgspec.Struct):
     link_seed: Count | None = None
 
 
-class BestState(msgspec.Struct, forbid_unknown_fields=True):
+class _BestState(msgspec.Struct, forbid_unknown_fields=True):
     """The state of :class:`hpcgnn.train.config.Best`."""
 
     epoch: int
@@ -64,17 +62,13 @@ class BestState(msgspec.Struct, forbid_unknown_fields=True):
     improved: int = -1
 
 
-class Moments(msgspec.Struct):
-    """The moments of Adam for one parameter."""
-
-    step: torch.Tensor
-    exp_avg: torch.Tensor
-    exp_avg_sq: torch.Tensor
+class _Moments(msgspec.Struct):
+    step: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
 
 
-class Group(msgspec.Struct):
-    """A parameter group; parameters are named by their numbers."""
-
+class _Group(msgspec.Struct):
     params: list[Count]
     lr: Finite
     betas: tuple[Finite, Finite]
@@ -82,28 +76,39 @@ class Group(msgspec.Struct):
     weight_decay: Finite
 
 
-class OptimiserState(msgspec.Struct):
-    """The state of :class:`hpcgnn.train.optimiser.Adam`."""
+class _OptimiserState(msgspec.Struct):
+    """The state of :class:`hpcgnn.train.optimiser.Adam`; parameters are named by their numbers."""
 
-    state: dict[int, Moments]
-    param_groups: list[Group]
+    state: dict[int, _Moments]
+    param_groups: list[_Group]
 
 
-class PoliciesState(msgspec.Struct):
+class _PoliciesState(msgspec.Struct):
     """The state of :class:`hpcgnn.policy.policies.Policies`."""
 
     names: list[str]
     state: dict[str, Any]
 
 
+class _Widths(msgspec.Struct):
+    """The fields of the description of a native model that :func:`_check_widths` compares with its weights."""
+
+    model: str
+    features: Count
+    classes: Count
+    hidden: Count
+    layers: Count = 1
+    decoder: str = "none"
+
+
 class Last(Checkpoint, kw_only=True):
     """The content of ``last.pt``, in addition to that of ``best.pt``. policies: None in files of the first versions."""
 
-    optimiser: OptimiserState
-    best: BestState
-    best_model: dict[str, torch.Tensor] | None
+    optimiser: _OptimiserState
+    best: _BestState
+    best_model: dict[str, Tensor] | None
     seed: Count
-    policies: PoliciesState | None = None
+    policies: _PoliciesState | None = None
 
 
 def folder(run: str | Path) -> Path:
@@ -133,23 +138,30 @@ def read(
     payload = b""
     with raise_on_all_ranks(world, f"read checkpoint {path}"):
         if world.rank == 0:
-            payload = _read_bytes(path)
+            if not path.is_file():
+                raise HpcgnnError(f"there is no checkpoint {path}: give a run folder or a checkpoint file that exists")
+            if begins_with(path, HDF5):
+                what = h5.in_words(h5.kind_of(path))
+                raise HpcgnnError(f"{path} is {what}, but a run folder or a checkpoint is needed")
+            payload = path.read_bytes()
             content = archive.read(io.BytesIO(payload), path)
             _check_content(content, kind, path)
     payload = world.broadcast(payload, what="the checkpoint")
     with raise_on_all_ranks(world, f"use checkpoint {path}"):
         if world.rank > 0:
             content = archive.read(io.BytesIO(payload), path)
-        content["model_config"] = _with_new_settings(content["model_config"])
+        found = content["model_config"]
+        if "model" in found:  # not of a user's own class; the file may be older than some settings
+            found = content["model_config"] = describe(described(found), found["features"], found["classes"])
         if differing := differences(content.get("data", {}), data or {}):
             raise HpcgnnError(
                 f"{path} was made with another graph, which differs in {differing}: resume with parts of that graph, or choose "
                 "another --out for this one"
             )
-        if model is not None and content["model_config"] != model:
-            raise HpcgnnError(
-                f"{path} is a checkpoint of another model: {_differences(content['model_config'], model)}"
-            )
+        if model is not None and found != model:
+            names = [name for name in model if found.get(name) != model[name]]
+            told = ", ".join(f"it has {name} {found.get(name)}, this run has {model[name]}" for name in names)
+            raise HpcgnnError(f"{path} is a checkpoint of another model: {told}")
         content["path"] = str(path)
     return content
 
@@ -160,7 +172,7 @@ def look_at(path: Path) -> dict[str, Any]:
     Checksums, the digest and the types of all fields are verified.
     """
     content = archive.read(path, path)
-    if "model" not in content and isinstance(content.get("rows"), torch.Tensor):
+    if "model" not in content and isinstance(content.get("rows"), Tensor):
         return content
     _check_content(content, Last if "optimiser" in content else Checkpoint, path)
     return content
@@ -180,13 +192,13 @@ def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) 
     _check_widths(content["model_config"], content["model"], path)
 
 
-def _check_finite(weights: Mapping[str, torch.Tensor], path: object) -> None:
+def _check_finite(weights: Mapping[str, Tensor], path: object) -> None:
     for name, values in weights.items():
         if not bool(torch.isfinite(values).all()):
             raise HpcgnnError(f"{path} has NaN or infinite values in the weights {name}: use an earlier checkpoint")
 
 
-def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def _check_widths(description: dict[str, Any], weights: Mapping[str, Tensor], path: Path) -> None:
     """Raise HpcgnnError if the description would make a model that is far larger than the weights in the file."""
     if isinstance(description.get("class"), str):  # a user's own class, which the user's program makes
         return
@@ -203,43 +215,30 @@ def _check_widths(description: dict[str, Any], weights: Mapping[str, torch.Tenso
         )
 
 
-class _Widths(msgspec.Struct):
-    model: str
-    features: Count
-    classes: Count
-    hidden: Count
-    layers: Count = 1
-    decoder: str = "none"
-
-
 def has_parts(content: dict[str, Any], uuid: str, data: Mapping[str, str]) -> bool:
     """Return whether a checkpoint was made with the parts ``uuid`` of a graph with ``data``; warn where it was not."""
     if content["parts_uuid"] == uuid:
         return True
     known = "edges" in content.get("data", {}) and "edges" in data
     doubt = "" if known else "; an older file does not tell whether they are parts of the same graph"
-    _LOG.warning(
-        "%s was made with other parts: training continues, but its results differ in the last bits%s",
-        content["path"],
-        doubt,
-    )
+    sentence = "%s was made with other parts: training continues, but its results differ in the last bits%s"
+    _LOG.warning(sentence, content["path"], doubt)
     return False
 
 
-def check_weights(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], where: object) -> None:
+def check_weights(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: object) -> None:
     """Raise HpcgnnError unless ``found`` has the names, shapes and types of ``wanted``. where: the file, for the message."""
     for name in [*wanted, *found]:
         mine, theirs = wanted.get(name), found.get(name)
-        if mine is None or theirs is None:
-            problem = (
-                "weights {}, which this model does not have" if mine is None else "no weights {}, which this model has"
-            )
-            raise HpcgnnError(f"{where} has {problem.format(name)}")
+        if mine is None:
+            raise HpcgnnError(f"{where} has weights {name}, which this model does not have")
+        if theirs is None:
+            raise HpcgnnError(f"{where} has no weights {name}, which this model has")
         if theirs.shape != mine.shape or theirs.dtype != mine.dtype:
             raise HpcgnnError(f"{where} has weights {name} of {_shape(theirs)}, but this model has {_shape(mine)}")
 
 
-def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]], where: object) -> None:
+def check_optimiser(state: dict[str, Any], parameters: list[list[Tensor]], where: object) -> None:
     """Raise HpcgnnError unless ``state`` belongs to an optimiser of these parameter groups. where: the file, for the message."""
     numbers = iter(range(sum(map(len, parameters))))
     if [group["params"] for group in state["param_groups"]] != [[next(numbers) for _ in group] for group in parameters]:
@@ -256,68 +255,5 @@ def check_optimiser(state: dict[str, Any], parameters: list[list[torch.Tensor]],
         _check_finite({f"of the optimiser, parameter {number}: {name}": moments[name] for name in wanted}, where)
 
 
-def _shape(values: torch.Tensor) -> str:
+def _shape(values: Tensor) -> str:
     return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
-
-
-def save_messages(world: World, run: str | Path, epoch: int, content: dict[str, Any]) -> None:
-    """Write the rows that this rank's exchanges keep between epochs, in one file for each rank. Collective.
-
-    This happens before ``last.pt`` names ``epoch``. The file of the previous checkpoint remains, because ``last.pt`` still
-    refers to it; older files are removed.
-    """
-    mine = folder(run) / MESSAGES
-    with raise_on_all_ranks(world, f"write {mine}"):
-        mine.mkdir(exist_ok=True)
-        with whole_file.replacing(messages_path(run, epoch, world.rank), cleans=False) as temporary:
-            archive.write(
-                temporary, content | {"rank": world.rank}
-            )  # streamed to the file, because the content may be as large as all boundary rows
-        names = (_MESSAGES.fullmatch(path.name) for path in mine.glob(f"*-{world.rank}.pt"))
-        epochs = {int(name[1]) for name in names if name}
-        before = max((found for found in epochs if found < epoch), default=epoch)
-        for other in epochs - {epoch, before}:
-            messages_path(run, other, world.rank).unlink()
-
-
-def read_messages(world: World, run: str | Path, epoch: int) -> dict[str, Any] | None:
-    """The state that :func:`save_messages` wrote, or None if any rank has no such file. Collective."""
-    path = messages_path(run, epoch, world.rank)
-    with raise_on_all_ranks(world, f"read {path}"):
-        if path.exists() and not path.is_file():
-            raise HpcgnnError(f"{path} is not a file")
-    if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
-        return None
-    with raise_on_all_ranks(world, f"read {path}"):
-        content = archive.read(path, path)
-        if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
-            raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
-        rank = content.get("rank", world.rank)  # older files have no rank, so their name counts
-        if rank != world.rank:
-            raise HpcgnnError(f"{path} belongs to rank {rank}: rename the files in this folder to their original names")
-    return content
-
-
-def messages_path(run: str | Path, epoch: int, rank: int) -> Path:
-    """The file with the rows that the exchanges of a rank keep, for the checkpoint of ``epoch``."""
-    return folder(run) / MESSAGES / f"{epoch}-{rank}.pt"
-
-
-def _read_bytes(path: Path) -> bytes:
-    if not path.is_file():
-        raise HpcgnnError(f"there is no checkpoint {path}: give a run folder or a checkpoint file that exists")
-    if begins_with(path, HDF5):
-        raise HpcgnnError(f"{path} is {h5.in_words(h5.kind_of(path))}, but a run folder or a checkpoint is needed")
-    return path.read_bytes()
-
-
-def _with_new_settings(description: dict[str, Any]) -> dict[str, Any]:
-    """The description of a model, which may be older than some of its settings."""
-    if "model" not in description:  # of a user's own class
-        return description
-    return describe(described(description), description["features"], description["classes"])
-
-
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    names = [name for name in wanted if found.get(name) != wanted[name]]
-    return ", ".join(f"it has {name} {found.get(name)}, this run has {wanted[name]}" for name in names)

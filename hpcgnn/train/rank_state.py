@@ -4,20 +4,24 @@ checkpoint."""
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from hpcgnn.base import whole_file
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange.mailbox import RowCounts, check_kept, shape_of
 from hpcgnn.policy.policies import Policies
-from hpcgnn.train import checkpoint
+from hpcgnn.train import archive, checkpoint
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere
 
 _LOG = logging.getLogger("hpcgnn")
 _FORMAT = 2
+_NAME = re.compile(r"(\d{1,18})-\d+\.pt")
 
 
 class RankState:
@@ -33,17 +37,15 @@ class RankState:
 
     def save(self, run: Path, epoch: int) -> None:
         """Write the state, before ``last.pt`` names ``epoch``. Messages in flight are waited for."""
-        if not self._is_used:
-            return
-        messages = self._model.messages
-        messages.drain()
-        content = {
-            "format": _FORMAT,
-            "kept": messages.kept.state(),
-            "policies": self._policies.rank_state(),
-            "rows": self._model.aggregator.exchange.rows_that_travel(),
-        }
-        checkpoint.save_messages(self._world, run, epoch, content)
+        if self._is_used:
+            self._model.messages.drain()
+            content = {
+                "format": _FORMAT,
+                "kept": self._model.messages.kept.state(),
+                "policies": self._policies.rank_state(),
+                "rows": self._model.aggregator.exchange.rows_that_travel(),
+            }
+            save_messages(self._world, run, epoch, content)
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
         """Continue from the state, and from the policies' state in ``last``.
@@ -52,23 +54,26 @@ class RankState:
         """
         if not self._is_used:
             return
-        content = checkpoint.read_messages(self._world, run, epoch) if same_parts else None
-        where = checkpoint.messages_path(run, epoch, self._world.rank)
-        content = content if self._fits(content) else None
+        content = _read_messages(self._world, run, epoch) if same_parts else None
+        where = _path(run, epoch, self._world.rank)
+        messages, policies = self._model.messages, last.get("policies") or {}
+        if not self._fits(content):
+            content = None
         with raise_on_all_ranks(self._world, f"use {where.parent}"):
             if content is not None:
                 self._check(content, where)
-        if content is not None:
-            self._compare(content, where.parent)
-        messages, aggregator = self._model.messages, self._model.aggregator
         if content is None:
             _LOG.warning(
                 "the checkpoint has no messages for these parts and this strategy: delta coding and staleness start as in epoch 0"
             )
-        else:
+        else:  # of different exchanges, some ranks would wait for the others forever
+            same_everywhere(
+                self._world,
+                [shape_of(content["kept"])],
+                f"the ranks' files in {where.parent} are not of one checkpoint",
+            )
             is_delta = messages.config.message_coding == "delta"
-            messages.kept.load(content["kept"], messages.tools(aggregator.backend), is_delta=is_delta)
-        policies = last.get("policies") or {}
+            messages.kept.load(content["kept"], messages.tools(self._model.aggregator.backend), is_delta=is_delta)
         if policies.get("names") == self._policies.names:
             path = checkpoint.folder(run) / checkpoint.LAST
             with raise_on_all_ranks(self._world, f"use the policies in {path}"):
@@ -89,12 +94,6 @@ class RankState:
         check_kept(content.get("kept"), counts, str(where))
         self._policies.check_rank_state(content.get("policies"), str(where))
 
-    def _compare(self, content: dict[str, Any], where: Path) -> None:
-        """Raise HpcgnnError if ranks keep different exchanges: some would wait for the others forever. Collective."""
-        same_everywhere(
-            self._world, [shape_of(content["kept"])], f"the ranks' files in {where} are not of one checkpoint"
-        )
-
     def _fits(self, content: dict[str, Any] | None) -> bool:
         """Return whether the state fits this plan; the same on every rank."""
         rows = self._model.aggregator.exchange.rows_that_travel()
@@ -102,3 +101,44 @@ class RankState:
         theirs = found.get("rows")
         fits = isinstance(theirs, torch.Tensor) and theirs.dtype == rows.dtype and torch.equal(theirs, rows)
         return bool(self._world.allreduce(np.array([fits], np.int64), "min")[0])
+
+
+def save_messages(world: World, run: Path, epoch: int, content: dict[str, Any]) -> None:
+    """Write the rows that this rank's exchanges keep between epochs, in one file for each rank. Collective.
+
+    The file of the previous checkpoint remains, because ``last.pt`` still refers to it; older files are removed.
+    """
+    mine = _path(run, epoch, world.rank)
+    with raise_on_all_ranks(world, f"write {mine.parent}"):
+        mine.parent.mkdir(exist_ok=True)
+        with whole_file.replacing(mine, cleans=False) as temporary:
+            archive.write(
+                temporary, content | {"rank": world.rank}
+            )  # streamed: it may be as large as all boundary rows
+        names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{world.rank}.pt"))
+        epochs = {int(name[1]) for name in names if name}
+        before = max((found for found in epochs if found < epoch), default=epoch)
+        for other in epochs - {epoch, before}:
+            _path(run, other, world.rank).unlink()
+
+
+def _read_messages(world: World, run: Path, epoch: int) -> dict[str, Any] | None:
+    """The state that :func:`save_messages` wrote, or None if any rank has no such file. Collective."""
+    path = _path(run, epoch, world.rank)
+    with raise_on_all_ranks(world, f"read {path}"):
+        if path.exists() and not path.is_file():
+            raise HpcgnnError(f"{path} is not a file")
+    if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
+        return None
+    with raise_on_all_ranks(world, f"read {path}"):
+        content = archive.read(path, path)
+        if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
+            raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
+        rank = content.get("rank", world.rank)  # older files have no rank, so their name counts
+        if rank != world.rank:
+            raise HpcgnnError(f"{path} belongs to rank {rank}: rename the files in this folder to their original names")
+    return content
+
+
+def _path(run: Path, epoch: int, rank: int) -> Path:
+    return checkpoint.folder(run) / checkpoint.MESSAGES / f"{epoch}-{rank}.pt"

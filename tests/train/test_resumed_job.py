@@ -10,7 +10,7 @@ import pytest
 import small_graphs
 from trainings import lines, losses, summary, weights
 
-from hpcgnn.train import checkpoint
+from hpcgnn.train import checkpoint, rank_state
 from hpcgnn.world.thread_world import one_rank
 
 FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6"]
@@ -141,6 +141,6 @@ def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
     """Even if a killed run left the files of an incomplete checkpoint."""
     checkpoint.folder(tmp_path).mkdir()
     for epoch in (5, 10, 20, 15):
-        checkpoint.save_messages(one_rank(), tmp_path, epoch, {"kept": {}})
+        rank_state.save_messages(one_rank(), tmp_path, epoch, {"kept": {}})
     found = sorted(path.name for path in (checkpoint.folder(tmp_path) / checkpoint.MESSAGES).iterdir())
     assert found == ["10-0.pt", "15-0.pt"]
