@@ -38,11 +38,17 @@ def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor
             another width, or if rank 0 lacks the memory.
     """
     check_type("graph", graph, LocalGraph)
-    world = graph.world
+    world, nodes, result = graph.world, graph.meta.num_nodes, None
     with raise_on_all_ranks(world, "gather scores"):
         mine = _on_host(scores, graph)
-    _check_alike(world, mine)
-    nodes, result = graph.meta.num_nodes, None
+    kind = _kind_of(mine)
+    theirs = world.broadcast(kind, 0, "the type of scores")
+    with raise_on_all_ranks(world, "gather scores"):
+        if kind != theirs:
+            raise HpcgnnError(
+                f"scores of rank {world.rank} are {kind}, those of rank 0 {theirs}: give scores of the same type and width on "
+                "all ranks, also on those that own no node"
+            )
     with raise_on_all_ranks(world, "gather scores"):
         if world.rank == 0:
             result = _empty(nodes, mine)
@@ -80,7 +86,11 @@ def to_first(
 def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
     """This rank's rows, contiguous on the host, if they are what :func:`gather` takes."""
     if isinstance(scores, np.ndarray):
-        scores = _as_tensor(scores)
+        native = np.ascontiguousarray(scores, scores.dtype.newbyteorder("="))
+        try:
+            scores = torch.from_numpy(native if native.flags.writeable else native.copy())
+        except TypeError as error:
+            raise WrongTypeError(f"scores must hold numbers, not {scores.dtype}") from error
     elif not isinstance(scores, torch.Tensor):
         raise WrongTypeError(f"scores must be a torch.Tensor or a numpy array, not {type(scores).__name__}")
     check_tensors(scores=scores)
@@ -96,23 +106,9 @@ def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
     return scores.detach().cpu().contiguous()
 
 
-def _as_tensor(array: np.ndarray) -> torch.Tensor:
-    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    try:
-        return torch.from_numpy(native if native.flags.writeable else native.copy())
-    except TypeError as error:
-        raise WrongTypeError(f"scores must hold numbers, not {array.dtype}") from error
-
-
-def _check_alike(world: World, mine: torch.Tensor) -> None:
-    """Raise HpcgnnError on every rank where types or widths differ. Collective."""
-    theirs = world.broadcast((str(mine.dtype), tuple(mine.shape[1:])), 0, "the type of scores")
-    with raise_on_all_ranks(world, "gather scores"):
-        if (str(mine.dtype), tuple(mine.shape[1:])) != theirs:
-            raise HpcgnnError(
-                f"scores of rank {world.rank} are {_said(str(mine.dtype), mine.shape[1:])}, those of rank 0 "
-                f"{_said(*theirs)}: give scores of the same type and width on all ranks, also on those that own no node"
-            )
+def _kind_of(scores: torch.Tensor) -> str:
+    width = f"of width {scores.shape[1]}" if scores.ndim > 1 else "without a width"
+    return f"{str(scores.dtype).removeprefix('torch.')} {width}"
 
 
 def _empty(num_rows: int, like: torch.Tensor) -> torch.Tensor:
@@ -123,10 +119,6 @@ def _empty(num_rows: int, like: torch.Tensor) -> torch.Tensor:
             f"rank 0 has no memory for {num_rows:,} rows of {like.element_size() * like.shape[1:].numel():,} bytes: write them "
             "with hpcgnn.train.predict.write_predictions"
         ) from error
-
-
-def _said(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype.removeprefix('torch.')} {f'of width {shape[0]}' if shape else 'without a width'}"
 
 
 def _as_bytes(rows: torch.Tensor) -> torch.Tensor:

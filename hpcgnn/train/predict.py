@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 
@@ -28,7 +28,8 @@ from hpcgnn.train.tasks import check_labels, features_of, training_labels
 from hpcgnn.world import World, raise_on_all_ranks
 
 PREDICTIONS_KIND, PREDICTIONS_VERSION = "hpcgnn-predictions", 1
-_PER_NODE, _PER_PAIR = ("scores", "embeddings"), "pair_scores"
+_PER_PAIR = "pair_scores"
+_ARRAYS = ("scores", "embeddings", _PER_PAIR)
 
 
 @torch.no_grad()
@@ -36,14 +37,13 @@ def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid"
     """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective.
 
     A link prediction model gives (n, F) embeddings, with messages along all edges of ``graph``. A model with labels as inputs
-    gets the labels of all training nodes, and no others.
-
-    content: the result of :func:`hpcgnn.train.checkpoint.read`. strategy: ``pre``, ``post`` or ``hybrid``.
+    gets the labels of all training nodes, and no others. content: the result of :func:`hpcgnn.train.checkpoint.read`.
 
     Raises:
-        HpcgnnError: as :func:`model_of`.
+        HpcgnnError: on every rank, for another number of features, for a model of the user's own class, and for weights that do
+            not fit the model.
     """
-    return _applied(model_of(graph, content, strategy), graph)
+    return _applied(_model_of(graph, content, strategy), graph)
 
 
 def other_data(graph: LocalGraph, content: dict[str, Any]) -> str:
@@ -61,13 +61,8 @@ def _applied(model: GraphModel, graph: LocalGraph) -> torch.Tensor:
     return model(features_of(graph, model), labels)
 
 
-def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
-    """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective.
-
-    Raises:
-        HpcgnnError: on every rank, for another number of features, for a model of the user's own class, and for weights that do
-            not fit the model.
-    """
+def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> GraphModel:
+    """The model of a checkpoint's ``content``, in evaluation mode, for a graph with as many features. Collective."""
     description = content["model_config"]
     with raise_on_all_ranks(graph.world, f"use a checkpoint on {graph.path}"):
         if "model" not in description:
@@ -95,7 +90,7 @@ def model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid
 @torch.no_grad()
 def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
     """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint. Collective."""
-    world, model = graph.world, model_of(graph, content)
+    world, model = graph.world, _model_of(graph, content)
     decoder = model.decoder
     with raise_on_all_ranks(world, "score pairs of nodes"):
         if decoder is None:
@@ -103,9 +98,8 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
                 "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
             )
         if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
-            raise HpcgnnError(
-                f"pairs must be of nodes 0 to {graph.meta.num_nodes - 1}, not {pairs.min()} to {pairs.max()}"
-            )
+            last, found = graph.meta.num_nodes - 1, f"{pairs.min()} to {pairs.max()}"
+            raise HpcgnnError(f"pairs must be of nodes 0 to {last}, not {found}")
     assert decoder is not None
     bounds, slab = _dealt_by_id(graph, _applied(model, graph))
     torch_device = graph.device.torch_device
@@ -127,12 +121,8 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
         except Exception as error:
             # numpy gives a damaged header to Python's parsers, which raise what their parts raise
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
-        if (
-            not isinstance(pairs, np.ndarray)
-            or pairs.ndim != 2
-            or pairs.shape[1] != 2
-            or not np.issubdtype(pairs.dtype, np.integer)
-        ):
+        are_pairs = isinstance(pairs, np.ndarray) and pairs.ndim == 2 and pairs.shape[1] == 2
+        if not are_pairs or not np.issubdtype(pairs.dtype, np.integer):
             raise HpcgnnError(
                 f"{path} must hold two node ids in each line, or be a .npy file of integers with shape (pairs, 2)"
             )
@@ -186,16 +176,8 @@ def write_predictions(
     addition to the graph, that the output must not replace.
     """
     bounds, slab = _dealt_by_id(graph, scores)
-    _write_slab(
-        graph,
-        what,
-        (graph.meta.num_nodes, scores.shape[1]),
-        int(bounds[graph.world.rank]),
-        slab,
-        path,
-        force=force,
-        inputs=inputs,
-    )
+    shape, first = (graph.meta.num_nodes, scores.shape[1]), int(bounds[graph.world.rank])
+    _write_slab(graph, what, shape, first, slab, path, force, inputs)
 
 
 def write_pair_scores(
@@ -204,7 +186,7 @@ def write_pair_scores(
     """Write ``/pair_scores`` (pairs,) float32 in the order of ranks, which is that of :func:`read_pairs`. Collective."""
     count = np.array([scores.numel()])
     first, total = int(graph.world.exscan(count)[0]), int(graph.world.allreduce(count)[0])
-    _write_slab(graph, "pair_scores", (total,), first, host_values(scores.float()), path, force=force, inputs=inputs)
+    _write_slab(graph, _PER_PAIR, (total,), first, host_values(scores.float()), path, force, inputs)
 
 
 def _write_slab(
@@ -214,7 +196,6 @@ def _write_slab(
     first: int,
     slab: np.ndarray,
     path: Path,
-    *,
     force: bool,
     inputs: Iterable[Path],
 ) -> None:
@@ -236,35 +217,28 @@ def look_at_predictions(path: Path) -> dict[str, Any]:
         HpcgnnError: if it is another kind of file, incomplete, or has values that are not finite.
     """
     with h5.open_checked(path, PREDICTIONS_KIND, (PREDICTIONS_VERSION,)) as file:
-        names = [name for name in (*_PER_NODE, _PER_PAIR) if h5.child(file, name) is not None]
+        names = [name for name in _ARRAYS if h5.child(file, name) is not None]
         if len(names) != 1:
-            raise h5.damaged(path, f"it has {len(names)} of {', '.join((*_PER_NODE, _PER_PAIR))}, not one")
+            raise h5.damaged(path, f"it has {len(names)} of {', '.join(_ARRAYS)}, not one")
         (name,) = names
         with h5.reading(path, name):
             shape = file[name].shape
         if len(shape) != (1 if name == _PER_PAIR else 2):
             raise h5.damaged(path, f"{name} has shape {shape}")
         rule = Rule(shape, np.dtype(np.float32))
-        source = ByteSource(path)
-        try:
+        with contextlib.closing(ByteSource(path)) as source:
             look(StoredArray(file, source, name, rule), (0, shape[0]), None, rule, "", None)
-        finally:
-            source.close()
+        with h5.reading(file, "attribute data"):  # which files of earlier versions do not have
+            text = h5.attribute(file, "data", str) if "data" in file.attrs else "{}"
+            data = {str(key): str(value) for key, value in json.loads(text).items()}
         return {
             "kind": PREDICTIONS_KIND,
             "version": PREDICTIONS_VERSION,
             "uuid": h5.attribute(file, "uuid", str),
             "parts_uuid": h5.attribute(file, "parts_uuid", str),
-            "data": _data_in(file),
+            "data": data,
             "arrays": 1,
             "bytes": 4 * int(np.prod(shape, dtype=np.int64)),
             "shape": list(shape),
             "checksums": False,
         }
-
-
-def _data_in(file: h5py.File) -> dict[str, str]:
-    """The data of the graph that was predicted on; empty in files of earlier versions of hpcgnn."""
-    with h5.reading(file, "attribute data"):
-        text = h5.attribute(file, "data", str) if "data" in file.attrs else "{}"
-        return {str(name): str(value) for name, value in json.loads(text).items()}
