@@ -18,6 +18,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_config import CONFIG, RANKS, RECORDS, SUMMARY, as_written, settings_by_name
 from hpcgnn.train.run_folder import Record
+from hpcgnn.train.summary import mean_of_epochs
 
 _LINES_NAMED = 3
 
@@ -53,13 +54,9 @@ class Run:
         return float(np.median(values)) if values else None
 
     def mean(self, name: str) -> float | None:
-        """The mean over epochs of what an epoch takes; of times, without the first epoch. None if no epoch has the number.
-
-        ``summary.json`` has the same mean (:func:`hpcgnn.train.summary.mean_of`). A median has none of the work of few epochs.
-        """
+        """The mean over epochs, as in ``summary.json``; None if no epoch has the number."""
         values = self.values(name)[1]
-        counted = values[1:] if "seconds" in name and len(values) > 1 else values
-        return float(np.mean(counted)) if counted else None
+        return mean_of_epochs(name, values)
 
     def number(self, name: str) -> float | None:
         """A figure of the summary; None if it is missing."""
@@ -82,22 +79,13 @@ class Run:
         measured = [record for record in self.records if is_number(record.get("val_metric"))]
         return max(reversed(measured), key=lambda record: record["val_metric"]) if measured else None
 
-    def changed_settings(self) -> list[tuple[str, str, str]]:
-        """The settings that differ from their defaults, as (name, value, default)."""
-        return [each for each in self._settings() if each[1] != each[2]]
-
-    def usual_settings(self) -> list[tuple[str, str, str]]:
-        """The settings that have their defaults, as (name, value, default)."""
-        return [each for each in self._settings() if each[1] == each[2]]
-
-    def _settings(self) -> list[tuple[str, str, str]]:
+    def compared_settings(self) -> list[tuple[str, str, str]]:
+        """The settings as (name, value, default)."""
         known, found = settings_by_name(), []
         for name, value in self.settings.items():
-            if name in known:
-                default = as_written(known[name].setting, known[name].setting.default)
-                found.append((name, _plain(value), _plain(default)))
-            elif name != "parts":
-                found.append((name, _plain(value), ""))
+            default = _plain(as_written(known[name].setting, known[name].setting.default)) if name in known else ""
+            if name != "parts":
+                found.append((name, _plain(value), default))
         return found
 
 
@@ -124,11 +112,9 @@ def check_folder(folder: Path, other: str = "") -> None:
         raise HpcgnnError(f"{folder} holds no run: {what}")
     if not is_run(folder):
         runs = sorted(each.name for each in folder.iterdir() if each.is_dir() and is_run(each))
-        advice = (
-            f"give the runs in it, such as {folder / runs[0]}"
-            if runs
-            else "give a folder that `hpcgnn train --out` made"
-        )
+        advice = "give a folder that `hpcgnn train --out` made"
+        if runs:
+            advice = f"give the runs in it, such as {folder / runs[0]}"
         raise HpcgnnError(f"{folder} holds no run (no {RECORDS}){other}: {advice}")
 
 
@@ -147,10 +133,9 @@ def read_run(folder: Path, name: str = "") -> Run:
     if ranks is not None and not ranks.is_whole:
         notes.append(f"{RANKS} is left out: its lists do not have the same length")
         ranks = None
-    state, is_finished = _state(folder, settings, records, summary)
-    return Run(
-        folder, name or folder.name or str(folder), settings, records, summary, ranks, state, is_finished, tuple(notes)
-    )
+    state = _state(folder, settings, records, summary)
+    name = name or folder.name or str(folder)
+    return Run(folder, name, settings, records, summary, ranks, *state, tuple(notes))
 
 
 def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -184,8 +169,11 @@ def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     foreign, repeated = [], 0
     lines = typed.text_of(path, "replace").splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
-        record = _record_of(line)
-        if record is not None:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not typed.problem_of(record, Record):
             repeated += record["epoch"] in found
             found[record["epoch"]] = record
         elif number == len(lines) and not line.endswith("\n"):
@@ -196,43 +184,26 @@ def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
             foreign.append(number)
     if foreign:
         places = ", ".join(map(str, foreign[:_LINES_NAMED])) + (" and others" if len(foreign) > _LINES_NAMED else "")
-        what = (
-            "one line is not a record of an epoch and is"
-            if len(foreign) == 1
-            else f"{len(foreign)} lines are not records of epochs and are"
-        )
+        what = f"{len(foreign)} lines are not records of epochs and are"
+        if len(foreign) == 1:
+            what = "one line is not a record of an epoch and is"
         notes.append(f"{path.name}: {what} left out (line {places})")
     if repeated:
         notes.append(f"{path.name}: {repeated} epochs have several lines, the last of which counts")
     return [found[epoch] for epoch in sorted(found)]
 
 
-def _record_of(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return None if typed.problem_of(value, Record) else value
-
-
 def _state(
     folder: Path, settings: dict[str, Any], records: list[dict[str, Any]], summary: dict[str, Any]
 ) -> tuple[str, bool]:
     """The state of a run in words, and whether it has finished."""
-    wanted = settings.get("epochs")
+    wanted, before, reason = settings.get("epochs"), summary.get("epochs"), summary.get("stop_reason")
     done = f"{len(records)} of {wanted} epochs" if is_number(wanted) else f"{len(records)} epochs"
+    under_way = f"is still running or was killed, after {done}{_last_written(folder)}"
     if not summary:
-        return (
-            f"the run has no {SUMMARY}: it is still running or was killed, after {done}{_last_written(folder)}",
-            False,
-        )
-    told = summary.get("epochs")
-    if is_number(told) and records and records[-1]["epoch"] + 1 > told:
-        return (
-            f"the run was resumed after {told} epochs and is still running or was killed, after {done}{_last_written(folder)}",
-            False,
-        )
-    reason = summary.get("stop_reason")
+        return f"the run has no {SUMMARY}: it {under_way}", False
+    if is_number(before) and records and records[-1]["epoch"] + 1 > before:
+        return f"the run was resumed after {before} epochs and {under_way}", False
     if summary.get("finished") is False:
         return f"the run was stopped{f' by {reason}' if reason else ''} after {done}: --resume continues it", False
     return f"finished after {done}" + (f", by {reason}" if reason else ""), True

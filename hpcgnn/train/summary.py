@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import platform
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,18 +23,6 @@ from hpcgnn.graph import METHODS
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.train.config import Best
 from hpcgnn.train.rank_report import BREAKDOWN
-from hpcgnn.world import World
-
-
-def versions(world: World) -> dict[str, str]:
-    """The versions of the software, and the machine. Not collective."""
-    return {
-        "hpcgnn": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "mpi": world.library,
-        "machine": platform.machine(),
-    }
 
 
 def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +37,9 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
     def median(name: str) -> float:
         return float(np.median([record.get(name, 0.0) for record in records])) if records else 0.0
 
+    def mean(name: str) -> float:
+        return mean_of_epochs(name, [record.get(name, 0.0) for record in records]) or 0.0
+
     return facts | {
         **_of_losses(records),
         "best_val_metric": best.val_metric,
@@ -55,12 +47,12 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "best_epoch": best.epoch,
         "finished": facts["stop_reason"] != "SIGUSR1",
         "epoch_seconds_median": median("seconds"),
-        "epoch_seconds_mean": mean_of(records, "seconds"),
-        **{f"{name}_per_epoch": mean_of(records, name) for name in BYTES},
+        "epoch_seconds_mean": mean("seconds"),
+        **{f"{name}_per_epoch": mean(name) for name in BYTES},
         "breakdown_seconds_median": {name: median(name) for name in phases},
         "breakdown_seconds_mean_median": {name: median(f"{name}_mean") for name in phases},
-        "breakdown_seconds_per_epoch": {name: mean_of(records, name) for name in phases},
-        "breakdown_seconds_mean_per_epoch": {name: mean_of(records, f"{name}_mean") for name in phases},
+        "breakdown_seconds_per_epoch": {name: mean(name) for name in phases},
+        "breakdown_seconds_mean_per_epoch": {name: mean(f"{name}_mean") for name in phases},
         "startup_seconds": startup,  # from the start of the process to its first epoch
         "peak_memory_bytes_per_rank": int(peak),
         "private_memory_bytes_per_rank": int(private),  # at the end, of what no other process maps
@@ -71,18 +63,24 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "ranks": world.size,
         "node_orders": _node_orders(graph),
         "threads_per_rank": torch.get_num_threads(),
-        "versions": versions(world),
+        "versions": {
+            "hpcgnn": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "mpi": world.library,
+            "machine": platform.machine(),
+        },
     }
 
 
-def mean_of(records: list[dict[str, Any]], name: str) -> float:
-    """The mean over epochs of what an epoch takes; 0 without epochs. ``records``: lines of ``metrics.jsonl``.
+def mean_of_epochs(name: str, values: Sequence[float]) -> float | None:
+    """The mean over epochs of what an epoch takes; None without epochs.
 
     Unlike a median, it has the work that only some epochs do. Times leave out the first of several epochs, in which code is
     compiled and memory made.
     """
-    counted = records[1:] if "seconds" in name and len(records) > 1 else records
-    return float(np.mean([record.get(name, 0.0) for record in counted])) if counted else 0.0
+    counted = values[1:] if "seconds" in name and len(values) > 1 else values
+    return float(np.mean(counted)) if counted else None
 
 
 def _of_losses(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -138,17 +136,12 @@ def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """
     if isinstance(bits, int):
         return {"all rows": float(bits)}
-    rows = {name: {int(width): count for width, count in found.items()} for name, found in bits.items()}
-    means = {name: _mean(found) for name, found in rows.items() if sum(found.values())}
-    total: dict[int, int] = {}
-    for found in rows.values():
-        for width, count in found.items():
-            total[width] = total.get(width, 0) + count
-    return ({"all rows": _mean(total)} if sum(total.values()) else {}) | means
-
-
-def _mean(rows: Mapping[int, int]) -> float:
-    return sum(width * count for width, count in rows.items()) / sum(rows.values())
+    rows: dict[str, Mapping[str, int]] = {"all rows": sum(map(Counter, bits.values()), Counter()), **bits}
+    return {
+        name: sum(int(width) * count for width, count in found.items()) / sum(found.values())
+        for name, found in rows.items()
+        if sum(found.values())
+    }
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -194,7 +187,7 @@ def writers() -> ModuleType:
 
 
 class TensorBoard:
-    """Adds epochs to the folder ``tensorboard`` of a run.
+    """Adds epochs to the folder ``tensorboard`` of a run, beside ``metrics.jsonl``. Rank 0 alone writes it.
 
     next_epoch: the first one to come. What a stopped run has written of it and of later ones is not shown any more.
 
@@ -204,27 +197,24 @@ class TensorBoard:
 
     def __init__(self, run: Path, next_epoch: int) -> None:
         self._folder = run / FOLDER
-        try:
-            self._writer = writers().SummaryWriter(
-                str(self._folder), purge_step=next_epoch or None, flush_secs=_FLUSH_SECONDS
-            )
-        except OSError as error:
-            raise self._cannot(error) from error
+        with self._writing():
+            folder, purged = str(self._folder), next_epoch or None
+            self._writer = writers().SummaryWriter(folder, purge_step=purged, flush_secs=_FLUSH_SECONDS)
 
     def add(self, record: dict[str, Any]) -> None:
         """The scalars of a line of ``metrics.jsonl``."""
-        try:
+        with self._writing():
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record["epoch"])
-        except OSError as error:
-            raise self._cannot(error) from error
 
     def close(self) -> None:
         """Write what is left."""
-        try:
+        with self._writing():
             self._writer.close()
-        except OSError as error:
-            raise self._cannot(error) from error
 
-    def _cannot(self, error: OSError) -> HpcgnnError:
-        return HpcgnnError(f"cannot write {self._folder}: {error.strerror or error}")
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HpcgnnError(f"cannot write {self._folder}: {error.strerror or error}") from error

@@ -73,7 +73,8 @@ def _result(run: Run) -> Section:
 
 
 def _all_settings(run: Run) -> Section:
-    changed, usual = run.changed_settings(), run.usual_settings()
+    found = run.compared_settings()
+    changed, usual = ([each for each in found if (each[1] == each[2]) is same] for same in (False, True))
     if not run.settings:
         return Section("Settings", ("The settings are unknown.",))
     differing = Table(
