@@ -248,7 +248,7 @@ def _run(path: Path) -> Facts:
         "seconds_of_an_epoch_mean": run.mean("seconds"),
         "bytes_sent_per_epoch": run.mean("bytes_sent"),
         "settings": run.settings,
-        "settings_changed": {name: value for name, value, _ in run.changed_settings()},
+        "settings_changed": {name: value for name, value, default in run.compared_settings() if value != default},
         "checkpoints": {each.name: each.stat().st_size for each in sorted(checkpoint.folder(path).glob("*.pt"))},
         "notes": list(run.notes),
     }
