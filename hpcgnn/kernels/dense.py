@@ -147,7 +147,21 @@ def checked_kernels(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, backend: str, compute: str
 ) -> DenseKernels:
     """The kernels for a product. Raises ValueError, naming the argument that is wrong."""
-    _check_product(x, weight, bias, out)
+    _check_matrix("x", x, x.dtype)
+    _check_matrix("weight", weight, x.dtype)
+    if weight.shape[0] != x.shape[1]:
+        raise WrongValueError(
+            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
+        )
+    if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
+        raise WrongValueError(
+            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
+        )
+    shape = x.shape[0], weight.shape[1]
+    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
+        raise WrongValueError(
+            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
+        )
     kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, out=out)
     _check_compute(compute, x.dtype, kernels, backend)
     return kernels
@@ -190,24 +204,6 @@ def run_weight_gradient(
     column_sums = x.new_empty(dy.shape[1]) if sums else None
     kernels.weight_gradient(x.contiguous(), dy.contiguous(), dweight, column_sums, compute)
     return dweight, column_sums
-
-
-def _check_product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> None:
-    _check_matrix("x", x, x.dtype)
-    _check_matrix("weight", weight, x.dtype)
-    if weight.shape[0] != x.shape[1]:
-        raise WrongValueError(
-            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
-        )
-    if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
-        raise WrongValueError(
-            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
-        )
-    shape = x.shape[0], weight.shape[1]
-    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
-        raise WrongValueError(
-            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
-        )
 
 
 def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, backend: str) -> None:

@@ -249,7 +249,12 @@ def product(
         ValueError: naming the argument that is wrong, also where F is more than :data:`MOST_TERMS`.
     """
     _check_operand("x", x)
-    _check_weight(x, weight)
+    _check_float("weight", weight)
+    if weight.shape[0] != x.shape[1]:
+        raise WrongValueError(
+            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
+        )
+    _check_terms(x.shape[1])
     check_key("weight_key", weight_key)
     shape = x.shape[0], weight.shape[1]
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != torch.float32):
@@ -321,15 +326,6 @@ def _check_operand(name: str, x: Int8Rows) -> None:
 def _check_float(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32:
         raise WrongValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
-
-
-def _check_weight(x: Int8Rows, weight: Tensor) -> None:
-    _check_float("weight", weight)
-    if weight.shape[0] != x.shape[1]:
-        raise WrongValueError(
-            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
-        )
-    _check_terms(x.shape[1])
 
 
 def _check_terms(terms: int) -> None:
