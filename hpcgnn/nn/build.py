@@ -103,7 +103,8 @@ def build_model(
     model = _with_weights(kind, config, context, seed).to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
-        _use_integers(model, chosen, int8 or Int8Config(), backend)
+        model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
+        model.use_compute(chosen if model.int8.is_useful else FLOAT32)
     return model
 
 
@@ -111,24 +112,25 @@ def _check_fit(
     config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype, keep_input_aggregation: bool
 ) -> None:
     """Raise HpcgnnError for settings that cannot be combined with each other or with the graph."""
-    _check_device(messages, graph)
+    if messages is not None and messages.device is not graph.device:
+        raise WrongValueError(
+            f"messages are on {messages.device.torch_device} and the graph is on {graph.device.torch_device}: make them with "
+            "Messages(..., device=graph.device)"
+        )
     if dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     config.check()
     check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
     if keep_input_aggregation:
         check_kept_input(config)
-        _check_dense(graph)
+        if isinstance(graph.features, Csr):
+            raise HpcgnnError(
+                "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
+            )
     if graph.features is None:
         raise HpcgnnError(
             f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
         )
-
-
-def _use_integers(model: GraphModel, compute: str, config: Int8Config, backend: str) -> None:
-    """Make the model compute in 8-bit integers, if any of its operations is faster in them. Collective."""
-    model.int8 = make_int8(config, model.messages, backend, always=compute == INT8_ALWAYS)
-    model.use_compute(compute if model.int8.is_useful else FLOAT32)
 
 
 def _with_weights(kind: type[GraphModel], config: ModelConfig, context: ModelContext, seed: int) -> GraphModel:
@@ -141,20 +143,3 @@ def _with_weights(kind: type[GraphModel], config: ModelConfig, context: ModelCon
             decoder = DotDecoder if config.decoder == "dot" else MLPDecoder
             model.decoder = decoder(context.out_width, compute=context.compute, backend=context.aggregator.backend)
     return model
-
-
-def _check_device(messages: Messages | None, graph: LocalGraph) -> None:
-    """Raise WrongValueError if messages would be on another device than the graph."""
-    if messages is not None and messages.device is not graph.device:
-        raise WrongValueError(
-            f"messages are on {messages.device.torch_device} and the graph is on {graph.device.torch_device}: make them with "
-            "Messages(..., device=graph.device)"
-        )
-
-
-def _check_dense(graph: LocalGraph) -> None:
-    """Raise HpcgnnError if features are sparse. Only the graph's file decides that, so it is checked here."""
-    if isinstance(graph.features, Csr):
-        raise HpcgnnError(
-            "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
-        )

@@ -272,16 +272,10 @@ def check_differences(message_coding: str, drops_rows: float) -> None:
 
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:
     """The settings in which two models must agree to have the same parameters."""
-    free = {
-        each.attribute
-        for section in (type(config), *config.sections())
-        for each in settings_of(section)
-        if each.about.is_free
-    }
-    return {name: value for name, value in config.flat().items() if name not in free} | {
-        "features": in_width,
-        "classes": out_width,
-    }
+    sections = (type(config), *config.sections())
+    free = {each.attribute for section in sections for each in settings_of(section) if each.about.is_free}
+    described = {name: value for name, value in config.flat().items() if name not in free}
+    return described | {"features": in_width, "classes": out_width}
 
 
 def described(description: dict[str, Any]) -> ModelConfig:

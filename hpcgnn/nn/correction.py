@@ -33,16 +33,6 @@ from hpcgnn.world import World
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """The matrices of the correction. spread: (n, b + 1), with v / (u + k) in the column of D, and k times that in the column
-    of m. mean: (1, b), which computes m from D.
-    """
-
-    spread: Csr
-    mean: Tensor
-
-
-@dataclass(frozen=True)
 class Copies:
     """The neighbours of halo nodes, for a plan that only copies rows of n owned nodes to h halo nodes. The matrices are made
     when they are needed.
@@ -72,7 +62,7 @@ class Correction:
     ) -> None:
         self._linear, self._plan, self._backend = linear, linear.plan, linear.backend
         self._world, self._counts, self.copies, self._proportions = world, counts, copies, proportions
-        self._weights: dict[torch.dtype, _Weights] = {}
+        self._weights: dict[torch.dtype, tuple[Csr, torch.Tensor]] = {}
         self._near: Csr | None = None
         self._reverse: Correction | None = None
         self.nodes = self._boundary()
@@ -107,15 +97,15 @@ class Correction:
         """
         if z.dtype not in self._weights:
             self._weights[z.dtype] = self._make_weights(z.dtype)
-        weights = self._weights[z.dtype]
+        spread, mean = self._weights[z.dtype]
         change = buffers.empty(now.shape[0] + 1, now.shape[1], now.dtype, now.device)
         torch.sub(now, then, out=change[:-1])
-        torch.mm(weights.mean, change[:-1], out=change[-1:])
-        spmm(weights.spread, change, out=z, backend=self._backend, accumulate=True)
+        torch.mm(mean, change[:-1], out=change[-1:])
+        spmm(spread, change, out=z, backend=self._backend, accumulate=True)
 
-    def _make_weights(self, dtype: torch.dtype) -> _Weights:
-        """Make the matrices. u uses the absolute values of edge weights, because it measures the number of local neighbours.
-        Collective.
+    def _make_weights(self, dtype: torch.dtype) -> tuple[Csr, torch.Tensor]:
+        """Make the matrices (n, b + 1), v / (u + k) in the column of D and k times that in that of m, and (1, b), which
+        computes m from D. u uses absolute edge weights, because it measures the number of local neighbours. Collective.
         """
         local, right = self._plan.local, self._linear.right
         device = local.device
@@ -135,7 +125,7 @@ class Correction:
         known = here + prior  # 0 only where Dr is 0, and such rows do not move
         share = torch.where(known > 0, there / known, torch.zeros_like(there))
         both = torch.stack((share, prior * share), 1).flatten()
-        return _Weights(Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :])
+        return Csr(indptr, columns, boundary + 1, both, check=False), mean[None, :]
 
     def _from_here(self, moving: Tensor) -> Tensor:
         """(n, 1): |L| times ``moving`` (n, 1)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -31,21 +31,17 @@ from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import ENDS, is_checkpointed
 
 T = TypeVar("T")
+_MOST_KEPT = 16
 
 
-@dataclass(frozen=True, eq=False)
 class Seen:
     """An ``edge_index`` and its weights. They are kept alive, so that no other tensor can get their identity.
 
     Collective decisions depend on identities and never on values, because some ranks may have no edges.
     """
 
-    edge_index: torch.Tensor
-    weight: torch.Tensor | None
-    versions: tuple[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "versions", _versions(self.edge_index, self.weight))
+    def __init__(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> None:
+        self.edge_index, self.weight, self.versions = edge_index, weight, _versions(edge_index, weight)
 
     def is_of(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
         """Return whether the given tensors are these very objects, unchanged."""
@@ -56,8 +52,7 @@ class Seen:
 class Kept(Generic[T]):
     """Objects made from tensors, stored by tensor and tag. The oldest ones are dropped."""
 
-    def __init__(self, most: int = 16) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._entries: list[tuple[Seen, Hashable, T]] = []
 
     def find(self, edge_index: torch.Tensor, weight: torch.Tensor | None, tag: Hashable = None) -> T | None:
@@ -66,7 +61,7 @@ class Kept(Generic[T]):
 
     def keep(self, edge_index: torch.Tensor, weight: torch.Tensor | None, made: T, tag: Hashable = None) -> None:
         """Store ``made`` for these tensors."""
-        self._entries = [*self._entries[-(self._most - 1) :], (Seen(edge_index, weight), tag, made)]
+        self._entries = [*self._entries[1 - _MOST_KEPT :], (Seen(edge_index, weight), tag, made)]
 
 
 class Recurrence:
@@ -86,12 +81,9 @@ class Recurrence:
         return place in self._before and self._before[place].is_of(edge_index, weight)
 
 
-def _versions(edge_index: torch.Tensor, weight: torch.Tensor | None) -> tuple[int, int]:
-    return _version(edge_index), -1 if weight is None else _version(weight)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version  # torch counts no changes of inference tensors
+def _versions(*tensors: torch.Tensor | None) -> list[int]:
+    """The numbers of changes of tensors; torch counts none of inference tensors."""
+    return [-1 if each is None or each.is_inference() else each._version for each in tensors]
 
 
 @contextmanager

@@ -29,15 +29,12 @@ class HaloRows:
     def _asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         """The owned rows, by id, that are in other ranks' halos; their number by rank; the number of halo nodes by rank."""
         if self._rows is None:
-            self._rows = self._ask()
+            graph = self._graph
+            ids, asked_counts, counts = asked_rows(graph.world, graph.halo_positions, graph.node_offsets)
+            if graph.order.nodes is not None:
+                ids = torch.argsort(graph.order.nodes)[ids]
+            self._rows = ids, asked_counts, counts
         return self._rows
-
-    def _ask(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        graph = self._graph
-        ids, asked_counts, counts = asked_rows(graph.world, graph.halo_positions, graph.node_offsets)
-        if graph.order.nodes is not None:
-            ids = torch.argsort(graph.order.nodes)[ids]
-        return ids, asked_counts, counts
 
     def know_ids(self) -> None:
         """Learn :attr:`original_ids`. The first call is collective."""

@@ -117,8 +117,7 @@ class TinyGraph:
     It is directed and has self-loops, parallel edges and an isolated node. The parts have their nodes, and therefore in-edges,
     in another order than the whole graph, as parts of real graphs have.
 
-    offsets: (RANKS + 1,) first position of
-    each part. both_ways: whether it is undirected, without parallel edges.
+    offsets: (RANKS + 1,) first position of each part. both_ways: whether it is undirected, without parallel edges.
     """
 
     def __init__(self, call: Call, dtype: torch.dtype = torch.float64, *, both_ways: bool = False) -> None:

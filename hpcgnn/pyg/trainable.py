@@ -39,11 +39,9 @@ class TrainableModule:
         weight = self.graph.edge_weight
         takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
         dtype = next(model.parameters()).dtype
-        self._others = (
-            {"edge_weight": weight.to(self.graph.device.torch_device, dtype)}
-            if takes_weight and weight is not None
-            else {}
-        )
+        self._others = {}
+        if takes_weight and weight is not None:
+            self._others["edge_weight"] = weight.to(self.graph.device.torch_device, dtype)
         was_training = model.training
         model.eval()
         features = self.graph.x
@@ -59,31 +57,24 @@ class TrainableModule:
         return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """See :class:`torch.nn.Module`."""
         return self.module.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """See :class:`torch.nn.Module`."""
         return self.module.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """See :class:`torch.nn.Module`."""
         return self.module.load_state_dict(state_dict)
 
     def train(self) -> None:
-        """See :class:`torch.nn.Module`."""
         self.module.train()
 
     def eval(self) -> None:
-        """See :class:`torch.nn.Module`."""
         self.module.eval()
 
     def begin_epoch(self, epoch: int) -> None:
-        """See :meth:`hpcgnn.nn.GraphModel.begin_epoch`."""
         self._of.begin_epoch(epoch)
 
     def channels(self, degrees: np.ndarray) -> list[Channel]:
-        """See :meth:`hpcgnn.nn.GraphModel.channels`."""
         return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
 
     @property
@@ -92,14 +83,11 @@ class TrainableModule:
         return self._of.compute
 
     def use_compute(self, compute: str) -> None:
-        """See :meth:`hpcgnn.nn.GraphModel.use_compute`."""
         self._of.use_compute(compute)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
-        """See :meth:`hpcgnn.nn.GraphModel.dense_parameters`."""
         return []
 
     def description(self) -> dict[str, Any]:
-        """See :meth:`hpcgnn.nn.GraphModel.description`."""
         shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
         return {"class": type(self.module).__name__, "shapes": shapes}
