@@ -12,12 +12,12 @@ them is killed, they end after their current part.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import checksums
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import plan_receiver
+from hpcgnn.plan.plan import offsets_of
 
 # `entries` has the number of entries in each peer's rows of S; `lengths`, `sources` and `edges` are those rows.
 ARRAYS = MappingProxyType(
@@ -40,7 +41,6 @@ _HEADER = np.dtype(
 )
 _HEADER_BYTES = 256
 _READ_BYTES = 1 << 20
-_READ_AT_ONCE = 1 << 30  # the most bytes that one call reads
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _EDGES_A_PROCESS = 1 << 21  # for fewer edges, starting another process takes longer than it saves
 # Memory of a planning process without edges, and for each edge of its part.
@@ -57,13 +57,11 @@ def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
     first, last = parts.part(part)
     plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy)
     received, wanted = plan.receive_from, plan.wanted
-    row_ends = np.concatenate(([0], np.cumsum(received.rows)))
-    entry_ends = np.concatenate(([0], np.cumsum(wanted.lengths)))[row_ends]
+    entry_ends = offsets_of(wanted.lengths)[offsets_of(received.rows)]
     matrices = {f"{m}_{name}": getattr(each, name) for m, each in (("L", plan.local), ("R", plan.receive))
                 for name in ("indptr", "indices", "edges")}  # fmt: skip
     tables = {"peers": received.peers, "post": received.post, "pre": received.pre, "entries": np.diff(entry_ends)}
-    rows = {name: getattr(wanted, name) for name in ("lengths", "sources", "edges")}
-    values = matrices | tables | rows
+    values = matrices | tables | vars(wanted)
     arrays = [np.ascontiguousarray(values[name], dtype=kind) for name, kind in ARRAYS.items()]
     _write(path_of(folder, strategy, part), parts.uuid, strategy, arrays)
 
@@ -90,75 +88,57 @@ def remove(folder: Path, strategy: str) -> None:
 def is_whole(path: Path, uuid: str, strategy: str) -> bool:
     """Return whether ``path`` is a complete piece of this plan whose checksum is right; all of it is read."""
     try:
-        with Piece.open(path, uuid, strategy) as piece:
+        with Piece(path, uuid, strategy) as piece:
             return piece.has_its_checksum()
     except (OSError, HpcgnnError):
         return False
 
 
-def _filled(out: np.ndarray, descriptor: int, position: int) -> int:
-    """Fill ``out`` (bytes,) uint8 with the file's bytes from ``position`` on; return their number, which is smaller at its
-    end."""
-    view, done = out.data, 0
-    while done < out.size and (count := os.preadv(descriptor, [view[done : done + _READ_AT_ONCE]], position + done)):
-        done += count
-    return done
-
-
-@dataclass(frozen=True)
 class Piece:
-    """An open piece. lengths: of its arrays. offsets: the byte of the file at which each array begins."""
+    """An open piece. lengths: of its arrays. offsets: the byte of the file at which each array begins.
 
-    path: Path
-    descriptor: int
-    checksum: int
-    lengths: dict[str, int]
-    offsets: dict[str, int]
+    Construction raises HpcgnnError if the file is not a complete piece of this plan, and OSError.
+    """
 
-    @classmethod
-    def open(cls, path: Path, uuid: str, strategy: str) -> Piece:
-        """Open the piece at ``path``. Raises HpcgnnError if it is not a complete piece of this plan, and OSError."""
-        descriptor = os.open(path, os.O_RDONLY)
+    def __init__(self, path: Path, uuid: str, strategy: str) -> None:
+        self.path, self._file = path, path.open("rb")
         try:
-            content = np.zeros(_HEADER_BYTES, np.uint8)  # stays 0 where the file is shorter than a header
-            _filled(content, descriptor, 0)
+            content = self._file.read(_HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
             header = np.frombuffer(content, _HEADER, 1)[0]
-            lengths = dict(zip(ARRAYS, header["lengths"].tolist(), strict=True))
-            sizes = [lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
-            offsets = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
+            self._checksum, self.lengths = (
+                int(header["checksum"]),
+                dict(zip(ARRAYS, header["lengths"].tolist(), strict=True)),
+            )
+            sizes = [self.lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
+            *begins, end = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
+            self.offsets = dict(zip(ARRAYS, begins, strict=True))
             known = (header["magic"], header["uuid"], header["strategy"]) == (_MAGIC, uuid.encode(), strategy.encode())
-            if not known or min(sizes) < 0 or os.fstat(descriptor).st_size != offsets[-1]:
+            if not known or min(sizes) < 0 or os.fstat(self._file.fileno()).st_size != end:
                 raise HpcgnnError(f"{path} is not a complete piece of this plan: remove it")
         except BaseException:
-            os.close(descriptor)
+            self._file.close()
             raise
-        return cls(path, descriptor, int(header["checksum"]), lengths, dict(zip(ARRAYS, offsets, strict=False)))
 
     def __enter__(self) -> Piece:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+        self._file.close()
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
         """Elements ``[first, last)`` of the array ``name``; all of them by default."""
-        last = self.lengths[name] if last is None else last
-        out = np.empty(last - first, ARRAYS[name])
-        if _filled(out.view(np.uint8), self.descriptor, self.offsets[name] + first * out.itemsize) < out.nbytes:
+        out = np.empty((self.lengths[name] if last is None else last) - first, ARRAYS[name])
+        self._file.seek(self.offsets[name] + first * out.itemsize)
+        if self._file.readinto(out.view(np.uint8).data) < out.nbytes:
             raise HpcgnnError(f"{self.path} was truncated while it was read: start again")
         return out
 
     def has_its_checksum(self) -> bool:
         """Return whether the checksum in the header is that of the lengths and arrays."""
-        lengths = np.array(list(self.lengths.values()), dtype="<i8").view(np.uint8)
-        return checksums.of_pieces(self._bytes(lengths)) == self.checksum
-
-    def _bytes(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
-        yield lengths
-        end = os.fstat(self.descriptor).st_size
-        for begin in range(_HEADER_BYTES, end, _READ_BYTES):
-            out = np.empty(min(_READ_BYTES, end - begin), np.uint8)
-            yield out[: _filled(out, self.descriptor, begin)]
+        self._file.seek(_HEADER_BYTES)
+        lengths = np.array(list(self.lengths.values()), dtype="<i8").tobytes()
+        pieces = itertools.chain([lengths], iter(lambda: self._file.read(_READ_BYTES), b""))
+        return checksums.of_pieces(np.frombuffer(piece, np.uint8) for piece in pieces) == self._checksum
 
 
 def fitting_jobs(num_edges: int, num_parts: int) -> int:

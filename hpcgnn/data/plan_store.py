@@ -308,7 +308,7 @@ class _Pieces:
     num_parts: int
 
     def open(self, part: int) -> Piece:
-        return Piece.open(path_of(self.folder, self.strategy, part), self.uuid, self.strategy)
+        return Piece(path_of(self.folder, self.strategy, part), self.uuid, self.strategy)
 
     def pairs(self) -> tuple[_Pairs, np.ndarray]:
         """The pairs, and the lengths (P, 4) int64 of L_indptr, L_indices, R_indptr, R_indices."""

@@ -7,11 +7,10 @@ row joins the in-edges, which ``graph.h5`` stores, with the out-edges, which are
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from hpcgnn.plan.plan import offsets_of
 from hpcgnn.sources.slabs import Spool
 
 RANGE_ENTRIES = 1 << 22
+NEIGHBOURS = 32  # of a node with many, after sampling
 _MOST_RANGES = 256
 _ROWS_AT_A_TIME = 1 << 20
 _HEADER_BYTES = 24
@@ -36,27 +36,27 @@ class SymmetricFile:
     def __init__(self, num_nodes: int, folder: Path | None) -> None:
         self.num_nodes, self.num_entries, self.folder = num_nodes, 0, folder
         self.dtype = np.dtype(np.int32 if num_nodes < 1 << 31 else np.int64)
-        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for its life
+        self.file: Any = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open for its life
         self._first_entry = _HEADER_BYTES + 8 * (num_nodes + 1)
 
     def append(self, indices: np.ndarray) -> None:
         """Add neighbours (m,) of the next rows."""
-        _write(self.file, indices.astype(self.dtype, copy=False), self._position(self.num_entries))
+        self._write(indices.astype(self.dtype, copy=False), self._position(self.num_entries))
         self.num_entries += indices.size
 
     def finish(self, degrees: np.ndarray) -> None:
         """Write the header and the places at which rows begin, from ``degrees`` (N,) int64, in front of the neighbours."""
         version = _NO_EDGE_WEIGHTS | (_NARROW_NODES if self.dtype.itemsize == 4 else 0)
-        _write(self.file, np.array([version, self.num_nodes, self.num_entries, self._first_entry], np.uint64), 0)
+        self._write(np.array([version, self.num_nodes, self.num_entries, self._first_entry], np.uint64), 0)
         begin = self._first_entry
         for first in range(0, self.num_nodes, _ROWS_AT_A_TIME):
             ends = begin + self.dtype.itemsize * np.cumsum(degrees[first : first + _ROWS_AT_A_TIME], dtype=np.int64)
-            _write(self.file, ends, _HEADER_BYTES + 8 * (first + 1))
+            self._write(ends, _HEADER_BYTES + 8 * (first + 1))
             begin = int(ends[-1])
 
     def write_weights(self, first: int, weights: np.ndarray) -> None:
         """Write the weights (n,) int64 of the n nodes from ``first`` on. Call it after :meth:`finish`."""
-        _write(self.file, weights, self._position(self.num_entries) + 8 * first)
+        self._write(weights, self._position(self.num_entries) + 8 * first)
 
     def rows(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """``(first node, indptr (n+1,) int64 from 0, neighbours)`` of all rows in order, about ``RANGE_ENTRIES`` neighbours at
@@ -80,11 +80,14 @@ class SymmetricFile:
 
     def _read(self, dtype: np.dtype, count: int, position: int) -> np.ndarray:
         array = np.empty(count, dtype)
-        data = array.view(np.uint8).data
-        while data:
-            got = os.preadv(self.file.fileno(), [data[: 1 << 30]], position)
-            data, position = data[got:], position + got
+        self.file.seek(position)
+        self.file.readinto(array.data)
         return array
+
+    def _write(self, array: np.ndarray, position: int) -> None:
+        self.file.seek(position)
+        self.file.write(np.ascontiguousarray(array).data)
+        self.file.flush()
 
 
 def write_symmetric(problem: Problem) -> SymmetricFile:
@@ -157,16 +160,6 @@ def _join_rows(
     sort_unique_rows(indptr, indices)
     degrees[first:last] = np.diff(indptr)
     file.append(indices[: indptr[-1]])
-
-
-def _write(file: IO[bytes], array: np.ndarray, position: int) -> None:
-    data = np.ascontiguousarray(array).view(np.uint8).data
-    while data:
-        written = os.pwrite(file.fileno(), data[: 1 << 30], position)
-        data, position = data[written:], position + written
-
-
-NEIGHBOURS = 32
 
 
 def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFile:
