@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcgnn.nn.whole_graph import max, mean, mean_loss, min, softmax, sum
     from hpcgnn.policy.config import PolicyConfig
     from hpcgnn.pyg.distribute import distribute
-    from hpcgnn.sources.from_memory import from_networkx, from_pyg
+    from hpcgnn.sources.convert import from_networkx, from_pyg
     from hpcgnn.train.config import LinkConfig, TrainConfig
     from hpcgnn.train.gather import gather
     from hpcgnn.train.links import split_links
@@ -69,8 +69,8 @@ __getattr__ = attributes(
         "Trainer": "hpcgnn.train.trainer",
         "build_model": "hpcgnn.nn.build",
         "distribute": "hpcgnn.pyg.distribute",
-        "from_networkx": "hpcgnn.sources.from_memory",
-        "from_pyg": "hpcgnn.sources.from_memory",
+        "from_networkx": "hpcgnn.sources.convert",
+        "from_pyg": "hpcgnn.sources.convert",
         "gather": "hpcgnn.train.gather",
         "kernels": "hpcgnn.kernels",
         "load": "hpcgnn.graph.local_graph",

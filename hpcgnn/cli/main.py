@@ -229,16 +229,10 @@ def _sentence_of(error: Exception) -> str:
         details = str(error).splitlines()[0] if str(error) else "without further details"
         return f"out of memory ({details}): use more ranks or a smaller --hidden"
     if type(error).__name__ == "OutOfMemoryError":  # torch's error of a GPU, recognised without importing torch
-        return (
-            f"out of memory on the GPU ({_first_sentences(error)}): use more ranks, a smaller --hidden, or --device cpu"
-        )
+        # The first sentences of torch's message have the numbers; the advice behind them is left out.
+        sentences = (str(error).splitlines() or ["without further details"])[0].split(". ")
+        return f"out of memory on the GPU ({'. '.join(sentences[:5])}): use more ranks, a smaller --hidden, or --device cpu"
     return ""
-
-
-def _first_sentences(error: Exception) -> str:
-    """The first sentences of torch's message, which have the numbers; the advice behind them is left out."""
-    sentences = (str(error).splitlines() or ["without further details"])[0].split(". ")
-    return ". ".join(sentences[:5])
 
 
 def _say(sentence: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,11 +87,8 @@ def _write_config(trainer: Trainer, asked: Asked, config: RunConfig) -> None:
     kept = {"parts": str(asked.parts)} | ({"tensorboard": True} if asked.tensorboard else {})
     trainer.run.write_config(kept | config.settings())
     if asked.resume and not asked.quiet:
-        start = (
-            f"resuming with epoch {trainer.next_epoch}"
-            if trainer.next_epoch
-            else "there is no checkpoint, so training starts with epoch 0"
-        )
+        without = "there is no checkpoint, so training starts with epoch 0"
+        start = f"resuming with epoch {trainer.next_epoch}" if trainer.next_epoch else without
         console.note(f"{asked.out}: {start}")
 
 
@@ -100,22 +97,12 @@ def _fit(trainer: Trainer, asked: Asked) -> dict[str, Any]:
     is_first = trainer.graph.world.rank == 0
     board = TensorBoard(asked.out, trainer.next_epoch) if asked.tensorboard and is_first else None
     hidden = asked.quiet or asked.as_json or not is_first
-    with console.progress("training", trainer.config.epochs, quiet=hidden) as advance, _told_to(board) as add:
+    files = contextlib.nullcontext() if board is None else contextlib.closing(board)
+    add: Callable[[dict[str, Any]], object] = board.add if board else lambda record: None
+    with console.progress("training", trainer.config.epochs, quiet=hidden) as advance, files:
         advance(trainer.next_epoch)
         trainer.on_epoch = lambda record: (advance(1), add(record))
         return trainer.fit()
-
-
-@contextlib.contextmanager
-def _told_to(board: TensorBoard | None) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Yield a function that takes each epoch's record. The files are closed at the end, also if the run fails."""
-    if board is None:
-        yield lambda record: None
-        return
-    try:
-        yield board.add
-    finally:
-        board.close()
 
 
 def _compare(world: World, config: RunConfig) -> None:
@@ -231,12 +218,8 @@ def _result_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         reason = "no epoch was evaluated" if epoch < 0 else "there are neither validation nor test labels"
         return [(name, f"not measured: {reason}")]
     if validation is None:
-        return [
-            (
-                f"test {name}",
-                f"{100 * test:.2f} % in epoch {epoch}, the last that was evaluated: nothing is for validation",
-            )
-        ]
+        last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
+        return [(f"test {name}", f"{100 * test:.2f} % {last}")]
     tested = [] if test is None else [(f"test {name} in that epoch", f"{100 * test:.2f} %")]
     return [(f"best validation {name}", f"{100 * validation:.2f} % in epoch {epoch}"), *tested]
 
@@ -263,10 +246,8 @@ def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
     if set(summary["devices"]) == {"CPU"}:
         return []
     used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
-    return [
-        ("devices x ranks", used),
-        ("peak GPU memory per rank, largest", console.size(summary["peak_device_memory_bytes_per_rank"])),
-    ]
+    peak = console.size(summary["peak_device_memory_bytes_per_rank"])
+    return [("devices x ranks", used), ("peak GPU memory per rank, largest", peak)]
 
 
 def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcgnn.base.errors import HpcgnnError
@@ -297,12 +297,12 @@ def _joined(launcher: Finding, started: Started) -> Report:
     assert started.report is not None
     report = started.report
     findings = [
-        Finding(each.check, f"{each.found}, started by this command", each.state, each.sentence)
+        replace(each, found=f"{each.found}, started by this command")
         if each.check == "ranks" and each.state == OK
         else each
         for each in report.findings
     ]
-    return Report(report.hpcgnn, report.mpi, report.ranks, report.nodes, (launcher, *findings))
+    return replace(report, findings=(launcher, *findings))
 
 
 def _findings(checks: tuple[Check, ...], job: Job, tell: Tell, before: list[Finding] | None = None) -> list[Finding]:

@@ -54,8 +54,9 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """The report as plain JSON."""
-        facts = {"hpcgnn": self.hpcgnn, "mpi": self.mpi, "ranks": self.ranks, "nodes": self.nodes, "state": self.state}
-        return facts | {"findings": [asdict(each) for each in self.findings]}
+        facts = asdict(self)
+        findings = facts.pop("findings")
+        return facts | {"state": self.state, "findings": list(findings)}
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Report:

@@ -107,11 +107,6 @@ _GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 
-def look_at_versions(job: Job) -> Fact:
-    """The versions of packages on this rank."""
-    return versions()
-
-
 def judge_versions(facts: list[Fact], job: Job) -> Finding:
     """Judge versions: all ranks must have the same hpcgnn and the same torch, and should have the same of other packages."""
     first = facts[0]
@@ -247,14 +242,6 @@ def ranks_by_node(nodes: list[int]) -> list[list[int]]:
 # -- optional parts ---------------------------------------------------------------------------------------------------
 
 
-def look_at_parts(job: Job) -> Fact:
-    """The partitioners and packages of this rank."""
-    return {
-        "partitioners": partitioners(),
-        "missing": missing_extras(),
-    }
-
-
 def judge_parts(facts: list[Fact], job: Job) -> Finding:
     """Judge optional parts. None is required; the missing ones are listed with their use."""
     first = facts[0]
@@ -279,8 +266,10 @@ def judge_parts(facts: list[Fact], job: Job) -> Finding:
     return Finding("optional parts", found, sentence="; ".join(adds))
 
 
-VERSIONS = by_rank("versions", look_at_versions, judge_versions)
+VERSIONS = by_rank("versions", lambda job: versions(), judge_versions)
 MPI = by_rank("MPI", look_at_mpi, judge_mpi)
 KERNELS = by_rank("kernels", look_at_kernels, judge_kernels)
 GPUS = by_rank("GPUs", look_at_gpus, judge_gpus)
-PARTS = by_rank("optional parts", look_at_parts, judge_parts)
+PARTS = by_rank(
+    "optional parts", lambda job: {"partitioners": partitioners(), "missing": missing_extras()}, judge_parts
+)

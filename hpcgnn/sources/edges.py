@@ -63,9 +63,8 @@ class SortedEdges:
 
     def close(self) -> None:
         """Free the disk space."""
-        for spool in (self.indptr, self.indices, self.weights):
-            if spool is not None:
-                spool.close()
+        for spool in filter(None, (self.indptr, self.indices, self.weights)):
+            spool.close()
 
 
 def sort_edges(
@@ -178,9 +177,8 @@ class _Spill:
             )
 
     def close(self) -> None:
-        self._keys.close()
-        if self._weights is not None:
-            self._weights.close()
+        for spool in filter(None, (self._keys, self._weights)):
+            spool.close()
 
     def _gather(self, spool: Spool, first: int, last: int) -> np.ndarray:
         segments = [(int(bounds[first]), int(bounds[last])) for bounds in self._bounds]
