@@ -49,7 +49,7 @@ class Falling(BitsPolicy):
         """Set the bit-width of all exchanges for this epoch."""
         falls = len(self._losses) < 2 or self._losses[-1] < self._losses[-2] * (1 - self._most_fall)
         for channel in self.channels:
-            channel.exchange.bits = channel.exchange.uniform_bits(2 if falls else 8)
+            channel.exchange.row_bits = channel.exchange.uniform_bits(2 if falls else 8)
         return {}
 
     @property

@@ -159,12 +159,12 @@ class Exchange:
     # -- decisions of policies ----------------------------------------------------------------------------------------
 
     @property
-    def bits(self) -> RowBits | None:
+    def row_bits(self) -> RowBits | None:
         """Bit-width of each row in passes that round messages; None: all rows have the bit-width of the settings."""
         return self._bits
 
-    @bits.setter
-    def bits(self, bits: RowBits | None) -> None:
+    @row_bits.setter
+    def row_bits(self, bits: RowBits | None) -> None:
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
@@ -186,8 +186,8 @@ class Exchange:
             if wrong.size:
                 raise HpcgnnError(f"bits must be of {', '.join(map(str, MESSAGE_BITS))}, not {wrong[0]}")
         received, _ = self.messages.world.alltoallv(bits.astype(np.uint8), self.send_counts)
-        self.bits = RowBits(bits, received)
-        return self.bits
+        self.row_bits = RowBits(bits, received)
+        return self.row_bits
 
     def uniform_bits(self, bits: int) -> RowBits:
         """The same bit-width for all rows."""
@@ -314,8 +314,8 @@ class Exchange:
         """Bit-widths of rows in the present pass: those assigned, or those of the settings; None: rows travel unchanged."""
         if not self.messages.is_rounded:
             return None
-        if self.bits is not None:
-            return self.bits
+        if self.row_bits is not None:
+            return self.row_bits
         return None if self.messages.config.bits == 32 else self.uniform_bits(self.messages.config.bits)
 
 

@@ -102,7 +102,7 @@ class AdaQPBits(BitsPolicy):
 
     def _fall_back(self) -> None:
         for channel in self.channels:
-            channel.exchange.bits = channel.exchange.uniform_bits(SAFE_BITS)
+            channel.exchange.row_bits = channel.exchange.uniform_bits(SAFE_BITS)
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
         """Assign bit-widths to the exchanges with these numbers. Collective."""
@@ -164,7 +164,7 @@ class AdaQPBits(BitsPolicy):
                 "width": ranges.width,
             }
             for channel, ranges in zip(self.channels, self._ranges, strict=True)
-            if (bits := channel.exchange.bits) is not None
+            if (bits := channel.exchange.row_bits) is not None
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
@@ -193,6 +193,6 @@ class AdaQPBits(BitsPolicy):
         self.due, self.costs = state["due"], None if self._own.refit_links else state["costs"]
         for channel, ranges in zip(self.channels, self._ranges, strict=True):
             kept = rank_state[channel.name]
-            channel.exchange.bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
+            channel.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
             ranges.squares = kept["squares"].to(ranges.squares.device)
             ranges.messages, ranges.width = kept["messages"], kept["width"]

@@ -76,7 +76,7 @@ class PipeQSBits(BitsPolicy):
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges."""
         for channel in self.channels:
-            channel.exchange.bits = channel.exchange.uniform_bits(self.bits[channel.name])
+            channel.exchange.row_bits = channel.exchange.uniform_bits(self.bits[channel.name])
         return {}
 
     def observe(self, seen: Observation) -> None:

@@ -39,7 +39,7 @@ class Policies:
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self.channels = world, messages, channels
         for channel in channels:  # another trainer of the model may have set them
-            channel.exchange.bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
+            channel.exchange.row_bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
         own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         corrects = correction == "neighbours" and config.staleness_policy.reuses_rows
@@ -115,7 +115,7 @@ class Policies:
 
     def _count_bits(self) -> None:
         """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
-        current = [channel.exchange.bits for channel in self.channels]
+        current = [channel.exchange.row_bits for channel in self.channels]
         new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
         known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
         if new:
@@ -131,7 +131,7 @@ class Policies:
         if self.config.bits != FIXED:
             started = self._messages.traffic.exchanges_started
             exchanges = [channel.exchange for channel in self.channels if channel.exchange.id in started]
-            bits = {each.name: self._histograms[each.bits] for each in exchanges if each.bits is not None}
+            bits = {each.name: self._histograms[each.row_bits] for each in exchanges if each.row_bits is not None}
         record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
         if self._messages.kept.keeping is not None:
             record["stale_epochs"] = ages

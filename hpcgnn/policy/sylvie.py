@@ -95,7 +95,7 @@ class SylvieBits(BitsPolicy):
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges."""
         for channel, by_base in zip(self.channels, self._classes, strict=True):
-            channel.exchange.bits = by_base[self.base]
+            channel.exchange.row_bits = by_base[self.base]
         return {"base_bits": self.base}
 
     def observe(self, seen: Observation) -> None:

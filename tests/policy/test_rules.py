@@ -115,7 +115,7 @@ def test_random_bit_widths_differ_by_layer_direction_rank_and_period():
         policy = UniformBits(Setup(world, channels, PolicyConfig("uniform", bits_period=2), Clock()))
         for epoch in (0, 2):
             policy.begin_epoch(epoch)
-            found += [tuple(channel.exchange.bits.sent[:9].tolist()) for channel in channels]
+            found += [tuple(channel.exchange.row_bits.sent[:9].tolist()) for channel in channels]
         return found
 
     found = [bits for everyones in on_threads(4, program) for bits in everyones]

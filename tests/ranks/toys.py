@@ -76,7 +76,7 @@ class Alternating(BitsPolicy):
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         few = self.setup.config.section(FewSettings).few_bits
         for channel in self.channels:
-            channel.exchange.bits = channel.exchange.uniform_bits(few if epoch % 2 else 8)
+            channel.exchange.row_bits = channel.exchange.uniform_bits(few if epoch % 2 else 8)
         return {}
 
 
