@@ -118,9 +118,7 @@ def status(name: str) -> None:
 
 def _show(network: Network) -> None:
     """Print a line about the cluster, and a line about each host."""
-    hosts = network.hosts
-    print(
-        f"cluster {network.name}: {len(hosts)} hosts, links of {network.rate()}, {len(network.processes())} processes"
-    )
+    hosts, processes = network.hosts, len(network.processes())
+    print(f"cluster {network.name}: {len(hosts)} hosts, links of {network.rate()}, {processes} processes")
     for host in hosts:
         print(f"  {host:<16} {network.address(host):<18} {'cut' if network.is_cut(host) else 'up'}")

@@ -133,11 +133,8 @@ class _File:
 
 
 def read(path: str | Path) -> Specification:
-    """The specification in a TOML file.
-
-    Raises:
-        HpcgnnError: one sentence with the line, for unknown names, values of another type, and combinations that cannot run.
-    """
+    """The specification in a TOML file. Raises HpcgnnError, one sentence with the line, for unknown names, values of another type,
+    and combinations that cannot run."""
     path = Path(path)
     text, values = parsed(path)
     file = _File(path, values, lines_of(text))

@@ -56,11 +56,8 @@ def read_study(folder: str | Path) -> Specification:
 
 
 def choose_machine(found: list[Record], wanted: str = "") -> str:
-    """The id of the machine whose records count: the wanted one, else this one, else the one with most records.
-
-    Raises:
-        HpcgnnError: if there are no records, or not exactly one machine is the wanted one.
-    """
+    """The id of the machine whose records count: the wanted one, else this one, else the one with most records. Raises HpcgnnError
+    if there are no records, or not exactly one machine is the wanted one."""
     machines = records.by_machine(found)
     if not machines:
         raise HpcgnnError("no run has finished yet")
@@ -81,13 +78,8 @@ def finished_groups(folder: str | Path, machine: str = "") -> Groups:
 
 
 def summarise(folder: str | Path, machine: str = "") -> StudySummary:
-    """Tables and figures of a study, from the runs that have finished so far.
-
-    machine: the id, or its beginning, of the machine whose records count; empty for this one, or else the one with most records.
-
-    Raises:
-        HpcgnnError: if the folder belongs to no study, or nothing has run.
-    """
+    """Tables and figures of a study, from the runs that have finished so far. machine: as of :func:`choose_machine`, or its
+    beginning. Raises HpcgnnError if the folder belongs to no study, or nothing has run."""
     study, found = read_study(folder), records.read(folder)
     chosen = choose_machine(found, machine)
     own = {record.key: record for record in found if record.machine_id == chosen}
@@ -96,8 +88,8 @@ def summarise(folder: str | Path, machine: str = "") -> StudySummary:
         name=study.name,
         kind=study.kind,
         facts=tuple(_facts(study, own)),
-        tables=tuple(table(groups, plan) for plan in study.tables) if groups.all else (),
-        figures=tuple(figure(groups, plan) for plan in study.figures) if groups.all else (),
+        tables=tuple(table(groups, plan) for plan in study.tables if groups.all),
+        figures=tuple(figure(groups, plan) for plan in study.figures if groups.all),
         notes=(*_of_runs(study, own), *_of_machines(found, chosen)),
         groups=groups,
     )

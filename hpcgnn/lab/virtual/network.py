@@ -89,10 +89,9 @@ class Network:
         for limiter in limiters:
             if limiter["kind"] == "tbf":
                 bits_per_second = limiter["options"]["rate"] * 8
-                unit = max(
-                    (u for u in _UNITS_BITS_PER_SECOND.items() if bits_per_second % u[1] == 0), key=lambda u: u[1]
-                )
-                return f"{bits_per_second // unit[1]}{unit[0]}"
+                units = [unit for unit in _UNITS_BITS_PER_SECOND.items() if bits_per_second % unit[1] == 0]
+                name, size = max(units, key=lambda unit: unit[1])
+                return f"{bits_per_second // size}{name}"
         return UNLIMITED
 
     def is_cut(self, host: str) -> bool:
@@ -108,13 +107,12 @@ class Network:
         """
         counted = {}
         for host in self.hosts:
-            statistics = next(link["stats64"] for link in _links(host) if link["ifname"] == "eth0")
-            counted[host] = {
-                f"{way}_{unit}": statistics[way][unit] for way in ("tx", "rx") for unit in ("packets", "bytes")
-            }
+            found = next(link["stats64"] for link in _links(host) if link["ifname"] == "eth0")
+            own = {f"{way}_{unit}": found[way][unit] for way in ("tx", "rx") for unit in ("packets", "bytes")}
             for way in ("tx", "rx"):
-                headers = counted[host][f"{way}_packets"] * HEADER_BYTES_PER_PACKET
-                counted[host][f"{way}_payload_bytes"] = max(counted[host][f"{way}_bytes"] - headers, 0)
+                headers = own[f"{way}_packets"] * HEADER_BYTES_PER_PACKET
+                own[f"{way}_payload_bytes"] = max(own[f"{way}_bytes"] - headers, 0)
+            counted[host] = own
         return counted
 
     def processes(self, mark: str | None = None) -> list[int]:
@@ -176,9 +174,8 @@ class Network:
         deadline = time.monotonic() + _KILL_SECONDS
         while pids := self.processes(mark):
             if time.monotonic() > deadline:
-                raise HpcgnnError(
-                    f"processes {', '.join(map(str, pids))} on cluster {self.name} cannot be killed: end them first"
-                )
+                said = f"processes {', '.join(map(str, pids))} on cluster {self.name}"
+                raise HpcgnnError(f"{said} cannot be killed: end them first")
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
