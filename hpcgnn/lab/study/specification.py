@@ -133,7 +133,7 @@ class _File:
 
 
 def read(path: str | Path) -> Specification:
-    """The specification in a TOML file. Raises HpcgnnError, one sentence with the line, for unknown names, values of another type,
+    """The specification in a TOML file. Raises HpcgnnError, one sentence with the line, for unknown names, values of wrong types,
     and combinations that cannot run."""
     path = Path(path)
     text, values = parsed(path)

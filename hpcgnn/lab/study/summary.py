@@ -56,7 +56,7 @@ def read_study(folder: str | Path) -> Specification:
 
 
 def choose_machine(found: list[Record], wanted: str = "") -> str:
-    """The id of the machine whose records count: the wanted one, else this one, else the one with most records. Raises HpcgnnError
+    """The id of the machine whose records count: the wanted one, else this one, else that with most records. Raises HpcgnnError
     if there are no records, or not exactly one machine is the wanted one."""
     machines = records.by_machine(found)
     if not machines:
