@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import os
@@ -56,10 +57,9 @@ def check_given(**named: Any) -> None:
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise an error, which names the argument, unless ``value`` is one of ``choices``."""
-    if not isinstance(value, str):
-        raise WrongTypeError(f"{name} must be one of {', '.join(choices)}, not {quoted(value)}")
-    if value not in choices:
-        raise WrongValueError(f"{name} must be one of {', '.join(choices)}, not {quoted(value)}")
+    if not isinstance(value, str) or value not in choices:
+        kind = WrongValueError if isinstance(value, str) else WrongTypeError
+        raise kind(f"{name} must be one of {', '.join(choices)}, not {quoted(value)}")
 
 
 def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> None:
@@ -74,12 +74,10 @@ def check_number(name: str, value: Any) -> None:
     """Raise an error, which names the argument, unless ``value`` is a finite number that fits into a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise WrongTypeError(f"{name} must be a number, not {_kind(value)}")
-    try:
-        is_finite = math.isfinite(value)
-    except OverflowError:
-        is_finite = False
-    if not is_finite:
-        raise WrongValueError(f"{name} must be a finite number")
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(value):
+            return
+    raise WrongValueError(f"{name} must be a finite number")
 
 
 def check_callable(name: str, value: Any) -> None:
@@ -111,11 +109,8 @@ def check_path(name: str, value: Any) -> None:
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise WrongTypeError(f"{name} must be a path, not {_kind(value)}")
     path = os.fspath(value)
-    if (
-        "\0" in path
-        or len(path) > _LONGEST_PATH
-        or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/"))
-    ):
+    is_long = len(path) > _LONGEST_PATH or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/"))
+    if is_long or "\0" in path:
         raise WrongValueError(
             f"{name} must be a path that a file can have, not {quoted(path)}: it is too long, or has a zero byte"
         )

@@ -37,7 +37,7 @@ def answer_interruptions(handler: Callable[..., object] | signal.Handlers) -> No
 
 @functools.cache
 def _forget_arrivals_in_forks() -> None:
-    """See to it that a signal to a fork, which has the same open files, is no signal to this process."""
+    # A signal to a fork, which has the same open files, is no signal to this process.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
@@ -162,11 +162,8 @@ _START_FIELD = 19
 
 
 def private_memory_bytes(process: int | str = "self") -> int:
-    """Resident memory, in bytes, that no other process maps: the memory that one more such process on the host would take.
-
-    process: its id, or ``"self"``. Pages of libraries count only if no other process has them. 0 where the system has no
-    ``/proc`` (only Linux has), or the process has ended.
-    """
+    """Resident memory, in bytes, that no other process maps: the memory that one more such process on the host would take. See
+    :func:`mapped_bytes`."""
     return mapped_bytes(process, _PRIVATE)
 
 

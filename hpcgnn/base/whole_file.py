@@ -60,14 +60,25 @@ def check(path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] 
     target = _target(path)
     if not target.parent.is_dir():
         raise HpcgnnError(f"cannot write {path}: folder {target.parent} does not exist")
-    _check_replaceable(path, target, force, inputs)
+    with _one_sentence(path):
+        if not target.exists():
+            return target
+    if target.is_dir():
+        raise HpcgnnError(f"cannot write {path}: it is a folder")
+    if not target.is_file():
+        raise HpcgnnError(f"cannot write {path}: it is a device, a pipe or a socket, which are never replaced")
+    if any(_is_same(target, Path(each)) for each in inputs):
+        raise HpcgnnError(f"{path} is an input of this command, and is not replaced: choose another name")
+    if not force:
+        raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
     return target
 
 
 def put(temporary: Path, path: str | Path) -> None:
     """Rename a complete temporary file, on the same file system, to ``path``. Raises HpcgnnError."""
     with _one_sentence(path):
-        _sync(temporary)
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
         os.replace(temporary, _target(Path(path)))
 
 
@@ -83,7 +94,10 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
+        # The system's words for the error; libraries add the name of the temporary file, and more, to theirs.
+        number = error.errno
+        reason = os.strerror(number) if number is not None and number in errno.errorcode else str(error)
+        raise HpcgnnError(f"cannot write {path}: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -95,11 +109,9 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
     """
     target = _target(Path(path))
     folder = target.with_name(f".{target.name}-pieces.{_host()}.{os.getpid()}.hpcgnn.tmp")
-    try:
+    with _one_sentence(path):
         remove_folder(folder)
         folder.mkdir()
-    except OSError as error:
-        raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
     try:
         yield folder
     finally:
@@ -128,34 +140,10 @@ def _target(path: Path) -> Path:
         ) from error
 
 
-def _check_replaceable(path: Path, target: Path, force: bool, inputs: Iterable[str | Path]) -> None:
-    """Raise HpcgnnError if there is something at ``target`` that must not be replaced."""
-    try:
-        if not target.exists():
-            return
-    except OSError as error:
-        raise HpcgnnError(f"cannot write {path}: {_reason(error)}") from error
-    if target.is_dir():
-        raise HpcgnnError(f"cannot write {path}: it is a folder")
-    if not target.is_file():
-        raise HpcgnnError(f"cannot write {path}: it is a device, a pipe or a socket, which are never replaced")
-    if any(_is_same(target, Path(each)) for each in inputs):
-        raise HpcgnnError(f"{path} is an input of this command, and is not replaced: choose another name")
-    if not force:
-        raise HpcgnnError(f"{path} exists: choose another name or pass --force to overwrite it")
-
-
-def _reason(error: OSError) -> str:
-    """The system's words for the error; libraries add the name of the temporary file, and more, to theirs."""
-    number = error.errno
-    return os.strerror(number) if number is not None and number in errno.errorcode else str(error)
-
-
 def _is_same(one: Path, other: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return one.samefile(other)
-    except OSError:
-        return False
+    return False
 
 
 def remove_left(folder: Path) -> None:
@@ -188,14 +176,6 @@ def _is_alive(process: int) -> bool:
     with contextlib.suppress(OSError):  # no /proc
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[:1] != ["Z"]
     return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock(stream: IO[str], *, waits: bool) -> bool:

@@ -151,12 +151,10 @@ class PlainCodec(Codec):
             return (~(smallest.isfinite() & largest.isfinite())).long()
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Post-aggregate the received rows."""
         with self.aggregating:
             multiply(matrix, self.received_rows(wire).to(z.dtype), z, self.tools.backend)
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
-        """(r, F) the wire's own memory."""
         return wire.view(-1).view(self._dtype).view(wire.shape[0], self._width)
 
 
@@ -183,7 +181,6 @@ class PackedCodec(Codec):
 
     @cached_property
     def _encoders(self) -> list[Encode]:
-        """The kernels that encode the groups of rows to send."""
         return [self._encoder(group) for group in self.layouts[0].groups]
 
     def _encoder(self, group: Group) -> Encode:
@@ -231,7 +228,6 @@ class PackedCodec(Codec):
         return self._split[1:]
 
     def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
-        """Write the rows to ``out`` if all have 8 bits and were sent unchanged; else return False."""
         groups = self.layouts[1].groups
         if any(group.bits != INT8_BITS for group in groups):
             return False
@@ -244,7 +240,6 @@ class PackedCodec(Codec):
         return True
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Decode and post-aggregate, in one kernel where that is faster."""
         if self._added_by is None or self._added_by[0] is not matrix:
             self._added_by = matrix, self._adder(matrix)
         add = self._added_by[1]
@@ -272,19 +267,16 @@ class PackedCodec(Codec):
             self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
 
     def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
-        """(r, F) float32 decoded rows, in new memory."""
         rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
         self.decode(wire, self.layouts[1], rows)
         return rows
 
     def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
-        """The bytes, and the place of each row in them."""
         layout = self.layouts[1].to(torch.device("cpu"))
-        groups = [(group.bits, group.rows, group.payload_at, group.params_at) for group in layout.groups]
+        groups = [(group.bits, *group.tensors) for group in layout.groups]
         return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}
 
     def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
-        """Add the ranges that follow from the rows' parameters."""
         ranges.add(wire, self.layouts[0], self.width)
 
 
@@ -319,7 +311,6 @@ class DeltaCodec(Codec):
         return nonfinite
 
     def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
-        """Add the received differences to the rows that are kept, and post-aggregate these."""
         assert differences is not None
         packed = self._packed
         with self.quantizing:
@@ -332,7 +323,6 @@ class DeltaCodec(Codec):
         raise AssertionError("a difference is no row")
 
     def new_differences(self) -> Differences:
-        """Zeros, which the receivers hold at first."""
         packed, torch_device = self._packed, self.tools.scratch.torch_device
         counts = packed.num_sent, packed.num_received
         return Differences(*(torch.zeros(rows, packed.width, device=torch_device) for rows in counts))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,21 +29,12 @@ from hpcgnn.world.world import World, raise_on_all_ranks
 _ROUNDS = 5
 
 
-@dataclass(frozen=True)
-class RankGraphs:
-    """The graph of ranks of an exchange (``forward``) and that of the backward pass's exchange (``backward``)."""
-
-    forward: Neighbours
-    backward: Neighbours
-
-    def reverse(self) -> RankGraphs:
-        """The links of the exchange in the other direction."""
-        return RankGraphs(self.backward, self.forward)
+Links = tuple[Neighbours, Neighbours]  # the graph of ranks of an exchange, and that of the backward pass's exchange
 
 
 def choose_links(
     world: World, send_counts: np.ndarray, receive_counts: np.ndarray, collective: str = "auto", row_bytes: int = 1024
-) -> RankGraphs | None:
+) -> Links | None:
     """The graph of ranks to exchange rows over, or None to use ``Ialltoallv``. Collective.
 
     send_counts, receive_counts: (P,) int64 rows to and from each rank. collective: ``alltoallv``, ``neighbour``, or ``auto``,
@@ -61,7 +51,7 @@ def choose_links(
     if collective == "auto" and not _is_faster(world, forward, send_counts, receive_counts, row_bytes):
         world.free(forward)
         return None
-    return RankGraphs(forward, world.neighbours(send_counts > 0, receive_counts > 0))
+    return forward, world.neighbours(send_counts > 0, receive_counts > 0)
 
 
 def _is_faster(
@@ -114,11 +104,11 @@ class Exchange:
         *,
         is_backward: bool = False,
         backend: str = "auto",
-        links: RankGraphs | None = None,
+        links: Links | None = None,
     ) -> None:
         self.messages, self.backend, self.links = messages, backend, links
         self.send_counts, self.receive_counts = send_counts, receive_counts
-        self.id = ExchangeId(layer, is_backward)
+        self.id, self.layer, self.is_backward = ExchangeId(layer, is_backward), layer, is_backward
         self.name = self.id.name
         self.freshness, self.boundary_nodes = FRESH, 0
         self.tools = messages.tools(backend)
@@ -129,27 +119,11 @@ class Exchange:
         self.routes: dict[Codec, Route] = {}
         self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
 
-    @property
-    def layer(self) -> int:
-        """Number of the exchange within a pass."""
-        return self.id.layer
-
-    @property
-    def is_backward(self) -> bool:
-        """Return whether gradients travel."""
-        return self.id.is_backward
-
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
-        return Exchange(
-            self.messages,
-            self.receive_counts,
-            self.send_counts,
-            self.layer,
-            is_backward=not self.is_backward,
-            backend=self.backend,
-            links=None if self.links is None else self.links.reverse(),
-        )
+        links = None if self.links is None else self.links[::-1]
+        counts, is_backward = (self.receive_counts, self.send_counts), not self.is_backward
+        return Exchange(self.messages, *counts, self.layer, is_backward=is_backward, backend=self.backend, links=links)
 
     def for_layer(self, layer: int) -> Exchange:
         """The same exchange for another layer."""
@@ -355,7 +329,7 @@ class Step:
         exchange, codec = self._exchange, self.codec
         place = Place(Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES, self._own, turn)
         received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
-        neighbours = None if exchange.links is None else exchange.links.forward
+        neighbours = None if exchange.links is None else exchange.links[0]
         transport = exchange.messages.transport
         return received, transport.bind(self._sent, received, exchange.routes[codec], exchange.name, neighbours)
 

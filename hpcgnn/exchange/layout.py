@@ -28,9 +28,14 @@ class Group:
     payload_at: torch.Tensor
     params_at: torch.Tensor
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Its three tensors, in the order of the fields."""
+        return self.rows, self.payload_at, self.params_at
+
     def of(self, chosen: torch.Tensor) -> Group:
         """The part of this group whose rows are set in ``chosen`` (n,) bool."""
-        return Group(self.bits, self.rows[chosen], self.payload_at[chosen], self.params_at[chosen])
+        return Group(self.bits, *(each[chosen] for each in self.tensors))
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,8 @@ class Layout:
 
     def to(self, torch_device: torch.device) -> Layout:
         """The same layout with its tensors on a device."""
-        groups = (
-            Group(g.bits, g.rows.to(torch_device), g.payload_at.to(torch_device), g.params_at.to(torch_device))
-            for g in self.groups
-        )
-        return Layout(self.blocks, tuple(groups), self.padding.to(torch_device))
+        groups = tuple(Group(g.bits, *(each.to(torch_device) for each in g.tensors)) for g in self.groups)
+        return Layout(self.blocks, groups, self.padding.to(torch_device))
 
 
 def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:

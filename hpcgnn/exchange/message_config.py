@@ -17,17 +17,7 @@ GPU_MPI = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class MessageConfig(Checked):
-    """Settings of boundary messages.
-
-    Args:
-        bits: bit-width of each value that is sent in training: 1, 2, 4, 8, 16 (bfloat16) or 32 (float32).
-        message_coding: ``plain``, or ``delta``, which sends differences to the rows that the receiver has.
-        eval_precision: ``float32``, or ``training`` for evaluations with the bit-widths of training.
-        overlap: whether a rank computes while its messages travel. Without it, each rank waits at once, which shows how much
-            time overlap saves.
-        collective: ``alltoallv``, ``neighbour``, or ``auto`` for the faster of both.
-        node_aware: ``on``, ``off`` or ``auto``: whether ranks of one node share the rows that they exchange with other nodes.
-        gpu_mpi: ``on``, ``off`` or ``auto``: whether MPI is given memory of GPUs.
+    """Settings of boundary messages; the page "settings" describes each of them.
 
     Raises:
         HpcgnnError: when it is used, for values that are not allowed or contradict each other.

@@ -12,7 +12,7 @@ import contextlib
 import os
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -187,24 +187,24 @@ class World(OfRanks, ABC):
 
     def allreduce(self, values: Values, op: str = "sum", what: str = "a reduction") -> Values:
         """Element-wise ``sum``, ``max`` or ``min`` over ranks, in new memory on every rank."""
-        mine = contiguous(on_host(values))
-        result = empty(mine, *mine.shape)
-        self.wait(self.start_allreduce(Buffer.of(mine), Buffer.of(result), op, what))
-        return beside(values, result)
+        return self._collected(values, lambda mine, result: self.start_allreduce(mine, result, op, what))
 
     def exscan(self, values: Values) -> Values:
         """Element-wise sum over the ranks below this one (zeros on rank 0)."""
-        mine = contiguous(on_host(values))
-        result = empty(mine, *mine.shape)
-        result[...] = 0
-        self.wait(self.start_exscan(Buffer.of(mine), Buffer.of(result), "a prefix sum"))
-        return beside(values, result)
+        return self._collected(values, lambda mine, result: self.start_exscan(mine, result, "a prefix sum"))
 
     def allgather(self, values: Values) -> Values:
         """Stack every rank's equally shaped ``values``: result ``(size, *shape)``. O(size) memory on each rank."""
+        return self._collected(
+            values, lambda mine, result: self.start_allgather(mine, result, "a gather of sizes"), self.size
+        )
+
+    def _collected(self, values: Values, start: Callable[[Buffer, Buffer], Pending], *dimensions: int) -> Values:
+        """The result, on the device of ``values``, of a collective of host memory; with more ``dimensions`` than ``values``."""
         mine = contiguous(on_host(values))
-        result = empty(mine, self.size, *mine.shape)
-        self.wait(self.start_allgather(Buffer.of(mine), Buffer.of(result), "a gather of sizes"))
+        result = empty(mine, *dimensions, *mine.shape)
+        result[...] = 0
+        self.wait(start(Buffer.of(mine), Buffer.of(result)))
         return beside(values, result)
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
