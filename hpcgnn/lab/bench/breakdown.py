@@ -19,9 +19,8 @@ from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lab.bench import lines
+from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.measure import Advance
-from hpcgnn.lab.bench.run import versions
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.train.config import TrainConfig
@@ -64,9 +63,9 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
         advance(1)
     found = summary(np.array(seconds[WARM_UP:]))
     about: dict[str, Any] = {"graph": str(graph.path), "ranks": graph.world.size, "threads": torch.get_num_threads()}
-    about["versions"] = versions(mpi=graph.world.library)
+    about["versions"] = results.versions(mpi=graph.world.library)
     timed = [
-        lines.line({"part": f"{way} the breakdown"}, seconds=found[f"{way}_seconds"], overhead_share=share)
+        results.line({"part": f"{way} the breakdown"}, seconds=found[f"{way}_seconds"], overhead_share=share)
         for way, share in (("with", found["cost"]), ("without", None))
     ]
     return about | found | {"lines": timed}

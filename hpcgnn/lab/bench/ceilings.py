@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.devices import Device
+from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, library
 from hpcgnn.kernels.int8 import dot_products
-from hpcgnn.lab.bench.problem import Call, Counted
+from hpcgnn.lab.bench.problem import Call, Special, fastest
 
 # Numbers of entries to prefetch ahead; the ceiling is the best of them.
 _DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
-_TRIES = 2
 # Least number of multiply-adds in a call of an arithmetic ceiling, so that they take longer than the start of threads.
 _LEAST_MULTIPLY_ADDS = 1 << 28
 
 
-def gather_call(csr: Csr, x: torch.Tensor) -> Call:
-    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes nothing.
+def gather_call(csr: Csr, x: torch.Tensor, device: Device = CPU) -> Call:
+    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, on a device. On the host
+    it writes nothing, and on a GPU next to nothing; it returns sums.
 
-    It returns a sum of one element. The prefetch distance is the fastest of several, which are tried here.
+    The prefetch distance on the host, and the number of rows that a GPU reads at a time, is the fastest of several, which are
+    tried here.
     """
+    if device.torch_device.type != "cpu":
+        from hpcgnn.lab.bench import device_ceilings  # needs Triton, which not every machine has
+
+        return device_ceilings.gather_call(csr, x, device)
     if library.load() is None:
         raise HpcgnnError(
             "the row-gather ceiling needs the native kernels, and hpcgnn was installed without a C++ compiler"
         )
+    function, entries, width = library.function("gather_ceiling", torch.float32), csr.num_entries, x.shape[1]
 
     def run(distance: int) -> torch.Tensor:
-        total = library.function("gather_ceiling", torch.float32)(
-            entries=csr.num_entries,
-            indices=csr.indices,
-            x=x,
-            width=x.shape[1],
-            ahead=distance,
-            threads=torch.get_num_threads(),
-        )
+        threads = torch.get_num_threads()
+        total = function(entries=entries, indices=csr.indices, x=x, width=width, ahead=distance, threads=threads)
         return torch.tensor([total], dtype=torch.float64)
 
-    def seconds(distance: int) -> float:
-        started = time.perf_counter()
-        run(distance)
-        return time.perf_counter() - started
-
-    best = min(_DISTANCES, key=lambda distance: min(seconds(distance) for _ in range(_TRIES)))
+    best = fastest(_DISTANCES, run, CPU, tries=2)
     return lambda: run(best)
-
-
-def gather_on(device: Device, csr: Csr, x: torch.Tensor) -> Call:
-    """:func:`gather_call` on the device of the tensors."""
-    if device.torch_device.type == "cpu":
-        return gather_call(csr, x)
-    from hpcgnn.lab.bench import device_ceilings  # needs Triton, which not every machine has
-
-    return device_ceilings.gather_call(csr, x, device)
 
 
 def int8_sized(x: torch.Tensor) -> torch.Tensor:
@@ -65,7 +50,7 @@ def int8_sized(x: torch.Tensor) -> torch.Tensor:
     return x[:, : math.ceil(x.shape[1] / 4)].contiguous()
 
 
-def multiply_call(dtype: str, multiply_adds: int) -> Counted:
+def multiply_call(dtype: str, multiply_adds: int) -> Special:
     """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8``, whose operands stay in registers.
 
     For int8 it uses the instructions that our kernels use on this machine.
@@ -81,7 +66,7 @@ def multiply_call(dtype: str, multiply_adds: int) -> Counted:
     def call() -> torch.Tensor:
         return torch.tensor([function(rounds=rounds, threads=threads)], dtype=torch.float64)
 
-    return Counted(call, rounds * of_round)
+    return Special(call, multiply_adds=rounds * of_round)
 
 
 def copy_call(x: torch.Tensor) -> Call:
@@ -97,9 +82,8 @@ def last_level_cache_bytes(device: str = "cpu") -> int:
         return torch.cuda.get_device_properties(where).L2_cache_size
     if where.type != "cpu":
         return 0
-    sizes = [0]
+    sizes, units = [0], {"K": 1 << 10, "M": 1 << 20}
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
-        units = {"K": 1 << 10, "M": 1 << 20}
         sizes.append(int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text))
     return max(sizes)

@@ -1,4 +1,5 @@
-"""The contenders from other libraries, each used in its fastest way.
+"""The contenders in aggregation: ours and its variants (with weights, with narrow storage, and with each optimisation switched
+off in turn), and those from other libraries, each used in its fastest way, on the host and on a GPU.
 
 Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own autograd.
 If that makes the transpose in every call, a second contender keeps the transpose (``.kept``), and the faster of both represents
@@ -7,12 +8,144 @@ the library. A contender runs on the device of the problem's tensors.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from hpcgnn.kernels import Csr
+from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.buffers import BufferPool
+from hpcgnn.kernels.int8 import quantize_rows
+from hpcgnn.kernels.spmm import DEFAULT_TUNING, NativeSpmm, Tuning
+from hpcgnn.lab.bench.ceilings import copy_call, gather_call, int8_sized
+from hpcgnn.lab.bench.names import HOST_NAME
 from hpcgnn.lab.bench.problem import Call, Contender, Problem, autograd_call
+
+_KEY = 1  # key of the rounding noise of 8-bit integers, as in training
+# Values that switch a field off, where this is not 0 or the other boolean.
+_OFF = {"tile_bytes": 64, "tasks_a_thread": 1}
+
+
+class Aggregate(torch.autograd.Function):
+    """``csr @ x`` whose backward is the product with the kept transpose, as in training."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, csr: Csr, weight: torch.Tensor | None, backend: str) -> torch.Tensor:
+        """The product, (rows, width) in a new tensor."""
+        ctx.csr, ctx.backend = (csr if weight is None else csr.with_weight(weight)).transpose(), backend
+        return spmm(csr, x, weight, backend=backend)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """The gradient of ``x``."""
+        return spmm(ctx.csr, grads[0], backend=ctx.backend), None, None, None
+
+
+def _ours(problem: Problem, direction: str, backend: str) -> Call:
+    """Our aggregation as training runs it."""
+    problem.csr.transpose()
+    return autograd_call(lambda x: Aggregate.apply(x, problem.csr, None, backend), problem, direction)
+
+
+def _weighted(problem: Problem, direction: str, backend: str) -> Call:
+    weight = problem.weight
+    if direction == "forward":
+        return lambda: spmm(problem.csr, problem.x, weight, backend=backend)
+    return autograd_call(lambda x: Aggregate.apply(x, problem.csr, weight, backend), problem, direction)
+
+
+def _bfloat16(problem: Problem, direction: str, backend: str) -> Call:
+    csr, x = problem.operand(direction)
+    narrow = x.bfloat16()
+    return lambda: spmm(csr, narrow, backend=backend)
+
+
+def _int8(problem: Problem, direction: str, backend: str) -> Call:
+    # A row's largest magnitude becomes 127: spmm could gather such rows where accuracy allows it.
+    csr, x = problem.operand(direction)
+    scale = x.abs().amax(1).clamp(min=1e-30) / 127
+    narrow = (x / scale[:, None]).round().to(torch.int8)
+    return lambda: spmm(csr, narrow, scale=scale, backend=backend)
+
+
+def _int8_counted(problem: Problem, direction: str, backend: str) -> Call:
+    csr, x = problem.operand(direction)
+
+    def call() -> torch.Tensor:
+        rows = quantize_rows(x, key=_KEY)
+        return spmm(csr, rows.codes, backend=backend, scale=rows.scale)
+
+    return call
+
+
+def _stored(problem: Problem, direction: str, backend: str) -> Call:
+    """Keeps x in 8 bits from forward to backward, and adds in float32."""
+    csr, x = problem.operand(direction)
+    kept = [quantize_rows(problem.x, key=_KEY)]
+
+    def call() -> torch.Tensor:
+        if direction == "forward":
+            kept[0] = quantize_rows(x, key=_KEY)
+        else:
+            kept[0].float()
+        return spmm(csr, x, backend=backend)
+
+    return call
+
+
+def _tuned(problem: Problem, direction: str, tuning: Tuning) -> Call:
+    csr, x = problem.operand(direction)
+
+    def call() -> torch.Tensor:
+        out = torch.empty(csr.num_rows, x.shape[1])
+        NativeSpmm().spmm(csr, None, x, None, False, out, tuning)
+        return out
+
+    return call
+
+
+def _tuning_variants() -> list[Contender]:
+    """Ours with each field of :class:`Tuning` switched off, or on if it is off by default."""
+    found = []
+    for field in dataclasses.fields(Tuning):
+        usual = getattr(DEFAULT_TUNING, field.name)
+        other = not usual if isinstance(usual, bool) else _OFF.get(field.name, 0)
+        changes: dict[str, Any] = {field.name: other}
+        tuning = dataclasses.replace(DEFAULT_TUNING, **changes)
+        label = f"{field.name} {usual} → {other}".replace("True", "on").replace("False", "off")
+        found.append(Contender(f"ours.tuning.{field.name}", label, "ours.tuning", partial(_tuned, tuning=tuning)))
+    return found
+
+
+def _huge_pages(problem: Problem, direction: str) -> Call:
+    csr, x = _in_huge_pages(problem, direction)
+    return lambda: spmm(csr, x, backend="native")
+
+
+def _in_huge_pages(problem: Problem, direction: str) -> tuple[Csr, torch.Tensor]:
+    csr, x = problem.operand(direction)
+    return csr, BufferPool().empty(*x.shape).copy_(x)
+
+
+def _gather(problem: Problem, direction: str) -> Call:
+    return gather_call(*problem.operand(direction), problem.device)
+
+
+def _gather_int8(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    return gather_call(csr, int8_sized(x), problem.device)
+
+
+def _select(problem: Problem, direction: str) -> Call:
+    csr, x = problem.operand(direction)
+    indices = csr.indices.long()
+    return lambda: torch.index_select(x, 0, indices)
+
+
+# -- other libraries ---------------------------------------------------------------------------------------------------
 
 
 def _pyg_conv(problem: Problem, direction: str) -> Call:
@@ -24,9 +157,12 @@ def _pyg_conv(problem: Problem, direction: str) -> Call:
 
 
 def _pyg_index_add(problem: Problem, direction: str) -> Call:
+    return autograd_call(_index_add(problem), problem, direction)
+
+
+def _index_add(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
     src, dst = problem.edge_index
-    rows = problem.csr.num_rows
-    return autograd_call(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]), problem, direction)
+    return lambda x: x.new_zeros(problem.csr.num_rows, x.shape[1]).index_add_(0, dst, x[src])
 
 
 def _pyg_scatter(problem: Problem, direction: str) -> Call:
@@ -40,10 +176,7 @@ def _pyg_scatter(problem: Problem, direction: str) -> Call:
 
 def _compiled(problem: Problem, direction: str) -> Call:
     """``torch.compile``, which fuses the gather into the sum."""
-    src, dst = problem.edge_index
-    rows = problem.csr.num_rows
-    function = torch.compile(lambda x: x.new_zeros(rows, x.shape[1]).index_add_(0, dst, x[src]))
-    return autograd_call(function, problem, direction)
+    return autograd_call(torch.compile(_index_add(problem)), problem, direction)
 
 
 def _pyg_edge_index(problem: Problem, direction: str) -> Call:
@@ -59,12 +192,11 @@ def _pyg_edge_index(problem: Problem, direction: str) -> Call:
 def _sparse_tensor(problem: Problem, value: torch.Tensor | None) -> Any:
     from torch_sparse import SparseTensor
 
-    csr = problem.csr
-    row = problem.edge_index[1]
+    csr, (column, row) = problem.csr, problem.edge_index
+    sizes = (csr.num_rows, csr.num_cols)
     adjacency = SparseTensor(
-        row=row, rowptr=csr.indptr, col=problem.edge_index[0], value=value, sparse_sizes=(csr.num_rows, csr.num_cols),
-        is_sorted=True, trust_data=True,
-    )  # fmt: skip
+        row=row, rowptr=csr.indptr, col=column, value=value, sparse_sizes=sizes, is_sorted=True, trust_data=True
+    )
     adjacency.fill_cache_()
     return adjacency
 
@@ -98,21 +230,15 @@ def _torch_mm(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: torch.sparse.mm(matrix, x, "sum"), problem, direction)
 
 
-def _torch_mm_kept(problem: Problem, direction: str) -> Call:
-    csr, x = problem.operand(direction)
-    matrix = _torch_csr(csr)
-    return lambda: torch.sparse.mm(matrix, x, "sum")
-
-
 def _torch_matmul(problem: Problem, direction: str) -> Call:
     matrix = _torch_csr(problem.csr)
     return autograd_call(lambda x: matrix @ x, problem, direction)
 
 
-def _torch_matmul_kept(problem: Problem, direction: str) -> Call:
+def _torch_kept(problem: Problem, direction: str, *, is_named: bool) -> Call:
     csr, x = problem.operand(direction)
     matrix = _torch_csr(csr)
-    return lambda: matrix @ x
+    return (lambda: torch.sparse.mm(matrix, x, "sum")) if is_named else (lambda: matrix @ x)
 
 
 def _dgl(problem: Problem, direction: str) -> Call:
@@ -125,7 +251,6 @@ def _dgl(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: dgl.ops.copy_u_sum(graph, x), problem, direction)
 
 
-_BACKWARD = ("backward",)
 _PYG, _TORCH_SPARSE = ("torch_geometric",), ("torch_geometric", "torch_sparse")
 _OF_PYG = (
     Contender("pyg.edge_index", "PyG EdgeIndex", "pyg.edge_index", _pyg_edge_index, _PYG),
@@ -134,21 +259,109 @@ _OF_PYG = (
     Contender("pyg.layer", "PyG layer, gather + scatter", "pyg", _pyg_conv, _PYG),
     Contender("pyg.index_add", "PyG gather + index_add", "pyg", _pyg_index_add),
 )
-RIVALS = (
-    Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
-    Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
-    Contender("torch.mm.kept", "torch.sparse.mm, kept transpose", "torch.mm", _torch_mm_kept, directions=_BACKWARD),
-    Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
-    Contender("torch.csr.kept", "torch CSR, kept transpose", "torch.csr", _torch_matmul_kept, directions=_BACKWARD),
-    *_OF_PYG,
-)
-# On a GPU torch.sparse.mm takes no name of a reduction, and runs the product of cuSPARSE (rocSPARSE).
-DEVICE_RIVALS = (
-    Contender("dgl", "DGL", "dgl", _dgl, ("dgl",)),
-    Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", "torch.mm", _torch_matmul),
-    Contender("torch.mm.kept", "torch.sparse.mm (cuSPARSE), kept transpose", "torch.mm", _torch_matmul_kept,
-              directions=_BACKWARD),
-    Contender("compiled", "torch.compile, gather + index_add", "compiled", _compiled),
-    *_OF_PYG,
-    Contender("pyg.scatter", "PyG gather + utils.scatter", "pyg", _pyg_scatter, _PYG),
+
+
+def _kept(family: str, label: str, *, is_named: bool) -> Contender:
+    prepare = partial(_torch_kept, is_named=is_named)
+    return Contender(f"{family}.kept", f"{label}, kept transpose", family, prepare, directions=("backward",))
+
+
+# -- the contenders of a device ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LineUp:
+    """The contenders on one kind of device.
+
+    ours, rivals: the contenders to compare. beside: others that are measured beside them, such as ceilings. converted: contenders
+    with other types (``--dtype``), whose times include all conversions. variants: variants of ours, for the ablation. apart:
+    families of rivals that are also measured in processes of their own.
+    """
+
+    ours: tuple[Contender, ...]
+    rivals: tuple[Contender, ...]
+    beside: tuple[Contender, ...]
+    converted: tuple[Contender, ...]
+    variants: tuple[Contender, ...] = ()
+    apart: tuple[str, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Contender]:
+        """Every contender and variant."""
+        everyone = (*self.ours, *self.rivals, *self.beside, *self.converted, *self.variants)
+        return {contender.name: contender for contender in everyone}
+
+
+def _with(prepare: Any, backend: str, name: str, label: str, **others: Any) -> Contender:
+    """A contender of ours with the kernels of ``backend``."""
+    return Contender(name, label, name, partial(prepare, backend=backend), **others)
+
+
+def _ceiling(name: str, label: str, prepare: Any, modules: tuple[str, ...] = (), dtype: str = "float32") -> Contender:
+    return Contender(f"ceiling.{name}", label, "ceiling", prepare, modules, tolerance=None, dtype=dtype)
+
+
+def _beside(backend: str) -> tuple[Contender, ...]:
+    """Ours with weights, and with features stored in fewer bytes."""
+    return (
+        _with(_weighted, backend, "ours.weighted", "ours, weighted", tolerance=None),
+        _with(_bfloat16, backend, "ours.bf16", "ours, bfloat16 storage", tolerance=2e-2),
+        _with(_int8, backend, "ours.int8", "ours, int8 storage", tolerance=5e-2),
+    )
+
+
+def _converted(backend: str, modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
+    return (
+        _with(_int8_counted, backend, "ours.int8.counted", "ours int8, quantization counted", tolerance=5e-2,
+              dtype="int8", ceiling="ceiling.gather.int8"),
+        _with(_stored, backend, "exact", "EXACT-like storage", dtype="int8", ceiling="ceiling.gather"),
+        _ceiling("gather.int8", "row-gather ceiling, int8 rows", _gather_int8, modules, "int8"),
+    )  # fmt: skip
+
+
+_COPY = _ceiling("copy", "copy", lambda problem, direction: copy_call(problem.operand(direction)[1]))
+HOST = LineUp(
+    ours=(_with(_ours, "native", "ours", "ours"), _with(_ours, "jit", "ours.jit", "ours, numba")),
+    rivals=(
+        Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
+        Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
+        _kept("torch.mm", "torch.sparse.mm", is_named=True),
+        Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
+        _kept("torch.csr", "torch CSR", is_named=False),
+        *_OF_PYG,
+    ),
+    beside=(_ceiling("gather", "row-gather ceiling", _gather), _COPY, *_beside("native")),
+    converted=_converted("native"),
+    variants=(
+        _ceiling("gather.huge", "row-gather ceiling, features in huge pages",
+                 lambda problem, direction: gather_call(*_in_huge_pages(problem, direction))),
+        Contender("ours.huge", "features in huge pages too", "ours.huge", _huge_pages),
+        *_tuning_variants(),
+    ),
+    apart=("dgl", "torch.mm", "pyg"),
 )  # fmt: skip
+# The kernels are those that training uses on the device. torch.sparse.mm takes no name of a reduction on a GPU, and runs the
+# product of cuSPARSE (rocSPARSE).
+DEVICE = LineUp(
+    ours=(_with(_ours, "auto", "ours", "ours"),),
+    rivals=(
+        Contender("dgl", "DGL", "dgl", _dgl, ("dgl",)),
+        Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", "torch.mm", _torch_matmul),
+        _kept("torch.mm", "torch.sparse.mm (cuSPARSE)", is_named=False),
+        Contender("compiled", "torch.compile, gather + index_add", "compiled", _compiled),
+        *_OF_PYG,
+        Contender("pyg.scatter", "PyG gather + utils.scatter", "pyg", _pyg_scatter, _PYG),
+    ),
+    beside=(
+        _ceiling("gather", "row-gather ceiling", _gather, ("triton",)),
+        _COPY,
+        _ceiling("select", "row gather that is written (index_select)", _select),
+        *_beside("auto"),
+    ),
+    converted=_converted("auto", ("triton",)),
+)
+
+
+def line_up(device: str) -> LineUp:
+    """The contenders on a device, given by torch's name, such as ``cuda:0``."""
+    return HOST if device == HOST_NAME else DEVICE

@@ -14,46 +14,29 @@ import triton.language as tl
 from hpcgnn.devices import Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.triton.launch import launch
-from hpcgnn.lab.bench import clock
-from hpcgnn.lab.bench.problem import Call
+from hpcgnn.lab.bench.problem import Call, fastest
 
 # Numbers of rows that a program reads at a time, and of its warps; the ceiling is the best of them.
 _SHAPES = ((4, 1), (8, 1), (16, 1), (8, 2), (16, 4), (32, 4), (64, 8))
 _STEPS = 16  # steps of a program
-_TRIES = 3
 
 
 def gather_call(csr: Csr, x: torch.Tensor, device: Device) -> Call:
-    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and writes a sum for
-    each program.
+    """See :func:`hpcgnn.lab.bench.ceilings.gather_call`; there is a sum for each program."""
+    entries, width = csr.num_entries, x.shape[1]
 
-    The number of rows that are read at a time is the fastest of several, which are tried here.
-    """
-
-    def run(rows: int, warps: int) -> torch.Tensor:
-        programs = triton.cdiv(csr.num_entries, rows * _STEPS)
-        sums = torch.empty(programs, device=x.device)
-        launch(
-            _gather,
-            programs,
-            csr.indices,
-            x,
-            sums,
-            csr.num_entries,
-            x.shape[1],
-            COLUMNS=triton.next_power_of_2(x.shape[1]),
-            ROWS=rows,
-            STEPS=_STEPS,
-            num_warps=warps,
-        )
+    def run(shape: tuple[int, int]) -> torch.Tensor:
+        rows, warps = shape
+        programs = triton.cdiv(entries, rows * _STEPS)
+        sums, columns = torch.empty(programs, device=x.device), triton.next_power_of_2(width)
+        operands = (csr.indices, x, sums, entries, width)
+        launch(_gather, programs, *operands, COLUMNS=columns, ROWS=rows, STEPS=_STEPS, num_warps=warps)
         return sums
 
-    def seconds(shape: tuple[int, int]) -> float:
-        run(*shape)  # the first call compiles
-        return min(clock.seconds(device, lambda: run(*shape)) for _ in range(_TRIES))
-
-    best = min(_SHAPES, key=seconds)
-    return lambda: run(*best)
+    for shape in _SHAPES:
+        run(shape)  # the first call compiles
+    best = fastest(_SHAPES, run, device, tries=3)
+    return lambda: run(best)
 
 
 @triton.jit

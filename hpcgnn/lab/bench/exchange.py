@@ -24,9 +24,8 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import spmm
-from hpcgnn.lab.bench import lines
+from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.measure import Advance
-from hpcgnn.lab.bench.run import versions
 from hpcgnn.nn import Aggregator, make_aggregator
 from hpcgnn.world.transport import DeviceTransport
 
@@ -61,7 +60,7 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
         "graph": str(graph.path), "ranks": world.size, "threads": torch.get_num_threads(), "mpi": world.library,
         "width": settings.width, "bits": settings.bits, "strategy": settings.strategy, "rounds": settings.rounds,
         "collective": "alltoallv" if aggregator.exchange.links is None else "neighbour",
-        "device": graph.device.name, "versions": versions(mpi=world.library), "ranks_by_way": _ranks_by_way(messages),
+        "device": graph.device.name, "versions": results.versions(mpi=world.library), "ranks_by_way": _ranks_by_way(messages),
     }  # fmt: skip
     found["directions"] = {
         name: _measure(way, settings, advance)
@@ -181,10 +180,10 @@ def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def _lines(direction: str, found: dict[str, Any]) -> list[lines.Line]:
+def _lines(direction: str, found: dict[str, Any]) -> list[results.Line]:
     """The lines of one direction; the exchange's line has the bytes, and the line of both has the hidden share."""
     beside = {"exchange": {"bytes": found["bytes"]}, "both": {"hidden_share": found["hidden_of_shorter"]}}
     return [
-        lines.line({"direction": direction, "step": step}, seconds=found[f"{step}_seconds"], **beside.get(step, {}))
+        results.line({"direction": direction, "step": step}, seconds=found[f"{step}_seconds"], **beside.get(step, {}))
         for step in (*CALLS, "wire")
     ]

@@ -9,7 +9,7 @@ converted once for all products that can share it.
 from __future__ import annotations
 
 import platform
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,38 +19,20 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import dense, int8
 from hpcgnn.lab.bench.ceilings import copy_call, multiply_call
 from hpcgnn.lab.bench.names import HOST_NAME, PRODUCTS
-from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Result, Unfinished
+from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Result, Special, normal
 
 _KEY, _WEIGHT_KEY = 1, 2  # keys of the rounding noise, which training uses as well
 _TINY = 1e-30
 
 
 class GemmProblem:
-    """``x`` (rows, depth), ``weight`` (depth, width) and ``dy`` (rows, width), drawn on the host and kept on ``device``."""
+    """``x`` (rows, depth), ``weight`` (depth, width) and ``dy`` (rows, width), float32 on ``device``. multiply_adds: of each of
+    the three products."""
 
-    def __init__(self, rows: int, depth: int, width: int, device: Device = CPU, seed: int = 0) -> None:
-        self.rows, self.depth, self.width = rows, depth, width
-        self.device, self._seed = device, seed
-
-    @property
-    def multiply_adds(self) -> int:
-        """The multiply-adds of each of the three products."""
-        return self.rows * self.depth * self.width
-
-    @cached_property
-    def x(self) -> torch.Tensor:
-        """(rows, depth) float32."""
-        return self._normal(self.rows, self.depth, 0)
-
-    @cached_property
-    def weight(self) -> torch.Tensor:
-        """(depth, width) float32."""
-        return self._normal(self.depth, self.width, 1)
-
-    @cached_property
-    def dy(self) -> torch.Tensor:
-        """(rows, width) float32."""
-        return self._normal(self.rows, self.width, 2)
+    def __init__(self, rows: int, depth: int, width: int, device: Device = CPU) -> None:
+        self.width, self.multiply_adds = width, rows * depth * width
+        shapes = (rows, depth), (depth, width), (rows, width)
+        self.x, self.weight, self.dy = (normal(*shape, stream, device) for stream, shape in enumerate(shapes))
 
     def exact(self, direction: str) -> tuple[torch.Tensor, ...]:
         """The exact results of a direction, in float64; *layer* has all three."""
@@ -58,10 +40,6 @@ class GemmProblem:
         products = {"y": lambda: x @ weight, "dx": lambda: dy @ weight.T, "dW": lambda: x.T @ dy}
         products["product"] = products["y"]
         return tuple(products[name]() for name in (("y", "dx", "dW") if direction == "layer" else (direction,)))
-
-    def _normal(self, rows: int, columns: int, stream: int) -> torch.Tensor:
-        drawn = torch.randn(rows, columns, generator=torch.Generator().manual_seed(self._seed + stream))
-        return drawn.to(self.device.torch_device)
 
 
 class _Products:
@@ -76,21 +54,32 @@ class _Products:
         return self.y(), self.dx(), self.dw()  # type: ignore[attr-defined]
 
 
-class _Ours(_Products):
-    """Ours on float32 tensors, which the kernels convert."""
+class _Plain(_Products):
+    """Products of float32 tensors, which a subclass multiplies, or converts and multiplies."""
 
-    compute = "float32"
+    def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight
 
     def y(self) -> torch.Tensor:
-        return dense.product(self.x, self.weight, compute=self.compute)
+        return self.multiply(self.x, self.weight)
 
     def dx(self) -> torch.Tensor:
-        return dense.product(self.dy, self.weight.T, compute=self.compute)
+        return self.multiply(self.dy, self.weight.T)
+
+    def dw(self) -> torch.Tensor:
+        return self.x.T @ self.dy
+
+    product = y
+
+
+class _Ours(_Plain):
+    compute = "float32"
+
+    def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return dense.product(x, weight, compute=self.compute)
 
     def dw(self) -> torch.Tensor:
         return dense.weight_gradient(self.x, self.dy, compute=self.compute)[0]
-
-    product = y
 
 
 class _OursBf16(_Ours):
@@ -101,7 +90,7 @@ class _OursTf32(_Ours):
     compute = "tf32"
 
 
-class _Native(_Products):
+class _Native(_Plain):
     """Our native kernels at any size; :class:`_Ours` leaves small products to torch."""
 
     compute = "float32"
@@ -111,23 +100,15 @@ class _Native(_Products):
         if self.compute not in dense.DENSE.native.arithmetics():
             raise HpcgnnError(f"this CPU does not support {self.compute}")
 
-    def y(self) -> torch.Tensor:
-        return self._multiply(self.x, self.weight)
-
-    def dx(self) -> torch.Tensor:
-        return self._multiply(self.dy, self.weight.T)
+    def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape[0], weight.shape[1])
+        dense.multiply(x, weight, None, False, out, self.compute)
+        return out
 
     def dw(self) -> torch.Tensor:
         out = torch.empty_like(self.weight)
         dense.contract(self.x, self.dy, out, None, self.compute)
         return out
-
-    def _multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        out = torch.empty(x.shape[0], weight.shape[1])
-        dense.multiply(x, weight, None, False, out, self.compute)
-        return out
-
-    product = y
 
 
 class _NativeBf16(_Native):
@@ -166,19 +147,6 @@ class _Exact(_Ours):
 
     def dw(self) -> torch.Tensor:
         return dense.weight_gradient(self.kept.float(), self.dy)[0]
-
-
-class _Torch(_Products):
-    def y(self) -> torch.Tensor:
-        return self.x @ self.weight
-
-    def dx(self) -> torch.Tensor:
-        return self.dy @ self.weight.T
-
-    def dw(self) -> torch.Tensor:
-        return self.x.T @ self.dy
-
-    product = y
 
 
 class _TorchBf16(_Products):
@@ -256,7 +224,7 @@ def _by(products: type[_Products]) -> Prepare:
     def prepare(problem: GemmProblem, direction: str) -> Call:
         made = products(problem)
         call, finish = getattr(made, direction.lower()), getattr(made, f"finish_{direction.lower()}", None)
-        return call if finish is None else Unfinished(call, finish)
+        return call if finish is None else Special(call, finish)
 
     return prepare
 
@@ -282,8 +250,8 @@ def _dynamic(engine: str) -> Prepare:
     return prepare
 
 
-def _ceiling(dtype: str) -> Prepare:
-    return lambda problem, direction: multiply_call(dtype, problem.multiply_adds)
+def _peak(problem: GemmProblem, direction: str, dtype: str) -> Call:
+    return multiply_call(dtype, problem.multiply_adds)
 
 
 def _quantize_alone(problem: GemmProblem, direction: str) -> Call:
@@ -297,11 +265,6 @@ def _made(name: str, label: str, products: type[_Products], **changes: Any) -> C
     return Contender(name, label, name, _by(products), **({"directions": PRODUCTS} | changes))
 
 
-def _inference(engine: str, label: str) -> Contender:
-    return Contender(f"torch.{engine}", label, f"torch.{engine}", _dynamic(engine), directions=("y",), tolerance=5e-2,
-                     dtype="int8", ceiling=_I8)  # fmt: skip
-
-
 _NO_PRODUCT = tuple(direction for direction in PRODUCTS if direction != "product")
 _OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _I8}
 _OF_BF16: dict[str, Any] = {"tolerance": 2e-2, "dtype": "bf16"}
@@ -312,7 +275,7 @@ EVERYWHERE = (
     Contender("ours.int8.quantize", "quantizing x", "ours.int8", _quantize_alone, directions=("y",), tolerance=None,
               dtype="int8"),
     _made("exact", "EXACT-like storage", _Exact, directions=("y", "dW", "layer"), **(_OF_INT8 | {"ceiling": _F32})),
-    _made("torch", "torch float32", _Torch, ceiling=_F32),
+    _made("torch", "torch float32", _Plain, ceiling=_F32),
     _made("torch.bf16", "torch bf16", _TorchBf16, **_OF_BF16),
     _made("torch.int8", "torch._int_mm", _TorchInt8, **_OF_INT8),
     Contender("ceiling.copy", "copy of x", "ceiling", lambda problem, _: copy_call(problem.x), directions=("y",),
@@ -325,14 +288,19 @@ HOST = (
     *EVERYWHERE,
     _made("native", "native float32, any size", _Native, ceiling=_F32),
     _made("native.bf16", "native bf16, any size", _NativeBf16, directions=_NO_PRODUCT, **_OF_BF16),
-    *(_inference(engine, label) for engine, label in _ENGINES.items()),
-    Contender(_F32, "peak of float32", "ceiling", _ceiling("float32"), directions=PRODUCTS, tolerance=None),
-    Contender(_I8, "peak of int8", "ceiling", _ceiling("int8"), directions=PRODUCTS, tolerance=None, dtype="int8"),
-)
+    *(
+        Contender(f"torch.{engine}", label, f"torch.{engine}", _dynamic(engine), directions=("y",), **_OF_INT8)
+        for engine, label in _ENGINES.items()
+    ),
+    *(
+        Contender(f"ceiling.{dtype}", f"peak of {dtype}", "ceiling", partial(_peak, dtype=dtype), directions=PRODUCTS,
+                  tolerance=None, dtype=dtype)
+        for dtype in ("float32", "int8")
+    ),
+)  # fmt: skip
 DEVICE = (*EVERYWHERE, _made("ours.tf32", "ours tf32", _OursTf32, tolerance=2e-3, dtype="tf32"))
-_NAMED = {where: {each.name: each for each in some} for where, some in (("host", HOST), ("device", DEVICE))}
 
 
 def by_name(device: str) -> dict[str, Contender]:
     """The contenders on a device, given by torch's name."""
-    return _NAMED["host" if device == HOST_NAME else "device"]
+    return {each.name: each for each in (HOST if device == HOST_NAME else DEVICE)}

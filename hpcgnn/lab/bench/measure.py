@@ -10,15 +10,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.bench.names import HOST_NAME
 from hpcgnn.lab.bench.studies import Subject
 
 Advance = Callable[[int], None]
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,17 @@ class Place:
     environment: tuple[tuple[str, str], ...] = ()
     device: str = HOST_NAME
 
-    def command(self) -> list[str]:
-        """The command that starts the process."""
-        options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages)
-        options += ["--device", self.device]
-        return [sys.executable, "-m", "hpcgnn.lab.bench.worker", self.subject.study, *self.subject.words, *options]
-
-    def variables(self) -> dict[str, str]:
-        """The environment of the process."""
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    def start(self, errors: IO[str]) -> subprocess.Popen[str]:
+        """Start the process. errors: what it writes beside its answers."""
+        options = ["--warm"] * self.warm + ["--no-huge-pages"] * (not self.huge_pages) + ["--device", self.device]
+        words = [self.subject.study, *self.subject.words, *options]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(self.threads))
         pool = {"HPCGNN_BUFFER_POOL": "off"} if self.warm else {}
-        return {**os.environ, "DGLBACKEND": "pytorch", **dict.fromkeys(names, str(self.threads)), **pool,
-                **dict(self.environment)}  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcgnn.lab.bench.worker", *words],
+            env={**os.environ, "DGLBACKEND": "pytorch", **threads, **pool, **dict(self.environment)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
 
 
 class Worker:
@@ -56,10 +56,7 @@ class Worker:
 
     def __init__(self, place: Place) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
-        self._process = subprocess.Popen(
-            place.command(), env=place.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-            text=True,
-        )  # fmt: skip
+        self._process = place.start(self._said)
 
     def ask(self, **request: str) -> dict[str, Any]:
         """The answer of the process to a request. Raises :class:`HpcgnnError` if the process has ended."""
@@ -139,22 +136,26 @@ class Outcome:
         }
 
 
+def measured(
+    title: str, entries: list[Entry], rounds: int, progress: Progress, directions: tuple[str, ...] = ()
+) -> dict[str, dict[str, Any]]:
+    """The timings of ``entries`` for ``--json``, by direction: see :func:`interleave`."""
+    number = len(directions or entries[0].place.subject.of_study.directions)
+    with progress(title, number * len(entries) * (rounds + 1)) as advance:
+        outcomes = interleave(entries, rounds, advance, directions)
+    return {direction: outcome.as_json() for direction, outcome in outcomes.items()}
+
+
 def interleave(
     entries: list[Entry], rounds: int, advance: Advance, directions: tuple[str, ...] = ()
 ) -> dict[str, Outcome]:
-    """Time ``entries`` in each of ``directions`` (by default all of their study, such as forward and backward); see
-    :func:`steps`.
+    """Time ``entries`` in each of ``directions``, by default all of their study, such as forward and backward.
 
     A contender is missing if it fails, or if its results differ from those of the first one with the same subject.
     """
     directions = directions or entries[0].place.subject.of_study.directions
     with _workers(entries) as workers:
         return {direction: _interleave(entries, workers, direction, rounds, advance) for direction in directions}
-
-
-def steps(entries: list[Entry], rounds: int, directions: int) -> int:
-    """The number of calls of ``advance`` by :func:`interleave`."""
-    return directions * len(entries) * (rounds + 1)
 
 
 def _interleave(
@@ -183,23 +184,19 @@ def _prepare(entries: list[Entry], workers: dict[str, Worker], direction: str, a
     expected: dict[Subject, list[float]] = {}
     for entry in entries:
         contender = entry.place.subject.contender(entry.contender, entry.place.device)
-        if direction not in contender.directions:
-            answer: dict[str, Any] = {"missing": f"has no {direction} of its own"}
-        else:
+        answer: dict[str, Any] = {"missing": f"has no {direction} of its own"}
+        if direction in contender.directions:
             answer = workers[entry.key].ask(do="prepare", contender=entry.contender, direction=direction)
+        try:
+            found = answer.get("fingerprint")
+            if found is not None:
+                compare(entry, contender.tolerance or 0, found, expected.setdefault(entry.place.subject, found))
+        except HpcgnnError as error:
+            answer = {"missing": str(error)}
         if "missing" in answer:
             outcome.missing[entry.key] = answer["missing"]
         else:
-            outcome.timings[entry.key] = Timing(
-                multiply_adds=answer.get("multiply_adds"), relative_error=answer.get("relative_error")
-            )
-        if answer.get("fingerprint") is not None:
-            first = expected.setdefault(entry.place.subject, answer["fingerprint"])
-            try:
-                compare(entry, contender.tolerance or 0, answer["fingerprint"], first)
-            except HpcgnnError as error:
-                del outcome.timings[entry.key]
-                outcome.missing[entry.key] = str(error)
+            outcome.timings[entry.key] = Timing([], answer.get("multiply_adds"), answer.get("relative_error"))
         advance(1)
     return outcome
 
@@ -215,9 +212,9 @@ def _workers(entries: list[Entry]) -> Iterator[dict[str, Worker]]:
             if worker is None:
                 worker = Worker(entry.place)
                 stack.callback(worker.close)
-                if not entry.alone:
-                    shared[entry.place] = worker
             by_key[entry.key] = worker
+            if not entry.alone:
+                shared[entry.place] = worker
         yield by_key
 
 

@@ -21,10 +21,10 @@ import torch
 
 from hpcgnn.devices import CPU
 from hpcgnn.graph.local_graph import LocalGraph, load
-from hpcgnn.lab.bench import breakdown, clock, lines, pyg
+from hpcgnn.lab.bench import breakdown, pyg, results
 from hpcgnn.lab.bench.measure import Advance, Timing
 from hpcgnn.lab.bench.names import PygSettings
-from hpcgnn.lab.bench.run import machine, versions
+from hpcgnn.lab.bench.problem import seconds_of
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.world import MpiWorld, World, raise_on_all_ranks
 
@@ -62,8 +62,8 @@ def run(graph: LocalGraph, settings: PygSettings, rounds: int, advance: Advance)
     return {
         "graph": str(graph.path), "nodes": graph.meta.num_nodes, "ranks": world.size, "threads": 1,
         "layers": settings.layers, "hidden": settings.hidden, "rounds": rounds,
-        "machine": machine(), "versions": versions(mpi=world.library),
-        "contenders": found, "lines": lines.of_timings(found, "contender", {}),
+        "machine": results.machine(), "versions": results.versions(mpi=world.library),
+        "contenders": found, "lines": results.lines(found, "contender", {}),
     }  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def _by_pyg(whole: LocalGraph, settings: PygSettings) -> Epochs:
 def _by_hpcgnn(graph: LocalGraph, settings: PygSettings, bits: int) -> Epochs:
     config = ModelConfig(layers=settings.layers, hidden=settings.hidden, dropout=settings.dropout)
     trainer = breakdown.trainer(graph, config, bits)
-    return lambda count: [clock.seconds(CPU, trainer.run_epoch) for _ in range(count)]
+    return lambda count: [seconds_of(CPU, trainer.run_epoch) for _ in range(count)]
 
 
 def _python_calls(world: World, epochs: Epochs) -> int:

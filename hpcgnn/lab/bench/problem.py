@@ -1,12 +1,13 @@
-"""The problem that contenders solve, and the registration of a contender."""
+"""The problem that contenders solve, the registration of a contender, and the timing of calls."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,53 +20,47 @@ Result = torch.Tensor | tuple[torch.Tensor, ...]
 # A product that is ready to run, with everything prepared that can be made in advance. Each call returns a new result.
 Call = Callable[[], Result]
 Prepare = Callable[[Any, str], Call]
+T = TypeVar("T")
+# On a GPU, several calls are timed together, for at least this time, because one call may be shorter than its start.
+_TOGETHER_SECONDS = 0.01
+_MOST_TOGETHER = 100
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """A call whose result is compared with ours after ``finish``; only the call is timed."""
+class Special:
+    """A call that is timed alone: its result is compared with ours after ``finish``. multiply_adds: their number, if known."""
 
     call: Call
-    finish: Callable[[Any], Result]
+    finish: Callable[[Any], Result] | None = None
+    multiply_adds: float | None = None
 
     def __call__(self) -> Result:
         """Make the timed call."""
         return self.call()
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A call with a known number of multiply-adds."""
-
-    call: Call
-    multiply_adds: float
-
-    def __call__(self) -> Result:
-        """Make the timed call."""
-        return self.call()
+def normal(rows: int, columns: int, stream: int, device: Device) -> torch.Tensor:
+    """(rows, columns) float32 on a device, drawn on the host, so that they are the same on every device."""
+    drawn = torch.randn(rows, columns, generator=torch.Generator().manual_seed(stream))
+    return drawn.to(device.torch_device)
 
 
 class Problem:
-    """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward.
+    """A matrix and the features to multiply it with: ``x`` forward, the gradient ``dz`` backward. All tensors are on
+    ``device``."""
 
-    All tensors are on ``device``; numbers are drawn on the host, so that they are the same on every device.
-    """
-
-    def __init__(self, csr: Csr, width: int, seed: int = 0, device: Device = CPU) -> None:
-        self.device = device
-        self.csr = csr.to(device.torch_device)
-        self.width = width
-        self._seed = seed
+    def __init__(self, csr: Csr, width: int, device: Device = CPU) -> None:
+        self.device, self.csr, self.width = device, csr.to(device.torch_device), width
 
     @cached_property
     def x(self) -> torch.Tensor:
         """(columns, width) float32 features."""
-        return self._normal(self.csr.num_cols, 0)
+        return normal(self.csr.num_cols, self.width, 0, self.device)
 
     @cached_property
     def dz(self) -> torch.Tensor:
         """(rows, width) float32 gradient of the result."""
-        return self._normal(self.csr.num_rows, 1)
+        return normal(self.csr.num_rows, self.width, 1, self.device)
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
@@ -75,7 +70,7 @@ class Problem:
     @cached_property
     def weight(self) -> torch.Tensor:
         """(entries,) float32 weights, for contenders that use them."""
-        drawn = torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(self._seed + 2)) + 0.5
+        drawn = torch.rand(self.csr.num_entries, generator=torch.Generator().manual_seed(2)) + 0.5
         return drawn.to(self.device.torch_device)
 
     def operand(self, direction: str) -> tuple[Csr, torch.Tensor]:
@@ -85,10 +80,6 @@ class Problem:
     def exact(self, direction: str) -> tuple[torch.Tensor, ...] | None:
         """The exact results of a direction in float64; None if errors are not measured."""
         return None
-
-    def _normal(self, rows: int, stream: int) -> torch.Tensor:
-        drawn = torch.randn(rows, self.width, generator=torch.Generator().manual_seed(self._seed + stream))
-        return drawn.to(self.device.torch_device)
 
 
 @dataclass(frozen=True)
@@ -120,15 +111,33 @@ class Contender:
         return None
 
 
-def with_autograd(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Problem, str], Call]:
-    """A contender's ``prepare``: forward calls ``function(x)``; backward calls autograd's backward pass of it alone."""
-    return lambda problem, direction: autograd_call(function, problem, direction)
-
-
 def autograd_call(function: Callable[[torch.Tensor], torch.Tensor], problem: Problem, direction: str) -> Call:
-    """See :func:`with_autograd`."""
+    """The call of a contender: forward ``function(x)``; backward autograd's backward pass of it alone."""
     if direction == "forward":
         return lambda: function(problem.x)
     leaf = problem.x.detach().requires_grad_()
     out = function(leaf)
     return lambda: torch.autograd.grad(out, leaf, problem.dz, retain_graph=True)[0]
+
+
+def seconds_of(device: Device, call: Callable[[], object], calls: int = 1) -> float:
+    """Seconds of one call, as the mean of ``calls`` consecutive ones, between two of the device's marks, so that the host's time
+    to start them does not count. Freeing the last result is not timed."""
+    started = device.mark()
+    for _ in range(calls):
+        result = call()
+    ended = device.mark()
+    del result
+    return device.seconds_between(started, ended) / calls
+
+
+def calls_together(device: Device, one: float) -> int:
+    """Number of calls of ``one`` seconds each to time together; 1 on the host, where a call has ended when it returns."""
+    if device.torch_device.type == "cpu":
+        return 1
+    return min(max(math.ceil(_TOGETHER_SECONDS / max(one, 1e-9)), 1), _MOST_TOGETHER)
+
+
+def fastest(choices: Iterable[T], run: Callable[[T], object], device: Device, tries: int) -> T:
+    """The choice with which ``run`` is fastest, in the best of several tries."""
+    return min(choices, key=lambda choice: min(seconds_of(device, lambda: run(choice)) for _ in range(tries)))

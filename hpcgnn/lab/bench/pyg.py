@@ -25,8 +25,8 @@ from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.names import PygSettings
-from hpcgnn.lab.bench.run import versions
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, An
         "peak_device_memory_bytes_per_rank": device.peak_bytes() or 0,
         "device": device.name,
         "threads": settings.threads,
-        "versions": versions(python=platform.python_version()),
+        "versions": results.versions(python=platform.python_version()),
     }
 
 

@@ -20,9 +20,9 @@ from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.lab.bench import clock, lines
+from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.measure import Advance, Timing
-from hpcgnn.lab.bench.run import machine, versions
+from hpcgnn.lab.bench.problem import calls_together, seconds_of
 
 _CALLS = 3
 _ENTRIES_A_ROW = 2
@@ -83,17 +83,9 @@ def run(
                                   "of_copy": gigabytes[name] / gigabytes["copy"]}
         for name, timing in timings.items()
     }  # fmt: skip
-    return {
-        "machine": machine(device),
-        "versions": versions(),
-        "threads": threads,
-        "rounds": rounds,
-        "rows": rows,
-        "width": width,
-        "device": str(device.torch_device),
-        "kernels": kernels,
-        "lines": lines.of_timings(kernels, "step", {"subject": f"{rows}x{width}"}),
-    }
+    lines = results.lines(kernels, "step", {"subject": f"{rows}x{width}"})
+    found = results.about(device, threads, rounds, rows=rows, width=width, device=str(device.torch_device))
+    return found | {"kernels": kernels, "lines": lines}
 
 
 def _interleave(
@@ -103,7 +95,7 @@ def _interleave(
     for _ in range(rounds):
         for name, call in calls.items():
             call()
-            together = clock.calls_together(device, clock.seconds(device, call)) if device is not CPU else 1
-            timings[name].rounds.append(statistics.median(clock.seconds(device, call, together) for _ in range(_CALLS)))
+            together = calls_together(device, seconds_of(device, call)) if device is not CPU else 1
+            timings[name].rounds.append(statistics.median(seconds_of(device, call, together) for _ in range(_CALLS)))
         advance(1)
     return timings

@@ -11,9 +11,9 @@ import torch
 
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, edges, int8
-from hpcgnn.lab.bench.ceilings import copy_call, gather_on, int8_sized
+from hpcgnn.lab.bench.ceilings import copy_call, gather_call, int8_sized
 from hpcgnn.lab.bench.names import EDGE_OPS, HOST_NAME
-from hpcgnn.lab.bench.problem import Call, Contender, Problem
+from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Problem
 
 _KEYS = (1, 2)  # keys of the rounding noise of a and b, which training uses as well
 # Entries whose rows torch gathers at a time: the rows of a million entries would take gigabytes.
@@ -24,50 +24,38 @@ class SddmmProblem(Problem):
     """A matrix, ``a`` (rows, width) and ``b`` (columns, width); *dot* multiplies ``heads`` groups of columns."""
 
     def __init__(self, csr: Csr, width: int, heads: int, device: Device = CPU) -> None:
-        super().__init__(csr, width, device=device)
-        self.heads = heads
+        super().__init__(csr, width, device)
+        self.heads, self.a, self.b = heads, self.dz, self.x
 
-    @property
-    def a(self) -> torch.Tensor:
-        """(rows, width) float32."""
-        return self.dz
+    def product(self, op: str) -> torch.Tensor:
+        """Our result in float32."""
+        return edges.sddmm(self.csr, self.a, self.b, op, self.heads if op == "dot" else None)
 
-    @property
-    def b(self) -> torch.Tensor:
-        """(columns, width) float32."""
-        return self.x
-
-    def heads_of(self, op: str) -> int | None:
-        """The argument ``heads`` of kernels for ``op``."""
-        return self.heads if op == "dot" else None
+    def quantized(self) -> tuple[int8.Int8Rows, int8.Int8Rows]:
+        """``a`` and ``b`` in 8-bit integers."""
+        return int8.quantize_rows(self.a, key=_KEYS[0]), int8.quantize_rows(self.b, key=_KEYS[1])
 
 
 def _ours(problem: SddmmProblem, op: str) -> Call:
-    csr, a, b, heads = problem.csr, problem.a, problem.b, problem.heads_of(op)
-    return lambda: edges.sddmm(csr, a, b, op, heads)
+    return lambda: problem.product(op)
 
 
 def _ours_int8(problem: SddmmProblem, op: str) -> Call:
-    return lambda: int8.sddmm(problem.csr, *_quantized(problem), heads=problem.heads)
+    return lambda: int8.sddmm(problem.csr, *problem.quantized(), heads=problem.heads)
 
 
 def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
-    operands = _quantized(problem)
+    operands = problem.quantized()
     return lambda: int8.sddmm(problem.csr, *operands, heads=problem.heads)
-
-
-def _quantized(problem: SddmmProblem) -> tuple[int8.Int8Rows, int8.Int8Rows]:
-    return int8.quantize_rows(problem.a, key=_KEYS[0]), int8.quantize_rows(problem.b, key=_KEYS[1])
 
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
     """Quantizes both operands, to keep them for backward, and multiplies in float32."""
-    csr, heads = problem.csr, problem.heads_of(op)
     kept: list[tuple[int8.Int8Rows, int8.Int8Rows]] = []
 
     def call() -> torch.Tensor:
-        kept[:] = [_quantized(problem)]
-        return edges.sddmm(csr, problem.a, problem.b, op, heads)
+        kept[:] = [problem.quantized()]
+        return problem.product(op)
 
     return call
 
@@ -120,40 +108,44 @@ def _dgl(problem: SddmmProblem, op: str) -> Call:
     return lambda: dgl.ops.gsddmm(graph, "dot", a, b, "v", "u")[..., 0]
 
 
+_GATHER, _GATHER_INT8 = "ceiling.gather", "ceiling.gather.int8"
+
+
+def _made(name: str, label: str, prepare: Prepare, **changes: Any) -> Contender:
+    return Contender(name, label, name, prepare, **({"directions": EDGE_OPS, "ceiling": _GATHER} | changes))
+
+
+def _ceiling(name: str, label: str, prepare: Prepare, modules: tuple[str, ...] = (), **others: Any) -> Contender:
+    return Contender(name, label, "ceiling", prepare, modules, directions=EDGE_OPS, tolerance=None, **others)
+
+
 def _gather(problem: SddmmProblem, op: str) -> Call:
-    return gather_on(problem.device, problem.csr, problem.b)
+    return gather_call(problem.csr, problem.b, problem.device)
 
 
 def _gather_int8(problem: SddmmProblem, op: str) -> Call:
-    return gather_on(problem.device, problem.csr, int8_sized(problem.b))
+    return gather_call(problem.csr, int8_sized(problem.b), problem.device)
 
 
-_GATHER, _GATHER_INT8 = "ceiling.gather", "ceiling.gather.int8"
-_OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _GATHER_INT8}
+def _line_up(modules: tuple[str, ...] = ()) -> dict[str, Contender]:
+    """The contenders by name. modules: modules that the ceilings need."""
+    of_int8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _GATHER_INT8, "directions": ("dot",)}
+    contenders = (
+        _made("ours", "ours float32", _ours),
+        _made("ours.int8", "ours int8", _ours_int8, **of_int8),
+        _made("ours.int8.alone", "ours int8, codes given", _ours_int8_alone, **of_int8),
+        _made("exact", "EXACT-like storage", _exact, dtype="int8"),
+        _made("dgl", "DGL float32", _dgl, modules=("dgl",)),
+        _made("torch", "torch, gather and sum", _torch),
+        _made("torch.sampled", "torch sampled_addmm", _torch_sampled, directions=("dot",)),
+        _ceiling(_GATHER, "row-gather ceiling", _gather, modules),
+        _ceiling(_GATHER_INT8, "row-gather ceiling, int8 rows", _gather_int8, modules, dtype="int8"),
+        _ceiling("ceiling.copy", "copy of b", lambda problem, _: copy_call(problem.b)),
+    )
+    return {each.name: each for each in contenders}
 
 
-def _line_up(modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
-    """The contenders. modules: modules that the ceilings need."""
-    return (
-        Contender("ours", "ours float32", "ours", _ours, directions=EDGE_OPS, ceiling=_GATHER),
-        Contender("ours.int8", "ours int8", "ours.int8", _ours_int8, directions=("dot",), **_OF_INT8),
-        Contender("ours.int8.alone", "ours int8, codes given", "ours.int8.alone", _ours_int8_alone,
-                  directions=("dot",), **_OF_INT8),
-        Contender("exact", "EXACT-like storage", "exact", _exact, directions=EDGE_OPS, dtype="int8",
-                  ceiling=_GATHER),
-        Contender("dgl", "DGL float32", "dgl", _dgl, ("dgl",), directions=EDGE_OPS, ceiling=_GATHER),
-        Contender("torch", "torch, gather and sum", "torch", _torch, directions=EDGE_OPS, ceiling=_GATHER),
-        Contender("torch.sampled", "torch sampled_addmm", "torch", _torch_sampled, directions=("dot",),
-                  ceiling=_GATHER),
-        Contender(_GATHER, "row-gather ceiling", "ceiling", _gather, modules, directions=EDGE_OPS, tolerance=None),
-        Contender(_GATHER_INT8, "row-gather ceiling, int8 rows", "ceiling", _gather_int8, modules, directions=EDGE_OPS,
-                  tolerance=None, dtype="int8"),
-        Contender("ceiling.copy", "copy of b", "ceiling", lambda problem, _: copy_call(problem.b), directions=EDGE_OPS,
-                  tolerance=None),
-    )  # fmt: skip
-
-
-HOST, DEVICE = ({each.name: each for each in _line_up(modules)} for modules in ((), ("triton",)))
+HOST, DEVICE = _line_up(), _line_up(("triton",))
 
 
 def by_name(device: str) -> dict[str, Contender]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from hpcgnn.devices import Device
 from hpcgnn.lab.bench import gemm_contenders, graphs, sddmm_contenders
+from hpcgnn.lab.bench.contenders import line_up
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
-from hpcgnn.lab.bench.line_up import line_up
 from hpcgnn.lab.bench.names import DIRECTIONS, EDGE_OPS, PRODUCTS
 from hpcgnn.lab.bench.problem import Contender, Problem
 from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
@@ -20,12 +20,12 @@ from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
 class Study:
     """One kind of work.
 
-    directions: the results to compute of a problem, such as forward and backward. problem: makes a problem from the words of a
-    :class:`Subject`, on a device. contenders: returns the contenders by name on a device, given by torch's name.
+    directions: the results to compute of a problem, such as forward and backward. problem: makes a problem on a device from the
+    words of a :class:`Subject`. contenders: returns the contenders by name on a device, given by torch's name.
     """
 
     directions: tuple[str, ...]
-    problem: Callable[[tuple[str, ...], Device], Any]
+    problem: Callable[..., Any]
     contenders: Callable[[str], Mapping[str, Contender]]
 
 
@@ -35,6 +35,12 @@ class Subject:
 
     study: str
     words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, study: str, *words: object) -> Subject:
+        """``aggregate`` of a stored graph and a width, ``gemm`` of rows, depth and width, or ``sddmm`` of a stored graph, a width
+        and a number of heads."""
+        return cls(study, tuple(map(str, words)))
 
     @property
     def of_study(self) -> Study:
@@ -46,38 +52,19 @@ class Subject:
         return self.of_study.contenders(device)[name]
 
 
-def aggregation(graph: Path, width: int) -> Subject:
-    """The aggregation over a stored graph."""
-    return Subject("aggregate", (str(graph), str(width)))
+def _on_graph(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def problem(device: Device, graph: str, *sizes: str) -> Any:
+        return kind(graphs.read_graph(Path(graph)), *map(int, sizes), device=device)
 
-
-def gemm(rows: int, depth: int, width: int) -> Subject:
-    """The product of (rows, depth) and (depth, width), and its gradients."""
-    return Subject("gemm", (str(rows), str(depth), str(width)))
-
-
-def sddmm(graph: Path, width: int, heads: int) -> Subject:
-    """The products at the edges of a stored graph."""
-    return Subject("sddmm", (str(graph), str(width), str(heads)))
-
-
-def _aggregation(words: tuple[str, ...], device: Device) -> Problem:
-    graph, width = words
-    return Problem(graphs.read_graph(Path(graph)), int(width), device=device)
-
-
-def _gemm(words: tuple[str, ...], device: Device) -> GemmProblem:
-    rows, depth, width = map(int, words)
-    return GemmProblem(rows, depth, width, device)
-
-
-def _sddmm(words: tuple[str, ...], device: Device) -> SddmmProblem:
-    graph, width, heads = words
-    return SddmmProblem(graphs.read_graph(Path(graph)), int(width), int(heads), device)
+    return problem
 
 
 STUDIES = {
-    "aggregate": Study(DIRECTIONS, _aggregation, lambda device: line_up(device).by_name),
-    "gemm": Study(PRODUCTS, _gemm, gemm_contenders.by_name),
-    "sddmm": Study(EDGE_OPS, _sddmm, sddmm_contenders.by_name),
+    "aggregate": Study(DIRECTIONS, _on_graph(Problem), lambda device: line_up(device).by_name),
+    "gemm": Study(
+        PRODUCTS,
+        lambda device, *sizes: GemmProblem(*(int(size) for size in sizes), device=device),
+        gemm_contenders.by_name,
+    ),
+    "sddmm": Study(EDGE_OPS, _on_graph(SddmmProblem), sddmm_contenders.by_name),
 }

@@ -20,9 +20,8 @@ import torch
 
 from hpcgnn.base.process import keep_freed_memory
 from hpcgnn.devices import Device, device_of
-from hpcgnn.lab.bench import clock
 from hpcgnn.lab.bench.names import HOST_NAME
-from hpcgnn.lab.bench.problem import Call, Counted, Result, Unfinished
+from hpcgnn.lab.bench.problem import Call, Result, Special, calls_together, seconds_of
 from hpcgnn.lab.bench.studies import STUDIES, Subject
 
 # A call that is shorter than this runs once untimed before it is timed, so that its code and data are in the caches.
@@ -37,7 +36,7 @@ class Bench:
     """The state of one process: the problem, and the products that are ready to run."""
 
     def __init__(self, subject: Subject, device: Device) -> None:
-        self._problem, self._device = subject.of_study.problem(subject.words, device), device
+        self._problem, self._device = subject.of_study.problem(device, *subject.words), device
         self._contenders = subject.of_study.contenders(str(device.torch_device))
         self._direction = ""
         self._ready: dict[str, Call] = {}
@@ -59,9 +58,10 @@ class Bench:
         call = self._ready[name] = contender.prepare(self._problem, direction)
         result = call()  # also makes what the first call makes
         self._device.synchronize()  # an error on the device must count as this contender's
-        if isinstance(call, Unfinished):
-            result = call.finish(result)
-        counted = {"multiply_adds": call.multiply_adds} if isinstance(call, Counted) else {}
+        counted = {}
+        if isinstance(call, Special):
+            result = result if call.finish is None else call.finish(result)
+            counted = {} if call.multiply_adds is None else {"multiply_adds": call.multiply_adds}
         if not contender.tolerance:
             return {"fingerprint": None, **counted}
         error = relative_error(result, self._problem.exact(direction))
@@ -69,12 +69,12 @@ class Bench:
 
     def _run(self, name: str) -> dict[str, Any]:
         call = self._ready[name]
-        seconds = [clock.seconds(self._device, call)]
+        seconds = [seconds_of(self._device, call)]
         if seconds[0] < _LONG_SECONDS:
-            calls = clock.calls_together(self._device, seconds[0])
+            calls = calls_together(self._device, seconds[0])
             seconds.clear()  # that call was the untimed one
             while not seconds or (calls * sum(seconds) < _ENOUGH_SECONDS and len(seconds) < _MOST_CALLS):
-                seconds.append(clock.seconds(self._device, call, calls))
+                seconds.append(seconds_of(self._device, call, calls))
         return {"seconds": seconds}
 
 

@@ -232,8 +232,7 @@ def aggregate(
     The contenders are hpcgnn, and DGL, torch and PyG if they are installed; the ceilings are the limits of the machine. The
     contenders alternate, so other load on the machine affects all of them. Each result is compared with hpcgnn's.
     """
-    from hpcgnn.lab.bench import plot as pictures
-    from hpcgnn.lab.bench.run import Settings, run
+    from hpcgnn.lab.bench import aggregate as measuring
 
     graphs = _paired(sources, widths, _GRAPHS)
     if not how.is_on_host and (mode not in (None, "kernel") or ablation):
@@ -242,16 +241,16 @@ def aggregate(
     modes = MODES if mode == "both" else (mode,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot needs the measurements of --mode kernel: give --mode kernel or both")
-    settings = Settings(graphs, how.threads, how.rounds, modes, parts, ablation, how.device, _beside(dtypes))
+    settings = measuring.Settings(graphs, how.threads, how.rounds, modes, parts, ablation, how.device, _beside(dtypes))
     with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
-        found = run(settings, Path(place), how.progress)
+        found = measuring.run(settings, Path(place), how.progress)
     if plot:
-        pictures.roofline(found, plot)
+        measuring.roofline(found, plot)
     _tell(found, how.as_json, _aggregation_tables)
 
 
 def _aggregation_tables(found: dict[str, Any]) -> Iterator[Table]:
-    from hpcgnn.lab.bench.report import device_of, timing_rows
+    from hpcgnn.lab.bench.aggregate import device_of, timing_rows
 
     def timings(title: str, measured: dict[str, Any], device: str = HOST_NAME) -> Table:
         header = ("", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
@@ -321,11 +320,10 @@ def gemm(shapes: tuple[tuple[int, int, int], ...], dtypes: tuple[str, ...], how:
     that were converted before. Each result is compared with hpcgnn's in float32, and each time with the CPU's peak of
     multiply-adds.
     """
-    from hpcgnn.lab.bench import gemm as products
-    from hpcgnn.lab.bench import gemm_contenders
+    from hpcgnn.lab.bench import gemm_contenders, products
 
-    settings = products.Settings(shapes, how.threads, how.rounds, _beside(dtypes or PRODUCT_DTYPES), how.device)
-    found = products.run(settings, how.progress)
+    settings = products.Settings(how.threads, how.rounds, _beside(dtypes or PRODUCT_DTYPES), how.device)
+    found = products.gemm(shapes, settings, how.progress)
     if how.as_json:
         print(json.dumps(found))
         return
@@ -354,13 +352,12 @@ def sddmm(
     The contenders are hpcgnn, DGL and torch. The ceiling is the time of gathering the rows. Times include the quantization of
     both operands, except in the line that says otherwise. Each result is compared with hpcgnn's in float32.
     """
-    from hpcgnn.lab.bench import sddmm as at_edges
-    from hpcgnn.lab.bench import sddmm_contenders
+    from hpcgnn.lab.bench import products, sddmm_contenders
 
-    graphs, beside = _paired(sources, widths, _GRAPHS[:1]), _beside(dtypes or EDGE_DTYPES)
-    settings = at_edges.Settings(graphs, heads, how.threads, how.rounds, tuple(dict.fromkeys(ops)), beside, how.device)
+    graphs = _paired(sources, widths, _GRAPHS[:1])
+    settings = products.Settings(how.threads, how.rounds, _beside(dtypes or EDGE_DTYPES), how.device)
     with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
-        found = at_edges.run(settings, Path(place), how.progress)
+        found = products.sddmm(graphs, heads, tuple(dict.fromkeys(ops)), settings, Path(place), how.progress)
     if how.as_json:
         print(json.dumps(found))
         return

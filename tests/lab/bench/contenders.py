@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpcgnn.kernels import Csr
-from hpcgnn.lab.bench.problem import Problem, Unfinished
+from hpcgnn.lab.bench.problem import Problem, Special
 
 NODES, WIDTH, HEADS = 60, 32, 4
 
@@ -25,7 +25,7 @@ def matrix() -> Csr:
 def results_of(contender: Any, problem: Any, direction: str) -> tuple[torch.Tensor, ...]:
     """The results of a call of a contender."""
     call = contender.prepare(problem, direction)
-    result = call.finish(call()) if isinstance(call, Unfinished) else call()
+    result = call.finish(call()) if isinstance(call, Special) and call.finish else call()
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -11,10 +11,10 @@ from standin import standin
 
 import hpcgnn
 from hpcgnn.devices import CPU
-from hpcgnn.lab.bench import clock, exchange, gemm_contenders, quantize, sddmm_contenders
+from hpcgnn.lab.bench import exchange, gemm_contenders, quantize, sddmm_contenders
+from hpcgnn.lab.bench.contenders import DEVICE
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
-from hpcgnn.lab.bench.line_up import DEVICE
-from hpcgnn.lab.bench.problem import Problem
+from hpcgnn.lab.bench.problem import Problem, calls_together, seconds_of
 from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
 from hpcgnn.world import World
 
@@ -59,12 +59,12 @@ def products(world: World) -> dict[tuple[str, str, str], list[torch.Tensor] | st
     return found
 
 
-def calls_together(world: World) -> list[int]:
+def timed_together(world: World) -> list[int]:
     """The numbers of calls that are timed together, on the host and on the device, and of those made for five seconds."""
     del world
     device, made = standin(), []
-    assert clock.seconds(device, lambda: made.append(0), 5) > 0
-    together = [clock.calls_together(*each) for each in ((CPU, 1e-3), (device, 1e-3), (device, 0.0), (device, 1.0))]
+    assert seconds_of(device, lambda: made.append(0), 5) > 0
+    together = [calls_together(*each) for each in ((CPU, 1e-3), (device, 1e-3), (device, 0.0), (device, 1.0))]
     return [*together, len(made)]
 
 

@@ -10,10 +10,11 @@ from lab.bench.contenders import NODES, WIDTH, assert_aggregated, matrix
 from requires import require_module
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.bench import graphs, plot, quantize, studies
-from hpcgnn.lab.bench.line_up import HOST
+from hpcgnn.lab.bench import aggregate, graphs, quantize
+from hpcgnn.lab.bench.contenders import HOST
 from hpcgnn.lab.bench.measure import Entry, Place, Timing, interleave
 from hpcgnn.lab.bench.problem import Problem
+from hpcgnn.lab.bench.studies import Subject
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_every_contender_computes_the_same(contender, direction):
 
 @pytest.mark.slow
 def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
-    study = studies.aggregation(graph, WIDTH)
+    study = Subject.of("aggregate", graph, WIDTH)
     entries = [
         Entry(name, name, Place(study, 1, warm=True))
         for name in ("ours", "torch.mm", "torch.mm.kept", "ceiling.gather")
@@ -61,7 +62,7 @@ def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
 @pytest.mark.slow
 def test_a_process_that_dies_is_one_sentence(graph):
     (graph / "indices.npy").unlink()
-    entry = Entry("ours", "ours", Place(studies.aggregation(graph, WIDTH), 1, warm=False))
+    entry = Entry("ours", "ours", Place(Subject.of("aggregate", graph, WIDTH), 1, warm=False))
     with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
         interleave([entry], 1, lambda count: None)
 
@@ -105,7 +106,7 @@ def test_the_command_prints_one_object_and_draws_the_picture(tmp_path):
     (line,) = [line for line in found["lines"] if line["axes"].items() >= ours.items()]
     assert line["figures"]["seconds"] == graph["kernel"]["forward"]["ours"]["seconds"]
     assert "<svg" in picture.read_text()
-    rate = plot.points(graph)["ours"]
+    rate = aggregate.points(graph)["ours"]
     assert rate[0] == pytest.approx(32 / (32 * 4 + 4))
     assert rate[1] == pytest.approx(graph["flop"] / graph["kernel"]["forward"]["ours"]["seconds"])
 

@@ -10,7 +10,7 @@ from lab.bench.as_gpu import environment
 from requires import EVERYTHING, require_module
 from virtual_clusters import default_name, require_rights
 
-from hpcgnn.lab.bench.line_up import DEVICE
+from hpcgnn.lab.bench.contenders import DEVICE
 from hpcgnn.lab.study import catalogue, records, runner, specification, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record

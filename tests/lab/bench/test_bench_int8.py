@@ -12,13 +12,15 @@ from lab.bench.contenders import HEADS, WIDTH, matrix, results_of
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import library
-from hpcgnn.lab.bench import aggregate, ceilings, figures, gemm, gemm_contenders, sddmm_contenders, studies
+from hpcgnn.lab.bench import aggregate, ceilings, gemm_contenders, products, sddmm_contenders
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
-from hpcgnn.lab.bench.lines import of_timings
 from hpcgnn.lab.bench.measure import Entry, Outcome, Place, Timing, compare
 from hpcgnn.lab.bench.names import EDGE_OPS, PRODUCTS
-from hpcgnn.lab.bench.problem import Counted
+from hpcgnn.lab.bench.problem import Special
+from hpcgnn.lab.bench.results import lines as lines_of
+from hpcgnn.lab.bench.results import with_speeds
 from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
+from hpcgnn.lab.bench.studies import Subject
 from hpcgnn.lab.bench.worker import fingerprint, relative_error
 from hpcgnn.nn import int8 as training
 
@@ -79,7 +81,7 @@ def test_every_contender_joins_the_same_rows(monkeypatch, name, op):
 
 def test_a_wrong_result_is_refused():
     right = gemm_contenders.by_name("cpu")["ours"].prepare(GemmProblem(64, 16, 8), "layer")()
-    entry = Entry("ours", "ours", Place(studies.gemm(64, 16, 8), 1, warm=True))
+    entry = Entry("ours", "ours", Place(Subject.of("gemm", 64, 16, 8), 1, warm=True))
     expected = fingerprint(right)
     assert len(expected) == 6
     compare(entry, 1e-4, expected, expected)
@@ -95,7 +97,7 @@ def of(milliseconds, multiply_adds=None):
 def test_figures_follow_from_times_and_counts():
     timings = {"ours": of(10.0), "ours.int8": of(4.0), "exact": of(12.0), "ceiling.copy": of(1.0)}
     timings |= {"ceiling.float32": of(3.0, 50e6), "ceiling.int8": of(2.0, 200e6)}
-    found = figures.lines(Outcome(timings, {"torch": "broken"}), OF_GEMM, 100e6)
+    found = with_speeds(Outcome(timings, {"torch": "broken"}).as_json(), OF_GEMM, 100e6)
     assert found["ours.int8"]["giga_ops"] == pytest.approx(2 * 0.1 / 4e-3)
     assert found["ceiling.int8"]["giga_ops"] == pytest.approx(2 * 0.2 / 2e-3), "a ceiling counts its own"
     assert found["ours.int8"]["times_ours"] == pytest.approx(2.5)
@@ -105,16 +107,16 @@ def test_figures_follow_from_times_and_counts():
     assert found["ceiling.copy"]["giga_ops"] is found["ceiling.copy"]["times_ours"] is None
     assert found["torch"] == {"missing": "broken"}
     edges = {"ours": of(10.0), "ours.int8": of(4.0), "ceiling.gather": of(8.0), "ceiling.gather.int8": of(1.0)}
-    found = figures.lines(Outcome(edges), OF_SDDMM, 100e6)
+    found = with_speeds(Outcome(edges).as_json(), OF_SDDMM, 100e6)
     assert found["ours"]["of_ceiling"] == pytest.approx(0.8)
     assert found["ours.int8"]["of_ceiling"] == pytest.approx(0.25)
 
 
 def test_without_a_ceiling_the_share_is_not_measured():
     outcome = Outcome({"ours": of(10.0), "ours.int8": of(4.0)}, {"ceiling.int8": "no native kernels"})
-    lines = figures.lines(outcome, OF_GEMM, 100e6)
+    lines = with_speeds(outcome.as_json(), OF_GEMM, 100e6)
     assert lines["ours.int8"]["of_ceiling"] is None
-    found = {line["axes"]["contender"]: line["figures"] for line in of_timings(lines, "contender", {})}
+    found = {line["axes"]["contender"]: line["figures"] for line in lines_of(lines, "contender", {})}
     assert found.keys() == {"ours", "ours.int8"}, "what is missing has no line"
     assert "share_of_peak" not in found["ours.int8"]
 
@@ -127,7 +129,7 @@ def test_training_is_asked_with_the_threads_of_the_measurement(monkeypatch):
         return training.Measured(products=1.2, sums=1.0)
 
     monkeypatch.setattr(training, "measured", measured)
-    assert gemm._training_takes_int8(usual + 1)
+    assert products._training_takes_int8(usual + 1)
     assert (seen, torch.get_num_threads()) == ([usual + 1], usual)
 
 
@@ -139,10 +141,13 @@ def test_errors_are_of_the_largest_result_and_relative():
     assert relative_error(exact[0], None) is None
 
 
+def workload(**how):
+    return aggregate.Workload(Path("g"), "g", 8, aggregate.Settings((("g", 8),), 1, 1, **how))
+
+
 def test_aggregation_is_measured_as_before_without_types():
     usual, more = (
-        [entry.key for entry in aggregate.kernel_entries(aggregate.Workload(Path("g"), "g", 8, 1, 1, **how))]
-        for how in ({}, {"dtypes": ("int8",)})
+        [entry.key for entry in aggregate.kernel_entries(workload(**how))] for how in ({}, {"dtypes": ("int8",)})
     )
     assert set(more) - set(usual) == {"ours.int8.counted", "exact", "ceiling.gather.int8"}
     assert [key for key in more if key in usual] == usual
@@ -159,7 +164,7 @@ def test_a_ceiling_of_arithmetic_counts_what_it_does(dtype, monkeypatch):
     counts = [1e6, 3e6]
     calls = [ceilings.multiply_call(dtype, int(count)) for count in counts]
     for call, count in zip(calls, counts, strict=True):
-        assert isinstance(call, Counted)
+        assert isinstance(call, Special)
         assert count <= call.multiply_adds <= 1.2 * count
         assert float(call()) == call.multiply_adds
 
@@ -191,10 +196,10 @@ def test_there_is_no_ceiling_of_arithmetic_without_native_kernels(monkeypatch):
 @pytest.mark.slow
 def test_the_command_for_products():
     found = told("bench", "gemm", "--shape", "64x16x8", "--dtype", "int8", "--rounds", "1", "--threads", "1")
-    (products,) = found["shapes"]
-    assert (products["rows"], products["depth"], products["width"]) == (64, 16, 8)
-    assert list(products["products"]) == list(PRODUCTS)
-    y, dx = products["products"]["y"], products["products"]["dx"]
+    (shape,) = found["shapes"]
+    assert (shape["rows"], shape["depth"], shape["width"]) == (64, 16, 8)
+    assert list(shape["products"]) == list(PRODUCTS)
+    y, dx = shape["products"]["y"], shape["products"]["dx"]
     assert {"ours", "ours.int8", "torch", "torch.int8", "torch.fbgemm", "exact", "ceiling.copy"} <= y.keys()
     assert not {"ours.bf16", "torch.bf16"} & y.keys(), "it was not asked for"
     assert y["ours"]["times_ours"] == 1
@@ -203,7 +208,7 @@ def test_the_command_for_products():
     lines = {(line["axes"]["direction"], line["axes"]["contender"]): line["figures"] for line in found["lines"]}
     assert lines["y", "ours.int8"]["seconds"] == y["ours.int8"]["seconds"]
     assert lines["y", "ours"]["relative_error"] < 1e-6 < 1e-3 < lines["y", "ours.int8"]["relative_error"] < 0.05
-    assert ("layer", gemm.AS_TRAINED) in lines
+    assert ("layer", products.AS_TRAINED) in lines
     assert ("dx", "exact") not in lines
 
 

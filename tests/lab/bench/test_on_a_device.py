@@ -10,8 +10,8 @@ from lab.bench.device_programs import HERE
 from requires import require_module
 
 from hpcgnn.lab.bench import gemm_contenders, sddmm_contenders
+from hpcgnn.lab.bench.contenders import DEVICE, HOST, line_up
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
-from hpcgnn.lab.bench.line_up import DEVICE, HOST, line_up
 from hpcgnn.lab.bench.sddmm_contenders import SddmmProblem
 
 
@@ -61,7 +61,7 @@ def test_the_host_and_a_device_are_described_alike():
 
 
 def test_short_calls_are_timed_together_on_a_device_alone(ranks):
-    assert ranks(1).run(device_programs.calls_together) == [[1, 10, 100, 1, 5]]
+    assert ranks(1).run(device_programs.timed_together) == [[1, 10, 100, 1, 5]]
 
 
 def test_quantization_beside_a_copy_of_the_device(ranks):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from hpcgnn.lab.bench import gemm, report, sddmm
+from hpcgnn.lab.bench import aggregate, products
 from hpcgnn.lab.bench.names import PRODUCTS
 from hpcgnn.lab.cli.bench import bench
 from hpcgnn.lab.study import axes, catalogue, records, specification, targets
@@ -75,7 +75,7 @@ def of_aggregation(kernel: dict, user: dict | None = None, **facts: object) -> d
     both = {"kernel": kernel} | ({"user": user} if user else {})
     modes = {mode: {"forward": found} for mode, found in both.items()}
     graph = {"name": "g", "width": 8, "beyond_caches": True} | modes | facts
-    return answers("kernels", {"lines": report.lines_of(graph)})
+    return answers("kernels", {"lines": aggregate.lines_of(graph)})
 
 
 def test_targets_are_about_every_way_of_a_library():
@@ -117,7 +117,7 @@ def test_each_target_of_kernels_on_a_gpu_has_its_bound(scale, reached):
     """As above, for a GPU."""
     rivals = {"torch.mm": 1.5, "pyg.layer": 2.0, "pyg.index_add": 2.0, "pyg.scatter": 2.0, "ceiling.gather": 0.8}
     kernel = {"ours": {"seconds": 1.0}} | {name: {"seconds": least * scale} for name, least in rivals.items()}
-    told = report.lines_of({"name": "g", "width": 8, "beyond_caches": True, "kernel": {"forward": kernel}})
+    told = aggregate.lines_of({"name": "g", "width": 8, "beyond_caches": True, "kernel": {"forward": kernel}})
     for bits in (1, 2, 4, 8, 16):
         shares = {"encode": 0.7 * scale, "decode": 0.7 * scale, "aggregate": 0.1}
         told += [line({"share_of_copy": share}, step=f"{what} {bits}") for what, share in shares.items()]
@@ -144,7 +144,7 @@ def of_products(seconds: dict[str, float], share: float | None, rows: int = 3276
     lines = {name: {"seconds": each, "of_ceiling": share} for name, each in seconds.items()}
     shape = {"rows": rows, "depth": 256, "width": 256, "products": dict.fromkeys(PRODUCTS, lines)}
     found = {"dot_products": True, "training_takes_int8": True} | cpu
-    return answers("products", {"lines": gemm._lines(shape, found)})
+    return answers("products", {"lines": products.lines_of_shape(shape, found)})
 
 
 LARGE = "large products in float32 relative to 8-bit integers, on CPUs with dot-product instructions"
@@ -183,17 +183,23 @@ def test_what_is_required_at_edges_and_of_aggregation(times, has_dot_products, r
     seconds = {"ours": {"seconds": times}, "ours.int8": {"seconds": 1.0}, "ours.int8.counted": {"seconds": 1.0}}
     about = {"name": "g", "width": 8, "heads": 2, "beyond_caches": True}
     at_edges = about | {"ops": {"dot": seconds, "add": seconds}}
-    found = answers("kernels", {"lines": sddmm._lines(at_edges, has_dot_products)})
+    found = answers("kernels", {"lines": products.lines_of_graph(at_edges, {"dot_products": has_dot_products})})
     assert [*found.values()] == [[each] for each in reached]
     assert all(target.startswith("products at edges") for target in found)
-    assert answers("kernels", {"lines": sddmm._lines(at_edges | {"beyond_caches": False}, has_dot_products)}) == {}
+    assert (
+        answers(
+            "kernels",
+            {"lines": products.lines_of_graph(at_edges | {"beyond_caches": False}, {"dot_products": has_dot_products})},
+        )
+        == {}
+    )
 
     graph = about | {"kernel": {"forward": seconds, "backward": seconds}, "dot_products": has_dot_products}
-    found = answers("kernels", {"lines": report.lines_of(graph)})
+    found = answers("kernels", {"lines": aggregate.lines_of(graph)})
     del found["float32 relative to features stored in 8 bits, beyond the caches"]
     assert [*found.values()] == [[each] * 2 for each in reached]
     del seconds["ours.int8.counted"]
-    assert len(answers("kernels", {"lines": report.lines_of(graph)})) == 1, "it is for those who ask for it"
+    assert len(answers("kernels", {"lines": aggregate.lines_of(graph)})) == 1, "it is for those who ask for it"
 
 
 # -- exchanges and epochs ----------------------------------------------------------------------------------------------
