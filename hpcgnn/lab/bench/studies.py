@@ -59,12 +59,12 @@ def _on_graph(kind: Callable[..., Any]) -> Callable[..., Any]:
     return problem
 
 
+def _gemm(device: Device, rows: str, depth: str, width: str) -> GemmProblem:
+    return GemmProblem(int(rows), int(depth), int(width), device)
+
+
 STUDIES = {
     "aggregate": Study(DIRECTIONS, _on_graph(Problem), lambda device: line_up(device).by_name),
-    "gemm": Study(
-        PRODUCTS,
-        lambda device, *sizes: GemmProblem(*(int(size) for size in sizes), device=device),
-        gemm_contenders.by_name,
-    ),
+    "gemm": Study(PRODUCTS, _gemm, gemm_contenders.by_name),
     "sddmm": Study(EDGE_OPS, _on_graph(SddmmProblem), sddmm_contenders.by_name),
 }
