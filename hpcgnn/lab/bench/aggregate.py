@@ -178,7 +178,8 @@ def lines_of(graph: dict[str, Any]) -> list[results.Line]:
                 name: timing | {"thread_scaling": results.ratio(timings, name + _ONE_THREAD, name)}
                 for name, timing in timings.items()
             }
-            found += results.lines(scaled, "contender", about | {"mode": mode, "direction": direction})
+            axes = {"subject": about["subject"], "mode": mode, "direction": direction} | about
+            found += results.lines(scaled, "contender", axes)
     return found
 
 
