@@ -91,10 +91,20 @@ def mean(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
 
 
 def sum(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
-    """The sum of the rows of all ranks, as ``x.sum(0)`` of one process, used as :func:`mean`. Collective, forward and backward.
+    """The sum of the rows of all ranks, as ``x.sum(0)`` of one process. Collective, forward and backward.
 
-    Integers are added exactly below 2**53; sums of integers and bool are int64. It is 0 where no rank has a row.
-    ``hpcgnn.sum(graph.masks["train_mask"], graph)`` counts training nodes.
+    See :func:`mean` for where it may be used. ``hpcgnn.sum(graph.masks["train_mask"], graph)`` counts training nodes.
+
+    Args:
+        x: (n, ...) tensor, as for :func:`mean`. Integers are added exactly below 2**53.
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+
+    Returns:
+        A tensor of shape ``x.shape[1:]``, of the type of ``x`` or, for integers and bool, int64. The same on all ranks,
+        differentiable.
+
+    Raises:
+        HpcgnnError: if ``x`` is no tensor of real numbers with rows.
     """
     rows, world = _rows(x), _world(graph)
     with torch._C.DisableTorchFunction():
@@ -103,23 +113,54 @@ def sum(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
 
 
 def max(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
-    """The largest value of each column over the rows of all ranks, as ``x.amax(0)`` of one process, used as :func:`mean`.
-    Collective, forward and backward.
+    """The largest value of each column over the rows of all ranks, as ``x.amax(0)`` of one process. Collective, forward and
+    backward.
 
-    The result has the type of ``x`` and is NaN where some row is. Integers are exact below 2**53. Gradients are divided evenly
-    among equal largest values, as torch's ``amax`` does.
+    See :func:`mean` for where it may be used. Gradients are divided evenly among equal largest values, as torch's ``amax`` does.
+
+    Args:
+        x: (n, ...) tensor, as for :func:`mean`. Integers are exact below 2**53.
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+
+    Returns:
+        A tensor of shape ``x.shape[1:]``, of the type of ``x``. The same on all ranks, differentiable. NaN where some row is.
+
+    Raises:
+        HpcgnnError: if ``x`` is no tensor of real numbers with rows; on every rank, if no rank has a row.
     """
     return _largest("max", x, graph, 1)
 
 
 def min(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
-    """The smallest value of each column over the rows of all ranks, as ``x.amin(0)`` of one process; see :func:`max`."""
+    """The smallest value of each column over the rows of all ranks, as ``x.amin(0)`` of one process. Collective, forward and
+    backward.
+
+    Args:
+        x: (n, ...) tensor, as for :func:`max`.
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+
+    Returns:
+        A tensor of shape ``x.shape[1:]``, see :func:`max`.
+
+    Raises:
+        HpcgnnError: as :func:`max`.
+    """
     return _largest("min", x, graph, -1)
 
 
 def softmax(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
-    """The softmax of each column over the rows of all ranks, as ``x.softmax(0)`` of one process, used as :func:`mean`.
-    Collective, forward and backward. The (n, ...) result has this rank's rows.
+    """The softmax of each column over the rows of all ranks, as ``x.softmax(0)`` of one process. Collective, forward and
+    backward.
+
+    Args:
+        x: (n, ...) tensor of floats, as for :func:`mean`.
+        graph: this rank's part, as ``hpcgnn.load`` returns it.
+
+    Returns:
+        An (n, ...) tensor of the shape and type of ``x``, with this rank's rows of the result; differentiable.
+
+    Raises:
+        HpcgnnError: if ``x`` is no tensor of real numbers with rows; on every rank, if no rank has a row.
     """
     shares = (x - max(_rows_of("x", x).detach(), graph)).exp()
     return shares / sum(shares, graph)

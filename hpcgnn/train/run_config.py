@@ -63,7 +63,6 @@ class RunConfig(Checked):
         train: settings of training (``hpcgnn.TrainConfig``), including the schedule, label propagation and the policies.
         messages: bit-widths and coding of boundary messages (``hpcgnn.exchange.MessageConfig``).
         int8: settings of ``compute="int8"``.
-        others: as the page "settings" describes them.
 
     Raises:
         HpcgnnError: by ``check``, for values that are not allowed, that contradict each other, or that nothing in the run

@@ -72,7 +72,7 @@ def _locked(file: Path) -> IO[str]:
 
 
 def _own_name() -> str:
-    jobs = [f", job {os.environ[name]}" for name in _JOBS if os.environ.get(name)]
+    jobs = [f", job {os.environ[variable]}" for variable in _JOBS if os.environ.get(variable)]
     return f"process {os.getpid()} on {socket.gethostname()}{''.join(jobs[:1])}"
 
 
