@@ -65,7 +65,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
-def again(error: HpcgnnError, message: str) -> HpcgnnError:
+def with_message(error: HpcgnnError, message: str) -> HpcgnnError:
     """An error of the same kind as ``error``, which all ranks raise with the same ``message``."""
     kinds = (WrongValueError, WrongTypeError)
     return next((kind for kind in kinds if isinstance(error, kind)), HpcgnnError)(message, agreed=True)

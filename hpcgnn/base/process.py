@@ -144,7 +144,7 @@ def peak_memory_bytes(*, or_of_children: bool = False) -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
 
-def keep_freed_memory() -> bool:
+def disable_malloc_trimming() -> bool:
     """Make the C library take large blocks from its heap, and never return freed memory to the system.
 
     A training step frees and allocates the same sizes again and again, and the page faults of fresh memory cost more than most

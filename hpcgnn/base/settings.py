@@ -22,13 +22,13 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 import msgspec
 
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError, quoted
-from hpcgnn.base.typed import MOST_FLOAT, MOST_INT, problem_of
+from hpcgnn.base.typed import MOST_FLOAT, MOST_INT, why_invalid
 
 T = TypeVar("T", bound=Any)  # a class, or a function
 
 
 @dataclass(frozen=True)
-class Known:
+class LazyEntry:
     """The description of a class or function of this package, which needs no import of its module, and so not of torch.
 
     module: the module that registers it. summary: a phrase for a command's help. settings: the dataclasses of its own settings.
@@ -45,14 +45,14 @@ class Registry(Generic[T]):
     A command lists names, summaries and settings of all classes without importing the modules of any.
     """
 
-    def __init__(self, kind: str, known: Mapping[str, Known]) -> None:
+    def __init__(self, kind: str, known: Mapping[str, LazyEntry]) -> None:
         self._kind, self._known = kind, known
         self._found: dict[str, T] = {}
         self._importing = threading.RLock()  # ranks may be threads
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class under ``name``. A known class gets its summary and settings from its
-        :class:`Known`; other classes have them as class attributes."""
+        :class:`LazyEntry`; other classes have them as class attributes."""
 
         def add(found: T) -> T:
             known = self._known.get(name)
@@ -112,7 +112,7 @@ MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class About:
+class SettingInfo:
     """The description of a setting, stored in the metadata of its field.
 
     help: the text for a command's help, or a function that returns it. name: of the flag and of the key in TOML files, where
@@ -148,8 +148,8 @@ class About:
 
 
 def setting(default: Any, help: str | Callable[[], str] = "", **about: Any) -> Any:
-    """A field of a dataclass of settings; other arguments are those of :class:`About`."""
-    return field(default=default, metadata={_KEY: About(help, **about)})
+    """A field of a dataclass of settings; other arguments are those of :class:`SettingInfo`."""
+    return field(default=default, metadata={_KEY: SettingInfo(help, **about)})
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Setting:
     attribute: str
     type: Any
     default: Any
-    about: About
+    about: SettingInfo
 
 
 def as_flag(name: str) -> str:
@@ -271,7 +271,7 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    return not problem_of(plain(value), kind)
+    return not why_invalid(plain(value), kind)
 
 
 def plain(value: Any) -> Any:
@@ -281,7 +281,7 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def _bounded(kind: Any, about: About) -> Any:
+def _bounded(kind: Any, about: SettingInfo) -> Any:
     """The type of a number with its bounds, as msgspec checks it; a NaN is never within bounds."""
     most, least = about.most, about.least
     if most is None and about.below is None and about.is_finite:
@@ -292,7 +292,7 @@ def _bounded(kind: Any, about: About) -> Any:
     return Annotated[kind, msgspec.Meta(**{name: bound for name, bound in bounds.items() if bound is not None})]
 
 
-def _bounds(about: About, value: Any) -> str:
+def _bounds(about: SettingInfo, value: Any) -> str:
     words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
     told = [f"{word} {bound:g}" for word, bound in words.items() if bound is not None]
     if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and about.most is None:

@@ -50,7 +50,7 @@ _ONE_AT_A_TIME = threading.Lock()
 _BOUNDS = {">=": "of at least", ">": "above", "<=": "of at most", "<": "below"}
 
 
-def problem_of(value: Any, kind: Any) -> str:
+def why_invalid(value: Any, kind: Any) -> str:
     """A phrase about the field by which ``value`` is not a ``kind``, beginning with its name; empty if it is one."""
     try:
         _converted(value, kind)
@@ -63,13 +63,13 @@ def problem_of(value: Any, kind: Any) -> str:
     return ""
 
 
-def checked(value: Any, kind: type[T], where: str) -> T:
+def validated(value: Any, kind: type[T], where: str) -> T:
     """``value`` as a ``kind``.
 
     Raises:
         HpcgnnError: where it is not one; the sentence begins with ``where``, the file.
     """
-    problem = problem_of(value, kind)
+    problem = why_invalid(value, kind)
     if problem:
         raise HpcgnnError(f"{where}: {problem}")
     return _converted(value, kind)
@@ -86,7 +86,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     Raises:
         HpcgnnError: where it cannot be read, or is not one.
     """
-    return checked(_parsed(text_of(path), str(path)), kind, str(path))
+    return validated(_parsed(text_of(path), str(path)), kind, str(path))
 
 
 def read_lines(path: Path, kind: type) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def read_lines(path: Path, kind: type) -> list[dict[str, Any]]:
         if line.endswith("\n"):
             where = f"{path}, line {number}"
             value = _parsed(line, where)
-            checked(value, kind, where)
+            validated(value, kind, where)
             found.append(value)
     return found
 

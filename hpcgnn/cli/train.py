@@ -17,7 +17,16 @@ from hpcgnn.base.lazy import importing
 from hpcgnn.base.settings import Setting, as_flag, kind_of
 from hpcgnn.cli.options import NumberRange, SectionedCommand
 from hpcgnn.nn.config import MODELS
-from hpcgnn.train.run_config import CONFIG, LINK, Named, RunConfig, as_written, check_file, read_file, settings_by_name
+from hpcgnn.train.run_config import (
+    CONFIG,
+    LINK,
+    RunConfig,
+    RunSetting,
+    as_written,
+    check_file,
+    read_file,
+    settings_by_name,
+)
 
 PROBLEM = "hpcgnn.problem of a file of settings"
 """The key in ``Context.meta`` of the error of a file of settings, which :func:`run_config` raises, because ranks agree there."""
@@ -63,7 +72,7 @@ class RunCommand(SectionedCommand):
         return [*own[:first], *map(option, settings_by_name().values()), *own[first:]]
 
 
-def option(named: Named) -> click.Option:
+def option(named: RunSetting) -> click.Option:
     """The option of a setting."""
     setting, about = named.setting, named.setting.about
     is_flag = setting.default is False
@@ -98,14 +107,14 @@ def _type(setting: Setting) -> Any:
     return str
 
 
-def _help(named: Named) -> str:
+def _help(named: RunSetting) -> str:
     """The setting's text, and the choices that use the setting."""
     about = named.setting.about
     text = f"{about.in_words()} {_users(named)}".strip()
     return text + (f"  [default: {about.default_in_words}]" if about.default_in_words else "")
 
 
-def _users(named: Named) -> str:
+def _users(named: RunSetting) -> str:
     """A sentence such as ``Models: gat, gatv2.`` or ``Used by --bits sylvie.``; empty if all choices have the setting."""
     names = list(dict.fromkeys(named.users))
     if not names:
@@ -180,7 +189,7 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
         )
     for name in sorted(values.keys() & _CANNOT_BE_SET):
         raise HpcgnnError(f"{path}: {name} cannot be set in a file: give --{name} on the command line")
-    typed.checked(values, _BesideSettings, str(path))
+    typed.validated(values, _BesideSettings, str(path))
     check_file(values, str(path))
     return values
 
@@ -253,6 +262,6 @@ def train(
     with importing():
         from hpcgnn.cli import train_job  # imports torch, so wrong arguments are reported before
 
-    asked = train_job.Asked(parts, out, resume, tensorboard, quiet, as_json, settings.pop("log_level"))
+    asked = train_job.TrainArguments(parts, out, resume, tensorboard, quiet, as_json, settings.pop("log_level"))
     configured = partial(run_config, ctx, settings, ctx.meta[_MAY_BE_UNUSED])
     train_job.run(asked, settings["timeout"], configured, ctx.obj)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import StopRequest, keep_freed_memory
+from hpcgnn.base.process import StopRequest, disable_malloc_trimming
 from hpcgnn.cli import console
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import load
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainArguments:
     """The arguments of the command beside the settings of a run."""
 
     parts: Path
@@ -49,7 +49,7 @@ class Asked:
     log_level: str
 
 
-def run(asked: Asked, timeout: float, configured: Callable[[], RunConfig], stop: StopRequest) -> None:
+def run(asked: TrainArguments, timeout: float, configured: Callable[[], RunConfig], stop: StopRequest) -> None:
     """Train, and show the summary on rank 0. configured: makes the run's settings, or raises HpcgnnError. Collective."""
     world = check_alike(MpiWorld(timeout_seconds=timeout))
     console.set_up_logging(asked.log_level, world.rank, quiet=asked.quiet)
@@ -62,7 +62,7 @@ def run(asked: Asked, timeout: float, configured: Callable[[], RunConfig], stop:
             writers()
     _compare(world, config)
     trainer = _make_trainer(world, asked, config, stop)
-    keep_freed_memory()  # allocations have the same sizes from here on; memory of reading and planning was returned before
+    disable_malloc_trimming()  # allocations have the same sizes from here on; memory of reading and planning was returned before
     if world.rank == 0:
         _write_config(trainer, asked, config)
     stop.advice = lambda: advice(asked.out)
@@ -82,7 +82,7 @@ def advice(out: Path) -> str:
     return f"there is no checkpoint in {out} yet; --resume starts with epoch 0 (--checkpoint-every N writes one every N epochs)"
 
 
-def _write_config(trainer: Trainer, asked: Asked, config: RunConfig) -> None:
+def _write_config(trainer: Trainer, asked: TrainArguments, config: RunConfig) -> None:
     assert trainer.run is not None
     kept = {"parts": str(asked.parts)} | ({"tensorboard": True} if asked.tensorboard else {})
     trainer.run.write_config(kept | config.settings())
@@ -92,7 +92,7 @@ def _write_config(trainer: Trainer, asked: Asked, config: RunConfig) -> None:
         console.note(f"{asked.out}: {start}")
 
 
-def _fit(trainer: Trainer, asked: Asked) -> dict[str, Any]:
+def _fit(trainer: Trainer, asked: TrainArguments) -> dict[str, Any]:
     """Train the remaining epochs and return the summary. Collective."""
     is_first = trainer.graph.world.rank == 0
     board = TensorBoard(asked.out, trainer.next_epoch) if asked.tensorboard and is_first else None
@@ -118,7 +118,7 @@ def _compare(world: World, config: RunConfig) -> None:
                 )
 
 
-def _make_trainer(world: World, asked: Asked, config: RunConfig, stop: StopRequest) -> Trainer:
+def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: StopRequest) -> Trainer:
     """The trainer that the settings describe; with --resume, in the state of the last checkpoint. Collective."""
     parts, out, resume = asked.parts, asked.out, asked.resume
     assert isinstance(config.model, ModelConfig)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from hpcgnn.base.lazy import attributes
 
 if TYPE_CHECKING:
-    from hpcgnn.exchange.codecs import Codes
+    from hpcgnn.exchange.codecs import QuantizedRows
     from hpcgnn.exchange.exchange import Exchange, choose_links
     from hpcgnn.exchange.message_config import MessageConfig
     from hpcgnn.exchange.messages import Messages
     from hpcgnn.exchange.traffic import BYTES, PHASES, Timings
 
-__all__ = ["BYTES", "PHASES", "Codes", "Exchange", "MessageConfig", "Messages", "Timings", "choose_links"]
+__all__ = ["BYTES", "PHASES", "Exchange", "MessageConfig", "Messages", "QuantizedRows", "Timings", "choose_links"]
 
 # Exchanges need torch, so names are imported when they are used.
 _HOMES = {
-    "Codes": "codecs",
+    "QuantizedRows": "codecs",
     "Exchange": "exchange",
     "MessageConfig": "message_config",
     "Messages": "messages",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange.layout import BLOCK_BYTES, Group, Layout, RowRanges
-from hpcgnn.exchange.passes import Place, Scratch, Use
+from hpcgnn.exchange.passes import Scratch, ScratchKey, ScratchUse
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.backend import choose
@@ -50,7 +50,7 @@ class Differences:
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class QuantizedRows:
     """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64 number in ``rows`` of each row to send; -1 for a
     row that is a sum of several."""
 
@@ -90,7 +90,12 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(
-        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: QuantizedRows | None,
     ) -> DeviceCount:
         """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return a number above 0 if a row has a NaN
         or an infinity, else 0.
@@ -139,7 +144,12 @@ class PlainCodec(Codec):
         self._width, self._dtype = width, dtype
 
     def encode(
-        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: QuantizedRows | None,
     ) -> DeviceCount:
         """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
         if rows.numel() == 0:
@@ -192,7 +202,7 @@ class PackedCodec(Codec):
         wire: torch.Tensor,
         key: int | None,
         differences: Differences | None,
-        given: Codes | None,
+        given: QuantizedRows | None,
     ) -> DeviceCount:
         """The noise is a function of ``key``, the number of the row among all rows sent, and the column; None: no noise."""
         flat = wire.view(-1)
@@ -209,7 +219,7 @@ class PackedCodec(Codec):
                 nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
         return nonfinite
 
-    def _divided(self, given: Codes) -> tuple[list[Encode], list[tuple[Group, torch.Tensor]]]:
+    def _divided(self, given: QuantizedRows) -> tuple[list[Encode], list[tuple[Group, torch.Tensor]]]:
         """The kernels that encode rows, and the groups of rows that are given, each with their (n,) numbers in ``given.rows``.
 
         Groups of 8 bits are split into given rows and others; the split is kept for the next call.
@@ -248,7 +258,9 @@ class PackedCodec(Codec):
                 add(wire.view(-1), z)
             return
         with self.quantizing:
-            decoded = self.tools.scratch.rows(Place(Use.RECEIVED_ROWS), self.num_received, self.width, torch.float32)
+            decoded = self.tools.scratch.rows(
+                ScratchKey(ScratchUse.RECEIVED_ROWS), self.num_received, self.width, torch.float32
+            )
             self.decode(wire, self.layouts[1], decoded)
         with self.aggregating:
             multiply(matrix, decoded.to(z.dtype), z, self.tools.backend)
@@ -293,7 +305,12 @@ class DeltaCodec(Codec):
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
 
     def encode(
-        self, rows: torch.Tensor, wire: torch.Tensor, key: int, differences: Differences | None, given: Codes | None
+        self,
+        rows: torch.Tensor,
+        wire: torch.Tensor,
+        key: int,
+        differences: Differences | None,
+        given: QuantizedRows | None,
     ) -> DeviceCount:
         """Encode the differences of ``rows`` to the rows that the receivers hold, and add the decoded differences to these rows.
 

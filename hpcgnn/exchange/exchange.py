@@ -15,15 +15,15 @@ import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange.codecs import Codec, Codes, DeltaCodec, PackedCodec, PlainCodec
+from hpcgnn.exchange.codecs import Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
 from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.exchange.messages import Messages
-from hpcgnn.exchange.passes import ExchangeId, Place, Slot, Use
+from hpcgnn.exchange.passes import ExchangeId, ScratchKey, ScratchUse, Slot
 from hpcgnn.exchange.traffic import Sent
 from hpcgnn.kernels import Csr
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
-from hpcgnn.world.transport import Route
+from hpcgnn.world.transport import PieceLayout
 from hpcgnn.world.world import World, raise_on_all_ranks
 
 _ROUNDS = 5
@@ -116,7 +116,7 @@ class Exchange:
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
-        self.routes: dict[Codec, Route] = {}
+        self.routes: dict[Codec, PieceLayout] = {}
         self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
 
     def reverse(self) -> Exchange:
@@ -308,10 +308,14 @@ class Step:
         self._differences = messages.kept.differences_of(slot, codec)
         self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
         is_wire, rows, size = codec.sends_rows_as_they_are, int(exchange.send_counts.sum()), codec.item_bytes
-        self.rows = scratch.rows(Place(Use.ROWS_TO_SEND, self._own if is_wire else None), rows, slot.width, dtype)
+        self.rows = scratch.rows(
+            ScratchKey(ScratchUse.ROWS_TO_SEND, self._own if is_wire else None), rows, slot.width, dtype
+        )
         items = int(codec.send_counts.sum())
         self._sent = (
-            self.rows.view(torch.uint8) if is_wire else scratch.bytes(Place(Use.SENT_BYTES, self._own), items, size)
+            self.rows.view(torch.uint8)
+            if is_wire
+            else scratch.bytes(ScratchKey(ScratchUse.SENT_BYTES, self._own), items, size)
         )
         nodes, to_ranks = messages.placement.node_of, codec.send_counts * size
         away = to_ranks[nodes != nodes[messages.world.rank]]
@@ -327,7 +331,9 @@ class Step:
     def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
         """The memory of the rows that come, and the function that starts to move rows."""
         exchange, codec = self._exchange, self.codec
-        place = Place(Use.RECEIVED_ROWS if codec.sends_rows_as_they_are else Use.RECEIVED_BYTES, self._own, turn)
+        place = ScratchKey(
+            ScratchUse.RECEIVED_ROWS if codec.sends_rows_as_they_are else ScratchUse.RECEIVED_BYTES, self._own, turn
+        )
         received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
         neighbours = None if exchange.links is None else exchange.links[0]
         transport = exchange.messages.transport
@@ -350,7 +356,7 @@ class Step:
             self._exchange.settle(self._box)  # the last message is sent from this very memory, and must have left
         return self.rows
 
-    def start(self, given: Codes | None = None) -> Message:
+    def start(self, given: QuantizedRows | None = None) -> Message:
         """Encode :attr:`rows`, and start moving them. Collective.
 
         given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the

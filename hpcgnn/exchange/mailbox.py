@@ -58,7 +58,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class StaleRowRules:
     """The treatment of received rows that are kept.
 
     smooths_features, smooths_gradients: use a moving average of stale rows, ``decay * average + (1 - decay) * rows`` (PipeGCN's
@@ -80,7 +80,7 @@ class Mailbox:
     number of epochs between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
     """
 
-    def __init__(self, keeping: Keeping, tools: CodecTools, *, is_backward: bool) -> None:
+    def __init__(self, keeping: StaleRowRules, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None
         self.arrived: Message | None = None
         self._drift: torch.Tensor | None = None
@@ -194,7 +194,7 @@ class _Packed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeptState(msgspec.Struct):
-    """The whole state of :class:`hpcgnn.exchange.mailbox.Kept`."""
+    """The whole state of :class:`hpcgnn.exchange.mailbox.StaleRows`."""
 
     mailboxes: dict[_PlainSlot, _Box]
     differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
@@ -210,7 +210,7 @@ class RowCounts(NamedTuple):
 
 def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -> None:
     """Raise HpcgnnError unless ``state`` fits exchanges with these counts of rows. where: name of the file, for the error."""
-    kept = typed.checked(state, KeptState, where)
+    kept = typed.validated(state, KeptState, where)
     for slot, box in kept.mailboxes.items():
         (_, received, boundary), name = _rows_of(slot, counts, where)
         for message in (box.arrived, box.in_flight):
@@ -254,9 +254,9 @@ def _check_rows(rows: torch.Tensor, count: int, width: int, where: str) -> None:
 
 def _check_message(content: dict[str, Any], count: int, width: int, where: str) -> None:
     if "rows" in content:
-        _check_rows(typed.checked(content, _Rows, where).rows, count, width, where)
+        _check_rows(typed.validated(content, _Rows, where).rows, count, width, where)
         return
-    packed = typed.checked(content, _Packed, where)
+    packed = typed.validated(content, _Packed, where)
     if packed.bytes.dtype != torch.uint8 or packed.bytes.dim() != 2 or packed.width != width:
         raise HpcgnnError(f"{where} are not the bytes of rows of {width} values")
     seen = torch.zeros(count, dtype=torch.int64)
@@ -280,7 +280,7 @@ def _check_range(places: torch.Tensor, end: int, where: str) -> None:
         raise HpcgnnError(f"{where} have a position outside of the message")
 
 
-class Kept:
+class StaleRows:
     """The kept rows of one model's exchanges, by :class:`Slot`.
 
     keeping: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
@@ -289,12 +289,12 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self.keeping: Keeping | None = None
+        self.keeping: StaleRowRules | None = None
         self.changes = 0
         self.mailboxes: dict[Slot, Mailbox] = {}
         self.differences: dict[Slot, Differences] = {}
 
-    def begin(self, keeping: Keeping | None) -> None:
+    def begin(self, keeping: StaleRowRules | None) -> None:
         """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
         self.keeping, self.mailboxes, self.differences = keeping, {}, {}
         self.changes += 1

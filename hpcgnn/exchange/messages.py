@@ -11,7 +11,7 @@ from hpcgnn.base.arguments import check_device, check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
 from hpcgnn.exchange.codecs import CodecTools
-from hpcgnn.exchange.mailbox import Kept, Message
+from hpcgnn.exchange.mailbox import Message, StaleRows
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.exchange.passes import Pass, Scratch
 from hpcgnn.exchange.traffic import Timings, Traffic
@@ -63,7 +63,7 @@ class Messages:
         self.config.check()
         self.device, self.timings = device, timings or Timings(device)
         self.current_pass = Pass(seed)
-        self.scratch, self.kept, self.traffic = Scratch(device.torch_device), Kept(), Traffic(world.size)
+        self.scratch, self.kept, self.traffic = Scratch(device.torch_device), StaleRows(), Traffic(world.size)
         self._waiting = self.timings.measure("communication_wait_seconds")
         self._under_way: str | None = None
         self._transport = transport

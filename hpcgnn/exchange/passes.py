@@ -60,7 +60,7 @@ class Slot(NamedTuple):
     width: int
 
 
-class Use(Enum):
+class ScratchUse(Enum):
     """The use of a piece of memory."""
 
     ROWS_TO_SEND = auto()
@@ -69,11 +69,11 @@ class Use(Enum):
     RECEIVED_ROWS = auto()
 
 
-class Place(NamedTuple):
+class ScratchKey(NamedTuple):
     """Key of one piece of memory. slot: the only slot that uses it; None: all exchanges use it in turn. turn: 0 or 1 where
     messages are received into two pieces alternately."""
 
-    use: Use
+    use: ScratchUse
     slot: Slot | None = None
     turn: int = 0
 
@@ -86,9 +86,9 @@ class Scratch:
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device, self.allocations = torch_device, 0
-        self._pieces: dict[Place, torch.Tensor] = {}
+        self._pieces: dict[ScratchKey, torch.Tensor] = {}
 
-    def bytes(self, place: Place, items: int, item_bytes: int) -> torch.Tensor:
+    def bytes(self, place: ScratchKey, items: int, item_bytes: int) -> torch.Tensor:
         """The memory of ``place`` as (items, item_bytes) uint8."""
         num_bytes = items * item_bytes
         if place not in self._pieces or self._pieces[place].numel() < num_bytes:
@@ -96,6 +96,6 @@ class Scratch:
             self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.torch_device).view(-1)
         return self._pieces[place][:num_bytes].view(items, item_bytes)
 
-    def rows(self, place: Place, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    def rows(self, place: ScratchKey, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """The memory of ``place`` as (rows, width) of ``dtype``."""
         return self.bytes(place, rows, width * dtype.itemsize).view(-1).view(dtype).view(rows, width)

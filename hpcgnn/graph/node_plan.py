@@ -36,7 +36,7 @@ _POST, _PRE = 1, 0
 
 
 @dataclass(frozen=True)
-class Route:
+class NodeRoute:
     """The matrices by which this rank reads rows that the k ranks of its node share; columns are in the order of the ranks.
 
     written, arrived: (k,) int64 number of rows that each rank of the node writes, and of rows that arrive at it.
@@ -59,8 +59,8 @@ class NodePlan:
     """
 
     plan: AggregationPlan[SparseMatrix]
-    forward: Route
-    backward: Route
+    forward: NodeRoute
+    backward: NodeRoute
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def build_node_plan(
     receivers = np.searchsorted(builder.mates, chosen[:, 2])
     far_at = _begins(arrived)[receivers] + came[receivers, chosen[:, 1]] + chosen[:, 3]
     reads = builder.read(near, near_post, near_at, far, chosen, far_at)
-    there = Route(written, arrived, carry, *_picks(reads, int(written.sum()), int(arrived.sum())))
+    there = NodeRoute(written, arrived, carry, *_picks(reads, int(written.sum()), int(arrived.sum())))
     plan = AggregationPlan(local, mine.send, reads.receive, send_to, receive_from)
     return NodePlan(plan, there, _back(builder, there, reads, mine, send_to))
 
@@ -299,7 +299,7 @@ def rows_if_placed(
     return int(world.allreduce(np.array([builder.solve(far)[1].ids.size]))[0])
 
 
-def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_to: PeerRows) -> Route:
+def _back(builder: _Builder, there: NodeRoute, reads: _Reads, mine: _Written, send_to: PeerRows) -> NodeRoute:
     """The route of the backward pass, in which the rows that were read are written. Collective."""
     world = builder.world
     read = builder.gathered(reads.at.size)
@@ -319,7 +319,7 @@ def _back(builder: _Builder, there: Route, reads: _Reads, mine: _Written, send_t
     senders = np.searchsorted(builder.mates, parts[:, 1])
     columns = _begins(sent)[senders] + went[senders, parts[:, 2]] + parts[:, 3]
     far = csr_matrix(parts[:, 0], columns, None, (mine.send.num_rows, int(sent.sum())))
-    return Route(read, sent, matrices[1], matrices[0], far)
+    return NodeRoute(read, sent, matrices[1], matrices[0], far)
 
 
 def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:

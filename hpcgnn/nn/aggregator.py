@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.exchange import Codes, Exchange, Messages
+from hpcgnn.exchange import Exchange, Messages, QuantizedRows
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, destinations, first_sources, padded
-from hpcgnn.policy.base import Channel
+from hpcgnn.policy.base import ExchangeFacts
 
 
 class Aggregator:
@@ -107,7 +107,7 @@ class Aggregator:
     def _share(self, own: Any, x: Tensor) -> None:
         """Nothing: ranks share no memory."""
 
-    def _pre_aggregate(self, own: Any, step: Step) -> Codes | None:
+    def _pre_aggregate(self, own: Any, step: Step) -> QuantizedRows | None:
         """Write the rows to send to the memory of ``step``. Return those that are 8-bit integers already."""
         rows = step.rows_to_send()
         with self._aggregating:
@@ -123,13 +123,13 @@ class Aggregator:
 
     # -- information for policies ---------------------------------------------------------------------------------------
 
-    def channels(self, degrees: np.ndarray) -> list[Channel]:
+    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
 
         back = self.reverse
         return [
-            Channel(self.exchange, self.square_weights, lambda: self.row_degrees(degrees)),
-            Channel(back.exchange, back.square_weights, lambda: self.row_degrees(degrees)[::-1]),
+            ExchangeFacts(self.exchange, self.square_weights, lambda: self.row_degrees(degrees)),
+            ExchangeFacts(back.exchange, back.square_weights, lambda: self.row_degrees(degrees)[::-1]),
         ]
 
     def row_degrees(self, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

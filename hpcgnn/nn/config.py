@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.base.errors import WrongValueError
-from hpcgnn.base.settings import Checked, Composed, Known, Registry, merged, setting, settings_of
+from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, merged, setting, settings_of
 
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
 INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
@@ -152,7 +152,7 @@ class GCNIISettings:
 _HOPS = (LayerSettings, HopSettings)
 _ATTENTION = (LayerSettings, AttentionSettings)
 KNOWN = {
-    name: Known("hpcgnn.nn.models", summary, settings)
+    name: LazyEntry("hpcgnn.nn.models", summary, settings)
     for name, summary, settings in (
         ("appnp", "a dense network, then personalised PageRank over GCN's aggregations", (*_HOPS, TeleportSettings)),
         ("dagnn", "a dense network, then several GCN aggregations whose results each node weighs", _HOPS),

@@ -31,7 +31,7 @@ from hpcgnn.nn.layers import (
     MLPDecoder,
 )
 from hpcgnn.nn.linear import Features
-from hpcgnn.policy.base import Channel
+from hpcgnn.policy.base import ExchangeFacts
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class GraphModel(torch.nn.Module, ABC):
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
 
-    def channels(self, degrees: np.ndarray) -> list[Channel]:
+    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
         sending = [each for each in self.aggregators if isinstance(each, Aggregator)]
         return [channel for each in sending for channel in each.channels(degrees)]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.devices import CPU, device_of
-from hpcgnn.exchange import Codes, Messages
+from hpcgnn.exchange import Messages, QuantizedRows
 from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers, dense, int8, keyed, spmm
@@ -229,7 +229,7 @@ class SummedRows(FloatRows):
             return super().multiply(matrix, x, out)
         return multiply(matrix, x.codes, out, self.linear.backend, scale=x.scale, accumulate=False)
 
-    def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> Codes | None:
+    def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """See :meth:`FloatRows.pre_aggregate`."""
         integers = self.integers(x) if codec.sends_int8_rows and self.int8.is_training_pass else None
         if integers is None:
@@ -237,7 +237,7 @@ class SummedRows(FloatRows):
         sources, has_sums = self.sources
         if codec.sends_other_rows or has_sums:
             super().pre_aggregate(x, rows, codec)
-        return Codes(integers, sources)
+        return QuantizedRows(integers, sources)
 
     def integers(self, x: Tensor | Int8Rows) -> Int8Rows | None:
         """The integers of ``x`` (n, F), if it is aggregated as integers."""

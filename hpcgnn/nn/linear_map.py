@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.base.host import index_array
-from hpcgnn.exchange import Codes
+from hpcgnn.exchange import QuantizedRows
 from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr, buffers
@@ -57,7 +57,7 @@ class FloatRows:
         """``matrix @ x``, for x as :meth:`scaled` has made it."""
         return multiply(matrix, x, out, self.linear.backend, accumulate=False)
 
-    def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> Codes | None:
+    def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """Write ``S x'`` to ``rows`` (s, F), and return those rows that are 8-bit integers already and can be sent as such."""
         self.multiply(self.linear.plan.send, x, rows)
         return None

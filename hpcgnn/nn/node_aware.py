@@ -24,7 +24,7 @@ from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
-from hpcgnn.graph.node_plan import Route
+from hpcgnn.graph.node_plan import NodeRoute
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregator import Aggregator
@@ -59,7 +59,7 @@ class NodeLinks:
     rows_between_ranks: int
 
     @classmethod
-    def of(cls, memory: NodeMemory, node: World, route: Route, receive: Csr) -> NodeLinks:
+    def of(cls, memory: NodeMemory, node: World, route: NodeRoute, receive: Csr) -> NodeLinks:
         """The links of a route, for the matrix ``receive`` R (n, rows read)."""
         carry, near, far = (as_csr(matrix) for matrix in (route.carry, route.near, route.far))
         mine = memory.arrived.last - memory.arrived.first

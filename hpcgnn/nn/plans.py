@@ -12,7 +12,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph, check_edges
-from hpcgnn.graph.node_plan import RecordExchange, Route, build_node_plan, rows_if_placed
+from hpcgnn.graph.node_plan import NodeRoute, RecordExchange, build_node_plan, rows_if_placed
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.node_aware import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
@@ -30,8 +30,8 @@ class NodeRoutes:
     """
 
     node: World
-    forward: tuple[Route, NodeMemory]
-    backward: tuple[Route, NodeMemory]
+    forward: tuple[NodeRoute, NodeMemory]
+    backward: tuple[NodeRoute, NodeMemory]
 
     def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, NodeLinks]:
         """The links for a plan, whose nodes may be in another order, and for its reverse."""

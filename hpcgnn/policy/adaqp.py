@@ -24,7 +24,7 @@ from hpcgnn.exchange.layout import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import NoAssignment, Problem, assign, own_loads
 from hpcgnn.policy.base import BitsPolicy, Setup
-from hpcgnn.policy.config import BITS_POLICIES, SAFE_BITS, AdaQPSettings, PeriodSettings
+from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, AdaQPSettings, PeriodSettings
 from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of, kept_costs, measure_links
 
 _LOG = logging.getLogger("hpcgnn")
@@ -96,13 +96,13 @@ class AdaQPBits(BitsPolicy):
         try:
             return self._assign([number for number, ranges in enumerate(self._ranges) if ranges.messages])
         except NoAssignment as failure:
-            _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, SAFE_BITS, failure)
+            _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, FALLBACK_BITS, failure)
             self._fall_back()
             return {"failure": str(failure)}
 
     def _fall_back(self) -> None:
         for channel in self.channels:
-            channel.exchange.row_bits = channel.exchange.uniform_bits(SAFE_BITS)
+            channel.exchange.row_bits = channel.exchange.uniform_bits(FALLBACK_BITS)
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
         """Assign bit-widths to the exchanges with these numbers. Collective."""
@@ -169,7 +169,7 @@ class AdaQPBits(BitsPolicy):
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`: each row needs a bit-width, and each row sent a sum of ranges."""
-        found = typed.checked(state, dict[str, ChannelState], f"{where}: policies")
+        found = typed.validated(state, dict[str, ChannelState], f"{where}: policies")
         if found.keys() != {channel.name for channel in self.channels}:
             raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
         known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)

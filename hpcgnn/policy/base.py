@@ -21,7 +21,7 @@ from hpcgnn.world import World
 
 
 @dataclass(frozen=True)
-class Channel:
+class ExchangeFacts:
     """The exchange of one layer in one direction, and the facts about its rows that policies use.
 
     square_weights: a function that returns (s,) float64: for each row sent, the sum of squares of the weights with which its
@@ -65,7 +65,7 @@ class Setup:
     """
 
     world: World
-    channels: list[Channel]
+    channels: list[ExchangeFacts]
     config: PolicyConfig
     clock: Clock
     measure_costs: Callable[[], LinkCosts | None] | None = None
@@ -110,7 +110,7 @@ class Policy:
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`. Files of earlier versions may lack fields with defaults."""
-        kept = typed.checked(state, self.state_type, "the state of a policy")
+        kept = typed.validated(state, self.state_type, "the state of a policy")
         for name in self._kept():
             setattr(self, name, getattr(kept, name))
 
@@ -148,7 +148,7 @@ class StalenessPolicy(Policy, ABC):
     allows_delta = False
 
     @abstractmethod
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, to the same values on all ranks.
 
         Collective only if the policy itself communicates.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.base.settings import Composed, Known, Registry, merged, setting
+from hpcgnn.base.settings import Composed, LazyEntry, Registry, merged, setting
 
 FIXED, OFF = "fixed", "off"
 
@@ -138,27 +138,27 @@ class BypassSettings:
 _STALE = (CorrectionSettings, SmoothingSettings)
 
 KNOWN_BITS = {
-    FIXED: Known("hpcgnn.policy.simple", ""),
-    "uniform": Known("hpcgnn.policy.simple", "random, 2, 4 or 8 for each row", (PeriodSettings,)),
-    "adaqp": Known(
+    FIXED: LazyEntry("hpcgnn.policy.simple", ""),
+    "uniform": LazyEntry("hpcgnn.policy.simple", "random, 2, 4 or 8 for each row", (PeriodSettings,)),
+    "adaqp": LazyEntry(
         "hpcgnn.policy.adaqp",
         "weighs quantization variance against communication time",
         (PeriodSettings, AdaQPSettings),
     ),
-    "sylvie": Known("hpcgnn.policy.sylvie", "follows in-degrees and the descent of the loss", (DescentSettings,)),
-    "pipeqs": Known(
+    "sylvie": LazyEntry("hpcgnn.policy.sylvie", "follows in-degrees and the descent of the loss", (DescentSettings,)),
+    "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
     ),
 }
 KNOWN_STALENESS = {
-    OFF: Known("hpcgnn.policy.simple", "never"),
-    "pipeline": Known("hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
-    "sylvie": Known(
+    OFF: LazyEntry("hpcgnn.policy.simple", "never"),
+    "pipeline": LazyEntry("hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
+    "sylvie": LazyEntry(
         "hpcgnn.policy.sylvie",
         "rows of the previous epoch, except after epochs in which the descent of the loss slowed down",
         (DescentSettings, *_STALE),
     ),
-    "pipeqs": Known(
+    "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago, while they change little",
         (DriftSettings, AgeSettings, BypassSettings, *_STALE),
@@ -169,7 +169,7 @@ KNOWN_STALENESS = {
 # Subclasses of hpcgnn.policy.base.BitsPolicy and of its StalenessPolicy; that module imports this one.
 BITS_POLICIES: Registry[Any] = Registry("bits", KNOWN_BITS)
 STALENESS_POLICIES: Registry[Any] = Registry("staleness", KNOWN_STALENESS)
-SAFE_BITS = 8  # the bit-width while a policy has no data yet, or after it has failed
+FALLBACK_BITS = 8  # the bit-width while a policy has no data yet, or after it has failed
 
 
 @dataclass(frozen=True, init=False)

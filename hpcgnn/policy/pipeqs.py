@@ -27,7 +27,7 @@ import msgspec
 from hpcgnn.base.typed import Count, MessageBits
 from hpcgnn.exchange.mailbox import REUSED, SKIPPED, STALE
 from hpcgnn.policy.assignment import CHOICES
-from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import (
     BITS_POLICIES,
     STALENESS_POLICIES,
@@ -111,12 +111,12 @@ class PipeQSStaleness(StalenessPolicy):
         self.may_skip: dict[str, bool] = {}
         self.late: list[str] = []
 
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         """Decide by S_CHECK about the exchanges of the next pass. Not collective."""
         for channel in channels:
             channel.exchange.freshness = self._bypassed(channel) if self.may_skip.get(channel.name, False) else STALE
 
-    def _bypassed(self, channel: Channel) -> str:
+    def _bypassed(self, channel: ExchangeFacts) -> str:
         """The freshness of an exchange that may send nothing, unless its rows would become too old."""
         if self._bypass == "drift":  # the rows of this epoch may be needed until they have the maximum age
             return REUSED if channel.exchange.has_rows_from_last(self._most - 1, in_flight=True) else STALE

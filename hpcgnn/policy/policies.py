@@ -12,8 +12,8 @@ from hpcgnn.base import typed
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.layout import RowBits
-from hpcgnn.exchange.mailbox import FRESH, Keeping
-from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
+from hpcgnn.exchange.mailbox import FRESH, StaleRowRules
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
@@ -31,7 +31,7 @@ class Policies:
         self,
         world: World,
         messages: Messages,
-        channels: list[Channel],
+        channels: list[ExchangeFacts],
         config: PolicyConfig,
         clock: Clock | None = None,
         measure_costs: Callable[[], LinkCosts | None] | None = None,
@@ -44,7 +44,7 @@ class Policies:
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         corrects = correction == "neighbours" and config.staleness_policy.reuses_rows
         self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
-        keeping = Keeping(features, gradients, own.smoothing_decay, self._compares, corrects)
+        keeping = StaleRowRules(features, gradients, own.smoothing_decay, self._compares, corrects)
         messages.kept.begin(keeping if config.keeps_rows else None)
         setup = Setup(world, channels, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
@@ -160,11 +160,11 @@ class Policies:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
         for name, policy in (("bits", self._bits), ("staleness", self._staleness)):
             part = state.get(name) if isinstance(state, dict) else None
-            typed.checked(part, policy.state_type, f"{where}: policies: {name}")
+            typed.validated(part, policy.state_type, f"{where}: policies: {name}")
 
     def check_rank_state(self, state: Any, where: str) -> None:
         """As :meth:`check_state`, for :meth:`rank_state`."""
-        self._bits.check_rank_state(typed.checked(state, dict[str, Any], f"{where}: policies"), where)
+        self._bits.check_rank_state(typed.validated(state, dict[str, Any], f"{where}: policies"), where)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Continue from the states. rank_state: None if the checkpoint was made with other parts."""

@@ -9,7 +9,7 @@ import numpy as np
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.kernels import keyed
 from hpcgnn.policy.assignment import CHOICES
-from hpcgnn.policy.base import BitsPolicy, Channel, Setup, StalenessPolicy
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Setup, StalenessPolicy
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, OFF, STALENESS_POLICIES, PeriodSettings
 
 _DRAW = int.from_bytes(b"bits", "big")  # takes the place of the layer in a message's key
@@ -46,7 +46,7 @@ class UniformBits(BitsPolicy):
         return {}
 
     @staticmethod
-    def _draws(channel: Channel, epoch: int) -> np.ndarray:
+    def _draws(channel: ExchangeFacts, epoch: int) -> np.ndarray:
         exchange = channel.exchange
         where = (exchange.layer, int(exchange.is_backward), exchange.messages.world.rank)
         key = keyed.derive_key(exchange.messages.current_pass.seed, epoch, _DRAW, *where)
@@ -62,7 +62,7 @@ class Synchronous(StalenessPolicy):
     reuses_rows = False
     allows_delta = True
 
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         """Set all exchanges to fresh."""
         for channel in channels:
             channel.exchange.freshness = FRESH
@@ -72,7 +72,7 @@ class Synchronous(StalenessPolicy):
 class Pipeline(StalenessPolicy):
     """PipeGCN's schedule: every exchange uses the rows of the previous epoch; the first one waits for its own."""
 
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         """Set all exchanges to stale."""
         for channel in channels:
             channel.exchange.freshness = STALE

@@ -18,7 +18,7 @@ import numpy as np
 from hpcgnn.base.typed import Finite, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
-from hpcgnn.policy.base import BitsPolicy, Channel, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, DescentSettings
 from hpcgnn.world import World
 
@@ -126,7 +126,7 @@ class SylvieStaleness(StalenessPolicy):
         super().__init__(setup)
         self._descent = _descent(setup)
 
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         """Set all exchanges of an epoch to the same freshness."""
         for channel in channels:
             channel.exchange.freshness = FRESH if self._descent.is_slower else STALE
@@ -144,7 +144,7 @@ class SylvieStaleness(StalenessPolicy):
         self._descent.load(state)
 
 
-def row_classes(world: World, channels: list[Channel]) -> list[dict[int, RowBits]]:
+def row_classes(world: World, channels: list[ExchangeFacts]) -> list[dict[int, RowBits]]:
     """For each exchange, the bit-widths of its rows for each number of base bits. Collective.
 
     Exchanges with the same rows share one object: the layers of most models have one plan. Link prediction also has a halo, and

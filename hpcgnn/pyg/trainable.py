@@ -13,7 +13,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
-from hpcgnn.policy.base import Channel
+from hpcgnn.policy.base import ExchangeFacts
 from hpcgnn.pyg.distribution import distribution_of
 
 _WARM_UPS = 2  # edges that were used in the previous pass get a plan
@@ -74,7 +74,7 @@ class TrainableModule:
     def begin_epoch(self, epoch: int) -> None:
         self._of.begin_epoch(epoch)
 
-    def channels(self, degrees: np.ndarray) -> list[Channel]:
+    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
 
     @property

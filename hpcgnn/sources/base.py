@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, printable
-from hpcgnn.base.settings import Known, Registry
+from hpcgnn.base.settings import LazyEntry, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note, rows_unknown
@@ -31,7 +31,9 @@ _MODULES = {
 }  # fmt: skip
 # Functions that open a source, ``(spec: Spec, folder: Path) -> Source``, by the kind with which its name begins. A module is
 # imported when it is needed, so that converting a text file loads neither torch nor scikit-learn.
-SOURCES: Registry[Any] = Registry("source", {kind: Known(f"hpcgnn.sources.{name}") for kind, name in _MODULES.items()})
+SOURCES: Registry[Any] = Registry(
+    "source", {kind: LazyEntry(f"hpcgnn.sources.{name}") for kind, name in _MODULES.items()}
+)
 
 
 @dataclass

@@ -186,7 +186,7 @@ def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) 
         raise HpcgnnError(
             f"{path} has version {version}, but this hpcgnn reads versions 1 to {CHECKPOINT_VERSION}{advice}"
         )
-    typed.checked(content, kind, str(path))
+    typed.validated(content, kind, str(path))
     for name in ("model", "best_model"):
         _check_finite(content.get(name) or {}, path)
     _check_widths(content["model_config"], content["model"], path)
@@ -202,7 +202,7 @@ def _check_widths(description: dict[str, Any], weights: Mapping[str, Tensor], pa
     """Raise HpcgnnError if the description would make a model that is far larger than the weights in the file."""
     if isinstance(description.get("class"), str):  # a user's own class, which the user's program makes
         return
-    about = typed.checked(description, _Widths, f"{path}: model_config")
+    about = typed.validated(description, _Widths, f"{path}: model_config")
     sizes = {size for values in weights.values() for size in values.shape}
     shown = {"features": about.features, "hidden": about.hidden if about.layers > 1 else 0}
     shown |= {"classes": about.classes} if about.decoder == "none" else {}

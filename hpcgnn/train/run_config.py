@@ -13,10 +13,10 @@ from hpcgnn.base.arguments import HOST_DEVICE, check_device_name
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.base.settings import (
     MOST_SEED,
-    About,
     Checked,
     Composed,
     Setting,
+    SettingInfo,
     as_flag,
     check_value,
     kind_of,
@@ -39,7 +39,7 @@ from hpcgnn.nn.config import (
     check_kept_input,
 )
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.policy.config import BITS_POLICIES, FIXED, SAFE_BITS, PolicyConfig
+from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, PolicyConfig
 from hpcgnn.train.config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig, ScheduleConfig, TrainConfig
 
 CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
@@ -303,7 +303,7 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
-_ABOUT_BITS = About(
+_ABOUT_BITS = SettingInfo(
     lambda: (
         "Bit-width of each value in messages of training, or the name of a policy that chooses it. 32: float32; 16: "
         "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
@@ -311,7 +311,7 @@ _ABOUT_BITS = About(
     ),
     choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
 )
-_ABOUT_DECODER = About(
+_ABOUT_DECODER = SettingInfo(
     "Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense layers "
     "on the element-wise product.",
     choices=DECODERS[1:],
@@ -321,7 +321,7 @@ _OF_DECODER = Setting("decoder", "decoder", str, DECODERS[1], _ABOUT_DECODER)
 
 
 @dataclass(frozen=True)
-class Named:
+class RunSetting:
     """A setting by its name.
 
     part: the part of a run that has the setting. users: the choices that have it; empty if all have it.
@@ -332,25 +332,25 @@ class Named:
     users: tuple[str, ...] = ()
 
 
-def settings_by_name() -> dict[str, Named]:
+def settings_by_name() -> dict[str, RunSetting]:
     """All settings of flags and TOML files, including those of models and policies that other programs registered."""
-    found = {"task": Named(settings_of(RunConfig)[0], "run"), "decoder": Named(_OF_DECODER, "run", (LINK,))}
+    found = {"task": RunSetting(settings_of(RunConfig)[0], "run"), "decoder": RunSetting(_OF_DECODER, "run", (LINK,))}
     found |= _named(LinkConfig, "links", (LINK,))
     found |= _composed(ModelConfig, "model")
     for part, kind in (("labels", LabelPropagationConfig), ("train", TrainConfig), ("schedule", ScheduleConfig)):
         found |= _named(kind, part)
-    found |= _named(RunConfig, "run") | {"bits": Named(_OF_BITS, "run")} | _named(MessageConfig, "messages")
+    found |= _named(RunConfig, "run") | {"bits": RunSetting(_OF_BITS, "run")} | _named(MessageConfig, "messages")
     found |= _named(Int8Config, "int8")
     return found | _composed(PolicyConfig, "policy")
 
 
-def _named(kind: type, part: str, users: tuple[str, ...] = ()) -> dict[str, Named]:
-    return {each.name: Named(each, part, users) for each in settings_of(kind) if each.name is not None}
+def _named(kind: type, part: str, users: tuple[str, ...] = ()) -> dict[str, RunSetting]:
+    return {each.name: RunSetting(each, part, users) for each in settings_of(kind) if each.name is not None}
 
 
-def _composed(kind: type[Composed], part: str) -> dict[str, Named]:
+def _composed(kind: type[Composed], part: str) -> dict[str, RunSetting]:
     users = kind.users()
-    own = {each.name: Named(each, part, tuple(users[each.attribute])) for each in _of_sections(kind)}
+    own = {each.name: RunSetting(each, part, tuple(users[each.attribute])) for each in _of_sections(kind)}
     return _named(kind, part) | own
 
 
@@ -380,7 +380,7 @@ def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
         links=LinkConfig(**of_part.get("links", {})),
         train=TrainConfig(**of_part.get("train", {}), **how),
         int8=Int8Config(**of_part.get("int8", {})),
-        messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else SAFE_BITS),
+        messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else FALLBACK_BITS),
         **of_run,
     )
 

@@ -173,7 +173,7 @@ def _records_in(path: Path, notes: list[str]) -> list[dict[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if not typed.problem_of(record, Record):
+        if not typed.why_invalid(record, Record):
             repeated += record["epoch"] in found
             found[record["epoch"]] = record
         elif number == len(lines) and not line.endswith("\n"):

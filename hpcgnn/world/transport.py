@@ -32,7 +32,7 @@ PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Shares:
+class Pieces:
     """The division of rows in P segments into K pieces. counts: (K, P) int64 number of rows of each segment in each piece. order:
     (rows,) int64 on the device, the numbers of the rows of the first piece, then of the second, ...; None for one piece."""
 
@@ -40,7 +40,7 @@ class Shares:
     order: torch.Tensor | None
 
     @classmethod
-    def cut(cls, counts: np.ndarray, pieces: int, device: Device) -> Shares:
+    def cut(cls, counts: np.ndarray, pieces: int, device: Device) -> Pieces:
         """Cut segments with ``counts`` (P,) int64 rows into ``pieces`` pieces."""
         ends = np.arange(pieces + 1)[:, None] * counts // pieces
         shares = np.diff(ends, axis=0)
@@ -58,11 +58,11 @@ class Shares:
         return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
 
 
-class Route(NamedTuple):
+class PieceLayout(NamedTuple):
     """The division of an exchange's rows into pieces, kept while its counts stay. sent, received: rows to and from each rank."""
 
-    sent: Shares
-    received: Shares
+    sent: Pieces
+    received: Pieces
 
 
 class Transport:
@@ -72,12 +72,12 @@ class Transport:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
+    def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> PieceLayout:
         """The route of exchanges with (P,) int64 rows of ``item_bytes`` bytes to and from each rank. Collective."""
-        return Route(Shares(send_counts[None], None), Shares(receive_counts[None], None))
+        return PieceLayout(Pieces(send_counts[None], None), Pieces(receive_counts[None], None))
 
     def bind(
-        self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
+        self, sent: torch.Tensor, received: torch.Tensor, route: PieceLayout, what: str, neighbours: Neighbours | None
     ) -> Callable[[], Pending]:
         """A function that starts to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes)
         uint8. Only the function is collective. It may be called again after its result was waited for.
@@ -105,22 +105,24 @@ class DeviceTransport(Transport):
         self.device, self.queue, self.stages, self._piece_bytes = device, queue, stages, piece_bytes
         self.memory = HostMemory(device)
 
-    def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> Route:
+    def route(self, send_counts: np.ndarray, receive_counts: np.ndarray, item_bytes: int) -> PieceLayout:
         """A route with as many pieces as the rank with the most bytes needs. Collective."""
         pieces = 1
         if self._piece_bytes is not None:
             most = np.array([max(int(send_counts.sum()), int(receive_counts.sum())) * item_bytes])
             pieces = max(1, -(-int(self._world.allreduce(most, "max")[0]) // self._piece_bytes))
-        return Route(Shares.cut(send_counts, pieces, self.device), Shares.cut(receive_counts, pieces, self.device))
+        return PieceLayout(
+            Pieces.cut(send_counts, pieces, self.device), Pieces.cut(receive_counts, pieces, self.device)
+        )
 
     def bind(
-        self, sent: torch.Tensor, received: torch.Tensor, route: Route, what: str, neighbours: Neighbours | None
+        self, sent: torch.Tensor, received: torch.Tensor, route: PieceLayout, what: str, neighbours: Neighbours | None
     ) -> Callable[[], Pending]:
         """The function queues the exchange, which reads the rows once the device has made them."""
         return partial(self._put, (sent, received), route, what, neighbours)
 
     def _put(
-        self, wires: tuple[torch.Tensor, torch.Tensor], route: Route, what: str, neighbours: Neighbours | None
+        self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout, what: str, neighbours: Neighbours | None
     ) -> Pending:
         if self._world.size == 1:
             return Pending.done(what)
@@ -137,14 +139,14 @@ class Direct:
         self,
         transport: DeviceTransport,
         wires: tuple[torch.Tensor, torch.Tensor],
-        route: Route,
+        route: PieceLayout,
         what: str,
         neighbours: Neighbours | None,
     ) -> None:
         self._transport, self._device, self.what, self.neighbours = transport, transport.device, what, neighbours
         self.pieces = self._cut(wires, route)
 
-    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: Route) -> list[Piece]:
+    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout) -> list[Piece]:
         # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
         # still read their memory.
         made = self._device.record()
@@ -173,7 +175,7 @@ class Direct:
 class Staged(Direct):
     """A transfer through memory of the host: copied down from the device, moved by MPI, and copied up again."""
 
-    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: Route) -> list[Piece]:
+    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout) -> list[Piece]:
         (sent, self._received), memory, self._order = wires, self._transport.memory, route.received.order
         ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
         self._landing = self._received if self._order is None else torch.empty_like(self._received)
@@ -251,7 +253,7 @@ def _words(wire: torch.Tensor) -> torch.Tensor:
     return wire.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[size])
 
 
-def _shared_segments(wire: torch.Tensor, shares: Shares) -> list[Segments]:
+def _shared_segments(wire: torch.Tensor, shares: Pieces) -> list[Segments]:
     """The segments of each piece of a wire, in place, where the wire holds rank after rank."""
     buffer, totals = Buffer.of(wire), shares.counts.sum(0)
     starts = np.cumsum(totals) - totals

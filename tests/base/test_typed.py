@@ -17,11 +17,11 @@ from hpcgnn.base.typed import (
     Finite,
     MessageBits,
     check_epochs,
-    checked,
-    problem_of,
     read_json,
     read_lines,
     text_of,
+    validated,
+    why_invalid,
 )
 
 
@@ -55,15 +55,15 @@ WRONG = [
 
 @pytest.mark.parametrize(("value", "sentence"), WRONG)
 def test_a_problem_names_the_field(value, sentence):
-    assert problem_of(value, Line) == sentence
+    assert why_invalid(value, Line) == sentence
     with pytest.raises(HpcgnnError) as refused:
-        checked(value, Line, "FILE")
+        validated(value, Line, "FILE")
     assert str(refused.value) == f"FILE: {sentence}"
 
 
 def test_what_is_right_has_no_problem():
-    assert problem_of({"epoch": 0, "loss": 1, "more": object()}, Line) == ""
-    assert checked({"epoch": 3}, Line, "FILE") == Line(3)
+    assert why_invalid({"epoch": 0, "loss": 1, "more": object()}, Line) == ""
+    assert validated({"epoch": 3}, Line, "FILE") == Line(3)
 
 
 def test_lines_are_named_by_their_number(tmp_path):
@@ -117,7 +117,7 @@ def test_ranks_that_are_threads_may_read_at_once() -> None:
     """The first conversions to a type, in two threads, crashed the process in most runs of this program."""
     program = """
 import sys, threading, msgspec
-from hpcgnn.base.typed import Count, checked
+from hpcgnn.base.typed import Count, validated
 sys.setswitchinterval(1e-6)
 for _ in range(300):
     class Line(msgspec.Struct, kw_only=True):
@@ -128,7 +128,7 @@ for _ in range(300):
     def read():
         start.wait()
         for _ in range(20):
-            checked({"x": 1, "y": [{"a": 1}]}, Line, "file")
+            validated({"x": 1, "y": [{"a": 1}]}, Line, "file")
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()

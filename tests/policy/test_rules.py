@@ -12,7 +12,7 @@ from ranks import exchanges
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.base import Channel, Observation, Setup
+from hpcgnn.policy.base import ExchangeFacts, Observation, Setup
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
@@ -111,7 +111,7 @@ def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
 def test_random_bit_widths_differ_by_layer_direction_rank_and_period():
     def program(world: World) -> list[tuple[int, ...]]:
         first, found = exchanges.make(world), []
-        channels = [Channel(each, None, None) for each in (first, first.for_layer(1), first.reverse())]
+        channels = [ExchangeFacts(each, None, None) for each in (first, first.for_layer(1), first.reverse())]
         policy = UniformBits(Setup(world, channels, PolicyConfig("uniform", bits_period=2), Clock()))
         for epoch in (0, 2):
             policy.begin_epoch(epoch)

@@ -8,7 +8,7 @@ import torch
 
 import hpcgnn
 from hpcgnn.exchange import Messages
-from hpcgnn.exchange.mailbox import STALE, Keeping
+from hpcgnn.exchange.mailbox import STALE, StaleRowRules
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import make_aggregator
@@ -22,7 +22,7 @@ def differences(world: World, path: Path, kind: str, strategy: str, corrects: bo
     """Forward and backward, the largest difference that rows of the previous epoch make in an aggregation."""
     graph = hpcgnn.load(path, world)
     fresh, late = (_aggregator(graph, kind, strategy, Messages(world)) for _ in range(2))
-    late.exchange.messages.kept.begin(Keeping(corrects=corrects))
+    late.exchange.messages.kept.begin(StaleRowRules(corrects=corrects))
     found = []
     copies = late.correction.copies
     # Gradients of copies move in proportion to the number of edges.

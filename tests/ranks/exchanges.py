@@ -14,7 +14,7 @@ import torch
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Exchange, MessageConfig, Messages, choose_links, codecs
-from hpcgnn.exchange.codecs import Codes
+from hpcgnn.exchange.codecs import QuantizedRows
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr
@@ -322,7 +322,7 @@ def trained(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None
         if pauses:
             time.sleep(pauses.uniform(0, 0.01))
 
-    def start(self: Step, given: Codes | None = None) -> Message:
+    def start(self: Step, given: QuantizedRows | None = None) -> Message:
         pause()
         message = _start(self, given)
         sent.update(message.sent.numpy())

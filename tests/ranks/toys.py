@@ -28,7 +28,7 @@ from hpcgnn.nn.config import LayerSettings, ModelConfig, register
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
-from hpcgnn.policy.base import BitsPolicy, Channel, Observation, StalenessPolicy
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, StalenessPolicy
 from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, SmoothingSettings
 
 
@@ -93,7 +93,7 @@ class NowAndThen(StalenessPolicy):
     settings = (FreshSettings, SmoothingSettings)
     epoch = 0
 
-    def begin(self, channels: list[Channel]) -> None:
+    def begin(self, channels: list[ExchangeFacts]) -> None:
         every = self.setup.config.section(FreshSettings).fresh_every
         for channel in channels:
             channel.exchange.freshness = STALE if self.epoch % every else FRESH

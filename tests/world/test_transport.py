@@ -8,7 +8,7 @@ import torch
 from ranks import transports
 
 from hpcgnn.devices import CPU
-from hpcgnn.world.transport import Shares
+from hpcgnn.world.transport import Pieces
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU is tested in tests/gpu, and the stand-in goes with none"
@@ -43,7 +43,7 @@ class TestDevices:
 def test_shares_of_segments_are_all_rows_once():
     counts = np.array([0, 7, 1, 20, 2])
     for pieces in (1, 2, 3, 30):
-        shares = Shares.cut(counts, pieces, CPU)
+        shares = Pieces.cut(counts, pieces, CPU)
         assert shares.counts.sum(0).tolist() == counts.tolist()
         assert np.diff(shares.spans()).sum() == counts.sum()
         if pieces > 1:

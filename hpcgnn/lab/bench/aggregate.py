@@ -3,7 +3,7 @@
 Three comparisons, each forward and backward:
 
 - *kernel*: all contenders in one process, under the same allocator with warm memory
-  (:func:`hpcgnn.base.process.keep_freed_memory`), ours without its pool. The machine's ceilings, narrow storage, and one
+  (:func:`hpcgnn.base.process.disable_malloc_trimming`), ours without its pool. The machine's ceilings, narrow storage, and one
   thread beside several are measured as well.
 - *user*: every contender in a process of its own, as users start it; ours reuses buffers.
 - *ablation*: ours with each optimisation switched off in turn.

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hpcgnn.base.process import keep_freed_memory
+from hpcgnn.base.process import disable_malloc_trimming
 from hpcgnn.devices import Device, device_of
 from hpcgnn.lab.bench.names import HOST_NAME
 from hpcgnn.lab.bench.problem import Call, Result, Special, calls_together, seconds_of
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--no-huge-pages", action="store_true")
     parser.add_argument("--device", default=HOST_NAME)
     arguments = parser.parse_args()
-    if arguments.warm and not keep_freed_memory():
+    if arguments.warm and not disable_malloc_trimming():
         raise OSError("this C library does not accept the settings of mallopt")
     if arguments.no_huge_pages:
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)

@@ -190,11 +190,11 @@ def _joined(timeout_seconds: float | None = None) -> World:
 
 def _loaded(parts: Path) -> LocalGraph:
     """This rank's part. Collective."""
-    from hpcgnn.base.process import keep_freed_memory
+    from hpcgnn.base.process import disable_malloc_trimming
     from hpcgnn.graph.local_graph import load
 
     graph = load(parts, _joined())
-    keep_freed_memory()
+    disable_malloc_trimming()
     return graph
 
 

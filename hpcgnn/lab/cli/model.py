@@ -361,14 +361,14 @@ def _other(text: str) -> tuple[str, Any]:
 
 def _how(given: dict[str, Any]) -> dict[str, Any]:
     """The assumed decisions of policies, and the number of messages that are timed one by one."""
-    from hpcgnn.lab.cost_model.policies import Decided, decided_by
+    from hpcgnn.lab.cost_model.policies import Assumptions, decided_by
     from hpcgnn.lab.cost_model.predict import MOST_ONE_BY_ONE
 
     decided = [decided_by(path) for path in given["like"]]
     told = (given["shares"], given["stale_share"], given["sent_share"])
     if any(each is not None for each in told):
         shares = None if given["shares"] is None else _shares(given["shares"])
-        decided.append(Decided(shares, given["stale_share"], given["sent_share"]))
+        decided.append(Assumptions(shares, given["stale_share"], given["sent_share"]))
     return {"decided": decided, "most_messages": _EVERY_MESSAGE if given["every_message"] else MOST_ONE_BY_ONE}
 
 

@@ -171,7 +171,7 @@ def read_model(path: Path) -> Model:
         raise HpcgnnError(
             f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it again with `hpcgnn model fit`"
         )
-    model = typed.checked(content, Model, str(path))
+    model = typed.validated(content, Model, str(path))
     for name in MEMORY:
         if name not in model.memory:
             raise HpcgnnError(f"{path}: memory.{name} is missing: fit it again with `hpcgnn model fit`")

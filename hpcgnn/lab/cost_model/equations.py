@@ -145,7 +145,7 @@ class _Clocks:
     queued bytes. credit: seconds of a link's time that pass at once. coming: by exchange, when the messages under way arrive.
     since: core-seconds of work since ranks met."""
 
-    def __init__(self, turn: Turn, values: Values, machine: Machine) -> None:
+    def __init__(self, turn: EpochKind, values: Values, machine: Machine) -> None:
         ranks = turn.workload.num_ranks
         self.values, self.machine, self.burst = values, machine, turn.messages.burst_seconds
         self.price = prices(values, machine)[:, None] * _IN_PHASES
@@ -153,7 +153,7 @@ class _Clocks:
         self.spent: dict[str, np.ndarray] = {}
         self.coming: dict[int, np.ndarray] = {}
 
-    def epoch_of(self, turn: Turn) -> Epoch:
+    def epoch_of(self, turn: EpochKind) -> Epoch:
         """Go through an epoch, which all ranks begin together."""
         workload, end = turn.workload, float(self.now.max())
         self.coming = {number: arrived - end for number, arrived in self.coming.items()}
@@ -200,7 +200,7 @@ class _Clocks:
             self._take(self.now + seconds * shares, phase)
         return begun + shared_cores(own + extra, self.machine)
 
-    def _exchange(self, turn: Turn, exchange: Exchange, beside: np.ndarray) -> None:
+    def _exchange(self, turn: EpochKind, exchange: Exchange, beside: np.ndarray) -> None:
         if turn.workload.num_ranks == 1:
             self._compute(beside)
             return
@@ -226,7 +226,7 @@ class _Clocks:
         lag, self.since = lag_of(self.since, self.values, self.machine), np.zeros_like(self.since)
         return lag
 
-    def _reduce(self, turn: Turn) -> None:
+    def _reduce(self, turn: EpochKind) -> None:
         workload, together = turn.workload, np.full_like(self.now, self.now.max())
         if workload.num_ranks > 1:
             wire = np.full_like(self.now, turn.messages.reduction(workload.reduced_bytes))
@@ -239,7 +239,7 @@ class _Clocks:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class EpochKind:
     """An epoch of a cycle. freshness: that of all its exchanges, a value of :mod:`hpcgnn.exchange.mailbox`."""
 
     workload: Workload
@@ -247,13 +247,13 @@ class Turn:
     freshness: str = FRESH
 
 
-def epoch_of(turn: Turn, values: Values, machine: Machine) -> Epoch:
+def epoch_of(turn: EpochKind, values: Values, machine: Machine) -> Epoch:
     """Seconds of a training step in the middle of a run of such steps, which are stale with ``--staleness pipeline``."""
     clocks, fresh = _Clocks(turn, values, machine), _STEADY_EPOCHS if turn.messages.burst_seconds else 1
     return [clocks.epoch_of(turn) for _ in range(_STEADY_STALE_EPOCHS if turn.freshness == STALE else fresh)][-1]
 
 
-def cycle_of(turns: Sequence[Turn], values: Values, machine: Machine) -> list[Epoch]:
+def cycle_of(turns: Sequence[EpochKind], values: Values, machine: Machine) -> list[Epoch]:
     """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle."""
     clocks, cycles = _Clocks(turns[0], values, machine), max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))
     return [[clocks.epoch_of(turn) for turn in turns] for _ in range(cycles)][-1]

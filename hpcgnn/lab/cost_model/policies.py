@@ -25,7 +25,7 @@ from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import COLUMN, Values, read_toml
-from hpcgnn.lab.cost_model.equations import Epoch, Messages, Turn, cycle_of
+from hpcgnn.lab.cost_model.equations import Epoch, EpochKind, Messages, cycle_of
 from hpcgnn.lab.cost_model.network import allreduce_seconds
 from hpcgnn.lab.cost_model.rows import Parts, Wire
 from hpcgnn.lab.cost_model.setup import PIPELINE, Setup, network_of
@@ -35,9 +35,9 @@ from hpcgnn.policy import sylvie
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.assignment import CHOICES, quantization_variance
 from hpcgnn.policy.config import (
+    FALLBACK_BITS,
     FIXED,
     OFF,
-    SAFE_BITS,
     AdaQPSettings,
     AgeSettings,
     BypassSettings,
@@ -67,7 +67,7 @@ Shares = dict[int, float]
 
 
 @dataclass(frozen=True)
-class Decided:
+class Assumptions:
     """The known decisions of a run; None if they are unknown. shares: of the rows, by bits. stale, sent: of the epochs. of: the
     policies of bit-widths and staleness that decided, or None for any. source: the origin of the decisions, in words."""
 
@@ -90,7 +90,7 @@ class Decided:
                 raise HpcgnnError(f"the {name} share must lie between 0 and 1, not be {share:g}")
 
 
-def decided_by(path: Path) -> Decided:
+def decided_by(path: Path) -> Assumptions:
     """The decisions in the records of the run in the folder ``path``.
 
     Raises:
@@ -102,7 +102,7 @@ def decided_by(path: Path) -> Decided:
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
     own = (PeriodSettings, AdaQPSettings, AgeSettings, BypassSettings, SmoothingSettings)
     names = {setting.name for section in own for setting in fields(section)}
-    return Decided(
+    return Assumptions(
         shares={int(name): share for name, share in bit_shares([each["bits"] for each in records]).items()},
         stale=_mean(float(each["stale"]) for each in records),
         sent=_sent(records),
@@ -227,7 +227,7 @@ def _weights(
 
 
 @dataclass(frozen=True)
-class Course:
+class PolicyMix:
     """The course of a run. shares: (bits, share of the rows sent) pairs. stale: share of epochs that use stale rows. sent:
     share of epochs in which messages are sent. compares: whether received rows are compared with earlier ones. is_delta:
     whether messages hold differences. period: epochs between two assignments of bit-widths that ranks compute together; 0 for
@@ -253,7 +253,7 @@ class _Assuming:
 
     run: RunConfig
     facts: Callable[[], RowFacts]
-    decided: Decided
+    decided: Assumptions
     assumes: list[str]
 
     @property
@@ -262,7 +262,7 @@ class _Assuming:
         return _SLOWER if self.decided.stale is None else 1 - self.decided.stale
 
 
-def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Decided) -> Course:
+def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumptions) -> PolicyMix:
     """The course of a run with these settings. facts: a function that reads facts about rows, which some policies use.
 
     Raises:
@@ -288,7 +288,7 @@ def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Decided) -
         )
     is_delta = run.messages.message_coding != PLAIN
     ordered = tuple(sorted(shares.items()))
-    return Course(ordered, stale, sent, policy.compares, is_delta, period, tuple(assuming.assumes))
+    return PolicyMix(ordered, stale, sent, policy.compares, is_delta, period, tuple(assuming.assumes))
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
@@ -328,9 +328,9 @@ def _sylvie(assuming: _Assuming) -> Shares:
 
 def _pipeqs(assuming: _Assuming) -> Shares:
     assuming.assumes.append(
-        f"assumes that rows change so little that they keep {SAFE_BITS} bits, the initial bit-width of PipeQS"
+        f"assumes that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
     )
-    return {SAFE_BITS: 1.0}
+    return {FALLBACK_BITS: 1.0}
 
 
 _BITS: dict[str, Callable[[_Assuming], Shares]] = {
@@ -379,7 +379,7 @@ _STALENESS: dict[str, Callable[[_Assuming], tuple[float, float]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class MeanEpoch:
     """The mean epoch of a run. epoch: its seconds. workload: that of an epoch that sends messages. bytes_sent, rows_sent:
     (P,) float64 of each rank in a mean epoch."""
 
@@ -390,8 +390,8 @@ class Outcome:
 
 
 def outcome_of(
-    course: Course, setup: Setup, parts: Parts, values: Values, messages_of: Callable[[Workload], Messages]
-) -> Outcome:
+    course: PolicyMix, setup: Setup, parts: Parts, values: Values, messages_of: Callable[[Workload], Messages]
+) -> MeanEpoch:
     """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
     is_read = len(course.shares) == 1 and not (course.compares or course.is_delta)
     sending = _with_codecs(setup.workload(parts, Wire(course.shares, reads_codes=is_read)), course)
@@ -399,7 +399,7 @@ def outcome_of(
     kinds: list[tuple[float, Epoch]] = []
 
     def go_through(shares: Sequence[float], *cycle: tuple[Workload, str]) -> None:
-        turns = [Turn(workload, messages_of(workload), freshness) for workload, freshness in cycle]
+        turns = [EpochKind(workload, messages_of(workload), freshness) for workload, freshness in cycle]
         kinds.extend(zip(shares, cycle_of(turns, values, setup.machine), strict=True))
 
     if course.stale < 1:
@@ -421,10 +421,10 @@ def outcome_of(
     }
     deciding = _decision_seconds(course, setup, sending, values)
     phases = {"seconds": phases.pop("seconds") + deciding, **phases, DECISIONS: np.full(setup.ranks, deciding)}
-    return Outcome(Epoch(phases), sending, course.sent * sending.bytes_sent(), course.sent * sending.rows_sent())
+    return MeanEpoch(Epoch(phases), sending, course.sent * sending.bytes_sent(), course.sent * sending.rows_sent())
 
 
-def _with_codecs(workload: Workload, course: Course) -> Workload:
+def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
     """The workload with the additional encoding and decoding of comparisons and of delta coding."""
     encode, decode, element = (COLUMN[name] for name in ("encode", "decode", "element"))
     before = [work.copy() for work in workload.before]
@@ -441,7 +441,7 @@ def _with_codecs(workload: Workload, course: Course) -> Workload:
     return replace(workload, before=tuple(before))
 
 
-def _decision_seconds(course: Course, setup: Setup, workload: Workload, values: Values) -> float:
+def _decision_seconds(course: PolicyMix, setup: Setup, workload: Workload, values: Values) -> float:
     """Seconds per epoch of the assignments that ranks compute together: those of AdaQP, whose prices are summed over all
     ranks in each round, for all exchanges at once."""
     if not course.period or setup.ranks == 1:

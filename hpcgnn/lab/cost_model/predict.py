@@ -19,9 +19,9 @@ from hpcgnn.lab.cost_model.fit import KIND_TERMS, TERMS, extent_of, kinds_of
 from hpcgnn.lab.cost_model.policies import (
     DECISIONS,
     PLAIN,
-    Course,
-    Decided,
-    Outcome,
+    Assumptions,
+    MeanEpoch,
+    PolicyMix,
     RowFacts,
     course_of,
     is_plain,
@@ -56,7 +56,7 @@ class Prediction:
     bytes_sent: np.ndarray
     rows_sent: np.ndarray
     memory_bytes: np.ndarray
-    course: Course | None
+    course: PolicyMix | None
     is_grouped: bool
     warnings: list[str]
 
@@ -102,7 +102,7 @@ def predict(
     configuration: Mapping[str, Any],
     *,
     profile: Profile | None = None,
-    decided: Sequence[Decided] = (),
+    decided: Sequence[Assumptions] = (),
     most_messages: int = MOST_ONE_BY_ONE,
     read: dict[Any, Any] | None = None,
 ) -> Prediction:
@@ -144,7 +144,7 @@ def predict(
     else:
         course, workload = None, setup.workload(parts)
         epoch = setup.epoch(workload, messages_of(workload), values)
-        outcome = Outcome(epoch, workload, workload.bytes_sent(), workload.rows_sent())
+        outcome = MeanEpoch(epoch, workload, workload.bytes_sent(), workload.rows_sent())
     warnings = warnings_of(model, setup, outcome.workload)
     if plain and model.kinds:
         warnings.append(
@@ -166,10 +166,10 @@ def predict(
     )
 
 
-def _asked(given: Mapping[str, Any], decided: Sequence[Decided]) -> tuple[RunConfig, Decided]:
+def _asked(given: Mapping[str, Any], decided: Sequence[Assumptions]) -> tuple[RunConfig, Assumptions]:
     """The settings that are asked for, and the known decisions of their policies."""
     policy = run_of(given).policy
-    known = next((each for each in decided if each.of in (None, (policy.bits, policy.staleness))), Decided())
+    known = next((each for each in decided if each.of in (None, (policy.bits, policy.staleness))), Assumptions())
     return run_of(given, known.settings), known
 
 
@@ -227,7 +227,7 @@ def _profile_warnings(model: Model, profile: Profile | None) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Way:
+class Scenario:
     """A way of sending. bits: a number, or the name of a policy. node_aware: as the setting; None: as the others of a
     projection."""
 
@@ -251,18 +251,18 @@ class Way:
 
 # Each pair of ranks has messages of its own (SuperGCN's figures), but for ``nodes``.
 WAYS = {
-    "vanilla": Way("post", "32"),
-    "pre": Way("pre", "32"),
-    "hybrid": Way("hybrid", "32"),
-    "int8": Way("hybrid", "8"),
-    "int2": Way("hybrid", "2"),
-    "nodes": Way("hybrid", "32", node_aware="on"),
-    "nodes-int2": Way("hybrid", "2", node_aware="on"),
-    "pipeline": Way("hybrid", "32", "pipeline"),
-    "uniform": Way("hybrid", "uniform"),
-    "adaqp": Way("hybrid", "adaqp"),
-    "sylvie": Way("hybrid", "sylvie", "sylvie"),
-    "pipeqs": Way("hybrid", "pipeqs", "pipeqs"),
+    "vanilla": Scenario("post", "32"),
+    "pre": Scenario("pre", "32"),
+    "hybrid": Scenario("hybrid", "32"),
+    "int8": Scenario("hybrid", "8"),
+    "int2": Scenario("hybrid", "2"),
+    "nodes": Scenario("hybrid", "32", node_aware="on"),
+    "nodes-int2": Scenario("hybrid", "2", node_aware="on"),
+    "pipeline": Scenario("hybrid", "32", "pipeline"),
+    "uniform": Scenario("hybrid", "uniform"),
+    "adaqp": Scenario("hybrid", "adaqp"),
+    "sylvie": Scenario("hybrid", "sylvie", "sylvie"),
+    "pipeqs": Scenario("hybrid", "pipeqs", "pipeqs"),
 }
 SETS = {
     "strategies": ("vanilla", "pre", "hybrid", "int2"),
@@ -270,7 +270,7 @@ SETS = {
 }
 
 
-def ways_of(text: str) -> dict[str, Way]:
+def ways_of(text: str) -> dict[str, Scenario]:
     """The ways that a comma-separated list names: ways, or sets of them.
 
     Raises:
@@ -285,18 +285,18 @@ def ways_of(text: str) -> dict[str, Way]:
     return {name: WAYS[name] for name in names}
 
 
-def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Way]:
+def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Scenario]:
     """Each strategy with the largest bit-width, and the last strategy with the other bit-widths."""
     most, *fewer = sorted(set(bits), reverse=True)
     chosen = [(strategy, most) for strategy in strategies] + [(strategies[-1], each) for each in fewer]
-    ways = [Way(strategy, str(each), node_aware=None) for strategy, each in chosen]
+    ways = [Scenario(strategy, str(each), node_aware=None) for strategy, each in chosen]
     return {each.in_words: each for each in ways}
 
 
 def project(
     model: Model,
     files: Mapping[str, Sequence[Path]],
-    ways: Mapping[str, Way],
+    ways: Mapping[str, Scenario],
     configuration: Mapping[str, Any],
     advance: Callable[[int], object] = lambda _: None,
     **how: Any,

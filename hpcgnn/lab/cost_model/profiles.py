@@ -88,7 +88,7 @@ def _profile(name: str, table: Any, where: str) -> Profile:
         _check_names(network, Network, f"{where}, network")
         named = {"network": network | {"name": name}} if isinstance(network, dict) else {}
         table = table | named | {"name": name, "numbers": numbers}
-    found = typed.checked(table, Profile, where)
+    found = typed.validated(table, Profile, where)
     if found.network.nodes_per_switch and not found.network.uplinks_per_switch:
         raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 if nodes_per_switch is given")
     return found

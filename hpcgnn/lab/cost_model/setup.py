@@ -14,7 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.lab.cost_model.constants import Values
-from hpcgnn.lab.cost_model.equations import Epoch, Machine, Messages, Turn, epoch_of
+from hpcgnn.lab.cost_model.equations import Epoch, EpochKind, Machine, Messages, epoch_of
 from hpcgnn.lab.cost_model.network import (
     MOST_MESSAGES,
     UNLIMITED,
@@ -101,7 +101,7 @@ class Setup:
     def epoch(self, workload: Workload, messages: Messages, values: Values) -> Epoch:
         """The prediction of the equations for equal epochs."""
         freshness = STALE if self.run.policy.staleness == PIPELINE else FRESH
-        return epoch_of(Turn(workload, messages, freshness), values, self.machine)
+        return epoch_of(EpochKind(workload, messages, freshness), values, self.machine)
 
 
 def run_of(configuration: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> RunConfig:

@@ -129,8 +129,8 @@ def read(folder: str | Path) -> list[Record]:
             continue
         if value is None:
             continue
-        record = typed.checked(value, Record, f"{path}, line {number}")
-        typed.checked(record.summary.get("lines", []), list[_Line], f"{path}, line {number}, summary.lines")
+        record = typed.validated(value, Record, f"{path}, line {number}")
+        typed.validated(record.summary.get("lines", []), list[_Line], f"{path}, line {number}, summary.lines")
         place = (record.key, record.machine_id)
         if place not in found or not found[place].is_finished or record.is_finished:
             found[place] = record

@@ -164,7 +164,7 @@ def _check_top(file: _File) -> None:
     for name, value in values.items():
         if name not in _TOP:
             file.refuse((name,), f"a specification has no key {name}: its keys are {', '.join(_TOP)}")
-        if problem := typed.problem_of(value, _TOP[name]):
+        if problem := typed.why_invalid(value, _TOP[name]):
             file.refuse((name,), problem.replace("it", name, 1))
     for name in ("name", "kind", "axes"):
         if name not in values:

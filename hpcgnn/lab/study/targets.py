@@ -85,7 +85,7 @@ def _checked(path: Path, lines: dict[Place, int], number: int, given: Any) -> Ta
     if unknown := sorted(set(given) - set(keys)) if isinstance(given, dict) else ["it"]:
         where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
         raise HpcgnnError(f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(keys)}")
-    target = typed.checked(given, Target, where)
+    target = typed.validated(given, Target, where)
     if not measures.is_known(target.compared):
         known = ", ".join(measures.known())
         raise HpcgnnError(f"{where}: there is no figure {target.figure}: the figures are {known}")

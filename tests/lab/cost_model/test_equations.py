@@ -13,9 +13,9 @@ from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.lab.cost_model.constants import BY_NAME, COLUMN, WORK, defaults
 from hpcgnn.lab.cost_model.equations import (
     Epoch,
+    EpochKind,
     Machine,
     Messages,
-    Turn,
     epoch_of,
     lag_of,
     last_start,
@@ -77,7 +77,7 @@ def messages(wire: float, reduction: float = 0.0, burst: float = 0.0) -> Message
 def epoch(work: Workload, wire: float, **how: object) -> Epoch:
     values = NOTHING | {"layer": 1.0}
     pipelined = bool(how.pop("is_pipelined", False))
-    turn = Turn(work, messages(wire, **how), STALE if pipelined else FRESH)  # type: ignore[arg-type]
+    turn = EpochKind(work, messages(wire, **how), STALE if pipelined else FRESH)  # type: ignore[arg-type]
     return epoch_of(turn, values, ALONE)
 
 
@@ -156,16 +156,16 @@ def test_ranks_that_share_a_core_take_turns(work, ranks, seconds):
 def test_turns_come_behind_work_and_not_behind_the_wire():
     values = NOTHING | {"layer": 1.0, "crowding": 1.0, "turn": 0.5}
     work, machine = workload([[1, 1], [0, 0]], [[1, 1]], [[8, 8]]), Machine(1, 2)
-    assert epoch_of(Turn(work, messages(0.0)), values, machine).total == pytest.approx(4.5)
-    assert epoch_of(Turn(work, messages(10.0)), values, machine).total == pytest.approx(12)
+    assert epoch_of(EpochKind(work, messages(0.0)), values, machine).total == pytest.approx(4.5)
+    assert epoch_of(EpochKind(work, messages(10.0)), values, machine).total == pytest.approx(12)
 
 
 def test_messages_take_cores_from_what_is_computed():
     work = workload([[0, 0], [0, 0]], [[1, 1]], [[10, 10]])
     values = NOTHING | {"layer": 1.0, "byte": 0.1}
     network = Messages(lambda _: np.zeros(2), lambda _: 0.0, lambda each: each.bytes_of_ranks)
-    assert epoch_of(Turn(work, network), values, Machine(2, 2)).total == pytest.approx(3)
-    assert epoch_of(Turn(work, network), values, Machine(1, 2)).total == pytest.approx(6)
+    assert epoch_of(EpochKind(work, network), values, Machine(2, 2)).total == pytest.approx(3)
+    assert epoch_of(EpochKind(work, network), values, Machine(1, 2)).total == pytest.approx(6)
 
 
 def test_last_start_is_of_senders_only():

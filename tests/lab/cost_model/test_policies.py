@@ -18,8 +18,8 @@ from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import defaults
-from hpcgnn.lab.cost_model.equations import Turn, cycle_of, epoch_of
-from hpcgnn.lab.cost_model.policies import ASSIGNMENT_ROUNDS, DECISIONS, Decided, decided_by, read_facts
+from hpcgnn.lab.cost_model.equations import EpochKind, cycle_of, epoch_of
+from hpcgnn.lab.cost_model.policies import ASSIGNMENT_ROUNDS, DECISIONS, Assumptions, decided_by, read_facts
 from hpcgnn.lab.cost_model.predict import Prediction, predict
 from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
 from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts
@@ -37,7 +37,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return in_parts(tmp_path_factory.mktemp("parts") / "parts.h5", even_graph(1200, 6000), RANKS, ["hybrid"])
 
 
-def predicted(parts: Path, decided: Decided | None = None, profile: Profile = XEON, **settings: Any) -> Prediction:
+def predicted(parts: Path, decided: Assumptions | None = None, profile: Profile = XEON, **settings: Any) -> Prediction:
     about = {**MODEL, "node_aware": "off", "ranks_per_node": 1, **settings}
     with PartsFile(parts) as file:
         known = () if decided is None else (decided,)
@@ -149,7 +149,7 @@ def test_differences_have_the_bytes_of_rows(parts: Path, tmp_path: Path):
 
 def test_a_course_mixes_its_epochs(parts: Path):
     fresh, mixed, stale = (
-        predicted(parts, Decided(stale=share), SLOW, bits="8", staleness="sylvie") for share in (0.0, 0.25, 1.0)
+        predicted(parts, Assumptions(stale=share), SLOW, bits="8", staleness="sylvie") for share in (0.0, 0.25, 1.0)
     )
     assert fresh.epoch.total == pytest.approx(predicted(parts, None, SLOW, bits="8").epoch.total)
     assert stale.epoch.total == pytest.approx(predicted(parts, None, SLOW, bits="8", staleness="pipeline").epoch.total)
@@ -165,12 +165,12 @@ def test_epochs_that_send_nothing_wait_for_what_is_under_way(parts: Path):
     values = defaults()
     sending, reusing = (setup.workload(own, Wire(((8, 1.0),), sends=sends)) for sends in (True, False))
     turns = [
-        Turn(each, NetworkTimes(setup).messages(values), freshness)
+        EpochKind(each, NetworkTimes(setup).messages(values), freshness)
         for each, freshness in ((sending, STALE), (reusing, REUSED), (reusing, REUSED))
     ]
     first, second, third = cycle_of(turns, values, setup.machine)
-    (alone,) = cycle_of([Turn(sending, turns[0].messages, FRESH)], values, setup.machine)
-    same = epoch_of(Turn(sending, turns[0].messages), values, setup.machine)
+    (alone,) = cycle_of([EpochKind(sending, turns[0].messages, FRESH)], values, setup.machine)
+    same = epoch_of(EpochKind(sending, turns[0].messages), values, setup.machine)
     assert alone.total == pytest.approx(same.total)
     assert second.mean()["communication_wait"] > 10 * third.mean()["communication_wait"]
     assert third.mean()["wire"] == 0 < first.mean()["wire"]
@@ -180,7 +180,7 @@ def test_epochs_that_send_nothing_wait_for_what_is_under_way(parts: Path):
 
 
 def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
-    decided = Decided({2: 1.0}, of=("adaqp", "off"), source="as in a run")
+    decided = Assumptions({2: 1.0}, of=("adaqp", "off"), source="as in a run")
     assert predicted(parts, decided, bits="adaqp").course.shares == ((2, 1.0),)  # type: ignore[union-attr]
     assert predicted(parts, decided, bits="uniform").course.shares[0][1] == pytest.approx(1 / 3)  # type: ignore[union-attr]
     assert predicted(parts, decided, bits="8").course is None
@@ -189,20 +189,20 @@ def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
 @pytest.mark.parametrize(
     ("decided", "problem"),
     [
-        (Decided({2: 0.5, 4: 0.3}), "must add up to 1"),
-        (Decided({2: float("nan")}), "must add up to 1"),
-        (Decided(stale=1.5), "stale share must lie between 0 and 1"),
-        (Decided(sent=-0.1), "sent share must lie between 0 and 1"),
+        (Assumptions({2: 0.5, 4: 0.3}), "must add up to 1"),
+        (Assumptions({2: float("nan")}), "must add up to 1"),
+        (Assumptions(stale=1.5), "stale share must lie between 0 and 1"),
+        (Assumptions(sent=-0.1), "sent share must lie between 0 and 1"),
     ],
 )
-def test_shares_that_cannot_be(parts: Path, decided: Decided, problem: str):
+def test_shares_that_cannot_be(parts: Path, decided: Assumptions, problem: str):
     with pytest.raises(HpcgnnError, match=problem):
         predicted(parts, decided, bits="uniform")
 
 
 def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
     silent, rarely, sending = (
-        predicted(parts, Decided(stale=1.0, sent=share), SLOW, bits="8", staleness="pipeqs")
+        predicted(parts, Assumptions(stale=1.0, sent=share), SLOW, bits="8", staleness="pipeqs")
         for share in (0.0, 1e-6, 1.0)
     )
     assert silent.bytes_sent.sum() == 0 < sending.bytes_sent.sum()
@@ -212,7 +212,7 @@ def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
 
 
 def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
-    assert predicted(parts, Decided({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
+    assert predicted(parts, Assumptions({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
 
 
 def test_rounds_are_those_of_the_prices():
