@@ -123,8 +123,8 @@ def test_a_registry_imports_the_module_of_a_class_that_is_asked_for(tmp_path, mo
     package = tmp_path / "shapes_of_a_test"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from hpcgnn.base.settings import Known, Registry\n"
-        "SHAPES = Registry('shape', {name: Known(f'shapes_of_a_test.{name}', f'is {name}') for name in ('round', 'even')})\n"
+        "from hpcgnn.base.settings import LazyEntry, Registry\n"
+        "SHAPES = Registry('shape', {name: LazyEntry(f'shapes_of_a_test.{name}', f'is {name}') for name in ('round', 'even')})\n"
     )
     for name in ("round", "even"):
         (package / f"{name}.py").write_text(
