@@ -48,8 +48,8 @@ class Falling(BitsPolicy):
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-width of all exchanges for this epoch."""
         falls = len(self._losses) < 2 or self._losses[-1] < self._losses[-2] * (1 - self._most_fall)
-        for channel in self.channels:
-            channel.exchange.row_bits = channel.exchange.uniform_bits(2 if falls else 8)
+        for facts in self.all_facts:
+            facts.exchange.row_bits = facts.exchange.uniform_bits(2 if falls else 8)
         return {}
 
     @property

@@ -147,7 +147,7 @@ def run_config(ctx: click.Context, settings: Mapping[str, Any], may_be_unused: s
 
 
 _PRESETS = Path(__file__).parent.parent / "presets"
-_MAY_BE_UNUSED = "hpcgnn.base.settings that may be unused"
+_MAY_BE_UNUSED = "hpcgnn.settings that may be unused"
 _CANNOT_BE_SET = {"out", "config", "preset", "resume"}  # in a file
 _EXAMPLE = """
 \b

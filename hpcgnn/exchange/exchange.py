@@ -331,10 +331,10 @@ class Step:
     def _wire(self, turn: int) -> tuple[torch.Tensor, Callable[[], Pending]]:
         """The memory of the rows that come, and the function that starts to move rows."""
         exchange, codec = self._exchange, self.codec
-        place = ScratchKey(
+        key = ScratchKey(
             ScratchUse.RECEIVED_ROWS if codec.sends_rows_as_they_are else ScratchUse.RECEIVED_BYTES, self._own, turn
         )
-        received = exchange.messages.scratch.bytes(place, int(codec.receive_counts.sum()), codec.item_bytes)
+        received = exchange.messages.scratch.bytes(key, int(codec.receive_counts.sum()), codec.item_bytes)
         neighbours = None if exchange.links is None else exchange.links[0]
         transport = exchange.messages.transport
         return received, transport.bind(self._sent, received, exchange.routes[codec], exchange.name, neighbours)

@@ -80,14 +80,14 @@ class Mailbox:
     number of epochs between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
     """
 
-    def __init__(self, keeping: StaleRowRules, tools: CodecTools, *, is_backward: bool) -> None:
+    def __init__(self, rules: StaleRowRules, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None
         self.arrived: Message | None = None
         self._drift: torch.Tensor | None = None
         self.epochs_between_messages = 1
-        self._smooths = keeping.smooths_gradients if is_backward else keeping.smooths_features
-        self.corrects = keeping.corrects and not self._smooths
-        self._keeping, self._tools = keeping, tools
+        self._smooths = rules.smooths_gradients if is_backward else rules.smooths_features
+        self.corrects = rules.corrects and not self._smooths
+        self._rules, self._tools = rules, tools
         self._last: torch.Tensor | None = None
         self._average: torch.Tensor | None = None
         self._diagonal: Csr | None = None
@@ -101,11 +101,11 @@ class Mailbox:
     def accept(self, message: Message, epoch: int) -> None:
         """Use ``message``, which has arrived, from now on. epoch: the present epoch."""
         before, self.arrived = self.arrived, message
-        if not (self._smooths or self._keeping.compares):
+        if not (self._smooths or self._rules.compares):
             return
         with self._tools.timings.measure("quantization_seconds"):
             rows, last = message.codec.received_rows(message.received), self._last
-            if self._keeping.compares:
+            if self._rules.compares:
                 if last is not None and before is not None:
                     self._drift = torch.stack([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
                     self.epochs_between_messages = message.epoch - before.epoch
@@ -113,7 +113,7 @@ class Mailbox:
             if self._smooths:
                 if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
-                rows = self._average.lerp_(rows, 1 - self._keeping.decay)
+                rows = self._average.lerp_(rows, 1 - self._rules.decay)
         message.replace_rows(rows, self._tools)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -283,28 +283,28 @@ def _check_range(places: torch.Tensor, end: int, where: str) -> None:
 class StaleRows:
     """The kept rows of one model's exchanges, by :class:`Slot`.
 
-    keeping: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
+    rules: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
     mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps. changes: number of times
     that :meth:`begin` and :meth:`load` have replaced mailboxes or differences.
     """
 
     def __init__(self) -> None:
-        self.keeping: StaleRowRules | None = None
+        self.rules: StaleRowRules | None = None
         self.changes = 0
         self.mailboxes: dict[Slot, Mailbox] = {}
         self.differences: dict[Slot, Differences] = {}
 
-    def begin(self, keeping: StaleRowRules | None) -> None:
-        """Keep rows as ``keeping`` says from now on; drop the rows that an earlier trainer of the model kept."""
-        self.keeping, self.mailboxes, self.differences = keeping, {}, {}
+    def begin(self, rules: StaleRowRules | None) -> None:
+        """Keep rows as ``rules`` says from now on; drop the rows that an earlier trainer of the model kept."""
+        self.rules, self.mailboxes, self.differences = rules, {}, {}
         self.changes += 1
 
     def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
         """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
-        if self.keeping is None:
+        if self.rules is None:
             return None
         if slot not in self.mailboxes:
-            self.mailboxes[slot] = Mailbox(self.keeping, tools, is_backward=slot.exchange.is_backward)
+            self.mailboxes[slot] = Mailbox(self.rules, tools, is_backward=slot.exchange.is_backward)
         return self.mailboxes[slot]
 
     def differences_of(self, slot: Slot, codec: Codec) -> Differences | None:
@@ -344,7 +344,7 @@ class StaleRows:
         self.differences = {
             _slot(slot): Differences(*(r.to(torch_device) for r in rows)) for slot, rows in found.items()
         }
-        if self.keeping is None:
+        if self.rules is None:
             return
         for slot, content in state["mailboxes"].items():
             box = self.mailbox(_slot(slot), tools)

@@ -142,7 +142,7 @@ class Messages:
     @property
     def keeps_rows(self) -> bool:
         """Return whether training keeps rows between epochs, which belong to one call of an exchange in a pass."""
-        return self.kept.keeping is not None or self.config.message_coding == "delta"
+        return self.kept.rules is not None or self.config.message_coding == "delta"
 
     # -- messages under way -------------------------------------------------------------------------------------------
 

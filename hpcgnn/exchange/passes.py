@@ -79,23 +79,23 @@ class ScratchKey(NamedTuple):
 
 
 class Scratch:
-    """Uninitialised memory of one device, by place; a piece grows when a larger one is requested.
+    """Uninitialised memory of one device, by key; a piece grows when a larger one is requested.
 
-    allocations: number of pieces that were allocated so far; while it stays, memory that was handed out is that of its place.
+    allocations: number of pieces that were allocated so far; while it stays, memory that was handed out is that of its key.
     """
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device, self.allocations = torch_device, 0
         self._pieces: dict[ScratchKey, torch.Tensor] = {}
 
-    def bytes(self, place: ScratchKey, items: int, item_bytes: int) -> torch.Tensor:
-        """The memory of ``place`` as (items, item_bytes) uint8."""
+    def bytes(self, key: ScratchKey, items: int, item_bytes: int) -> torch.Tensor:
+        """The memory of ``key`` as (items, item_bytes) uint8."""
         num_bytes = items * item_bytes
-        if place not in self._pieces or self._pieces[place].numel() < num_bytes:
+        if key not in self._pieces or self._pieces[key].numel() < num_bytes:
             self.allocations += 1
-            self._pieces[place] = buffers.empty(1, num_bytes, torch.uint8, self.torch_device).view(-1)
-        return self._pieces[place][:num_bytes].view(items, item_bytes)
+            self._pieces[key] = buffers.empty(1, num_bytes, torch.uint8, self.torch_device).view(-1)
+        return self._pieces[key][:num_bytes].view(items, item_bytes)
 
-    def rows(self, place: ScratchKey, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """The memory of ``place`` as (rows, width) of ``dtype``."""
-        return self.bytes(place, rows, width * dtype.itemsize).view(-1).view(dtype).view(rows, width)
+    def rows(self, key: ScratchKey, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """The memory of ``key`` as (rows, width) of ``dtype``."""
+        return self.bytes(key, rows, width * dtype.itemsize).view(-1).view(dtype).view(rows, width)

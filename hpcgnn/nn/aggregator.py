@@ -123,7 +123,7 @@ class Aggregator:
 
     # -- information for policies ---------------------------------------------------------------------------------------
 
-    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
+    def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
 
         back = self.reverse

@@ -239,10 +239,10 @@ class GraphModel(torch.nn.Module, ABC):
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
 
-    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
+    def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
         sending = [each for each in self.aggregators if isinstance(each, Aggregator)]
-        return [channel for each in sending for channel in each.channels(degrees)]
+        return [facts for each in sending for facts in each.exchange_facts(degrees)]
 
     def use_compute(self, compute: str) -> None:
         """Compute products in this arithmetic from now on, in all layers that have an attribute ``compute``.

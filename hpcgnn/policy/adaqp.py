@@ -76,14 +76,14 @@ class AdaQPBits(BitsPolicy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        world, channels = setup.world, setup.channels
+        world, all_facts = setup.world, setup.all_facts
         self._own, self._period = setup.config.section(AdaQPSettings), setup.config.section(PeriodSettings).bits_period
         self.costs: dict[str, Any] | None = None
         self.due: int | None = None
         self._nodes = world.hosts()
-        self._receivers = [np.repeat(np.arange(world.size), channel.exchange.send_counts) for channel in channels]
-        self._weights = [channel.square_weights() for channel in channels]
-        self._ranges = [channel.exchange.trace_ranges() for channel in channels]
+        self._receivers = [np.repeat(np.arange(world.size), facts.exchange.send_counts) for facts in all_facts]
+        self._weights = [facts.square_weights() for facts in all_facts]
+        self._ranges = [facts.exchange.trace_ranges() for facts in all_facts]
         self._fall_back()
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -101,15 +101,15 @@ class AdaQPBits(BitsPolicy):
             return {"failure": str(failure)}
 
     def _fall_back(self) -> None:
-        for channel in self.channels:
-            channel.exchange.row_bits = channel.exchange.uniform_bits(FALLBACK_BITS)
+        for facts in self.all_facts:
+            facts.exchange.row_bits = facts.exchange.uniform_bits(FALLBACK_BITS)
 
     def _assign(self, numbers: list[int]) -> dict[str, Any]:
         """Assign bit-widths to the exchanges with these numbers. Collective."""
         world, (theta, gamma) = self.setup.world, self._link_seconds()
         groups, problems = [], []
         for number in numbers:
-            counts, ranges = self.channels[number].exchange.send_counts, self._ranges[number]
+            counts, ranges = self.all_facts[number].exchange.send_counts, self._ranges[number]
             seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
             fixed = own_loads(world, np.arange(world.size), seconds)
             width = ranges.width
@@ -121,8 +121,8 @@ class AdaQPBits(BitsPolicy):
         details, names = {}, ("objective", "bound", "gap", "seconds", "variance")
         assignments = assign(world, problems, self._own.variance_weight)
         for number, of_row, assignment in zip(numbers, groups, assignments, strict=True):
-            self.channels[number].exchange.assign_bits(assignment.bits[of_row].astype(np.uint8))
-            details[self.channels[number].name] = {name: getattr(assignment, name) for name in names}
+            self.all_facts[number].exchange.assign_bits(assignment.bits[of_row].astype(np.uint8))
+            details[self.all_facts[number].name] = {name: getattr(assignment, name) for name in names}
         return details
 
     def _measured(self) -> dict[str, Any] | None:
@@ -156,43 +156,41 @@ class AdaQPBits(BitsPolicy):
     def rank_state(self) -> dict[str, Any]:
         """The bit-widths of all rows, and their ranges since the last assignment."""
         return {
-            channel.name: {
+            facts.name: {
                 "sent": torch.from_numpy(bits.sent),
                 "received": torch.from_numpy(bits.received),
                 "squares": ranges.squares,
                 "messages": ranges.messages,
                 "width": ranges.width,
             }
-            for channel, ranges in zip(self.channels, self._ranges, strict=True)
-            if (bits := channel.exchange.row_bits) is not None
+            for facts, ranges in zip(self.all_facts, self._ranges, strict=True)
+            if (bits := facts.exchange.row_bits) is not None
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`: each row needs a bit-width, and each row sent a sum of ranges."""
         found = typed.validated(state, dict[str, ChannelState], f"{where}: policies")
-        if found.keys() != {channel.name for channel in self.channels}:
+        if found.keys() != {facts.name for facts in self.all_facts}:
             raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
         known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)
-        for channel in self.channels:
-            kept, exchange = found[channel.name], channel.exchange
+        for facts in self.all_facts:
+            kept, exchange = found[facts.name], facts.exchange
             rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
             shapes = [tuple(each.shape) for each in (kept.sent, kept.received, kept.squares)]
             are_bits = all(
                 bits.dtype == torch.uint8 and bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)
             )
             if shapes != [*rows, rows[0]] or not are_bits or kept.squares.dtype != torch.float32:
-                raise HpcgnnError(
-                    f"{where}: policies: the bit-widths and ranges of {channel.name} do not match its rows"
-                )
+                raise HpcgnnError(f"{where}: policies: the bit-widths and ranges of {facts.name} do not match its rows")
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from the states; without ranges of these very rows, the next epoch uses 8 bits and measures them."""
-        names = {channel.name for channel in self.channels}
+        names = {facts.name for facts in self.all_facts}
         if rank_state is None or names != rank_state.keys():
             return
         self.due, self.costs = state["due"], None if self._own.refit_links else state["costs"]
-        for channel, ranges in zip(self.channels, self._ranges, strict=True):
-            kept = rank_state[channel.name]
-            channel.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
+        for facts, ranges in zip(self.all_facts, self._ranges, strict=True):
+            kept = rank_state[facts.name]
+            facts.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
             ranges.squares = kept["squares"].to(ranges.squares.device)
             ranges.messages, ranges.width = kept["messages"], kept["width"]

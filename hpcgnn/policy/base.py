@@ -60,12 +60,12 @@ class Observation:
 class Setup:
     """The arguments of a policy.
 
-    channels: the exchanges of the model. measure_costs: a collective function that replaces
+    all_facts: the exchanges of the model. measure_costs: a collective function that replaces
     :func:`hpcgnn.policy.link_costs.measure_links`; it returns None if no costs fit. None: measure.
     """
 
     world: World
-    channels: list[ExchangeFacts]
+    all_facts: list[ExchangeFacts]
     config: PolicyConfig
     clock: Clock
     measure_costs: Callable[[], LinkCosts | None] | None = None
@@ -96,7 +96,7 @@ class Policy:
 
     def __init__(self, setup: Setup) -> None:
         """Keep ``setup``, and prepare the policy. Collective."""
-        self.setup, self.channels = setup, setup.channels
+        self.setup, self.all_facts = setup, setup.all_facts
 
     def observe(self, seen: Observation) -> None:
         """Use the observation of an epoch. Not collective."""
@@ -148,7 +148,7 @@ class StalenessPolicy(Policy, ABC):
     allows_delta = False
 
     @abstractmethod
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, to the same values on all ranks.
 
         Collective only if the policy itself communicates.

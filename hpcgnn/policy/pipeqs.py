@@ -70,13 +70,13 @@ class PipeQSBits(BitsPolicy):
         super().__init__(setup)
         self._threshold = setup.config.section(DriftSettings).drift_threshold
         self._rule = setup.config.section(DriftBitsSettings).drift_rule
-        self.bits: dict[str, int] = dict.fromkeys((channel.name for channel in setup.channels), CHOICES[-1])
+        self.bits: dict[str, int] = dict.fromkeys((facts.name for facts in setup.all_facts), CHOICES[-1])
         self.counts: dict[str, int] = {}
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges."""
-        for channel in self.channels:
-            channel.exchange.row_bits = channel.exchange.uniform_bits(self.bits[channel.name])
+        for facts in self.all_facts:
+            facts.exchange.row_bits = facts.exchange.uniform_bits(self.bits[facts.name])
         return {}
 
     def observe(self, seen: Observation) -> None:
@@ -111,16 +111,16 @@ class PipeQSStaleness(StalenessPolicy):
         self.may_skip: dict[str, bool] = {}
         self.late: list[str] = []
 
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Decide by S_CHECK about the exchanges of the next pass. Not collective."""
-        for channel in channels:
-            channel.exchange.freshness = self._bypassed(channel) if self.may_skip.get(channel.name, False) else STALE
+        for facts in all_facts:
+            facts.exchange.freshness = self._bypassed(facts) if self.may_skip.get(facts.name, False) else STALE
 
-    def _bypassed(self, channel: ExchangeFacts) -> str:
+    def _bypassed(self, facts: ExchangeFacts) -> str:
         """The freshness of an exchange that may send nothing, unless its rows would become too old."""
         if self._bypass == "drift":  # the rows of this epoch may be needed until they have the maximum age
-            return REUSED if channel.exchange.has_rows_from_last(self._most - 1, in_flight=True) else STALE
-        return SKIPPED if channel.name in self.late and channel.exchange.has_rows_from_last(self._most) else STALE
+            return REUSED if facts.exchange.has_rows_from_last(self._most - 1, in_flight=True) else STALE
+        return SKIPPED if facts.name in self.late and facts.exchange.has_rows_from_last(self._most) else STALE
 
     def observe(self, seen: Observation) -> None:
         """Decide by B_CHECK which exchanges may use their rows again."""

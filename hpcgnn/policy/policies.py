@@ -23,7 +23,7 @@ from hpcgnn.world import World
 class Policies:
     """Decides before each pass, observes each epoch, and returns the decisions for the records.
 
-    Methods are collective where their text says so. channels: the exchanges of the model. clock: measures time, or replays it.
+    Methods are collective where their text says so. all_facts: the exchanges of the model. clock: measures time, or replays it.
     measure_costs: a function that returns link costs for AdaQP; None: measure.
     """
 
@@ -31,22 +31,22 @@ class Policies:
         self,
         world: World,
         messages: Messages,
-        channels: list[ExchangeFacts],
+        all_facts: list[ExchangeFacts],
         config: PolicyConfig,
         clock: Clock | None = None,
         measure_costs: Callable[[], LinkCosts | None] | None = None,
     ) -> None:
         self.config, self.clock = config, clock or Clock()
-        self._world, self._messages, self.channels = world, messages, channels
-        for channel in channels:  # another trainer of the model may have set them
-            channel.exchange.row_bits, channel.exchange.freshness, channel.exchange.ranges = None, FRESH, None
+        self._world, self._messages, self.all_facts = world, messages, all_facts
+        for facts in all_facts:  # another trainer of the model may have set them
+            facts.exchange.row_bits, facts.exchange.freshness, facts.exchange.ranges = None, FRESH, None
         own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         corrects = correction == "neighbours" and config.staleness_policy.reuses_rows
         self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
-        keeping = StaleRowRules(features, gradients, own.smoothing_decay, self._compares, corrects)
-        messages.kept.begin(keeping if config.keeps_rows else None)
-        setup = Setup(world, channels, config, self.clock, measure_costs)
+        rules = StaleRowRules(features, gradients, own.smoothing_decay, self._compares, corrects)
+        messages.kept.begin(rules if config.keeps_rows else None)
+        setup = Setup(world, all_facts, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
         self._staleness: StalenessPolicy = config.staleness_policy(setup)
         self._details: dict[str, Any] = {}
@@ -67,18 +67,18 @@ class Policies:
             self.clock.epoch = epoch
             self._details = self._bits.begin_epoch(epoch)
             self._count_bits()
-            self._staleness.begin([channel for channel in self.channels if not channel.exchange.is_backward])
+            self._staleness.begin([facts for facts in self.all_facts if not facts.exchange.is_backward])
 
     def begin_backward(self) -> None:
         """Decide about the freshness of backward exchanges. Collective."""
         if self._is_off:
             return
         with self._messages.timings.measure("policy_seconds"):
-            self._staleness.begin([channel for channel in self.channels if channel.exchange.is_backward])
+            self._staleness.begin([facts for facts in self.all_facts if facts.exchange.is_backward])
 
     def sums(self) -> list[float]:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
-        exchanges = [channel.exchange for channel in self.channels]
+        exchanges = [facts.exchange for facts in self.all_facts]
         drift = [exchange.take_drift().tolist() for exchange in exchanges] if self._compares else []
         late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_late else []
         return [*itertools.chain(*drift), *late]
@@ -92,7 +92,7 @@ class Policies:
             return
         if self._needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        drift = self._drift(sums[: 3 * len(self.channels)]) if self._compares else {}
+        drift = self._drift(sums[: 3 * len(self.all_facts)]) if self._compares else {}
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, drift, late)
         self._bits.observe(seen)
@@ -100,22 +100,22 @@ class Policies:
 
     def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
         found = {}
-        for channel, (dot, before, now) in zip(self.channels, np.reshape(sums, (-1, 3)), strict=False):
+        for facts, (dot, before, now) in zip(self.all_facts, np.reshape(sums, (-1, 3)), strict=False):
             # There is no distance for rows of zeros, or for rows whose squares are too small or too large for float32.
             if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
                 distance = float(1 - dot / np.sqrt(before * now))
-                found[channel.name] = distance, channel.exchange.epochs_between_messages()
+                found[facts.name] = distance, facts.exchange.epochs_between_messages()
         return found
 
     def _late(self, sums: list[float]) -> list[str]:
-        ranks = sums[-len(self.channels) :]
-        return [channel.name for channel, count in zip(self.channels, ranks, strict=True) if count > 0]
+        ranks = sums[-len(self.all_facts) :]
+        return [facts.name for facts, count in zip(self.all_facts, ranks, strict=True) if count > 0]
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _count_bits(self) -> None:
         """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
-        current = [channel.exchange.row_bits for channel in self.channels]
+        current = [facts.exchange.row_bits for facts in self.all_facts]
         new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
         known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
         if new:
@@ -130,10 +130,10 @@ class Policies:
         bits: int | dict[str, dict[str, int]] = self._messages.config.bits
         if self.config.bits != FIXED:
             started = self._messages.traffic.exchanges_started
-            exchanges = [channel.exchange for channel in self.channels if channel.exchange.id in started]
+            exchanges = [facts.exchange for facts in self.all_facts if facts.exchange.id in started]
             bits = {each.name: self._histograms[each.row_bits] for each in exchanges if each.row_bits is not None}
         record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
-        if self._messages.kept.keeping is not None:
+        if self._messages.kept.rules is not None:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details

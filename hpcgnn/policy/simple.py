@@ -41,13 +41,13 @@ class UniformBits(BitsPolicy):
         drawing = epoch - epoch % self._period
         if drawing != self._drawn:
             self._drawn = drawing
-            for channel in self.channels:
-                channel.exchange.assign_bits(self._draws(channel, drawing))
+            for facts in self.all_facts:
+                facts.exchange.assign_bits(self._draws(facts, drawing))
         return {}
 
     @staticmethod
-    def _draws(channel: ExchangeFacts, epoch: int) -> np.ndarray:
-        exchange = channel.exchange
+    def _draws(facts: ExchangeFacts, epoch: int) -> np.ndarray:
+        exchange = facts.exchange
         where = (exchange.layer, int(exchange.is_backward), exchange.messages.world.rank)
         key = keyed.derive_key(exchange.messages.current_pass.seed, epoch, _DRAW, *where)
         rows = np.arange(int(exchange.send_counts.sum()))
@@ -62,17 +62,17 @@ class Synchronous(StalenessPolicy):
     reuses_rows = False
     allows_delta = True
 
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set all exchanges to fresh."""
-        for channel in channels:
-            channel.exchange.freshness = FRESH
+        for facts in all_facts:
+            facts.exchange.freshness = FRESH
 
 
 @STALENESS_POLICIES.register("pipeline")
 class Pipeline(StalenessPolicy):
     """PipeGCN's schedule: every exchange uses the rows of the previous epoch; the first one waits for its own."""
 
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set all exchanges to stale."""
-        for channel in channels:
-            channel.exchange.freshness = STALE
+        for facts in all_facts:
+            facts.exchange.freshness = STALE

@@ -90,12 +90,12 @@ class SylvieBits(BitsPolicy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.base, self._descent = CHOICES[0], _descent(setup)
-        self._classes = row_classes(setup.world, setup.channels)
+        self._classes = row_classes(setup.world, setup.all_facts)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges."""
-        for channel, by_base in zip(self.channels, self._classes, strict=True):
-            channel.exchange.row_bits = by_base[self.base]
+        for facts, by_base in zip(self.all_facts, self._classes, strict=True):
+            facts.exchange.row_bits = by_base[self.base]
         return {"base_bits": self.base}
 
     def observe(self, seen: Observation) -> None:
@@ -126,10 +126,10 @@ class SylvieStaleness(StalenessPolicy):
         super().__init__(setup)
         self._descent = _descent(setup)
 
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set all exchanges of an epoch to the same freshness."""
-        for channel in channels:
-            channel.exchange.freshness = FRESH if self._descent.is_slower else STALE
+        for facts in all_facts:
+            facts.exchange.freshness = FRESH if self._descent.is_slower else STALE
 
     def observe(self, seen: Observation) -> None:
         """Add the loss and the seconds of the epoch."""
@@ -144,7 +144,7 @@ class SylvieStaleness(StalenessPolicy):
         self._descent.load(state)
 
 
-def row_classes(world: World, channels: list[ExchangeFacts]) -> list[dict[int, RowBits]]:
+def row_classes(world: World, all_facts: list[ExchangeFacts]) -> list[dict[int, RowBits]]:
     """For each exchange, the bit-widths of its rows for each number of base bits. Collective.
 
     Exchanges with the same rows share one object: the layers of most models have one plan. Link prediction also has a halo, and
@@ -152,8 +152,8 @@ def row_classes(world: World, channels: list[ExchangeFacts]) -> list[dict[int, R
     """
     found: list[dict[int, RowBits]] = []
     made: list[tuple[tuple[np.ndarray, np.ndarray], dict[int, RowBits]]] = []
-    for channel in channels:
-        mine = channel.degrees()
+    for facts in all_facts:
+        mine = facts.degrees()
         unlike = [not all(map(np.array_equal, mine, theirs)) for theirs, _ in made]
         alike = np.flatnonzero(world.allreduce(np.array([*unlike, False], np.int64), "max")[:-1] == 0)
         if not alike.size:

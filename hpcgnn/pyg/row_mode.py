@@ -221,7 +221,7 @@ class RowMode(TorchFunctionMode):
         return self._inherit(call(), found)
 
     def _of_all(self, call: _Call) -> Any:
-        """_Call a function of values that belong to no row, and are the same on all ranks: so are its random numbers."""
+        """Call a function of values that belong to no row, and are the same on all ranks: so are its random numbers."""
         if call.name not in rows.RANDOM or rows.has_count((call.args, call.kwargs)) or rows.is_checkpointed():
             return call()
         with self._common_draws():

@@ -74,8 +74,8 @@ class TrainableModule:
     def begin_epoch(self, epoch: int) -> None:
         self._of.begin_epoch(epoch)
 
-    def channels(self, degrees: np.ndarray) -> list[ExchangeFacts]:
-        return [channel for each in self._of.bridge.exchanges.values() for channel in each.channels(degrees)]
+    def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
+        return [facts for each in self._of.bridge.exchanges.values() for facts in each.exchange_facts(degrees)]
 
     @property
     def compute(self) -> str:

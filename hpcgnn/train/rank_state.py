@@ -86,7 +86,7 @@ class RankState:
 
     def _check(self, content: dict[str, Any], where: Path) -> None:
         """Raise HpcgnnError unless the state belongs to this model's exchanges and these policies."""
-        exchanges = [channel.exchange for channel in self._policies.channels]
+        exchanges = [facts.exchange for facts in self._policies.all_facts]
         counts = {
             each.id: RowCounts(int(each.send_counts.sum()), int(each.receive_counts.sum()), each.boundary_nodes)
             for each in exchanges

@@ -99,9 +99,9 @@ class Trainer:
         )
         checks.warn_at_start(self.task.validation_size(), graph, self.config)
         self.optimiser = Adam(self._groups(), lr=self.config.lr)
-        channels = self.model.channels(graph.in_degrees)
-        self.policies = Policies(self.world, messages, channels, self.config.policy, clock, measure_costs)
-        rows = np.zeros(1, np.int64) if not channels else channels[0].exchange.send_counts
+        all_facts = self.model.exchange_facts(graph.in_degrees)
+        self.policies = Policies(self.world, messages, all_facts, self.config.policy, clock, measure_costs)
+        rows = np.zeros(1, np.int64) if not all_facts else all_facts[0].exchange.send_counts
         self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
         sums = len(self.policies.sums())

@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 def check_degrees(aggregator: Aggregator, graph: hpcgnn.LocalGraph) -> None:
     """Check that post rows have the degree of their source, and pre rows those of their destinations."""
-    forward, backward = aggregator.channels(graph.in_degrees)
+    forward, backward = aggregator.exchange_facts(graph.in_degrees)
     (sent, received), back = forward.degrees(), backward.degrees()
     plan, ids = aggregator.plan, graph.original_ids.numpy()
     post = plan.send_to.is_post()
@@ -55,7 +55,7 @@ def checked(world: World, path: Path, kind: str, strategy: str, order: str) -> l
     for one in (aggregator, aggregator.reverse):
         assert weights_error(world, one) < 1e-12
     check_degrees(aggregator, graph)
-    classes = row_classes(world, aggregator.channels(graph.in_degrees))
+    classes = row_classes(world, aggregator.exchange_facts(graph.in_degrees))
     return [set(by_base[1].sent.tolist()) for by_base in classes]
 
 

@@ -111,11 +111,11 @@ def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
 def test_random_bit_widths_differ_by_layer_direction_rank_and_period():
     def program(world: World) -> list[tuple[int, ...]]:
         first, found = exchanges.make(world), []
-        channels = [ExchangeFacts(each, None, None) for each in (first, first.for_layer(1), first.reverse())]
-        policy = UniformBits(Setup(world, channels, PolicyConfig("uniform", bits_period=2), Clock()))
+        all_facts = [ExchangeFacts(each, None, None) for each in (first, first.for_layer(1), first.reverse())]
+        policy = UniformBits(Setup(world, all_facts, PolicyConfig("uniform", bits_period=2), Clock()))
         for epoch in (0, 2):
             policy.begin_epoch(epoch)
-            found += [tuple(channel.exchange.row_bits.sent[:9].tolist()) for channel in channels]
+            found += [tuple(facts.exchange.row_bits.sent[:9].tolist()) for facts in all_facts]
         return found
 
     found = [bits for everyones in on_threads(4, program) for bits in everyones]

@@ -59,7 +59,7 @@ def test_models_of_any_number_of_layers_decide_about_each_exchange(parts: Path, 
 
     def program(world: World) -> tuple[dict[str, bool], set[str]]:
         policies = after_three_epochs(world, parts, policy, layers)[0].policies
-        names = {channel.name for channel in policies.channels if not channel.exchange.is_backward}
+        names = {facts.name for facts in policies.all_facts if not facts.exchange.is_backward}
         return policies.state()["staleness"]["may_skip"], names
 
     decided, names = ThreadPool(2).run(program)[0]

@@ -37,8 +37,10 @@ def sent(
     traffic = trainer.model.messages.traffic
     before = traffic.bytes_sent.total()
     trainer.step(1)
-    channels = {id(each.exchange): each.exchange for each in trainer.model.channels(np.asarray(graph.in_degrees))}
-    rows = sum(int(each.send_counts.sum()) for each in channels.values() if each.id in traffic.exchanges_started)
+    all_facts = {
+        id(each.exchange): each.exchange for each in trainer.model.exchange_facts(np.asarray(graph.in_degrees))
+    }
+    rows = sum(int(each.send_counts.sum()) for each in all_facts.values() if each.id in traffic.exchanges_started)
     return [traffic.bytes_sent.total() - before, rows]
 
 

@@ -75,8 +75,8 @@ class Alternating(BitsPolicy):
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         few = self.setup.config.section(FewSettings).few_bits
-        for channel in self.channels:
-            channel.exchange.row_bits = channel.exchange.uniform_bits(few if epoch % 2 else 8)
+        for facts in self.all_facts:
+            facts.exchange.row_bits = facts.exchange.uniform_bits(few if epoch % 2 else 8)
         return {}
 
 
@@ -93,10 +93,10 @@ class NowAndThen(StalenessPolicy):
     settings = (FreshSettings, SmoothingSettings)
     epoch = 0
 
-    def begin(self, channels: list[ExchangeFacts]) -> None:
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
         every = self.setup.config.section(FreshSettings).fresh_every
-        for channel in channels:
-            channel.exchange.freshness = STALE if self.epoch % every else FRESH
+        for facts in all_facts:
+            facts.exchange.freshness = STALE if self.epoch % every else FRESH
 
     def observe(self, seen: Observation) -> None:
         self.epoch = seen.epoch + 1
