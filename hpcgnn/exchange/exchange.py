@@ -145,6 +145,8 @@ class Exchange:
         self.routes = {codec: self.routes[codec] for codec in self._codecs.values()}
         self._steps = {}
 
+    bits = row_bits  # the name that policies of a user's own were told to use before
+
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
 

@@ -13,7 +13,9 @@ auto    the order that measures fastest: the products of an epoch, forward and t
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,10 +126,7 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
     """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours. The matrix
     is sorted by that number once. SciPy's reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in
     d² steps for a node with d of them."""
-    # Both are imported here, because they take time and memory on each rank, and most runs do not ask for an order.
-    import scipy.sparse as sp
-
-    from hpcgnn.base.compiled import njit
+    import scipy.sparse as sp  # here, because it takes time and memory on each rank, and most runs do not ask for an order
 
     ones = np.ones(local.num_entries, dtype=bool)  # SciPy can merge duplicates of bools without an overflow
     csr = (ones, index_array(local.indices), index_array(local.indptr))
@@ -137,8 +136,17 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
     by_number = np.argsort(-neighbours if most_first else neighbours, kind="stable")
     matrix = sp.csr_matrix(matrix[by_number][:, by_number])
     matrix.sort_indices()
-    order: np.ndarray = by_number[njit(cache=True)(_search)(matrix.indptr, matrix.indices)]
+    order: np.ndarray = by_number[_compiled_search()(matrix.indptr, matrix.indices)]
     return order
+
+
+@functools.cache
+def _compiled_search() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    # imported here, because numba takes time and memory on each rank, and most runs do not ask for an order
+    from hpcgnn.base.compiled import njit
+
+    compiled: Callable[[np.ndarray, np.ndarray], np.ndarray] = njit(cache=True)(_search)
+    return compiled
 
 
 def _search(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, make_partial_plan
-from hpcgnn.nn.config import ModelConfig, register
+from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, register
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, SAGELayer, linear_first
@@ -67,6 +67,7 @@ class LinearStack(Stack):
 class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
+    settings = (LayerSettings, HopSettings)  # also of a user's own models of this kind
     kept_rows = 2
     work = "propagation"
 
@@ -92,6 +93,7 @@ class AttentionStack(Stack):
     """
 
     layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
+    settings = (LayerSettings, AttentionSettings)
     kept_rows = 4
     work = "attention"
 

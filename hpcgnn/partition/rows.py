@@ -606,11 +606,15 @@ def _best_target(
     return best, best_gain
 
 
+@njit(cache=True)
 def boundary(graph: Roles, part: np.ndarray) -> np.ndarray:
     """The nodes with a neighbour in another part, ascending, int32."""
-    roles = np.repeat(np.arange(part.size, dtype=np.int32), np.diff(graph.begin))
-    found = np.zeros(graph.nodes, dtype=bool)
-    found[roles[part[roles] != part[graph.other]] % graph.nodes] = True
+    found = np.zeros(graph.nodes, np.bool_)
+    for role in range(part.size):
+        for e in range(graph.begin[role], graph.begin[role + 1]):
+            if part[graph.other[e]] != part[role]:
+                found[role % graph.nodes] = True
+                break
     return np.flatnonzero(found).astype(np.int32)
 
 

@@ -139,7 +139,7 @@ def table(groups: Groups, plan: TablePlan) -> Table:
     """The table of a plan; axes that vary and that the plan does not name become columns that name its rows."""
     chosen, across = groups.matching(plan.where), [plan.columns] if plan.columns else []
     axes = (*plan.rows, *groups.left_open(chosen, (*plan.rows, *across)))
-    columns = dict.fromkeys(group.label(across) for group in chosen)
+    columns = dict.fromkeys(group.label(across) for group in chosen) if across else {(): None}
     cells: dict[tuple[str, ...], dict[tuple[str, ...], Group]] = {}
     for group in chosen:
         cells.setdefault(group.label(axes), {})[group.label(across)] = group
