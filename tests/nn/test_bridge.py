@@ -143,6 +143,20 @@ def test_each_pass_of_training_draws_anew_and_evaluation_does_not():
     assert torch.equal(first != 0, first == 2 * x)
 
 
+def test_each_pass_of_training_is_a_step_whose_messages_have_noise_of_their_own():
+    """The noise of messages and of 8-bit integers is a function of the epoch."""
+
+    def use(model: Any, named: dict[str, Any]) -> list[int]:
+        epochs = []
+        for is_training in (True, True, False):
+            model.train(is_training)(named["x"])
+            epochs.append(distribution_of(model).messages.current_pass.epoch)
+        return epochs
+
+    for first, second, evaluated in on_each_rank(nn.Sequential(nn.Dropout(0.5)), tiny_graph(weighted=False), use):
+        assert (second, evaluated) == (first + 1, second)
+
+
 def test_dropouts_of_a_model_draw_different_masks():
     two = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
     found = on_each_rank(two, tiny_graph(weighted=False), lambda model, named: model(named["x"]).detach())
