@@ -125,7 +125,6 @@ class Aggregator:
 
     def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
-
         back = self.reverse
         return [
             ExchangeFacts(self.exchange, self.square_weights, lambda: self.row_degrees(degrees)),

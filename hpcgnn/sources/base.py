@@ -7,6 +7,7 @@ import copy
 import math
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,14 +166,14 @@ class SourceInfo:
     notes: tuple[str, ...] = ()
 
 
-class Source:
+class Source(ABC):
     """A graph that is read in pieces; here, one that has only edges. Every method may be called more than once."""
 
     info: SourceInfo
 
+    @abstractmethod
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         """All edges once, about ``chunk_edges`` at a time, as ``(src, dst, weight)``; the caller checks the ids."""
-        raise NotImplementedError
 
     def features(self, first: int, last: int) -> Rows | None:
         """(n, F) of ``info.x_dtype``, dense or CSR, of nodes ``[first, last)``; None if there are none."""
