@@ -103,18 +103,23 @@ def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, An
 
 
 def train(model: Model, problem: Problem, settings: PygSettings, device: Device) -> tuple[list[float], float]:
-    """Train the model; return the seconds of each epoch, and the loss of the last one."""
+    """Train the model; return the seconds of each epoch, and the loss of the last one.
+
+    Backward runs in this thread, for devices too. In a thread of its own for each device, torch may still release the last pass
+    when Python exits, and then the process aborts.
+    """
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     seconds, loss = [], torch.zeros(())
-    for _ in range(settings.epochs):
-        device.synchronize()
-        started = time.perf_counter()
-        optimiser.zero_grad()
-        loss = problem.loss(model(problem))
-        loss.backward()
-        optimiser.step()
-        device.synchronize()
-        seconds.append(time.perf_counter() - started)
+    with torch.autograd.set_multithreading_enabled(False):
+        for _ in range(settings.epochs):
+            device.synchronize()
+            started = time.perf_counter()
+            optimiser.zero_grad()
+            loss = problem.loss(model(problem))
+            loss.backward()
+            optimiser.step()
+            device.synchronize()
+            seconds.append(time.perf_counter() - started)
     return seconds, float(loss.detach())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 
 import numpy as np
 import pytest
 import small_graphs
 from command_line import refusal, said, told
 from requires import require_module
+from standin import standin
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
@@ -59,6 +61,17 @@ def test_the_command_prints_what_a_record_of_a_study_needs(files):
     assert len(found["epochs"]["seconds"]) == 3
     assert found["peak_memory_bytes_per_rank"] > 2**20
     assert {"torch", "torch-geometric", "hpcgnn"} <= found["versions"].keys()
+
+
+def test_backward_on_a_device_runs_in_the_calling_thread(files):
+    """A thread of torch's that still releases the last pass when Python exits aborts the process."""
+    require_module("torch_geometric")
+    settings, device, threads = pyg.PygSettings(hidden=16, epochs=2), standin(), set()
+    problem = pyg.read(files[0], settings, device)
+    model = pyg.Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
+    next(model.parameters()).register_hook(lambda gradient: threads.add(threading.get_ident()))
+    pyg.train(model, problem, settings, device)
+    assert threads == {threading.get_ident()}
 
 
 def test_without_pyg_it_is_one_sentence(files, monkeypatch):
