@@ -14,7 +14,7 @@ checksum, so all values on which memory safety depends are checked as well (:mod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import h5py
@@ -41,6 +41,21 @@ def of_pieces(pieces: Iterable[np.ndarray]) -> int:
 def of_arrays(arrays: Iterable[np.ndarray]) -> int:
     """The checksum of the bytes of contiguous arrays, one after the other."""
     return of_pieces(array.reshape(-1).view(np.uint8) for array in arrays)
+
+
+def of_slabs(
+    arrays: Mapping[str, StoredArray], slab_rows: Callable[[str, int], tuple[int, int]], num_slabs: int,
+    slabs: Iterable[int], then: Callable[[int], object] = lambda slab: None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """The (num_slabs,) uint64 checksums of each array, for ``slabs``; those of other slabs, which other ranks may compute, are
+    0. then: is called after each slab, whose bytes are still in the system's cache."""
+    table = {name: np.zeros(num_slabs, np.uint64) for name in arrays}
+    for slab in slabs:
+        for name, array in arrays.items():
+            if array.rule.rows != WHOLE or slab == 0:
+                table[name][slab] = of_pieces(array.pieces(*slab_rows(name, slab)))
+        then(slab)
+    return table
 
 
 def of_attributes(attributes: Mapping[str, Any]) -> int:

@@ -102,22 +102,18 @@ class Piece:
 
     def __init__(self, path: Path, uuid: str, strategy: str) -> None:
         self.path, self._file = path, path.open("rb")
-        try:
-            content = self._file.read(_HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
-            header = np.frombuffer(content, _HEADER, 1)[0]
-            self._checksum, self.lengths = (
-                int(header["checksum"]),
-                dict(zip(ARRAYS, header["lengths"].tolist(), strict=True)),
-            )
-            sizes = [self.lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
-            *begins, end = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
-            self.offsets = dict(zip(ARRAYS, begins, strict=True))
-            known = (header["magic"], header["uuid"], header["strategy"]) == (_MAGIC, uuid.encode(), strategy.encode())
-            if not known or min(sizes) < 0 or os.fstat(self._file.fileno()).st_size != end:
-                raise HpcgnnError(f"{path} is not a complete piece of this plan: remove it")
-        except BaseException:
+        header = np.frombuffer(self._file.read(_HEADER_BYTES).ljust(_HEADER_BYTES, b"\0"), _HEADER, 1)[0]
+        self._checksum, self.lengths = (
+            int(header["checksum"]),
+            dict(zip(ARRAYS, header["lengths"].tolist(), strict=True)),
+        )
+        sizes = [self.lengths[name] * np.dtype(kind).itemsize for name, kind in ARRAYS.items()]
+        *begins, end = np.cumsum([_HEADER_BYTES, *sizes]).tolist()
+        self.offsets = dict(zip(ARRAYS, begins, strict=True))
+        known = (header["magic"], header["uuid"], header["strategy"]) == (_MAGIC, uuid.encode(), strategy.encode())
+        if not known or min(sizes) < 0 or os.fstat(self._file.fileno()).st_size != end:
             self._file.close()
-            raise
+            raise HpcgnnError(f"{path} is not a complete piece of this plan: remove it")
 
     def __enter__(self) -> Piece:
         return self

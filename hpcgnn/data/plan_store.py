@@ -29,7 +29,7 @@ from hpcgnn.data import checksums, h5, plan_pieces
 from hpcgnn.data.digests import EDGES
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, make_pieces, path_of
-from hpcgnn.data.schema import PAIR_ARRAYS, Rule, Rules, plan_offset_rules, plan_rules
+from hpcgnn.data.schema import PAIR_ARRAYS, Rule, Rules, layout, plan_offset_rules, plan_rules
 from hpcgnn.data.stored import StoredArray, look
 from hpcgnn.plan import STRATEGIES, AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.plan import PairRows, offsets_of, ranges
@@ -106,6 +106,8 @@ class StoredPlan:
 
     def slab_rows(self, name: str, part: int) -> tuple[int, int]:
         """The rows ``[first, last)`` of an array that belong to ``part``."""
+        if name in self.offsets:
+            return 0, self._parts.num_parts + 1
         offsets = self.offsets[self.rules[name].rows][part : part + 2]
         column = offsets if offsets.ndim == 1 else offsets[:, 0 if name.endswith("indptr") else 1]
         return int(column[0]), int(column[1])
@@ -242,27 +244,15 @@ def add_plan(path: Path, strategy: str, folder: Path) -> None:
     """Add the plan whose pieces are in ``folder`` to ``path``, a file that does not have its final name yet."""
     with PartsFile(path, "r+") as parts:
         assemble(parts, strategy, folder)
-        _seal(parts, strategy)
+        seal_plan(parts, strategy)
 
 
-def seal_plans(parts: PartsFile) -> None:
-    """Write the checksums of the present contents of all plans in a file that is open for writing."""
-    for strategy in stored_strategies(parts):
-        _seal(parts, strategy)
-
-
-def _seal(parts: PartsFile, strategy: str) -> None:
-    """Read the plan back, from the system's cache, and write its checksums."""
+def seal_plan(parts: PartsFile, strategy: str) -> None:
+    """Write the checksums of a plan in a file that is open for writing; the plan is read back, from the system's cache."""
     with h5.writing(parts.path, f"plan/{strategy}"):
         parts.file.flush()
     plan = StoredPlan(parts, strategy, sealed=False)
-    table = {name: np.zeros(parts.num_parts, np.uint64) for name in plan.arrays}
-    for name, of_parts in table.items():
-        if name in plan.offsets:
-            of_parts[0] = checksums.of_arrays([plan.offsets[name]])
-            continue
-        for part in range(parts.num_parts):
-            of_parts[part] = checksums.of_pieces(plan.arrays[name].pieces(*plan.slab_rows(name, part)))
+    table = checksums.of_slabs(plan.arrays, plan.slab_rows, parts.num_parts, range(parts.num_parts))
     with h5.writing(parts.path, f"checksums of plan/{strategy}"):
         group = parts.file[f"plan/{strategy}"]
         checksums.store(group, table, plan_attributes(group))
@@ -270,20 +260,20 @@ def _seal(parts: PartsFile, strategy: str) -> None:
 
 _GROUP_ENTRIES = 1 << 21
 _PAIRS_AT_ONCE = 1 << 20
-_MATRIX_ARRAYS = ("L_indptr", "L_indices", "R_indptr", "R_indices")
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """All pairs of ranks that exchange rows, sorted by receiver, then sender. begins: (P+1,) int64 first pair of each
-    receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of each kind, and entries in them.
-    by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64 place there of each sender's
-    first pair."""
+    """All pairs of parts that exchange rows, sorted by receiver, then sender. begins: (P+1,) int64 first pair of each
+    receiver. peers: (pairs,) int32 sender. post, pre: (pairs,) int32 rows of each kind. rows, entries: (pairs+1,) int64
+    rows of all earlier pairs, and entries in them. by_sender: (pairs,) int64 the pairs sorted by sender, then receiver.
+    sent: (P+1,) int64 place there of each sender's first pair."""
 
     begins: np.ndarray
     peers: np.ndarray
     post: np.ndarray
     pre: np.ndarray
+    rows: np.ndarray
     entries: np.ndarray
     by_sender: np.ndarray
     sent: np.ndarray
@@ -292,91 +282,80 @@ class _Pairs:
         """The receiver of each of ``pairs``, int64."""
         return np.searchsorted(self.begins, pairs, side="right") - 1
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs. Sums are float64 inside, and exact below
-        2**53."""
-        return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
+    def sums(self, ends: np.ndarray) -> np.ndarray:
+        """(P,) int64: over each sender's pairs, the sum of ``rows`` or ``entries``, in float64, which is exact below 2**53."""
+        return np.bincount(self.peers, weights=np.diff(ends), minlength=self.begins.size - 1).astype(np.int64)
 
 
-@dataclass(frozen=True)
 class _Pieces:
-    """The pieces of a plan for ``strategy`` in ``folder``, one for each part."""
+    """The pieces of a plan, one for each part. lengths: (P, 4) int64 of their L_indptr, L_indices, R_indptr, R_indices. pairs:
+    the pairs of parts, from all pieces."""
 
-    folder: Path
-    uuid: str
-    strategy: str
-    num_parts: int
+    def __init__(self, folder: Path, uuid: str, strategy: str, num_parts: int) -> None:
+        self.num_parts, self._folder, self._uuid, self._strategy = num_parts, folder, uuid, strategy
+        self.lengths = np.zeros((num_parts, 4), np.int64)
+        counts, tables = np.zeros(num_parts, np.int64), []
+        for part in range(num_parts):
+            with self.open(part) as piece:
+                self.lengths[part] = [piece.lengths[f"{m}_{name}"] for m in "LR" for name in ("indptr", "indices")]
+                counts[part] = piece.lengths["peers"]
+                tables.append([piece.read(name).astype(np.int32) for name in (*PAIR_ARRAYS, "entries")])
+        peers, post, pre, entries = map(np.concatenate, zip(*tables, strict=True))
+        by_sender = np.argsort(peers, kind="stable")
+        sent = offsets_of(np.bincount(peers, minlength=num_parts))
+        rows = offsets_of(post.astype(np.int64) + pre)
+        self.pairs = _Pairs(offsets_of(counts), peers, post, pre, rows, offsets_of(entries), by_sender, sent)
 
     def open(self, part: int) -> Piece:
-        return Piece(path_of(self.folder, self.strategy, part), self.uuid, self.strategy)
+        """Open the piece of a part."""
+        return Piece(path_of(self._folder, self._strategy, part), self._uuid, self._strategy)
 
-    def pairs(self) -> tuple[_Pairs, np.ndarray]:
-        """The pairs, and the lengths (P, 4) int64 of L_indptr, L_indices, R_indptr, R_indices."""
-        lengths = np.zeros((self.num_parts, 5), dtype=np.int64)
-        for part in range(self.num_parts):
-            with self.open(part) as piece:
-                lengths[part] = [piece.lengths[name] for name in (*_MATRIX_ARRAYS, "peers")]
-        begins = offsets_of(lengths[:, 4])
-        tables = {name: np.empty(begins[-1], dtype=np.int32) for name in (*PAIR_ARRAYS, "entries")}
-        for part in range(self.num_parts):
-            with self.open(part) as piece:
-                for name, values in tables.items():
-                    values[begins[part] : begins[part + 1]] = piece.read(name)
-        sent = offsets_of(np.bincount(tables["peers"], minlength=self.num_parts))
-        return _Pairs(begins, **tables, by_sender=np.argsort(tables["peers"], kind="stable"), sent=sent), lengths
+    def offsets(self) -> dict[str, np.ndarray]:
+        """The plan's small arrays with the places at which each part's slabs begin."""
+        pairs = self.pairs
+        sizes = {"L": self.lengths[:, :2].T, "R": self.lengths[:, 2:].T}
+        sizes["S"] = np.stack((pairs.sums(pairs.rows) + 1, pairs.sums(pairs.entries)))
+        found = {f"{matrix}_offsets": np.stack(list(map(offsets_of, each)), axis=1) for matrix, each in sizes.items()}
+        return found | {"recv_offsets": pairs.begins, "send_offsets": pairs.sent}
 
 
 def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
     """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing, without checksums.
 
     The rows of S go from the pieces of their receivers to their senders. Tables are never O(parts squared): they have an entry
-    for each pair that exchanges rows, 24 bytes a pair and about as much again while they are sorted. The rows of many senders
+    for each pair that exchanges rows, 36 bytes a pair and about as much again while they are made. The rows of many senders
     are read at once, so that each piece is opened once for every ``_GROUP_ENTRIES`` entries of S. Beside the tables, one part's
     plan, one part's rows of S, or ``_GROUP_ENTRIES`` entries of S are in memory.
     """
     pieces = _Pieces(folder, parts.uuid, strategy, parts.num_parts)
-    pairs, lengths = pieces.pairs()
-    small = _offsets(pairs, lengths)
+    small = pieces.offsets()
     with h5.writing(parts.path, f"plan/{strategy}"):
         plans = parts.file.require_group("plan")
         if strategy in plans:
             del plans[strategy]
         group = plans.create_group(strategy)
         group.attrs.update(wanted_attributes(parts))
-        rules = plan_offset_rules(parts.num_parts) | plan_rules(small)
-        schema = {name: (rule.shape, rule.dtype) for name, rule in rules.items()}
+        schema = layout(plan_offset_rules(parts.num_parts) | plan_rules(small))
         places = h5.add_datasets(group, schema)
         parts.file.flush()
     with LocalFile(parts.path) as sink:
         writer = h5.SlabWriter(sink, places, schema)
         for name, values in small.items():
             writer.write(name, 0, values)
-        _write_tables(pairs, writer)
+        _write_tables(pieces.pairs, writer)
         _write_receivers(pieces, small, writer)
-        _write_senders(pieces, pairs, small, writer)
+        _write_senders(pieces, small["S_offsets"], writer)
 
 
 def _write_tables(pairs: _Pairs, writer: h5.SlabWriter) -> None:
     for first in range(0, pairs.peers.size, _PAIRS_AT_ONCE):
-        some = slice(first, first + _PAIRS_AT_ONCE)
-        for name in PAIR_ARRAYS:
-            writer.write(f"recv_{name}", first, getattr(pairs, name)[some].astype(np.int64))
-        sent = pairs.by_sender[some]
+        received = slice(first, first + _PAIRS_AT_ONCE)
+        sent = pairs.by_sender[received]
+        writer.write("recv_peers", first, pairs.peers[received])
         writer.write("send_peers", first, pairs.receivers(sent))
-        for name in ("post", "pre"):
-            writer.write(f"send_{name}", first, getattr(pairs, name)[sent].astype(np.int64))
-
-
-def _offsets(pairs: _Pairs, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """The small arrays with the places at which each part's slabs begin."""
-    sent_rows = pairs.sums(pairs.post) + pairs.sums(pairs.pre)
-    return {
-        "L_offsets": np.stack((offsets_of(lengths[:, 0]), offsets_of(lengths[:, 1])), axis=1),
-        "R_offsets": np.stack((offsets_of(lengths[:, 2]), offsets_of(lengths[:, 3])), axis=1),
-        "S_offsets": np.stack((offsets_of(sent_rows + 1), offsets_of(pairs.sums(pairs.entries))), axis=1),
-        "recv_offsets": pairs.begins,
-        "send_offsets": pairs.sent,
-    }
+        for name, values in (("post", pairs.post), ("pre", pairs.pre)):
+            writer.write(f"recv_{name}", first, values[received])
+            writer.write(f"send_{name}", first, values[sent])
 
 
 def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
@@ -389,60 +368,53 @@ def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5
                     writer.write(name, entry, piece.read(name))
 
 
-def _write_senders(pieces: _Pieces, pairs: _Pairs, offsets: dict[str, np.ndarray], writer: h5.SlabWriter) -> None:
-    given = np.zeros((2, pieces.num_parts), dtype=np.int64)
-    for first, last in _groups(np.diff(offsets["S_offsets"][:, 1])):
-        sender, lengths, sources, edges = _rows_of(pieces, pairs, first, last, given)
-        row, entry = offsets["S_offsets"][first].tolist()
-        writer.write("S_indptr", row, _indptrs(sender, lengths, first, last))
+def _write_senders(pieces: _Pieces, offsets: np.ndarray, writer: h5.SlabWriter) -> None:
+    for first, last in _groups(offsets[:, 1]):
+        lengths, sources, edges = _rows_of(pieces, first, last)
+        row, entry = offsets[first].tolist()
+        writer.write("S_indptr", row, _indptrs(lengths, np.diff(offsets[first : last + 1, 0]) - 1))
         writer.write("S_indices", entry, sources)
         writer.write("S_edges", entry, edges)
 
 
-def _groups(entries: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of senders that have about ``_GROUP_ENTRIES`` entries of S together, from the ``entries`` (P,) of each."""
-    ends, first = offsets_of(entries), 0
-    while first < entries.size:
+def _groups(ends: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of senders that have about ``_GROUP_ENTRIES`` entries of S together. ends: (P+1,) entries of all earlier senders."""
+    first, num_parts = 0, ends.size - 1
+    while first < num_parts:
         last = int(np.searchsorted(ends, ends[first] + _GROUP_ENTRIES, side="right")) - 1
-        last = min(max(last, first + 1), entries.size)
+        last = min(max(last, first + 1), num_parts)
         yield first, last
         first = last
 
 
-def _rows_of(pieces: _Pieces, pairs: _Pairs, first: int, last: int, given: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The rows that senders ``[first, last)`` send: each row's sender and length, and the sources and edges of its entries.
-    In each receiver's piece they follow those that earlier senders have taken: ``given`` (2, P), modified, has the numbers
-    of these rows, and of entries in them. Memory and time are O(pairs and rows of these senders + P)."""
-    by_sender = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
-    mine = np.sort(by_sender)  # by receiver, in the order in which they are read
-    receiver = pairs.receivers(mine)
-    rows_each = pairs.post[mine].astype(np.int64) + pairs.pre[mine]
-    entries_each = pairs.entries[mine].astype(np.int64)
-    taken = np.zeros_like(given)
-    np.add.at(taken.T, receiver, np.stack((rows_each, entries_each), axis=1))
-    found: list[tuple[np.ndarray, ...]] = []
-    for part in np.flatnonzero(taken[0]).tolist():
-        (row, entry), (rows, entries) = given[:, part].tolist(), taken[:, part].tolist()
+def _rows_of(pieces: _Pieces, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows that senders ``[first, last)`` send, by sender and then receiver: the length of each, and the sources and edges
+    of their entries. Memory and time are O(pairs and rows of these senders)."""
+    pairs = pieces.pairs
+    wanted = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
+    read = np.sort(wanted)  # by receiver: the rows of neighbouring senders lie together in a receiver's piece
+    receivers = pairs.receivers(read)
+    firsts = np.flatnonzero(np.diff(receivers, prepend=-1))
+    found: list[tuple[np.ndarray, ...]] = [(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))]
+    for part, mine in zip(receivers[firsts].tolist(), np.split(read, firsts[1:]), strict=False):
+        begin, bounds = pairs.begins[part], [mine[0], mine[-1] + 1]
+        row, last_row = (pairs.rows[bounds] - pairs.rows[begin]).tolist()
+        entry, last_entry = (pairs.entries[bounds] - pairs.entries[begin]).tolist()
         with pieces.open(part) as piece:
-            lengths = piece.read("lengths", row, row + rows)
-            sources, edges = (piece.read(name, entry, entry + entries) for name in ("sources", "edges"))
-        found.append((lengths, sources, edges))
-    given += taken
-    empty = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
-    lengths, sources, edges = (np.concatenate(arrays) for arrays in zip(empty, *found, strict=True))
-    order = np.searchsorted(mine, by_sender)
-    row_order = ranges(offsets_of(rows_each)[:-1][order], rows_each[order])
-    entry_order = ranges(offsets_of(entries_each)[:-1][order], entries_each[order])
-    sender = np.repeat(pairs.peers[by_sender].astype(np.int64), rows_each[order])
-    return sender, lengths[row_order], sources[entry_order], edges[entry_order]
+            lengths = piece.read("lengths", row, last_row)
+            found.append((lengths, *(piece.read(name, entry, last_entry) for name in ("sources", "edges"))))
+    lengths, sources, edges = map(np.concatenate, zip(*found, strict=True))
+    order = np.searchsorted(read, wanted)
+    rows, entries = (_moved(ends[read + 1] - ends[read], order) for ends in (pairs.rows, pairs.entries))
+    return lengths[rows], sources[entries], edges[entries]
 
 
-def _indptrs(sender: np.ndarray, lengths: np.ndarray, first: int, last: int) -> np.ndarray:
-    """The ``indptr`` arrays of the senders ``[first, last)``, one after the other; each starts with 0."""
-    rows = np.bincount(sender - first, minlength=last - first)
-    begins = offsets_of(rows)
-    ends = offsets_of(lengths)
-    place = np.arange(begins[-1]) + (sender - first) + 1  # a 0 stands before each sender's first row
-    indptrs = np.zeros(begins[-1] + last - first, dtype=np.int64)
-    indptrs[place] = ends[1:] - np.repeat(ends[begins[:-1]], rows)
-    return indptrs
+def _moved(lengths: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The indices that put consecutive runs of these lengths into another order."""
+    return ranges(offsets_of(lengths)[:-1][order], lengths[order])
+
+
+def _indptrs(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The ``indptr`` arrays of senders that have ``rows`` rows each, one after the other; each begins with 0."""
+    begins, ends = offsets_of(rows)[:-1], offsets_of(lengths)
+    return np.insert(ends[1:] - np.repeat(ends[begins], rows), begins, 0)

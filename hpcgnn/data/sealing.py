@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from hpcgnn.data import checksums, h5, plan_store
 from hpcgnn.data.digests import ATTRIBUTES, EDGES, FIRST_VERSION
 from hpcgnn.data.graph_file import PartsFile, SlabReader, reader_of
 from hpcgnn.data.random_kernels import draws, key_for, sum_of_edges, sum_of_rows, sum_of_sparse_rows
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, WHOLE
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK
 
 _COLUMNS = 23  # number of this use of a seed
 _BYTES_AT_A_TIME = 1 << 20
@@ -101,24 +101,8 @@ class Digests:
         self._sums[name] += int(sum_of_rows(ids, rows, self._keys[: rows.shape[1]]))
 
 
-def slab_checksums(
-    reader: SlabReader, slabs: Iterable[int], then: Callable[[int], object] = lambda slab: None
-) -> dict[str, np.ndarray]:
-    """The (slabs,) uint64 checksums of each array, for ``slabs``; those of other slabs, which other ranks may compute, are
-    0. then: is called after each slab, whose bytes are still in the system's cache."""
-    small = {name for name, rule in reader.rules.items() if rule.rows == WHOLE}
-    table = {name: np.zeros(reader.num_slabs, np.uint64) for name in reader.rules}
-    for slab in slabs:
-        for name in reader.rules:
-            if name not in small or slab == 0:
-                rows = reader.slab_rows(name, slab)
-                table[name][slab] = checksums.of_pieces(reader.arrays[name].pieces(*rows))
-        then(slab)
-    return table
-
-
 def store(reader: SlabReader, table: Mapping[str, np.ndarray]) -> None:
-    """Write the checksums of :func:`slab_checksums` to the reader's file, which is open for writing."""
+    """Write the checksums of :func:`hpcgnn.data.checksums.of_slabs` to the reader's file, which is open for writing."""
     with h5.writing(reader.path, "checksums"):
         checksums.store(reader.file, table, reader.attributes)
 
@@ -133,11 +117,13 @@ def seal(path: str | Path) -> None:
     with reader_of(path)(path, "r+", sealed=False) as reader:
         has_digests = reader.attributes["version"] >= FIRST_VERSION
         digests = Digests(reader)
-        table = slab_checksums(reader, range(reader.num_slabs), digests.add if has_digests else lambda slab: None)
+        then = digests.add if has_digests else lambda slab: None
+        slabs = range(reader.num_slabs)
+        table = checksums.of_slabs(reader.arrays, reader.slab_rows, reader.num_slabs, slabs, then)
         if has_digests:
             reader.attributes |= digests.values()
             with h5.writing(path, "digests"):
                 reader.file.attrs.update({name: np.uint64(value) for name, value in digests.values().items()})
         store(reader, table)
-        if isinstance(reader, PartsFile):
-            plan_store.seal_plans(reader)
+        for strategy in plan_store.stored_strategies(reader) if isinstance(reader, PartsFile) else ():
+            plan_store.seal_plan(reader, strategy)

@@ -63,8 +63,7 @@ class NodePlan:
     backward: NodeRoute
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(NamedTuple):
     """Edges that end on this rank, (m,) int64 each: positions of sources, local indices of destinations, positions of the edges
     in ``parts.h5``, and ranks that own the sources."""
 
@@ -74,36 +73,26 @@ class _Cut:
     owners: np.ndarray
 
     def where(self, chosen: np.ndarray) -> _Cut:
-        return _Cut(self.sources[chosen], self.destinations[chosen], self.edges[chosen], self.owners[chosen])
+        return _Cut(*(values[chosen] for values in self))
 
 
-@dataclass(frozen=True)
-class _Written:
-    """S, and the use of its rows by other ranks.
-
-    rows: the row of S for each record about edges between nodes (far), and for each record about edges within the node (near).
-    far: (m, 3) int64, for each far record the row between nodes to which it contributes: sender, receiver, index among the
-    sender's rows to that receiver. is_post: (m,) bool, whether that row is a *post* row.
-    """
+class _Written(NamedTuple):
+    """S; for each record about edges within the node, (m,) int64, the row of S; and the rows of S that are added to rows between
+    nodes, (r, 5) int64: sender, receiver and index of the row between nodes, whether it is a *post* row, and the row of S."""
 
     send: SparseMatrix
-    rows: tuple[np.ndarray, np.ndarray]
-    far: np.ndarray
-    is_post: np.ndarray
+    near: np.ndarray
+    added: np.ndarray
 
 
-@dataclass(frozen=True)
-class _Reads:
-    """R, and the places of the rows that are its columns.
-
-    is_near: (reads,) bool, whether the row is written on this node or has arrived there. at: (reads,) int64 its index among all
-    such rows. holders: (reads,) int64 rank that wrote or received the row.
-    """
+class _Reads(NamedTuple):
+    """R, and for each of its columns, (reads,) each: whether the row is written on this node or has arrived there, the rank that
+    has written or received it, and its index among the rows that this rank has written or received."""
 
     receive: SparseMatrix
-    at: np.ndarray
     is_near: np.ndarray
     holders: np.ndarray
+    rows: np.ndarray
 
 
 class _Builder:
@@ -116,18 +105,33 @@ class _Builder:
         self.mates = placement.ranks_of(self.my_node)
         self.first = int(offsets[world.rank])
         self.num_owned = int(offsets[world.rank + 1]) - self.first
-        self.num_positions = int(offsets[-1])
+
+    def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
+        """All edges that end on this rank, from its slab of the global CSR by destination."""
+        destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
+        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
+
+    def owners(self, positions: np.ndarray) -> np.ndarray:
+        """The rank that owns each position."""
+        return np.searchsorted(self.offsets, positions, side="right") - 1
+
+    def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
+        return values[np.searchsorted(self.mates, ranks)]
+
+    def gathered(self, value: int | np.ndarray) -> np.ndarray:
+        """(k, ...) int64 values of all ranks of the node. Collective on the node."""
+        found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
+        return found[:, 0] if np.ndim(value) == 0 else found
 
     def solve(self, cut: _Cut) -> tuple[RecordExchange, RowsOfNodes]:
         """Send edges from other nodes to their solvers. Returns the edges for which this rank is the solver, as records
         (source, destination, edge), and the rows that carry them. Collective."""
-        there = self.placement.node_of[cut.owners]
-        solvers = self.mates[there % self.mates.size]
-        records = np.stack((cut.sources, cut.destinations + self.first, cut.edges), axis=1)
-        asked = RecordExchange(self.world, solvers, records)
+        solvers = self.mates[self.placement.node_of[cut.owners] % self.mates.size]
+        asked = RecordExchange(self.world, solvers, _table(cut.sources, cut.destinations + self.first, cut.edges))
         sources, destinations, _ = asked.received.T
         edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
-        return asked, rows_between(edges, self.strategy, self.num_positions)
+        return asked, rows_between(edges, self.strategy, int(self.offsets[-1]))
 
     def choose_far(self, cut: _Cut) -> tuple[np.ndarray, RecordExchange]:
         """Choose the rows that carry edges from other nodes. Collective.
@@ -137,13 +141,12 @@ class _Builder:
         """
         asked, rows = self.solve(cut)
         sources, _, edges = asked.received.T
-        carriers = rows.carriers(self.placement, self.my_node)
-        of_row = np.stack(carriers, axis=1)
-        chosen = asked.answered(np.column_stack((rows.is_post, of_row[rows.row])))
+        of_row = np.stack(rows.carriers(self.placement, self.my_node), axis=1)
+        chosen = asked.answered(_table(rows.is_post, *of_row[rows.row].T))
         posts, pre = np.flatnonzero(rows.posts), np.flatnonzero(~rows.is_post)
         told = np.concatenate((
-            np.column_stack((np.full(posts.size, _POST), rows.ids[posts], of_row[posts], np.full(posts.size, -1))),
-            np.column_stack((np.full(pre.size, _PRE), sources[pre], of_row[rows.row[pre]], edges[pre])),
+            _table(_POST, rows.ids[posts], *of_row[posts].T, -1),
+            _table(_PRE, sources[pre], *of_row[rows.row[pre]].T, edges[pre]),
         ))  # fmt: skip
         return chosen, RecordExchange(self.world, self.owners(told[:, 1]), told)
 
@@ -156,97 +159,92 @@ class _Builder:
         is_post = post_edges(cut.sources, cut.owners * max(self.num_owned, 1) + cut.destinations, self.strategy)
         posts, of_post = np.unique(cut.sources[is_post], return_inverse=True)
         pre = np.flatnonzero(~is_post)
-        none = np.full(posts.size, -1)
-        records = np.concatenate((
-            np.column_stack((np.full(posts.size, _POST), posts, none, none)),
-            np.column_stack((np.full(pre.size, _PRE), cut.sources[pre], cut.destinations[pre], cut.edges[pre])),
-        ))  # fmt: skip
-        record = np.empty(cut.edges.size, np.int64)
+        record = np.empty(is_post.size, np.int64)
         record[is_post], record[pre] = of_post, posts.size + np.arange(pre.size)
+        records = np.concatenate((
+            _table(_POST, posts, -1, -1),
+            _table(_PRE, cut.sources[pre], cut.destinations[pre], cut.edges[pre]),
+        ))  # fmt: skip
         return is_post, record, RecordExchange(self.world, self.owners(records[:, 1]), records)
-
-    def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
-        """All edges that end on this rank, from its slab of the global CSR by destination."""
-        destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
-        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
-
-    def owners(self, positions: np.ndarray) -> np.ndarray:
-        """The rank that owns each position."""
-        return np.searchsorted(self.offsets, positions, side="right") - 1
 
     def write(self, far: RecordExchange, near: RecordExchange) -> _Written:
         """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
         for ranks of this node."""
-        size = self.world.size
-        kind, source, sender, receiver, place, edge = far.received.T
-        near_kind, near_source, near_destination, near_edge = near.received.T
-        posts, sums, near_posts, near_sums = (kind == _POST, kind == _PRE, near_kind == _POST, near_kind == _PRE)
-        sources = np.unique(np.concatenate((source[posts], near_source[near_posts])))
-        keys = (sender * size + receiver) * (int(place.max(initial=0)) + 1) + place
-        near_keys = near.senders * (int(near_destination.max(initial=0)) + 1) + near_destination
-        for_nodes, for_mates = np.unique(keys[sums]), np.unique(near_keys[near_sums])
-        rows, near_rows = np.empty(kind.size, np.int64), np.empty(near_kind.size, np.int64)
-        rows[posts] = np.searchsorted(sources, source[posts])
-        rows[sums] = sources.size + np.searchsorted(for_nodes, keys[sums])
-        near_rows[near_posts] = np.searchsorted(sources, near_source[near_posts])
-        near_rows[near_sums] = sources.size + for_nodes.size + np.searchsorted(for_mates, near_keys[near_sums])
+        kind, source, destination, edge = near.received.T
+        # Sums for a rank of this node come last, because no rank between nodes has the number of their sender.
+        within = _table(kind, source, self.world.size, near.senders, destination, edge)
+        kind, source, sender, receiver, index, edge = np.concatenate((far.received, within)).T
+        is_post = kind == _POST
+        copies, of_copy = np.unique(source[is_post], return_inverse=True)
+        sums, of_sum = _distinct(sender[~is_post], receiver[~is_post], index[~is_post])
+        row = np.empty(kind.size, np.int64)
+        row[is_post], row[~is_post] = of_copy, copies.size + of_sum
         send = csr_matrix(
-            np.concatenate((np.arange(sources.size), rows[sums], near_rows[near_sums])),
-            np.concatenate((sources, source[sums], near_source[near_sums])) - self.first,
-            np.concatenate((np.full(sources.size, -1), edge[sums], near_edge[near_sums])),
-            (sources.size + for_nodes.size + for_mates.size, self.num_owned),
+            np.concatenate((np.arange(copies.size), row[~is_post])),
+            np.concatenate((copies, source[~is_post])) - self.first,
+            np.concatenate((np.full(copies.size, -1), edge[~is_post])),
+            (copies.size + len(sums), self.num_owned),
         )
-        return _Written(send, (rows, near_rows), np.stack((sender, receiver, place), axis=1), posts)
+        between = slice(len(far.received))
+        added, _ = _distinct(sender[between], receiver[between], index[between], kind[between], row[between])
+        return _Written(send, row[between.stop :], added)
 
     def carry(self, mine: _Written, written: np.ndarray) -> tuple[SparseMatrix, PeerRows]:
         """C, and the numbers of rows that this rank sends, by peer. Collective."""
-        records = np.unique(np.column_stack((mine.far, mine.rows[0], mine.is_post)), axis=0)
-        told = RecordExchange(self.world, records[:, 0], records[:, 1:])
-        receiver, place, row, is_post = told.received.T
-        first = np.zeros(receiver.size, bool)
-        keys = receiver * (int(place.max(initial=0)) + 1) + place
-        first[np.unique(keys, return_index=True)[1]] = True
-        counts = np.stack([
-            np.bincount(receiver[first & (is_post == kind)], minlength=self.world.size) for kind in (_POST, _PRE)
-        ])  # fmt: skip
-        begins = _begins(counts.sum(0))
+        told = RecordExchange(self.world, mine.added[:, 0], mine.added[:, 1:])
+        receiver, index, kind, row = told.received.T
+        sent, _ = _distinct(receiver, index, kind)
+        counts = np.zeros((self.world.size, 2), np.int64)  # post rows and pre rows
+        np.add.at(counts, (sent[:, 0], _POST - sent[:, 2]), 1)
         columns = self.of_mates(_begins(written), told.senders) + row
-        matrix = csr_matrix(begins[receiver] + place, columns, None, (int(counts.sum()), int(written.sum())))
-        return matrix, PeerRows.of(counts.T)
+        rows = _begins(counts.sum(axis=1))[receiver] + index
+        return csr_matrix(rows, columns, None, (len(sent), int(written.sum()))), PeerRows.of(counts)
 
-    def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
-        return values[np.searchsorted(self.mates, ranks)]
-
-    def gathered(self, value: int | np.ndarray) -> np.ndarray:
-        """(k, ...) int64 values of all ranks of the node. Collective on the node."""
-        found = self.node.allgather(np.atleast_1d(np.asarray(value, np.int64)))
-        return found[:, 0] if np.ndim(value) == 0 else found
-
-    def read(self, near: _Cut, near_post: np.ndarray, near_at: np.ndarray, far: _Cut, chosen: np.ndarray,
-             far_at: np.ndarray) -> _Reads:  # fmt: skip
-        """Build R: its columns are *post* rows by position of their source, then *pre* rows by their place. near_at, far_at:
-        (m,) int64 index of each edge's row among all rows written on the node, and among all arrived there."""
-        cut = [np.concatenate(both) for both in zip(vars(near).values(), vars(far).values(), strict=True)]
-        sources, destinations, edges, _ = cut
-        is_near = np.arange(sources.size) < near.sources.size
-        is_post = np.concatenate((near_post, chosen[:, 0] == _POST))
-        at = np.concatenate((near_at, far_at))
-        holders = np.concatenate((near.owners, chosen[:, 2]))
-        posts, of_post = np.unique(sources[is_post], return_inverse=True)
-        places, of_pre = np.unique(np.stack((~is_near, at), axis=1)[~is_post], axis=0, return_inverse=True)
-        column = np.empty(sources.size, np.int64)
-        column[is_post], column[~is_post] = of_post, posts.size + of_pre.reshape(-1)
-        an_edge = np.empty(posts.size + len(places), np.int64)  # for each row read, one of the edges that need it
-        an_edge[column] = np.arange(sources.size)
-        carried = np.unique(np.stack((destinations, column), axis=1)[~is_post], axis=0)
+    def read(
+        self, cut: _Cut, is_near: np.ndarray, is_post: np.ndarray, holders: np.ndarray, rows: np.ndarray
+    ) -> _Reads:
+        """Build R, whose columns are *post* rows by position of their source, then *pre* rows by their place. The arrays (m,)
+        tell of each edge's row what :class:`_Reads` does, and whether it is *post*."""
+        posts, of_post = np.unique(cut.sources[is_post], return_inverse=True)
+        sums, of_sum = _distinct(~is_near[~is_post], holders[~is_post], rows[~is_post])
+        column = np.empty(is_post.size, np.int64)
+        column[is_post], column[~is_post] = of_post, posts.size + of_sum
+        carried, _ = _distinct(cut.destinations[~is_post], column[~is_post])
         receive = csr_matrix(
-            np.concatenate((destinations[is_post], carried[:, 0])),
+            np.concatenate((cut.destinations[is_post], carried[:, 0])),
             np.concatenate((column[is_post], carried[:, 1])),
-            np.concatenate((edges[is_post], np.full(len(carried), -1))),
-            (self.num_owned, an_edge.size),
+            np.concatenate((cut.edges[is_post], np.full(len(carried), -1))),
+            (self.num_owned, posts.size + len(sums)),
         )
-        return _Reads(receive, at[an_edge], is_near[an_edge], holders[an_edge])
+        an_edge = np.empty(receive.num_cols, np.int64)  # for each row read, one of the edges that need it
+        an_edge[column] = np.arange(column.size)
+        return _Reads(receive, is_near[an_edge], holders[an_edge], rows[an_edge])
+
+    def picks(self, reads: _Reads, written: np.ndarray, arrived: np.ndarray) -> list[SparseMatrix]:
+        """N and F, which pick each row that is read from the rows written on the node, or from those that have arrived there."""
+        matrices = []
+        for chosen, counts in ((reads.is_near, written), (~reads.is_near, arrived)):
+            at = self.of_mates(_begins(counts), reads.holders[chosen]) + reads.rows[chosen]
+            matrices.append(csr_matrix(np.flatnonzero(chosen), at, None, (chosen.size, int(counts.sum()))))
+        return matrices
+
+    def back(self, reads: _Reads, mine: _Written, send_to: PeerRows, num_arrived: int) -> NodeRoute:
+        """The route of the backward pass: rows that were read are written, and rows that were sent arrive. Collective."""
+        read, sent = self.gathered(reads.rows.size), self.gathered(send_to.total)
+        first_sent = self.gathered(_begins(send_to.counts(self.world.size)))  # (k, P): by sender and receiver
+        numbers = np.arange(reads.rows.size)
+        told = RecordExchange(self.world, reads.holders, _table(reads.is_near, reads.rows, numbers))
+        is_near, row, number = told.received.T
+        columns = self.of_mates(_begins(read), told.senders) + number
+        carry, near = (
+            csr_matrix(row[is_near == kind], columns[is_near == kind], None, (num_rows, int(read.sum())))
+            for kind, num_rows in enumerate((num_arrived, mine.send.num_rows))
+        )
+        sender, receiver, index, _, row = mine.added.T
+        mate = np.searchsorted(self.mates, sender)
+        columns = _begins(sent)[mate] + first_sent[mate, receiver] + index
+        far = csr_matrix(row, columns, None, (mine.send.num_rows, int(sent.sum())))
+        return NodeRoute(read, sent, carry, near, far)
 
 
 def build_node_plan(
@@ -274,17 +272,22 @@ def build_node_plan(
     written = builder.gathered(mine.send.num_rows)
     carry, send_to = builder.carry(mine, written)
     receive_from = PeerRows.of(world.alltoallv(send_to.table(world.size), np.ones(world.size, dtype=np.int64))[0])
-    near_rows = near_to_write.answered(mine.rows[1][:, None])[record, 0]
-    near_at = builder.of_mates(_begins(written), near.owners) + near_rows
-
     arrived = builder.gathered(receive_from.total)
-    came = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): first row of each sender
-    receivers = np.searchsorted(builder.mates, chosen[:, 2])
-    far_at = _begins(arrived)[receivers] + came[receivers, chosen[:, 1]] + chosen[:, 3]
-    reads = builder.read(near, near_post, near_at, far, chosen, far_at)
-    there = NodeRoute(written, arrived, carry, *_picks(reads, int(written.sum()), int(arrived.sum())))
+    first_arrived = builder.gathered(_begins(receive_from.counts(world.size)))  # (k, P): by receiver and sender
+
+    far_post, sender, receiver, index = chosen.T
+    near_rows = near_to_write.answered(mine.near[:, None])[record, 0]
+    far_rows = first_arrived[np.searchsorted(builder.mates, receiver), sender] + index
+    reads = builder.read(
+        _Cut(*map(np.concatenate, zip(near, far, strict=True))),
+        is_near=np.arange(near_rows.size + far_rows.size) < near_rows.size,
+        is_post=np.concatenate((near_post, far_post == _POST)),
+        holders=np.concatenate((near.owners, receiver)),
+        rows=np.concatenate((near_rows, far_rows)),
+    )
     plan = AggregationPlan(local, mine.send, reads.receive, send_to, receive_from)
-    return NodePlan(plan, there, _back(builder, there, reads, mine, send_to))
+    there = NodeRoute(written, arrived, carry, *builder.picks(reads, written, arrived))
+    return NodePlan(plan, there, builder.back(reads, mine, send_to, receive_from.total))
 
 
 def rows_if_placed(
@@ -299,41 +302,25 @@ def rows_if_placed(
     return int(world.allreduce(np.array([builder.solve(far)[1].ids.size]))[0])
 
 
-def _back(builder: _Builder, there: NodeRoute, reads: _Reads, mine: _Written, send_to: PeerRows) -> NodeRoute:
-    """The route of the backward pass, in which the rows that were read are written. Collective."""
-    world = builder.world
-    read = builder.gathered(reads.at.size)
-    sent = builder.gathered(send_to.total)
-    went = builder.gathered(_begins(send_to.counts(world.size)))
-    begins = np.where(reads.is_near, builder.of_mates(_begins(there.written), reads.holders),
-                      builder.of_mates(_begins(there.arrived), reads.holders))  # fmt: skip
-    records = np.stack((reads.is_near, reads.at - begins, np.arange(reads.at.size)), axis=1)
-    told = RecordExchange(world, reads.holders, records)
-    is_near, row, read_row = told.received.T
-    columns = builder.of_mates(_begins(read), told.senders) + read_row
-    matrices = [
-        csr_matrix(row[chosen], columns[chosen], None, (rows, int(read.sum())))
-        for chosen, rows in ((is_near == 1, mine.send.num_rows), (is_near == 0, int(there.arrived[builder.node.rank])))
-    ]
-    parts = np.unique(np.column_stack((mine.rows[0], mine.far)), axis=0)
-    senders = np.searchsorted(builder.mates, parts[:, 1])
-    columns = _begins(sent)[senders] + went[senders, parts[:, 2]] + parts[:, 3]
-    far = csr_matrix(parts[:, 0], columns, None, (mine.send.num_rows, int(sent.sum())))
-    return NodeRoute(read, sent, matrices[1], matrices[0], far)
-
-
-def _picks(reads: _Reads, num_written: int, num_arrived: int) -> list[SparseMatrix]:
-    """N and F, which pick each row that is read from the rows written on the node, or from those that have arrived there."""
-    rows = np.arange(reads.at.size)
-    return [
-        csr_matrix(rows[chosen], reads.at[chosen], None, (reads.at.size, columns))
-        for chosen, columns in ((reads.is_near, num_written), (~reads.is_near, num_arrived))
-    ]
-
-
 def _begins(counts: np.ndarray) -> np.ndarray:
     """The index at which each of consecutive groups begins, from the groups' sizes."""
     return np.cumsum(counts) - counts
+
+
+def _table(*columns: np.ndarray | int) -> np.ndarray:
+    """(m, c) int64 records from their columns, each (m,) or one number for all."""
+    return np.stack(np.broadcast_arrays(*columns), axis=1)
+
+
+def _distinct(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct records among those with these columns, (r, c) int64 ascending, and the number there of each, (m,)."""
+    order = np.lexsort(columns[::-1])
+    records = _table(*columns)[order]
+    is_new = np.ones(order.size, bool)
+    is_new[1:] = (records[1:] != records[:-1]).any(axis=1)
+    number = np.empty(order.size, np.int64)
+    number[order] = np.cumsum(is_new) - 1
+    return records[is_new], number
 
 
 class NodeEdges(NamedTuple):
@@ -415,17 +402,15 @@ def count_between(
 
 def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
     """The edges that end in the parts of a node and begin on other nodes."""
-    cut = [_cut_edges(parts, int(rank), placement, node) for rank in placement.ranks_of(node)]
-    return NodeEdges(*(np.concatenate(arrays) for arrays in zip(*cut, strict=True)))
-
-
-def _cut_edges(parts: PartsFile, rank: int, placement: Placement, node: int) -> NodeEdges:
-    first, last = parts.part(rank)
-    indptr, sources = parts.edges(first, last, rank)
-    senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]
-    away = senders != node
-    destinations = np.repeat(np.arange(first, last), np.diff(indptr))
-    return NodeEdges(sources[away], destinations[away], senders[away])
+    cut = []
+    for rank in placement.ranks_of(node).tolist():
+        first, last = parts.part(rank)
+        indptr, sources = parts.edges(first, last, rank)
+        senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]
+        away = senders != node
+        destinations = np.repeat(np.arange(first, last), np.diff(indptr))
+        cut.append((sources[away], destinations[away], senders[away]))
+    return NodeEdges(*map(np.concatenate, zip(*cut, strict=True)))
 
 
 class RecordExchange:

@@ -18,7 +18,7 @@ from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
-from hpcgnn.data import h5, plan_pieces, plan_store, sealing, shared_file
+from hpcgnn.data import checksums, h5, plan_pieces, plan_store, sealing, shared_file
 from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, parts_schema
 from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
 from hpcgnn.partition.hierarchy import grouped
@@ -173,7 +173,7 @@ def _seal(world: World, path: Path) -> None:
     """Add the checksums; each rank computes those of its share of the parts, which other ranks may have written. Collective."""
     with raise_on_all_ranks(world, f"read {path}"), PartsFile(path, sealed=False) as written:
         mine = range(world.rank, written.num_parts, world.size)
-        table = sealing.slab_checksums(written, mine)
+        table = checksums.of_slabs(written.arrays, written.slab_rows, written.num_slabs, mine)
     # Each checksum is nonzero on one rank only, so the sum over ranks has its bits.
     table = {name: world.allreduce(values.view(np.int64)).view(np.uint64) for name, values in table.items()}
     with raise_on_all_ranks(world, f"write the checksums of {path}"):
