@@ -106,18 +106,17 @@ def _row(name: str, named: Any) -> str:
     from hpcgnn.base.settings import as_flag
     from hpcgnn.train.run_config import as_written
 
-    setting, about = named.setting, named.setting.about
-    default = about.default_in_words or _plain(as_written(setting, setting.default))
+    setting = named.setting
+    default = setting.default_in_words or _plain(as_written(setting, setting.default))
     users = ", ".join(dict.fromkeys(user.rpartition(" ")[2] for user in named.users)) or "all"
-    cells = (f"`{as_flag(name)}`", _kind(setting), default, users, about.in_words())
+    cells = (f"`{as_flag(name)}`", _kind(setting), default, users, setting.in_words())
     return f"| {' | '.join(map(_in_a_cell, cells))} |"
 
 
 def _kind(setting: Any) -> str:
     from hpcgnn.base.settings import kind_of
 
-    about = setting.about
-    if choices := about.chosen_from():
+    if choices := setting.chosen_from():
         return ", ".join(map(str, choices))
     if isinstance(setting.default, bool):
         return "flag" if setting.default is False else "on, off"
@@ -125,7 +124,12 @@ def _kind(setting: Any) -> str:
     words = {int: "whole number", float: "number", str: "text", Path: "path"}.get(
         kind, getattr(kind, "__name__", str(kind))
     )
-    limits = [(about.least, "at least"), (about.above, "above"), (about.most, "at most"), (about.below, "below")]
+    limits = [
+        (setting.least, "at least"),
+        (setting.above, "above"),
+        (setting.most, "at most"),
+        (setting.below, "below"),
+    ]
     return ", ".join([words, *(f"{word} {_plain(limit)}" for limit, word in limits if limit is not None)])
 
 

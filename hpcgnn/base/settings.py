@@ -9,17 +9,17 @@ import dataclasses
 import importlib
 import math
 import numbers
+import operator
 import threading
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
-
-import msgspec
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError, quoted
 from hpcgnn.base.typed import MOST_FLOAT, MOST_INT, why_invalid
@@ -70,11 +70,7 @@ class Registry(Generic[T]):
         return add
 
     def __getitem__(self, name: str) -> T:
-        """The class of this name.
-
-        Raises:
-            WrongValueError, WrongTypeError: where no class has this name, or it is not a string.
-        """
+        """The class of this name. Raises WrongValueError or WrongTypeError where there is none."""
         self._check(name)
         if name not in self._found:
             with self._importing:
@@ -91,40 +87,44 @@ class Registry(Generic[T]):
     def settings(self, name: str) -> tuple[type, ...]:
         """The dataclasses of the settings that a class has of its own. Raises as :meth:`__getitem__`."""
         self._check(name)
-        return self._known[name].settings if name in self._known else self[name].settings
+        return self._about(name).settings
+
+    def summaries(self, but: str = "") -> str:
+        """All names, except ``but``, each with its summary, for a command's help."""
+        told = ((name, self._about(name).summary) for name in self if name != but)
+        return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
+
+    def _about(self, name: str) -> Any:
+        return self._known.get(name) or self[name]
 
     def _check(self, name: str) -> None:
         if not isinstance(name, str) or name not in self:
             kind = WrongValueError if isinstance(name, str) else WrongTypeError
             raise kind(f"{self._kind} must be one of {', '.join(self)}, not {quoted(name)}")
 
-    def summaries(self, but: str = "") -> str:
-        """All names, except ``but``, each with its summary, for a command's help."""
-        told = ((name, self._summary(name)) for name in self if name != but)
-        return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
-
-    def _summary(self, name: str) -> str:
-        return self._known[name].summary if name in self._known else self[name].summary
-
 
 _KEY = "hpcgnn"
 MOST_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class SettingInfo:
-    """The description of a setting, stored in the metadata of its field.
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A field of a dataclass that is a setting, and what :func:`setting` says about it.
 
-    help: the text for a command's help, or a function that returns it. name: of the flag and of the key in TOML files, where
-    it differs from the field's; with None, there is neither. choices: the allowed values, or a function that returns them
-    when they are needed. least, most: inclusive bounds of a number; above, below: exclusive ones. metavar: the placeholder of
-    the value in the help. used_if: whether an object of the dataclass uses the setting; users: the choices that use it, in
-    words. is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's parameters may be used
-    with another value. default_in_words: the default as the help shows it. is_finite: whether a number must be finite.
+    name: of the flag and of the key in TOML files, usually the field's; empty if there is neither. attribute: name of the
+    field. type: its annotation. help: the text for a command's help, or a function that returns it. choices: the allowed values,
+    or a function that returns them when they are needed. least, most: inclusive bounds of a number; above, below: exclusive ones.
+    metavar: the placeholder of the value in the help. used_if: whether an object of the dataclass uses the setting; users: the
+    choices that use it, in words. is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's
+    parameters may be used with another value. default_in_words: the default as the help shows it. is_finite: whether a number
+    must be finite.
     """
 
+    name: str
+    attribute: str
+    type: Any
+    default: Any
     help: str | Callable[[], str] = ""
-    name: str | None = ""
     choices: Sequence[Any] | Callable[[], Sequence[Any]] = ()
     least: float | None = None
     most: float | None = None
@@ -148,22 +148,8 @@ class SettingInfo:
 
 
 def setting(default: Any, help: str | Callable[[], str] = "", **about: Any) -> Any:
-    """A field of a dataclass of settings; other arguments are those of :class:`SettingInfo`."""
-    return field(default=default, metadata={_KEY: SettingInfo(help, **about)})
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A field that is a setting.
-
-    name: of the flag and of the TOML key. attribute: name of the field. type: its annotation. default: its default value.
-    """
-
-    name: str
-    attribute: str
-    type: Any
-    default: Any
-    about: SettingInfo
+    """A field of a dataclass of settings; other arguments are those of :class:`Setting`, whose ``name`` may be empty."""
+    return field(default=default, metadata={_KEY: {"help": help, **about}})
 
 
 def as_flag(name: str) -> str:
@@ -180,7 +166,7 @@ def settings_of(config_type: type) -> tuple[Setting, ...]:
 def _settings_of(config_type: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(config_type)
     return tuple(
-        Setting(each.name if about.name == "" else about.name, each.name, hints[each.name], each.default, about)
+        Setting(attribute=each.name, type=hints[each.name], default=each.default, **{"name": each.name, **about})
         for each in dataclasses.fields(config_type)
         if (about := each.metadata.get(_KEY)) is not None
     )
@@ -195,42 +181,40 @@ class Checked:
             object.__setattr__(self, each.attribute, plain(getattr(self, each.attribute)))
 
     def check(self) -> None:
-        """Raise HpcgnnError for the first value that its field does not allow."""
+        """Raise HpcgnnError for the first value that its field does not allow, here or in a field of settings."""
         config_type: type = type(self)
-        for name, kind in _parts_of(config_type).items():
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                kinds = " or ".join(each.__name__ for each in (typing.get_args(kind) or (kind,)))
-                raise WrongTypeError(f"{name} must be a {kinds}, not {quoted(value)}")
-        for each in settings_of(type(self)):
-            check_value(each, getattr(self, each.attribute))
+        parts = {name: (getattr(self, name), kinds) for name, kinds in _parts_of(config_type).items()}
+        for name, (value, kinds) in parts.items():
+            if not isinstance(value, kinds):
+                words = " or ".join(each.__name__ for each in kinds)
+                raise WrongTypeError(f"{name} must be a {words}, not {quoted(value)}")
+        for owner in (self, *getattr(self, "own", ())):
+            for each in settings_of(type(owner)):
+                check_value(each, getattr(owner, each.attribute))
+        for value, _ in parts.values():
+            value.check()
 
 
 @cache
-def _parts_of(config_type: type) -> dict[str, Any]:
-    """The fields that are dataclasses of settings themselves, by name, with their annotations."""
+def _parts_of(config_type: Any) -> dict[str, tuple[type, ...]]:
+    """The fields that are dataclasses of settings themselves, by name, with the classes that are allowed."""
     hints = typing.get_type_hints(config_type)
-    found = {each.name: hints[each.name] for each in dataclasses.fields(config_type) if _KEY not in each.metadata}
-    return {name: kind for name, kind in found.items() if all(map(_is_checked, typing.get_args(kind) or (kind,)))}
-
-
-def _is_checked(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Checked)
+    found = {
+        each.name: typing.get_args(hints[each.name]) or (hints[each.name],) for each in dataclasses.fields(config_type)
+    }
+    return {
+        name: kinds
+        for name, kinds in found.items()
+        if all(isinstance(kind, type) and issubclass(kind, Checked) for kind in kinds)
+    }
 
 
 def check_value(setting: Setting, value: Any, where: str = "") -> None:
-    """Raise an error if the setting does not allow the value.
-
-    Args:
-        where: the file from which the value comes; empty if a program gave it.
-
-    Raises:
-        WrongTypeError, WrongValueError: for a program's value.
-        HpcgnnError: for a file's value; its sentence begins with ``where``.
-    """
+    """Raise an error if the setting does not allow the value: WrongTypeError or WrongValueError for a program's value, and
+    HpcgnnError, whose sentence begins with ``where``, for the value of a file of this name."""
     wanted, is_type = _problem(setting, value)
     if wanted:
-        name = setting.attribute if setting.name in (None, setting.attribute) else as_flag(setting.name)[2:]
+        name = setting.attribute if setting.name in ("", setting.attribute) else as_flag(setting.name)[2:]
         sentence = f"{name} must be {wanted}, not {quoted(value)}"
         if where:
             raise HpcgnnError(f"{where}: {sentence}")
@@ -239,18 +223,18 @@ def check_value(setting: Setting, value: Any, where: str = "") -> None:
 
 def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
     """A phrase for the values that are allowed, and whether the value's type is wrong; an empty phrase if it is allowed."""
-    about, (kind, may_be_none) = setting.about, kind_of(setting.type)
+    kind, may_be_none = kind_of(setting.type)
     if value is None and may_be_none:
         return "", False
-    if choices := about.chosen_from():
+    if choices := setting.chosen_from():
         is_one = any(type(value) is type(choice) and value == choice for choice in choices)
         is_type = not isinstance(value, tuple({type(choice) for choice in choices})) or isinstance(value, bool)
         return ("" if is_one else f"one of {', '.join(map(str, choices))}"), is_type
     if not _is_of(kind, value):
         return _TYPES.get(kind, str(kind)), True
-    if kind not in (int, float) or _is_a(value, _bounded(kind, about)):
+    if kind not in (int, float) or _is_within(setting, plain(value), MOST_INT if kind is int else MOST_FLOAT):
         return "", False
-    return _bounds(about, value), False
+    return _bounds(setting, value), False
 
 
 _TYPES: dict[Any, str] = {
@@ -265,13 +249,10 @@ _TYPES: dict[Any, str] = {
 
 def _is_of(kind: Any, value: Any) -> bool:
     """Return whether the value is of the type; a number may be another library's, such as NumPy's."""
-    if kind in (int, float) and not isinstance(value, bool):
-        return isinstance(value, numbers.Integral if kind is int else numbers.Real)
-    return isinstance(value, Path) if kind is Path else _is_a(value, kind)
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    return not why_invalid(plain(value), kind)
+    if kind in (int, float):
+        is_bool = isinstance(value, bool)
+        return not is_bool and isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    return isinstance(value, Path) if kind is Path else not why_invalid(value, kind)
 
 
 def plain(value: Any) -> Any:
@@ -281,21 +262,23 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def _bounded(kind: Any, about: SettingInfo) -> Any:
-    """The type of a number with its bounds, as msgspec checks it; a NaN is never within bounds."""
-    most, least = about.most, about.least
-    if most is None and about.below is None and about.is_finite:
-        most = MOST_INT if kind is int else MOST_FLOAT
-    if least is None and about.above is None:
-        least = -MOST_INT if kind is int else -MOST_FLOAT
-    bounds: dict[str, Any] = {"ge": least, "le": most, "gt": about.above, "lt": about.below}
-    return Annotated[kind, msgspec.Meta(**{name: bound for name, bound in bounds.items() if bound is not None})]
+def _is_within(setting: Setting, value: float, largest: float) -> bool:
+    """Return whether a number is within bounds, which a NaN never is. largest: the limit of its type."""
+    bounds = (
+        (operator.ge, -largest),
+        (operator.le, largest if setting.is_finite else None),
+        (operator.ge, setting.least),
+        (operator.le, setting.most),
+        (operator.gt, setting.above),
+        (operator.lt, setting.below),
+    )
+    return all(is_right(value, bound) for is_right, bound in bounds if bound is not None)
 
 
-def _bounds(about: SettingInfo, value: Any) -> str:
-    words = {"at least": about.least, "above": about.above, "at most": about.most, "below": about.below}
+def _bounds(setting: Setting, value: Any) -> str:
+    words = {"at least": setting.least, "above": setting.above, "at most": setting.most, "below": setting.below}
     told = [f"{word} {bound:g}" for word, bound in words.items() if bound is not None]
-    if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and about.most is None:
+    if isinstance(value, numbers.Integral) and abs(int(value)) > MOST_INT and setting.most is None:
         told.append("below 2^63")
     elif not told or (not isinstance(value, numbers.Integral) and math.isinf(value)):
         told.append("finite")
@@ -314,63 +297,64 @@ def kind_of(annotated: Any) -> tuple[Any, bool]:
 
 
 class Composed(Checked, ABC):
-    """A frozen dataclass whose fields choose further dataclasses of settings: ``ModelConfig("gat", heads=4)``.
+    """A frozen dataclass whose first fields choose further dataclasses of settings: ``ModelConfig("gat", heads=4)``.
 
-    ``own`` has one object of each dataclass that :meth:`sections` returns, and its fields are attributes of this object, too.
-    The subclass is a dataclass without a generated ``__init__``.
+    registries: for each of these fields, which may be given by position, the registry of its choices, and the words before a
+    choice in a sentence. ``own`` has one object of each dataclass that the choices have, and its fields are attributes of this
+    object, too. The subclass is a dataclass without a generated ``__init__``.
 
     Raises:
         HpcgnnError: for a setting that none of the chosen dataclasses has.
     """
 
     own: tuple[Any, ...]
-    by_place: ClassVar[int]  # the number of fields, from the first, that may be given as positional arguments
+    registries: ClassVar[dict[str, tuple[Registry[Any], str]]]
 
     def __init__(self, *values: Any, own: tuple[Any, ...] = (), **given: Any) -> None:
         common = [each for each in dataclasses.fields(self) if each.name != "own"]  # type: ignore[arg-type]
-        if len(values) > self.by_place:
+        by_place = len(self.registries)
+        if len(values) > by_place:
             raise WrongTypeError(
-                f"{type(self).__name__} takes {self.by_place} positional arguments: give the other settings by name"
+                f"{type(self).__name__} takes {by_place} positional arguments: give the other settings by name"
             )
         given |= dict(zip((each.name for each in common), values, strict=False))
         for each in common:
             object.__setattr__(self, each.name, plain(given.pop(each.name, each.default)))
-        made: list[Any] = []
+        object.__setattr__(self, "own", own)
         sections = self.sections()
         for each in own:  # after `dataclasses.replace`: settings that are not defaults must fit a new choice
             if type(each) not in sections:
                 default = type(each)()
                 given = {name: value for name, value in vars(each).items() if value != getattr(default, name)} | given
+        made: list[Any] = []
         for section in sections:
-            before: Any = next((each for each in own if type(each) is section), section())
-            changes = {
-                each.attribute: plain(given.pop(each.attribute))
-                for each in settings_of(section)
-                if each.attribute in given
-            }
-            made.append(dataclasses.replace(before, **changes))
+            names = [each.attribute for each in settings_of(section) if each.attribute in given]
+            changes = {name: plain(given.pop(name)) for name in names}
+            made.append(dataclasses.replace(self.section(section), **changes))
         for name in given:
-            self._refuse(name)
+            if users := self.users().get(name):
+                raise WrongValueError(not_used(name, self.chosen(), users))
+            raise WrongTypeError(f"{type(self).__name__} has no setting {name!r}")
         object.__setattr__(self, "own", tuple(made))
-
-    @abstractmethod
-    def sections(self) -> tuple[type, ...]:
-        """The dataclasses of settings of the current choices, each once."""
-
-    @classmethod
-    @abstractmethod
-    def all_sections(cls) -> dict[type, list[str]]:
-        """The dataclasses of settings of all possible choices, each with the names of the choices that have it."""
 
     @abstractmethod
     def chosen(self) -> str:
         """The current choices, in words."""
 
-    def _refuse(self, name: str) -> None:
-        users = self.users()
-        if name not in users:
-            raise WrongTypeError(f"{type(self).__name__} has no setting {name!r}")
-        raise WrongValueError(not_used(name, self.chosen(), users[name]))
+    def sections(self) -> tuple[type, ...]:
+        """The dataclasses of settings of the current choices, each once."""
+        found = (registry.settings(getattr(self, name)) for name, (registry, _) in self.registries.items())
+        return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+    @classmethod
+    def all_sections(cls) -> dict[type, list[str]]:
+        """The dataclasses of settings of all possible choices, each with the names of the choices that have it."""
+        found: dict[type, list[str]] = {}
+        for registry, before in cls.registries.values():
+            for name in registry:
+                for section in registry.settings(name):
+                    found.setdefault(section, []).append(before + name)
+        return found
 
     @classmethod
     def users(cls) -> dict[str, list[str]]:
@@ -399,22 +383,12 @@ class Composed(Checked, ABC):
             found |= dataclasses.asdict(section)
         return found
 
-    def check(self) -> None:
-        """As :meth:`Checked.check`, for the dataclasses in ``own`` as well."""
-        super().check()
-        for section in self.own:
-            for each in settings_of(type(section)):
-                check_value(each, getattr(section, each.attribute))
-
     def __getattr__(self, name: str) -> Any:
         """A setting in ``own``, or its default if the current choices do not use it: generic code may ask for either."""
         if not name.startswith("__"):
-            for section in self.__dict__.get("own", ()):
+            for section in chain(self.__dict__.get("own", ()), (kind() for kind in self.all_sections())):
                 if hasattr(section, name):
                     return getattr(section, name)
-            for kind in self.all_sections():
-                if hasattr(kind, name):
-                    return getattr(kind(), name)
         raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
 
 
@@ -423,12 +397,3 @@ def not_used(name: str, chosen: str, users: Collection[str]) -> str:
     *others, last = users
     told = f"{', '.join(others)} and {last} use it" if others else f"{last} uses it"
     return f"{name} is not used by {chosen}: {told}"
-
-
-def merged(sections: Iterable[tuple[str, tuple[type, ...]]]) -> dict[type, list[str]]:
-    """The names of the choices that have each dataclass of settings, from (name, dataclasses) of each choice."""
-    found: dict[type, list[str]] = {}
-    for name, types_ in sections:
-        for section in types_:
-            found.setdefault(section, []).append(name)
-    return found

@@ -74,24 +74,24 @@ class RunCommand(SectionedCommand):
 
 def option(named: RunSetting) -> click.Option:
     """The option of a setting."""
-    setting, about = named.setting, named.setting.about
+    setting = named.setting
     is_flag = setting.default is False
     default = as_written(setting, setting.default)
-    default = str(default) if about.chosen_from() else default
+    default = str(default) if setting.chosen_from() else default
     return click.Option(
-        [as_flag(setting.name or "")],
+        [as_flag(setting.name)],
         type=bool if is_flag else _type(setting),
         is_flag=is_flag,
         default=tuple(default) if isinstance(default, list) else default,
         show_default=not is_flag and default is not None,
-        metavar=about.metavar,
+        metavar=setting.metavar,
         help=_help(named) or None,
     )
 
 
 def _type(setting: Setting) -> Any:
-    about, (kind, _) = setting.about, kind_of(setting.type)
-    if choices := about.chosen_from():
+    kind, _ = kind_of(setting.type)
+    if choices := setting.chosen_from():
         return click.Choice([str(choice) for choice in choices])
     if setting.default is True:
         return click.Choice(["on", "off"])
@@ -100,8 +100,8 @@ def _type(setting: Setting) -> Any:
     if kind is Path:
         return click.Path(path_type=Path)
     if kind in (int, float):
-        low, high = (about.above, about.below)
-        least, most = (about.least if low is None else low), (about.most if high is None else high)
+        low, high = setting.above, setting.below
+        least, most = (setting.least if low is None else low), (setting.most if high is None else high)
         bounded: Any = click.IntRange if kind is int else NumberRange
         return bounded(least, most, min_open=low is not None, max_open=high is not None)
     return str
@@ -109,9 +109,9 @@ def _type(setting: Setting) -> Any:
 
 def _help(named: RunSetting) -> str:
     """The setting's text, and the choices that use the setting."""
-    about = named.setting.about
-    text = f"{about.in_words()} {_users(named)}".strip()
-    return text + (f"  [default: {about.default_in_words}]" if about.default_in_words else "")
+    setting = named.setting
+    text = f"{setting.in_words()} {_users(named)}".strip()
+    return text + (f"  [default: {setting.default_in_words}]" if setting.default_in_words else "")
 
 
 def _users(named: RunSetting) -> str:

@@ -23,7 +23,7 @@ class MessageConfig(Checked):
         HpcgnnError: when it is used, for values that are not allowed or contradict each other.
     """
 
-    bits: int = setting(32, name=None, choices=MESSAGE_BITS)
+    bits: int = setting(32, name="", choices=MESSAGE_BITS)
     message_coding: str = setting(
         "plain",
         "Content of messages. plain: rows; delta: differences from the rows that the receiver has from the last epoch, so "

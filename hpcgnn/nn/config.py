@@ -7,10 +7,10 @@ module does not import torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcgnn.base.errors import WrongValueError
-from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, merged, setting, settings_of
+from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, setting, settings_of
 
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
 INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
@@ -207,19 +207,10 @@ class ModelConfig(Composed):
         most=1 << 20,
     )
     input_dropout: float = setting(0.0, "Dropout rate of the input features.", least=0, below=1, is_free=True)
-    label_inputs: bool = setting(False, name=None)
-    decoder: str = setting("none", name=None, choices=DECODERS)
+    label_inputs: bool = setting(False, name="")
+    decoder: str = setting("none", name="", choices=DECODERS)
     own: tuple[Any, ...] = ()
-    by_place = 1
-
-    def sections(self) -> tuple[type, ...]:
-        """See :meth:`Composed.sections`."""
-        return MODELS.settings(self.model)
-
-    @classmethod
-    def all_sections(cls) -> dict[type, list[str]]:
-        """See :meth:`Composed.all_sections`."""
-        return merged((name, MODELS.settings(name)) for name in MODELS)
+    registries: ClassVar = {"model": (MODELS, "")}
 
     def chosen(self) -> str:
         """See :meth:`Composed.chosen`."""
@@ -273,7 +264,7 @@ def check_differences(message_coding: str, drops_rows: float) -> None:
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:
     """The settings in which two models must agree to have the same parameters."""
     sections = (type(config), *config.sections())
-    free = {each.attribute for section in sections for each in settings_of(section) if each.about.is_free}
+    free = {each.attribute for section in sections for each in settings_of(section) if each.is_free}
     described = {name: value for name, value in config.flat().items() if name not in free}
     return described | {"features": in_width, "classes": out_width}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from hpcgnn.base.settings import Composed, LazyEntry, Registry, merged, setting
+from hpcgnn.base.settings import Composed, LazyEntry, Registry, setting
 
 FIXED, OFF = "fixed", "off"
 
@@ -188,7 +188,7 @@ class PolicyConfig(Composed):
         HpcgnnError: for an unknown policy, and for a setting that neither policy uses.
     """
 
-    bits: str = setting(FIXED, name=None, choices=lambda: tuple(BITS_POLICIES))
+    bits: str = setting(FIXED, name="", choices=lambda: tuple(BITS_POLICIES))
     staleness: str = setting(
         OFF,
         lambda: (
@@ -199,7 +199,10 @@ class PolicyConfig(Composed):
         choices=lambda: tuple(STALENESS_POLICIES),
     )
     own: tuple[Any, ...] = ()
-    by_place = 2
+    registries: ClassVar = {
+        "bits": (BITS_POLICIES, "--bits "),
+        "staleness": (STALENESS_POLICIES, "--staleness "),
+    }
 
     @property
     def bits_policy(self) -> Any:
@@ -210,17 +213,6 @@ class PolicyConfig(Composed):
     def staleness_policy(self) -> Any:
         """The class of ``staleness``."""
         return STALENESS_POLICIES[self.staleness]
-
-    def sections(self) -> tuple[type, ...]:
-        """As :meth:`Composed.sections`."""
-        return tuple(dict.fromkeys((*BITS_POLICIES.settings(self.bits), *STALENESS_POLICIES.settings(self.staleness))))
-
-    @classmethod
-    def all_sections(cls) -> dict[type, list[str]]:
-        """As :meth:`Composed.all_sections`."""
-        bits = ((f"--bits {name}", BITS_POLICIES.settings(name)) for name in BITS_POLICIES)
-        staleness = ((f"--staleness {name}", STALENESS_POLICIES.settings(name)) for name in STALENESS_POLICIES)
-        return merged((*bits, *staleness))
 
     def chosen(self) -> str:
         """As :meth:`Composed.chosen`."""

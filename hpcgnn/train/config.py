@@ -214,9 +214,3 @@ class TrainConfig(Checked):
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     labels: LabelPropagationConfig = field(default_factory=LabelPropagationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-
-    def check(self) -> None:
-        """Raise HpcgnnError for values that are not allowed. Not collective."""
-        super().check()
-        for part in (self.schedule, self.labels, self.policy):
-            part.check()

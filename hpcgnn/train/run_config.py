@@ -16,7 +16,6 @@ from hpcgnn.base.settings import (
     Checked,
     Composed,
     Setting,
-    SettingInfo,
     as_flag,
     check_value,
     kind_of,
@@ -146,10 +145,7 @@ class RunConfig(Checked):
         """
         super().check()
         check_device_name(self.device)
-        for part in (self.model, self.links, self.train, self.int8):
-            part.check()
         _check_delta(self)
-        self.messages.check()
         _check_task(self)
         if self.cache_input_aggregation:
             check_kept_input(self.model)
@@ -179,11 +175,11 @@ class RunConfig(Checked):
         unknown = sorted(map(str, given.keys() - settings_by_name().keys()))
         if unknown:
             raise WrongValueError(f"there is no setting {', '.join(unknown)}: `hpcgnn train --help` lists all settings")
-        unused = _made(cls, given).unused()
+        unused = _made(given).unused()
         for name in given:
             if name in unused and name not in lenient:
                 raise WrongValueError(unused[name])
-        return _made(cls, {name: value for name, value in given.items() if name not in unused})
+        return _made({name: value for name, value in given.items() if name not in unused})
 
     def settings(self) -> dict[str, Any]:
         """The settings that this run uses, by name, with values as TOML has them. Not collective.
@@ -194,7 +190,7 @@ class RunConfig(Checked):
         return {
             name: as_written(each.setting, values[name])
             for name, each in settings_by_name().items()
-            if name in values and name not in unused and each.setting.about.is_kept
+            if name in values and name not in unused and each.setting.is_kept
         }
 
     def _owners(self) -> Iterator[tuple[Any, Setting]]:
@@ -203,7 +199,7 @@ class RunConfig(Checked):
         parts: tuple[Any, ...] = (self, self.links, self.model, train, train.schedule, train.labels, self.messages)
         for part in (*parts, self.int8, train.policy):
             for owner in (part, *getattr(part, "own", ())):
-                yield from ((owner, each) for each in settings_of(type(owner)) if each.name is not None)
+                yield from ((owner, each) for each in settings_of(type(owner)) if each.name)
 
     def _values(self) -> dict[str, Any]:
         bits = str(self.messages.bits) if self.policy.bits == FIXED else self.policy.bits
@@ -222,8 +218,8 @@ class RunConfig(Checked):
                         name = names[attribute]
                         found[name] = not_used(as_flag(name), part.chosen(), users)
         for owner, each in self._owners():
-            if not each.about.used_if(owner):
-                found[each.name] = f"{as_flag(each.name)} is not used here: {each.about.users}"
+            if not each.used_if(owner):
+                found[each.name] = f"{as_flag(each.name)} is not used here: {each.users}"
         return found | _unused_across(self)
 
 
@@ -231,7 +227,7 @@ class RunConfig(Checked):
 
 
 def _check_delta(run: RunConfig) -> None:
-    """Raise WrongValueError if delta coding cannot be used: it needs rows that are similar to those of the last epoch."""
+    """Delta coding needs rows that are similar to those of the last epoch."""
     if run.messages.message_coding != "delta":
         return
     bits, staleness = run.policy.bits_policy, run.policy.staleness_policy
@@ -278,7 +274,7 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     """The settings whose use depends on another part of the run, with a sentence each."""
     found: dict[str, str] = {}
     if run.task != LINK:
-        of_links = ("decoder", *(str(each.name) for each in settings_of(LinkConfig)))
+        of_links = ("decoder", *(each.name for each in settings_of(LinkConfig)))
         found |= {name: f"{as_flag(name)} is not used by --task node: --task link uses it" for name in of_links}
     model = run.model
     if not (isinstance(model, ModelConfig) and MODELS[model.model].has_dense_parameters):
@@ -303,85 +299,92 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
-_ABOUT_BITS = SettingInfo(
-    lambda: (
+_OF_BITS = Setting(
+    name="bits",
+    attribute="bits",
+    type=str,
+    default="32",
+    help=lambda: (
         "Bit-width of each value in messages of training, or the name of a policy that chooses it. 32: float32; 16: "
         "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
         f"--message-coding delta, to the nearest). Policies: {BITS_POLICIES.summaries(but=FIXED)}."
     ),
     choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
 )
-_ABOUT_DECODER = SettingInfo(
-    "Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense layers "
-    "on the element-wise product.",
+_OF_DECODER = Setting(
+    name="decoder",
+    attribute="decoder",
+    type=str,
+    default=DECODERS[1],
+    help="Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense "
+    "layers on the element-wise product.",
     choices=DECODERS[1:],
 )
-_OF_BITS = Setting("bits", "bits", str, "32", _ABOUT_BITS)
-_OF_DECODER = Setting("decoder", "decoder", str, DECODERS[1], _ABOUT_DECODER)
 
 
 @dataclass(frozen=True)
 class RunSetting:
-    """A setting by its name.
-
-    part: the part of a run that has the setting. users: the choices that have it; empty if all have it.
-    """
+    """A setting by its name, the part of a run that has it, and the choices that have it; empty if all have it."""
 
     setting: Setting
     part: str
     users: tuple[str, ...] = ()
 
 
+_PARTS: dict[str, type] = {
+    "links": LinkConfig,
+    "model": ModelConfig,
+    "labels": LabelPropagationConfig,
+    "train": TrainConfig,
+    "schedule": ScheduleConfig,
+    "run": RunConfig,
+    "messages": MessageConfig,
+    "int8": Int8Config,
+    "policy": PolicyConfig,
+}
+
+
 def settings_by_name() -> dict[str, RunSetting]:
     """All settings of flags and TOML files, including those of models and policies that other programs registered."""
     found = {"task": RunSetting(settings_of(RunConfig)[0], "run"), "decoder": RunSetting(_OF_DECODER, "run", (LINK,))}
-    found |= _named(LinkConfig, "links", (LINK,))
-    found |= _composed(ModelConfig, "model")
-    for part, kind in (("labels", LabelPropagationConfig), ("train", TrainConfig), ("schedule", ScheduleConfig)):
-        found |= _named(kind, part)
-    found |= _named(RunConfig, "run") | {"bits": RunSetting(_OF_BITS, "run")} | _named(MessageConfig, "messages")
-    found |= _named(Int8Config, "int8")
-    return found | _composed(PolicyConfig, "policy")
-
-
-def _named(kind: type, part: str, users: tuple[str, ...] = ()) -> dict[str, RunSetting]:
-    return {each.name: RunSetting(each, part, users) for each in settings_of(kind) if each.name is not None}
-
-
-def _composed(kind: type[Composed], part: str) -> dict[str, RunSetting]:
-    users = kind.users()
-    own = {each.name: RunSetting(each, part, tuple(users[each.attribute])) for each in _of_sections(kind)}
-    return _named(kind, part) | own
+    for part, kind in _PARTS.items():
+        users = kind.users() if issubclass(kind, Composed) else {}
+        own = _of_sections(kind) if issubclass(kind, Composed) else []
+        for each in (*settings_of(kind), *own):
+            if each.name:
+                has = users.get(each.attribute, [LINK] if kind is LinkConfig else [])
+                found[each.name] = RunSetting(each, part, tuple(has))
+        if kind is RunConfig:
+            found["bits"] = RunSetting(_OF_BITS, part)
+    return found
 
 
 def _of_sections(kind: type[Composed]) -> list[Setting]:
     return [each for section in kind.all_sections() for each in settings_of(section)]
 
 
-def _made(kind: type[RunConfig], given: Mapping[str, Any]) -> RunConfig:
+def _made(given: Mapping[str, Any]) -> RunConfig:
     """A run from settings by name, without those that the chosen model and policies do not use."""
-    of_part: dict[str, dict[str, Any]] = {}
+    of_part: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
     known = settings_by_name()
     for name, value in given.items():
         typed = as_typed(known[name].setting, value)
         check_value(known[name].setting, typed)
-        of_part.setdefault(known[name].part, {})[known[name].setting.attribute] = typed
-    of_run = of_part.get("run", {})
-    bits, decoder = of_run.pop("bits", "32"), of_run.pop("decoder", _OF_DECODER.default)
-    is_number = bits in map(str, MESSAGE_BITS)
-    labels = LabelPropagationConfig(**of_part.get("labels", {}))
-    is_link = of_run.get("task") == LINK
-    model = of_part.get("model", {}) | {"label_inputs": labels.rate > 0, "decoder": decoder if is_link else "none"}
-    policy = of_part.get("policy", {}) | {"bits": FIXED if is_number else bits}
-    schedule = ScheduleConfig(**of_part.get("schedule", {}))
-    how: dict[str, Any] = {"schedule": schedule, "labels": labels, "policy": PolicyConfig.of_used(policy)}
-    return kind(
-        model=ModelConfig.of_used(model),
-        links=LinkConfig(**of_part.get("links", {})),
-        train=TrainConfig(**of_part.get("train", {}), **how),
-        int8=Int8Config(**of_part.get("int8", {})),
-        messages=MessageConfig(**of_part.get("messages", {}), bits=int(bits) if is_number else FALLBACK_BITS),
-        **of_run,
+        of_part[known[name].part][known[name].setting.attribute] = typed
+    bits, decoder = of_part["run"].pop("bits", "32"), of_part["run"].pop("decoder", _OF_DECODER.default)
+    is_number, is_link = bits in map(str, MESSAGE_BITS), of_part["run"].get("task") == LINK
+    labels = LabelPropagationConfig(**of_part["labels"])
+    of_part["model"] |= {"label_inputs": labels.rate > 0, "decoder": decoder if is_link else "none"}
+    of_part["policy"]["bits"] = FIXED if is_number else bits
+    of_part["messages"]["bits"] = int(bits) if is_number else FALLBACK_BITS
+    schedule, policy = ScheduleConfig(**of_part["schedule"]), PolicyConfig.of_used(of_part["policy"])
+    return RunConfig(
+        model=ModelConfig.of_used(of_part["model"]),
+        links=LinkConfig(**of_part["links"]),
+        train=TrainConfig(**of_part["train"], schedule=schedule, labels=labels, policy=policy),
+        int8=Int8Config(**of_part["int8"]),
+        messages=MessageConfig(**of_part["messages"]),
+        **of_part["run"],
     )
 
 
@@ -394,7 +397,7 @@ def as_typed(setting: Setting, value: Any) -> Any:
         return Path(value)
     if isinstance(setting.default, tuple) and isinstance(value, list):
         return tuple(value)
-    return next((choice for choice in setting.about.chosen_from() if str(choice) == str(value)), value)
+    return next((choice for choice in setting.chosen_from() if str(choice) == str(value)), value)
 
 
 def as_written(setting: Setting, value: Any) -> Any:

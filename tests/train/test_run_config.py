@@ -106,7 +106,7 @@ def test_settings_go_there_and_back(model, bits, staleness):
     assert RunConfig.from_settings(told) == run
     tomli_w.dumps({name: value for name, value in told.items() if value is not None})
     unused = run.unused()
-    not_told = {name for name, each in settings_by_name().items() if not each.setting.about.is_kept}
+    not_told = {name for name, each in settings_by_name().items() if not each.setting.is_kept}
     assert told.keys() | unused.keys() | not_told == settings_by_name().keys()
     assert not told.keys() & unused.keys()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError, nearest
-from hpcgnn.base.settings import Setting, SettingInfo, as_flag, check_value, kind_of
+from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
@@ -48,7 +48,7 @@ class CombinationError(HpcgnnError):
 # library that trains; PyG trains in one process. bench: the words of a `hpcgnn bench` command, in which {parts} and {graph}
 # stand for the files that are made from the other axes.
 OF_STUDY = {
-    name: Setting(name, name, type(default), default, SettingInfo(**about))
+    name: Setting(name=name, attribute=name, type=type(default), default=default, **about)
     for name, default, about in (
         ("name", "", {}),
         ("graph", "", {}),
