@@ -8,13 +8,25 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.doctor.job import Check, Fact, Finding, Job, by_rank, counted, guarded, of_problems, some_ranks
-from hpcgnn.doctor.software import ranks_by_node
+from hpcgnn.doctor.job import (
+    Check,
+    Fact,
+    Finding,
+    Job,
+    Problem,
+    Verdict,
+    by_rank,
+    counted,
+    guarded,
+    of_problems,
+    some_ranks,
+)
 from hpcgnn.launch import mpiexec
 from hpcgnn.world.buffer import Buffer, Neighbours, Segments
 from hpcgnn.world.world import World
@@ -64,12 +76,12 @@ def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
 # -- binding ----------------------------------------------------------------------------------------------------------
 
 
-def judge_binding(facts: list[Fact], job: Job) -> Finding:
-    """Judge whether ranks of a node are bound to the same cores."""
-    nodes = ranks_by_node(job.nodes)
+def judge_binding(facts: list[Fact], job: Job) -> Verdict:
+    """Ranks of a node should not be bound to the same cores."""
+    nodes = job.ranks_by_node()
     cores = _range(len(fact["cores"]) for fact in facts)
     found = f"{counted(len(facts), 'rank')} on {counted(len(nodes), 'node')}; a rank may use {counted(cores, 'core')}"
-    return of_problems("binding", found, (problem for ranks in nodes for problem in _about_binding(facts, ranks, job)))
+    return found, (problem for ranks in nodes for problem in _about_binding(facts, ranks, job))
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -78,7 +90,7 @@ def _range(numbers: Iterable[int]) -> str:
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[str]:
+def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[Problem]:
     host, alike = facts[ranks[0]]["host"], defaultdict[tuple[int, ...], list[int]](list)
     for rank in ranks:
         alike[tuple(facts[rank]["cores"])].append(rank)
@@ -92,14 +104,12 @@ def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[st
             )
         else:
             yield f"{host} has {counted(len(cores), 'core')} for {len(sharing)} ranks: start at most {len(cores)} ranks there"
-    groups = list(alike.items())
-    for number, (cores, some) in enumerate(groups):
-        for others, more in groups[number + 1 :]:
-            if shared := sorted(set(cores) & set(others)):
-                yield (
-                    f"rank {some[0]} and rank {more[0]} of {host} are bound to different sets of cores, and both have"
-                    f" number {_listed(shared)}: {_PER_RANK}"
-                )
+    for (cores, some), (others, more) in combinations(alike.items(), 2):
+        if shared := sorted(set(cores) & set(others)):
+            yield (
+                f"rank {some[0]} and rank {more[0]} of {host} are bound to different sets of cores, and both have"
+                f" number {_listed(shared)}: {_PER_RANK}"
+            )
 
 
 def _listed(cores: Sequence[int], most: int = 8) -> str:
@@ -109,18 +119,17 @@ def _listed(cores: Sequence[int], most: int = 8) -> str:
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def judge_threads(facts: list[Fact], job: Job) -> Finding:
-    """Judge whether each rank and each node has as many threads as cores."""
+def judge_threads(facts: list[Fact], job: Job) -> Verdict:
+    """Each rank and each node should have as many threads as cores."""
     threads: dict[int, int] = {}
-    for ranks in ranks_by_node(job.nodes):
+    for ranks in job.ranks_by_node():
         threads |= threads_of(facts, ranks)
     asked = facts[0]["asked"]
     said = f"OMP_NUM_THREADS={asked}" if asked else "OMP_NUM_THREADS is not set"
-    found = f"{counted(_range(threads.values()), 'thread')} per rank ({said})"
-    return of_problems("threads", found, _about_threads(facts, threads, job))
+    return f"{counted(_range(threads.values()), 'thread')} per rank ({said})", _about_threads(facts, threads, job)
 
 
-def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iterator[str]:
+def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iterator[Problem]:
     for rank, fact in enumerate(facts):
         if fact["asked"] and not _is_count(fact["asked"]):
             yield (
@@ -132,11 +141,11 @@ def _about_threads(facts: list[Fact], threads: dict[int, int], job: Job) -> Iter
                 f"rank {rank} starts {threads[rank]} threads (OMP_NUM_THREADS) and may use {counted(len(fact['cpus']), 'CPU')}:"
                 f" set OMP_NUM_THREADS={len(fact['cores'])}, or {_PER_RANK}"
             )
-    for ranks in ranks_by_node(job.nodes):
+    for ranks in job.ranks_by_node():
         yield from _about_threads_of_node(facts, threads, ranks, job)
 
 
-def _about_threads_of_node(facts: list[Fact], threads: dict[int, int], ranks: list[int], job: Job) -> Iterator[str]:
+def _about_threads_of_node(facts: list[Fact], threads: dict[int, int], ranks: list[int], job: Job) -> Iterator[Problem]:
     here, first = sum(threads[rank] for rank in ranks), facts[ranks[0]]
     cpus = len(set().union(*(facts[rank]["cpus"] for rank in ranks)))
     cores = len(set().union(*(facts[rank]["cores"] for rank in ranks)))
@@ -165,7 +174,7 @@ _MOST_ROUNDS = 100
 _SECONDS = 0.4  # for each size and pair of ranks; all four measurements take less than 2 s
 # Working transports are much faster: shared memory moves gigabytes per second, and so do the networks of clusters.
 LEAST_WITHIN, LEAST_BETWEEN = 500e6, 100e6  # bytes per second in each direction
-MOST_WITHIN, MOST_BETWEEN = 1e-3, 1e-3  # seconds
+MOST_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -195,23 +204,22 @@ def judge(name: str, link: Link, *, between_nodes: bool, crowded: bool = False) 
     return of_problems(name, found, [] if crowded else _problems(link, between_nodes))
 
 
-def _problems(link: Link, between_nodes: bool) -> list[str]:
+def _problems(link: Link, between_nodes: bool) -> Iterator[Problem]:
     if between_nodes and link.bytes_per_second < LEAST_BETWEEN:
-        return [
+        yield (
             f"{_rate(link.bytes_per_second)} between nodes is the rate of TCP over a management network: make MPI use the fast"
             " network (a build with UCX or libfabric; with Open MPI's TCP, `--mca btl_tcp_if_include SUBNET`)"
-        ]
+        )
     if not between_nodes and link.bytes_per_second < LEAST_WITHIN:
-        return [
+        yield (
             f"{_rate(link.bytes_per_second)} within a node is slower than shared memory: make MPI use it (a /dev/shm of several"
             " GiB; Open MPI's `--mca btl vader,self` or `sm,self`, MPICH's ch4 with shm), and give each rank a core"
-        ]
-    if link.small_seconds > (MOST_BETWEEN if between_nodes else MOST_WITHIN):
-        return [
+        )
+    if link.small_seconds > MOST_SECONDS:
+        yield (
             f"{link.small_seconds * 1e3:.1f} ms for 8 bytes is much longer than a network takes: check that both ranks have"
             " cores of their own, and that no other jobs run there"
-        ]
-    return []
+        )
 
 
 def _rate(bytes_per_second: float) -> str:

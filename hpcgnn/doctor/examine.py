@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.version import __version__
 from hpcgnn.doctor import cores, folders, software
-from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Check, Finding, Job, Report, counted
+from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Check, Finding, Job, Problem, Report, counted, of_problems
 from hpcgnn.launch import mpiexec
 from hpcgnn.world import job as process
 from hpcgnn.world.mpi_world import MpiWorld
@@ -32,6 +32,7 @@ _FAMILIES = {  # of MPI: the words of launchers and libraries. Those of one fami
 }
 _GRACE_SECONDS = 5.0
 _LONGEST = 300  # characters of a launcher's message
+_NUMBER = re.compile(r"((\d+)\.\d+)")
 _START_MPI = "from hpcgnn.world.mpi_world import MpiWorld; print(MpiWorld().library)"
 
 
@@ -65,21 +66,20 @@ def look_at_launcher(library: str, *, ranks_run: bool) -> Finding:
 
 def judge_launcher(launcher: str, said: str, library: str, *, ranks_run: bool) -> Finding:
     """Judge a launcher. said: the output of its option ``--version``."""
-    found = f"{launcher} ({_title(said)})"
-    wanted, has = family_of(library), family_of(said)
+    wanted, has, loaded = family_of(library), family_of(said), library.partition(",")[0]
+    mine, theirs = (found and found.groups() for found in map(_NUMBER.search, (_version_line(said), loaded)))
+    problems: list[Problem] = []
     if wanted and has and wanted != has:
-        return Finding(
-            "launcher", found, WORTH_CHANGING if ranks_run else BROKEN,
-            f"{launcher} is {has}'s, but mpi4py loads {library.partition(',')[0]}, so each rank would be a job of its own:"
-            " put the mpiexec of that library first on PATH, or set MPIEXEC to it",
-        )  # fmt: skip
-    numbers = [re.search(r"(\d+)\.\d+", text) for text in (library.partition(",")[0], _version_line(said))]
-    if wanted == has == "Open MPI" and all(numbers) and numbers[0][1] != numbers[1][1]:  # type: ignore[index]
-        return Finding(
-            "launcher", found, WORTH_CHANGING,
-            f"{launcher} has version {numbers[1][0]}, but the library of mpi4py has {numbers[0][0]}: use both from one MPI",  # type: ignore[index]
-        )  # fmt: skip
-    return Finding("launcher", found, OK)
+        sentence = (
+            f"{launcher} is {has}'s, but mpi4py loads {loaded}, so each rank would be a job of its own: put the mpiexec of that"
+            " library first on PATH, or set MPIEXEC to it"
+        )
+        problems = [(WORTH_CHANGING if ranks_run else BROKEN, sentence)]
+    elif wanted == has == "Open MPI" and mine and theirs and mine[1] != theirs[1]:
+        problems = [
+            f"{launcher} has version {mine[0]}, but the library of mpi4py has {theirs[0]}: use both from one MPI"
+        ]
+    return of_problems("launcher", f"{launcher} ({_title(said)})", problems)
 
 
 def _version_line(said: str) -> str:
@@ -100,21 +100,20 @@ def _title(said: str) -> str:
 
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
     """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.world.world.told_sizes`."""
-    found = f"one job of {size} {'rank' if size == 1 else 'ranks'}"
-    if not sizes or size in sizes.values():
-        return Finding("ranks", found, OK)
-    name, wanted = next(iter(sizes.items()))
-    if size == 1:  # HPCGNN_ALONE is set, or the job would have been refused
-        return Finding(
-            "ranks", found, WORTH_CHANGING,
-            f"the launcher has started {wanted} processes ({name}), and each is a job of its own because HPCGNN_ALONE is set:"
-            " unset it, unless you want separate jobs",
-        )  # fmt: skip
-    return Finding(
-        "ranks", found, WORTH_CHANGING,
-        f"the launcher has {wanted} ranks ({name}), but MPI has {size}: start ranks with a single launcher, not inside the job of"
-        " another one",
-    )  # fmt: skip
+    problems: list[Problem] = []
+    if sizes and size not in sizes.values():
+        name, wanted = next(iter(sizes.items()))
+        if size == 1:  # HPCGNN_ALONE is set, or the job would have been refused
+            problems = [
+                f"the launcher has started {wanted} processes ({name}), and each is a job of its own because HPCGNN_ALONE is set:"
+                " unset it, unless you want separate jobs"
+            ]
+        else:
+            problems = [
+                f"the launcher has {wanted} ranks ({name}), but MPI has {size}: start ranks with a single launcher, not inside"
+                " the job of another one"
+            ]
+    return of_problems("ranks", f"one job of {counted(size, 'rank')}", problems)
 
 
 # -- starting some ----------------------------------------------------------------------------------------------------
@@ -212,10 +211,8 @@ CHECKS: tuple[Check, ...] = (
 
 
 class Unfinished(Exception):
-    """Raised on rank 0 if a check failed without the other ranks' knowledge, so the job must end.
-
-    report: all findings until then, including this failure. error: the error of the check.
-    """
+    """Raised on rank 0 if a check failed without the other ranks' knowledge, so the job must end: all findings until then,
+    including this failure, and the error of the check."""
 
     def __init__(self, report: Report, error: HpcgnnError) -> None:
         super().__init__(str(error))
@@ -280,8 +277,12 @@ def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
         tell(f"the start of {RANKS} ranks")
         started = start_ranks(folder, seconds)
         if started.report is not None:
-            launcher = look_at_launcher(started.report.mpi, ranks_run=started.report.ranks > 1)
-            return _joined(launcher, started)
+            report = started.report
+            found = [look_at_launcher(report.mpi, ranks_run=report.ranks > 1)]
+            for each in report.findings:
+                is_start = each.check == "ranks" and each.state == OK
+                found.append(replace(each, found=f"{each.found}, started by this command") if is_start else each)
+            return replace(report, findings=tuple(found))
         findings = [of_start(started)]
     tell("MPI")
     library, problem = start_mpi(seconds)
@@ -292,22 +293,9 @@ def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
     return _report(world, library, findings + _findings(CHECKS, Job(world, folder), tell))
 
 
-def _joined(launcher: Finding, started: Started) -> Report:
-    """The report of the ranks that were started, with a finding about their start."""
-    assert started.report is not None
-    report = started.report
-    findings = [
-        replace(each, found=f"{each.found}, started by this command")
-        if each.check == "ranks" and each.state == OK
-        else each
-        for each in report.findings
-    ]
-    return replace(report, findings=(launcher, *findings))
-
-
-def _findings(checks: tuple[Check, ...], job: Job, tell: Tell, before: list[Finding] | None = None) -> list[Finding]:
+def _findings(checks: tuple[Check, ...], job: Job, tell: Tell, before: Sequence[Finding] = ()) -> list[Finding]:
     """Run the checks, and return their findings behind the findings ``before``."""
-    found = list(before or [])
+    found = [*before]
     for check in checks:
         tell(check.name)
         try:
@@ -317,8 +305,7 @@ def _findings(checks: tuple[Check, ...], job: Job, tell: Tell, before: list[Find
                 raise
             findings = (*found, Finding(check.name, "", BROKEN, str(error)))
             raise Unfinished(Report(__version__, job.world.library, job.world.size, 1, findings), error) from error
-        if finding is not None:
-            found.append(finding)
+        found += [] if finding is None else [finding]
     return found
 
 

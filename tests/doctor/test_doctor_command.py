@@ -18,7 +18,20 @@ from rank_pool import ThreadPool
 
 from hpcgnn.base.errors import HpcgnnError, StalledError
 from hpcgnn.doctor import cores, examine, folders, software
-from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Check, Fact, Finding, Job, Report, by_rank, some_ranks
+from hpcgnn.doctor.job import (
+    BROKEN,
+    OK,
+    WORTH_CHANGING,
+    Check,
+    Fact,
+    Finding,
+    Job,
+    Report,
+    Verdict,
+    by_rank,
+    of_problems,
+    some_ranks,
+)
 from hpcgnn.launch import mpiexec
 from hpcgnn.world.thread_world import ThreadWorld, one_rank
 
@@ -52,10 +65,11 @@ is_fine, is_worth, is_broken = (functools.partial(says, state) for state in (OK,
 
 
 def judged(
-    judge: Callable[..., Finding | None], *facts: Fact, nodes: Sequence[int] = (), by_doctor: bool = False
+    judge: Callable[..., Verdict | None], *facts: Fact, nodes: Sequence[int] = (), by_doctor: bool = False
 ) -> Finding | None:
     """The finding of a check in the facts of ranks, all of which are on one node unless ``nodes`` says otherwise."""
-    return judge(list(facts), job([*nodes] or [0] * len(facts), by_doctor=by_doctor))
+    verdict = judge(list(facts), job([*nodes] or [0] * len(facts), by_doctor=by_doctor))
+    return None if verdict is None else of_problems("judged", *verdict)
 
 
 def test_the_state_of_a_report_is_its_worst_finding() -> None:
@@ -196,7 +210,7 @@ def test_different_versions_are_found() -> None:
 def test_different_or_several_mpi_libraries_are_found() -> None:
     found = functools.partial(judged, software.judge_mpi)
     fact = {"library": "Open MPI v4.1.4", "paths": ["/a/libmpi.so.40"], "serialized": True}
-    assert found(fact, fact) == Finding("MPI", "Open MPI v4.1.4 (/a/libmpi.so.40)")
+    assert found(fact, fact) == Finding("judged", "Open MPI v4.1.4 (/a/libmpi.so.40)")
     is_broken(found(fact, fact | {"library": "MPICH"}), "rank 1 has loaded MPICH")
     two = ["/a/libmpi.so.40", "/b/libmpi.so.12"]
     is_broken(found(fact | {"paths": two}), "2 MPI libraries", "/b/libmpi.so.12")
@@ -230,7 +244,7 @@ def test_gpus_that_are_shared_idle_or_unusable_are_found() -> None:
     is_worth(found(gpus("a", to_mpi=False), gpus("b")), "GPU-aware")
     without = gpus(problem="torch was built for CPUs")
     is_worth(found(without), "built for CPUs")
-    assert found(without | {"files": []}) == Finding("GPUs", "none: ranks compute on the CPU")
+    assert found(without | {"files": []}) == Finding("judged", "none: ranks compute on the CPU")
 
 
 def test_missing_parts_are_told_with_what_they_add() -> None:
@@ -365,11 +379,11 @@ def fails_on_one(world: ThreadWorld) -> list[Finding | None]:
             raise ZeroDivisionError("by nought")
         return {}
 
-    def judge(facts: list[Fact], at: Job) -> Finding:
-        return Finding("judged", str(facts[1]["missing"]))
+    def judge(facts: list[Fact], at: Job) -> Verdict:
+        return str(facts[1]["missing"]), ()
 
-    def sees(facts: list[Fact], at: Job) -> Finding:
-        return Finding("good", str(len(facts)))
+    def sees(facts: list[Fact], at: Job) -> Verdict:
+        return str(len(facts)), ()
 
     checks = {"bad": (look, judge), "judged": (lambda at: {}, judge), "good": (lambda at: {}, sees)}
     return [by_rank(name, *how).finding(Job(world, Path())) for name, how in checks.items()]
