@@ -26,63 +26,30 @@ if TYPE_CHECKING:
     from hpcgnn.train.trainer import Trainer
 
 __all__ = [
-    "HpcgnnError",
-    "LinkConfig",
-    "ModelConfig",
-    "PolicyConfig",
-    "RunConfig",
-    "TrainConfig",
-    "Trainer",
-    "__version__",
-    "build_model",
-    "distribute",
-    "from_networkx",
-    "from_pyg",
-    "gather",
-    "kernels",
-    "load",
-    "max",
-    "mean",
-    "mean_loss",
-    "min",
-    "softmax",
-    "split_links",
-    "sum",
-    "sum_gradients",
-    "to_dgl",
-    "to_pyg",
-]
+    "HpcgnnError", "LinkConfig", "ModelConfig", "PolicyConfig", "RunConfig", "TrainConfig", "Trainer", "__version__",
+    "build_model", "distribute", "from_networkx", "from_pyg", "gather", "kernels", "load", "max", "mean", "mean_loss", "min",
+    "softmax", "split_links", "sum", "sum_gradients", "to_dgl", "to_pyg",
+]  # fmt: skip
+
+_NAMES = {  # of each module
+    "data.to_memory": ("to_dgl", "to_pyg"),
+    "graph.local_graph": ("load",),
+    "kernels": ("kernels",),
+    "nn.build": ("build_model",),
+    "nn.config": ("ModelConfig",),
+    "nn.whole_graph": ("max", "mean", "mean_loss", "min", "softmax", "sum"),
+    "policy.config": ("PolicyConfig",),
+    "pyg.distribute": ("distribute",),
+    "sources.convert": ("from_networkx", "from_pyg"),
+    "train.config": ("LinkConfig", "TrainConfig"),
+    "train.gather": ("gather",),
+    "train.links": ("split_links",),
+    "train.optimiser": ("sum_gradients",),
+    "train.run_config": ("RunConfig",),
+    "train.trainer": ("Trainer",),
+}
+__getattr__ = attributes(__name__, {name: f"{__name__}.{home}" for home, names in _NAMES.items() for name in names})
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-__getattr__ = attributes(
-    __name__,
-    {
-        "LinkConfig": "hpcgnn.train.config",
-        "ModelConfig": "hpcgnn.nn.config",
-        "PolicyConfig": "hpcgnn.policy.config",
-        "RunConfig": "hpcgnn.train.run_config",
-        "TrainConfig": "hpcgnn.train.config",
-        "Trainer": "hpcgnn.train.trainer",
-        "build_model": "hpcgnn.nn.build",
-        "distribute": "hpcgnn.pyg.distribute",
-        "from_networkx": "hpcgnn.sources.convert",
-        "from_pyg": "hpcgnn.sources.convert",
-        "gather": "hpcgnn.train.gather",
-        "kernels": "hpcgnn.kernels",
-        "load": "hpcgnn.graph.local_graph",
-        "max": "hpcgnn.nn.whole_graph",
-        "mean": "hpcgnn.nn.whole_graph",
-        "mean_loss": "hpcgnn.nn.whole_graph",
-        "min": "hpcgnn.nn.whole_graph",
-        "softmax": "hpcgnn.nn.whole_graph",
-        "split_links": "hpcgnn.train.links",
-        "sum": "hpcgnn.nn.whole_graph",
-        "sum_gradients": "hpcgnn.train.optimiser",
-        "to_dgl": "hpcgnn.data.to_memory",
-        "to_pyg": "hpcgnn.data.to_memory",
-    },
-)

@@ -25,15 +25,13 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 class ByteSink(Protocol):
-    """A file that is open for writing. Several may be open on one path, each to write bytes that the others do not write."""
+    """A file that is open for writing; several may be open on one path, each for other bytes."""
 
     def write(self, byte_offset: int, array: np.ndarray) -> None:
         """Write the bytes of ``array`` at ``byte_offset``. Raises OSError. Not collective."""
-        ...
 
     def close(self) -> None:
         """Close the file. Collective if a world opened it (:meth:`hpcgnn.world.world.World.open_shared`)."""
-        ...
 
 
 class LocalFile:

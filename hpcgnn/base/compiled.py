@@ -1,8 +1,7 @@
 """numba's ``njit``, whose cache is a help and no condition: code is compiled again where there is no place to keep it.
 
 numba looks for a place in ``NUMBA_CACHE_DIR``, beside the source, and in the user's home folder. If none of them can be written,
-as in an installation of another user with a job that has no home, its own decorator raises an error when a module is imported;
-and a disk that is full, or a damaged file, ends the first call.
+its own decorator raises an error when a module is imported; and a full disk, or a damaged file, ends the first call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The one exception that users see.
-
-Everything that a user can cause (a missing file, a graph without features, a checkpoint of another model) is raised as
-:class:`HpcgnnError` with one sentence that says what is wrong, where, and what to do. Any other exception is a bug and
-keeps its traceback.
-"""
+"""The one exception that users see, for everything that a user can cause. Any other one is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -41,10 +36,8 @@ class WrongTypeError(HpcgnnError, TypeError):
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """``text`` with its control characters, except those in ``keep``, written as Python's escapes.
-
-    Names and contents of files may come from other people, and must not give commands to a terminal.
-    """
+    """``text`` with its control characters, except those in ``keep``, written as Python's escapes: names and contents of files
+    may come from other people, and must not give commands to a terminal."""
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
@@ -72,10 +65,8 @@ def with_message(error: HpcgnnError, message: str) -> HpcgnnError:
 
 
 class StalledError(HpcgnnError):
-    """A wait has reached its deadline.
-
-    ``grace_seconds``: the time to wait before the job is aborted, so that other ranks can reach their deadlines as well.
-    """
+    """A wait has reached its deadline. ``grace_seconds``: the time to wait before the job is aborted, so that other ranks can
+    reach their deadlines as well."""
 
     def __init__(self, message: str, grace_seconds: float) -> None:
         super().__init__(message)

@@ -13,8 +13,8 @@ from typing import Any
 def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Make the ``__getattr__`` of a package (PEP 562).
 
-    homes: for each public name, the module that defines it; a name whose module is ``package.name`` stands for that module. No
-    other name may be equal to that of a submodule, because the import system would replace it by the submodule.
+    homes: the module of each public name; a name whose module is ``package.name`` stands for that module. No other name may be
+    that of a submodule, by which the import system would replace it.
     """
 
     def get(name: str) -> Any:
@@ -28,10 +28,8 @@ def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import many modules without collections of garbage, and keep later collections from looking at them.
-
-    Modules leave hardly any garbage, and the search for it takes a sixth of the time of torch's import.
-    """
+    """Import many modules without collections of garbage, which take a sixth of the time of torch's import and find hardly any;
+    later ones do not look at these modules."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

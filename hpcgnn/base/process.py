@@ -45,13 +45,11 @@ class StopRequest:
     """Remembers the signals that have come. SIGUSR1 is what Slurm's ``--signal`` sends before the time limit.
 
     The handler of SIGUSR1 stays installed, because the signal may come at any moment, also after the last epoch. Ctrl-C and
-    SIGTERM, which launchers send, raise KeyboardInterrupt; repetitions within two seconds are ignored. C code between the
-    handler and the caller may turn the exception into an error of another kind (ctypes does), so a caller looks at
-    ``interrupted`` to tell an interruption from another error.
+    SIGTERM, which launchers send, raise KeyboardInterrupt; repetitions within two seconds are ignored.
 
     Attributes:
         requested: SIGUSR1 has come.
-        interrupted: SIGINT or SIGTERM has come.
+        interrupted: SIGINT or SIGTERM has come. C code, such as that of ctypes, may have turned the exception into another error.
         advice: makes a sentence for the user about continuing after an interruption; an empty one where nothing can be continued.
     """
 
@@ -85,10 +83,8 @@ class StopRequest:
         return self
 
     def ignore(self) -> None:
-        """Ignore SIGUSR1 from now on, and leave interruptions to their handlers.
-
-        Python restores the default handler when it exits. A SIGUSR1 between that and the end of MPI would kill the process.
-        """
+        """Ignore SIGUSR1 from now on, which would kill the process between Python's exit and the end of MPI, and leave
+        interruptions to their handlers."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             if self._arrivals is not None:
@@ -134,22 +130,18 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def peak_memory_bytes(*, or_of_children: bool = False) -> int:
-    """The largest resident memory of this process so far, in bytes.
-
-    With ``or_of_children`` the largest one of this process and of the processes that it has started and waited for.
-    """
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if or_of_children:
-        peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    """The largest resident memory so far, in bytes, of this process (or of one that it has started and waited for)."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)[: 1 + or_of_children]
+    peak = max(resource.getrusage(each).ru_maxrss for each in whose)
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
 
 def disable_malloc_trimming() -> bool:
-    """Make the C library take large blocks from its heap, and never return freed memory to the system.
+    """Make the C library take large blocks from its heap, and never return freed memory to the system: a training step allocates
+    the same sizes again and again, and page faults of fresh memory cost more than most computations on it.
 
-    A training step frees and allocates the same sizes again and again, and the page faults of fresh memory cost more than most
-    computations on it. Only our own commands call this, because a library must not decide it for other programs. Returns
-    False where the C library has no such settings.
+    Only commands call this, because a library must not decide it for other programs. Returns False where the C library has no
+    such settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26))
@@ -162,8 +154,7 @@ _START_FIELD = 19
 
 
 def private_memory_bytes(process: int | str = "self") -> int:
-    """Resident memory, in bytes, that no other process maps: the memory that one more such process on the host would take. See
-    :func:`mapped_bytes`."""
+    """Resident memory, in bytes, that no other process maps; see :func:`mapped_bytes`."""
     return mapped_bytes(process, _PRIVATE)
 
 
@@ -200,19 +191,15 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-_CACHE_FOLDERS = ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR")
-_TEMPORARY = "TMPDIR"
-
-
 def check_cache_folders() -> None:
     """Raise HpcgnnError if a cache folder of compiled code belongs to another user or everybody may write there, or if
     ``TMPDIR`` is not a folder, for which MPI would print dozens of lines."""
-    temporary = Path(os.environ.get(_TEMPORARY, ""))
+    temporary = Path(os.environ.get("TMPDIR", ""))
     if temporary.exists() and not temporary.is_dir():
         raise HpcgnnError(
-            f"{_TEMPORARY} is {temporary}, which is not a folder: set it to a folder for temporary files, or unset it"
+            f"TMPDIR is {temporary}, which is not a folder: set it to a folder for temporary files, or unset it"
         )
-    for variable in _CACHE_FOLDERS:
+    for variable in ("NUMBA_CACHE_DIR", "TRITON_CACHE_DIR"):
         folder = os.environ.get(variable, "")
         if folder and (problem := _folder_problem(Path(folder))):
             raise HpcgnnError(

@@ -64,13 +64,8 @@ def why_invalid(value: Any, kind: Any) -> str:
 
 
 def validated(value: Any, kind: type[T], where: str) -> T:
-    """``value`` as a ``kind``.
-
-    Raises:
-        HpcgnnError: where it is not one; the sentence begins with ``where``, the file.
-    """
-    problem = why_invalid(value, kind)
-    if problem:
+    """``value`` as a ``kind``. Raises HpcgnnError where it is not one; the sentence begins with ``where``, the file."""
+    if problem := why_invalid(value, kind):
         raise HpcgnnError(f"{where}: {problem}")
     return _converted(value, kind)
 
@@ -81,22 +76,13 @@ def _converted(value: Any, kind: type[T]) -> T:
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """The JSON file ``path`` as a ``kind``.
-
-    Raises:
-        HpcgnnError: where it cannot be read, or is not one.
-    """
+    """The JSON file ``path`` as a ``kind``. Raises HpcgnnError where it cannot be read, or is not one."""
     return validated(_parsed(text_of(path), str(path)), kind, str(path))
 
 
 def read_lines(path: Path, kind: type) -> list[dict[str, Any]]:
-    """The objects of a file with one JSON object on each line, each a ``kind``.
-
-    A last line without its end, which a killed run can leave, is skipped.
-
-    Raises:
-        HpcgnnError: for the first line that is not a ``kind``; the sentence names the line and its field.
-    """
+    """The objects of a file with one JSON object on each line. A last line without its end, which a killed run can leave, is
+    skipped. Raises HpcgnnError for the first line that is not a ``kind``."""
     found = []
     for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
         if line.endswith("\n"):
@@ -116,15 +102,10 @@ def check_epochs(lines: list[dict[str, Any]], path: Path) -> None:
 
 def text_of(path: Path, errors: str = "strict") -> str:
     """The text of a file, without a byte order mark. errors: Python's name of a treatment of bytes that are not UTF-8, ``strict``
-    to refuse them.
-
-    Raises:
-        HpcgnnError: where the file cannot be read, or is no text in UTF-8.
-    """
+    to refuse them. Raises HpcgnnError."""
     try:
-        is_odd = (
-            path.exists() and not path.is_file() and not path.is_dir()
-        )  # reading a device may never end, and opening a pipe may wait forever
+        # Reading a device may never end, and opening a pipe may wait forever.
+        is_odd = path.exists() and not path.is_file() and not path.is_dir()
         if is_odd and path.parent != Path("/dev/fd"):  # a shell passes <(...) as a file there
             raise HpcgnnError(f"cannot read {path}: it is not a file")
         with path.open(encoding="utf-8-sig", errors=errors) as stream:
@@ -150,8 +131,7 @@ def _words_of(kinds: str) -> str:
 
 
 def _in_words(said: str) -> str:
-    """A sentence of ours from one of msgspec's: "Expected `int`, got `str` - at `$.epoch`" becomes ``epoch must be a whole
-    number, not a text``."""
+    """``epoch must be a whole number, not a text`` from msgspec's "Expected `int`, got `str` - at `$.epoch`"."""
     found = _PLACE.search(said)
     place = said[: found.start()] if found else said
     field = (found[2] or "it") if found else "it"

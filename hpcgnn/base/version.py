@@ -11,10 +11,7 @@ COMMIT_FILE = _PACKAGE / "commit.txt"  # setup.py writes it into wheels and sour
 
 
 def commit() -> str:
-    """The commit, such as ``abcdef123456``, followed by ``, with local changes`` if there are some; empty if it is unknown.
-
-    In a checkout git is asked; elsewhere the file is read that the build wrote.
-    """
+    """The commit, such as ``abcdef123456``, followed by ``, with local changes`` if there are some; empty if it is unknown."""
     if not (_PACKAGE.parent / ".git").exists():
         return COMMIT_FILE.read_text().strip() if COMMIT_FILE.exists() else ""
     command = ["git", "-C", str(_PACKAGE.parent), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]

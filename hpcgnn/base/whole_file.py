@@ -1,7 +1,7 @@
 """Files that appear under their name only when they are complete, and locks of files between processes.
 
-A file is written under a temporary name in the same folder, and renamed at the end. A killed process leaves its temporary file
-behind; the next process on the same host that writes into the folder removes it.
+A file is written under a temporary name in the same folder, and renamed at the end. What a killed process leaves is removed by
+the next process on the same host that writes into the folder.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def put(temporary: Path, path: str | Path) -> None:
 
 
 def _claim(temporary: Path) -> None:
-    """Make an empty file with this name, which is easy to guess: other users who may write the folder can have put a link
-    there. The link is removed, or the system's error is raised; it is never followed."""
+    """Make an empty file. Its name is easy to guess, and a link that others have put there is removed, and never followed."""
     temporary.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
 
@@ -102,11 +101,7 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` for pieces of the file; the folder is removed in any case.
-
-    Raises:
-        HpcgnnError: where the folder cannot be made.
-    """
+    """Yield an empty folder beside ``path`` for pieces of the file; it is removed in any case. Raises HpcgnnError."""
     target = _target(Path(path))
     folder = target.with_name(f".{target.name}-pieces.{_host()}.{os.getpid()}.hpcgnn.tmp")
     with _one_sentence(path):
@@ -129,7 +124,6 @@ def remove_folder(folder: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """The file to replace: ``path``, or the file to which it is a symbolic link."""
     if not path.is_symlink():
         return path
     try:
@@ -164,9 +158,7 @@ def _host() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    """Return whether the process exists, this user's or another's, and is no zombie: zombies of a job whose launcher was killed
-    may stay for long.
-    """
+    """Return whether the process exists, and is no zombie, which may stay for long where a job's launcher was killed."""
     try:
         os.kill(process, 0)
     except PermissionError:
@@ -179,10 +171,8 @@ def _is_alive(process: int) -> bool:
 
 
 def lock(stream: IO[str], *, waits: bool) -> bool:
-    """Lock an open file; return False if another process holds the lock. The lock ends when the process closes the file or ends.
-
-    waits: wait for the other process instead. On a file system without locks, nothing is locked, and the result is True.
-    """
+    """Lock an open file until this process closes it; return False if another process holds the lock, or with ``waits`` wait for
+    it. On a file system without locks, nothing is locked, and the result is True."""
     try:
         fcntl.lockf(stream, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except (BlockingIOError, PermissionError):  # POSIX allows both errors

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,8 @@ def progress(description: str, total: int | None, quiet: bool = False) -> Iterat
 
     If stderr is not a terminal, as in a batch job, it prints a line every ``_LINE_SECONDS``.
     """
-    if quiet:
-        yield lambda count: None
-        return
-    if not is_terminal(STDERR):
-        yield _Lines(description, total).advance
+    if quiet or not is_terminal(STDERR):
+        yield (lambda count: None) if quiet else _lines(description, total)
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
@@ -92,23 +89,21 @@ def progress(description: str, total: int | None, quiet: bool = False) -> Iterat
         yield lambda count: bar.advance(task, count)
 
 
-class _Lines:
-    """Progress as lines, for the log file of a batch job."""
+def _lines(description: str, total: int | None) -> Callable[[int], None]:
+    """Progress as lines, for the log file of a batch job, each if the last one is old enough."""
+    started = said = time.monotonic()
+    done = 0
 
-    def __init__(self, description: str, total: int | None) -> None:
-        self._description, self._total, self._done = description, total, 0
-        self._started = self._said = time.monotonic()
-
-    def advance(self, count: int) -> None:
-        """Count, and print the progress if the last line is old enough."""
-        self._done += count
+    def advance(count: int) -> None:
+        nonlocal done, said
+        done += count
         now = time.monotonic()
-        if not self._total or not self._done or now - self._said < _LINE_SECONDS:
-            return
-        self._said = now
-        done = self._done / self._total
-        left = (now - self._started) * max(1 - done, 0.0) / done
-        note(f"{self._description}: {done:.0%} after {_span(now - self._started)}, about {_span(left)} left")
+        if total and done and now - said >= _LINE_SECONDS:
+            said, share = now, done / total
+            left = (now - started) * max(1 - share, 0.0) / share
+            note(f"{description}: {share:.0%} after {_span(now - started)}, about {_span(left)} left")
+
+    return advance
 
 
 def _span(seconds: float) -> str:
@@ -125,18 +120,28 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> None:
     shown.add_column(no_wrap=True)
     shown.add_column(overflow="fold")
     for name, value in rows:
-        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        shown.add_row(name, text)
+        shown.add_row(name, _in_words(value))
     stdout().print(shown)
 
 
-def numbers(table: Table) -> None:
-    """Print a table of numbers on stdout. In a narrow terminal the headings have several lines, and the numbers stay whole."""
-    out = stdout()
-    if out.measure(table).maximum > out.width:
-        for column in table.columns:
+def numbers(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on stdout, whose numbers get thousands separators. In a narrow terminal the headings have several lines, and
+    the numbers stay whole."""
+    out, shown = stdout(), Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in header:
+        shown.add_column(name)
+    for row in rows:
+        shown.add_row(*map(_in_words, row))
+        for column, value in zip(shown.columns, row, strict=True):
+            column.justify = "left" if isinstance(value, str) else "right"
+    if out.measure(shown).maximum > out.width:
+        for column in shown.columns:
             column.header = str(column.header).replace(" ", "\n")
-    out.print(table)
+    out.print(shown)
+
+
+def _in_words(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def line(text: str) -> None:

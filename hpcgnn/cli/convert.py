@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.cli.options import AS_JSON, FILE
 
 _HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 
@@ -42,7 +43,7 @@ converted: edges are sorted on disk, in bounded memory.
 
 @click.command("convert", help=_HELP)
 @click.argument("source")
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("output", type=FILE)
 @click.option("--split", metavar="RULE",
               help="Rule that divides the nodes into training, validation and test nodes: random:TRAIN,VAL,TEST[,SEED] with "
                    "shares such as random:0.6,0.2,0.2, or per-class:TRAIN,VAL[,SEED] with a number of nodes of each class "
@@ -62,7 +63,7 @@ converted: edges are sorted on disk, in bounded memory.
 @click.option("--self-loops", is_flag=True, help="Add the edge (v, v) to every node v that has none.")
 @click.option("--drop-duplicates", is_flag=True, help="Merge duplicate edges and add up their weights.")
 @click.option("--force", is_flag=True, help="Overwrite OUTPUT if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@AS_JSON
 @click.option("--quiet", is_flag=True, help="Print neither a progress bar nor a table.")
 def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: Any) -> None:
     """Convert a graph; the help text is above."""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.cli.options import NumberRange
+from hpcgnn.cli.options import AS_JSON, FILE, NumberRange
 from hpcgnn.world import job
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ _STYLES = {"ok": "none", "worth changing": "yellow", "broken": "bold red"}
 
 
 @click.command(epilog="\b\nExamples\n  hpcgnn doctor\n  mpirun -n 4 hpcgnn doctor --folder /scratch/me")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path("."), metavar="FOLDER",
+@click.option("--folder", type=FILE, default=Path("."), metavar="FOLDER",
               help="Folder in which all ranks write, read and remove a file of a few MiB; give the folder of your parts and "
                    "runs.  [default: the current folder]")  # fmt: skip
 @click.option("--no-launch", is_flag=True, help="Without mpirun, check this process alone and start no ranks.")
 @click.option("--timeout", type=NumberRange(0, min_open=True, max=1e6), default=60.0, show_default=True, metavar="SECONDS",
               help="Longest time in seconds for the start of the ranks, and for an answer from another rank.")  # fmt: skip
 @click.option("--by-doctor", is_flag=True, hidden=True, help="Set if `hpcgnn doctor` started these ranks itself.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@AS_JSON
 def doctor(folder: Path, no_launch: bool, timeout: float, by_doctor: bool, as_json: bool) -> None:
     """Check that MPI, cores, kernels, GPUs, links and folders work together, and suggest changes.
 

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from hpcgnn.cli import console
+from hpcgnn.cli.options import AS_JSON
 from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 2 hpcgnn info")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@AS_JSON
 def info(as_json: bool) -> None:
     """Show versions, the MPI library, kernels, instruction sets, GPUs, partitioners and threads.
 

@@ -25,8 +25,7 @@ from hpcgnn.world import job
 def set_up_streams() -> None:
     """Replace ``sys.stdout`` and ``sys.stderr`` by streams that end a command in one sentence where they cannot be written.
 
-    A stream that the caller has closed gets an open descriptor, so that no file of the command is opened in its place and then
-    written by a library that prints.
+    A stream that the caller has closed gets a descriptor, in whose place a file of the command would be opened, and printed to.
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
@@ -38,7 +37,9 @@ def set_up_streams() -> None:
         atexit.register(_give_up)
 
 
-class _Stream(io.TextIOWrapper):
+class _Messages(io.TextIOWrapper):
+    """A stream that goes on where the system refuses to write, because the work does not need its messages."""
+
     @classmethod
     def of(cls, stream: Any) -> Self:
         """A stream for the same descriptor, in place of a text stream. Names of files may be any bytes."""
@@ -64,11 +65,10 @@ class _Stream(io.TextIOWrapper):
             self.fail(error)
 
     def fail(self, error: OSError) -> None:
-        """End or go on where the system refuses to write."""
-        raise NotImplementedError
+        """Called with the error of the system."""
 
 
-class _Results(_Stream):
+class _Results(_Messages):
     def fail(self, error: OSError) -> None:
         """Raise HpcgnnError, or the system's error for a reader that has left, as ``head`` does: then a command ends quietly."""
         with contextlib.suppress(OSError):  # what is still in the buffer goes nowhere, without a second error
@@ -80,11 +80,6 @@ class _Results(_Stream):
         raise HpcgnnError(
             f"cannot write to standard output: {error.strerror}; files that this command has written are complete"
         ) from error
-
-
-class _Messages(_Stream):
-    def fail(self, error: OSError) -> None:
-        """Go on, because the work does not need its messages."""
 
 
 def _give_up() -> None:
@@ -152,14 +147,8 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Print the version and the commit, and exit.",
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+              help="Print the version and the commit, and exit.")  # fmt: skip
 def cli() -> None:
     """Full-batch training of graph neural networks over MPI.
 
@@ -208,12 +197,16 @@ def _run(stop: StopRequest) -> int:
 
 
 def _leave_after(error: Exception) -> NoReturn:
+    if not isinstance(error, HpcgnnError | click.ClickException) and (sentence := _sentence_of(error)):
+        error = HpcgnnError(sentence)
+    if isinstance(error, HpcgnnError | click.ClickException):
+        answer_interruptions(
+            signal.SIG_DFL
+        )  # the launcher's SIGTERM, or Ctrl-C, ends this rank without another message
     if isinstance(error, click.ClickException):
         _leave_before_mpi(error)
     if isinstance(error, HpcgnnError):
         _leave_with(error)
-    if sentence := _sentence_of(error):
-        _leave_with(HpcgnnError(sentence))
     sys.excepthook(type(error), error, error.__traceback__)
     job.abort_if_parallel(1)
     sys.exit(1)
@@ -241,14 +234,8 @@ def _say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _die_quietly_on_signals() -> None:
-    """Let the launcher's SIGTERM, or Ctrl-C, end a rank that is exiting, without another message."""
-    answer_interruptions(signal.SIG_DFL)
-
-
 def _leave_before_mpi(error: click.ClickException) -> NoReturn:
     """Exit after a mistake in the command line. Every rank finds it, and one of them prints it."""
-    _die_quietly_on_signals()
     if job.launcher_rank() == 0:
         usage = io.StringIO()
         error.show(usage)
@@ -259,7 +246,6 @@ def _leave_before_mpi(error: click.ClickException) -> NoReturn:
 
 
 def _leave_with(error: HpcgnnError) -> NoReturn:
-    _die_quietly_on_signals()
     rank = job.launcher_rank()
     if error.agreed:
         if rank == 0:

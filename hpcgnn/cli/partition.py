@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcgnn.cli import console
-from hpcgnn.cli.options import NumberRange
+from hpcgnn.cli.options import AS_JSON, NumberRange
 from hpcgnn.partition.options import METHODS, OBJECTIVES, QUANTITIES, PartitionOptions
 from hpcgnn.plan import STRATEGIES
 
@@ -51,7 +51,7 @@ Examples:
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=36000.0, show_default=True,
               help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite parts.h5 if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@AS_JSON
 @click.option("--quiet", is_flag=True, help="Print neither a progress bar nor a table.")
 def partition(
     graph: str,

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
+import numpy as np
 
 from hpcgnn.cli import console
-from hpcgnn.cli.options import COUNT
+from hpcgnn.cli.options import COUNT, FILE, QUIET
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs
@@ -34,7 +33,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("parts", type=click.Path(path_type=Path))
+@click.argument("parts", type=FILE)
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True,
               help="Strategy whose plan is counted: see `hpcgnn train --help`. all compares the three strategies.")  # fmt: skip
 @click.option(
@@ -47,7 +46,7 @@ Examples:
 @click.option("--pairs", "all_pairs", is_flag=True,
               help=f"Show every pair of ranks rather than the {_PAIRS_SHOWN} largest. --json always lists up to "
                    f"{_MOST_PAIRS_LISTED:,} pairs, and more with this flag.")  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@QUIET
 @click.option("--json", "as_json", is_flag=True,
               help="Print one JSON object on stdout instead of tables; --pairs says with how many pairs.")  # fmt: skip
 def plan(
@@ -87,45 +86,30 @@ def plan(
             report["ranks_per_node"] = ranks_per_node
     if as_json:
         listed = {
-            name: _as_lists(rows) for name, rows in pairs.items() if all_pairs or rows.sender.size <= _MOST_PAIRS_LISTED
+            name: np.stack((rows.sender, rows.receiver, rows.post, rows.pre), axis=1).tolist()
+            for name, rows in pairs.items()
+            if all_pairs or rows.sender.size <= _MOST_PAIRS_LISTED
         }
         print(json.dumps(report | {"pairs": listed, "pairs_left_out": [name for name in pairs if name not in listed]}))
     elif not quiet:
         _show(report, pairs, None if all_pairs else _PAIRS_SHOWN)
 
 
-def _as_lists(rows: PairRows) -> list[list[int]]:
-    """``[sender, receiver, post, pre]`` of each pair."""
-    columns = (rows.sender, rows.receiver, rows.post, rows.pre)
-    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
     columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
                "max_rows_sent": "max sent", "max_rows_received": "max received"}  # fmt: skip
-    _show_strategies(f"one aggregation in one direction, {report['width']} float32 columns", columns, report)
+    tables = {f"one aggregation in one direction, {report['width']} float32 columns": columns}
     if "ranks_per_node" in report:
         columns = {"rows_between_nodes": "rows between nodes", "bytes_between_nodes": "bytes between nodes",
                    "rows_within_nodes": "rows within nodes",
                    "rows_between_nodes_by_pairs_of_ranks": "between nodes, --node-aware off"}  # fmt: skip
-        _show_strategies(f"on nodes of {report['ranks_per_node']} ranks", columns, report)
-    for strategy, rows in pairs.items():
+        tables[f"on nodes of {report['ranks_per_node']} ranks"] = columns
+    for title, columns in tables.items():
+        rows = [[name, *(facts[each] for each in columns)] for name, facts in report["strategies"].items()]
+        console.numbers(title, ("strategy", *columns.values()), rows)
+    for strategy, found in pairs.items():
+        chosen = (-found.rows).argsort(kind="stable")[:limit]
+        sizes = found.rows * (report["width"] * _BYTES_PER_VALUE)
+        values = [each[chosen].tolist() for each in (found.sender, found.receiver, found.post, found.pre, sizes)]
         title = f"{strategy}: {'all pairs' if limit is None else 'pairs with the most rows'}"
-        shown = Table(title=title, title_justify="left", box=box.SIMPLE)
-        for name in ("from", "to", "post rows", "pre rows", "bytes"):
-            shown.add_column(name, justify="right")
-        for k in (-rows.rows).argsort(kind="stable")[:limit]:
-            num_bytes = rows.rows[k] * report["width"] * _BYTES_PER_VALUE
-            values = (rows.sender[k], rows.receiver[k], rows.post[k], rows.pre[k], num_bytes)
-            shown.add_row(*(f"{int(value):,}" for value in values))
-        console.numbers(shown)
-
-
-def _show_strategies(title: str, columns: dict[str, str], report: dict[str, Any]) -> None:
-    """Print a table with a line for each strategy. columns: the heading of each figure."""
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for name in ("strategy", *columns.values()):
-        shown.add_column(name, justify="left" if name == "strategy" else "right")
-    for strategy, facts in report["strategies"].items():
-        shown.add_row(strategy, *(f"{facts[name]:,}" for name in columns))
-    console.numbers(shown)
+        console.numbers(title, ("from", "to", "post rows", "pre rows", "bytes"), zip(*values, strict=True))

@@ -9,17 +9,17 @@ import click
 
 from hpcgnn.base.lazy import importing
 from hpcgnn.cli import console
-from hpcgnn.cli.options import NumberRange
+from hpcgnn.cli.options import AS_JSON, FILE, QUIET, NumberRange
 from hpcgnn.world import MpiWorld, check_alike
 
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
-@click.argument("parts", type=click.Path(path_type=Path))
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path),
+@click.argument("parts", type=FILE)
+@click.argument("run", type=FILE)
+@click.option("--out", required=True, type=FILE,
               help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid; for a run with --task "
                    "link, /embeddings (nodes, hidden) float32.")  # fmt: skip
-@click.option("--pairs", type=click.Path(path_type=Path),
+@click.option("--pairs", type=FILE,
               help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
                    "two original ids a line, or a .npy file of integers (pairs, 2). A higher score means a more likely link. "
                    "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
@@ -31,8 +31,8 @@ from hpcgnn.world import MpiWorld, check_alike
 @click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@QUIET
+@AS_JSON
 def predict(
     parts: Path, run: Path, out: Path, pairs: Path | None, which: str, device: str, timeout: float, force: bool, quiet: bool,
     as_json: bool,

@@ -12,6 +12,7 @@ import click
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
+from hpcgnn.cli.options import AS_JSON, FILE, QUIET
 from hpcgnn.data import h5, whole_check
 from hpcgnn.data.graph_file import GRAPH_KIND, PARTS_KIND, SlabReader, reader_of
 from hpcgnn.data.h5 import HDF5
@@ -73,9 +74,9 @@ _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank ke
 
 
 @click.command(epilog="\b\nExamples\n  hpcgnn check parts.h5\n  hpcgnn check run/checkpoints/last.pt --json")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@click.argument("file", type=FILE)
+@QUIET
+@AS_JSON
 def check(file: Path, quiet: bool, as_json: bool) -> None:
     """Verify every value and every checksum of FILE, and print its contents in short.
 
@@ -182,9 +183,9 @@ _MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
 @click.command(
     epilog="\b\nExamples\n  hpcgnn show parts.h5\n  hpcgnn show run/checkpoints/best.pt\n  hpcgnn show run --json"
 )
-@click.argument("path", metavar="FILE|RUN", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE|RUN", type=FILE)
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
+@AS_JSON
 def show(path: Path, quiet: bool, as_json: bool) -> None:
     """Print a summary of graph.h5, parts.h5, a predictions file, a checkpoint, or a run folder.
 

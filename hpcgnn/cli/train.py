@@ -15,7 +15,7 @@ from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.lazy import importing
 from hpcgnn.base.settings import Setting, as_flag, kind_of
-from hpcgnn.cli.options import NumberRange, SectionedCommand
+from hpcgnn.cli.options import FILE, QUIET, NumberRange, SectionedCommand
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.run_config import (
     CONFIG,
@@ -28,13 +28,11 @@ from hpcgnn.train.run_config import (
     settings_by_name,
 )
 
+# The key in ``Context.meta`` of the error of a file of settings, which :func:`run_config` raises, because ranks agree there.
 PROBLEM = "hpcgnn.problem of a file of settings"
-"""The key in ``Context.meta`` of the error of a file of settings, which :func:`run_config` raises, because ranks agree there."""
-
-
 _MOST_USED = ("out", "config", "preset", "resume", "model", "layers", "hidden", "epochs", "lr", "dropout", "bits", "staleness",
               "device", "seed", "task")  # fmt: skip
-# The settings under each title of the help: parts of a run, and names.
+# The settings under each title of the help: parts of a run, and names. Options about output are in none of them.
 _TITLES: dict[str, tuple[str, ...]] = {
     "Links (--task link)": ("links", "decoder"),
     "Model": ("model",),
@@ -43,39 +41,29 @@ _TITLES: dict[str, tuple[str, ...]] = {
     "Messages between ranks": ("strategy", "messages", "cache_input_aggregation", "timeout"),
     "Policies of --bits and --staleness": ("policy", "replay"),
     "Arithmetic and devices": ("compute", "int8", "ranks_per_gpu", "node_order"),
+    "Output": (),
 }
 
 
 class RunCommand(SectionedCommand):
-    """A command that has its own options and, before the last ``behind`` of them, all settings of a run.
-
-    Settings of models and policies that are registered after the command was made are included.
-    """
-
-    behind = 4
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, sections={}, **kwargs)
-
-    def sections(self) -> dict[str, list[str]]:
-        """The names of options under each title: those that most runs need come first, and those about output last."""
-        found: dict[str, list[str]] = {"Most used": [*_MOST_USED]}
-        for title, places in _TITLES.items():
-            named = settings_by_name().items()
-            found[title] = [name for place in places for name, each in named if place in (name, each.part)]
-        return found | {"Output": []}
+    """A command that has its own options and, before the last four of them, all settings of a run, including those of models and
+    policies that are registered after the command was made."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's own parameters and the settings of a run."""
-        own = super().get_params(ctx)
-        first = len(self.params) - self.behind
-        return [*own[:first], *map(option, settings_by_name().values()), *own[first:]]
+        """Click's method."""
+        own, named = super().get_params(ctx), settings_by_name()
+        self.sections = {"Most used": _MOST_USED} | {
+            title: [name for place in places for name, each in named.items() if place in (name, each.part)]
+            for title, places in _TITLES.items()
+        }
+        first = len(self.params) - 4
+        return [*own[:first], *map(option, named.values()), *own[first:]]
 
 
 def option(named: RunSetting) -> click.Option:
     """The option of a setting."""
     setting = named.setting
-    is_flag = setting.default is False
+    is_flag, text = setting.default is False, f"{setting.in_words()} {_users(named)}".strip()
     default = as_written(setting, setting.default)
     default = str(default) if setting.chosen_from() else default
     return click.Option(
@@ -85,7 +73,7 @@ def option(named: RunSetting) -> click.Option:
         default=tuple(default) if isinstance(default, list) else default,
         show_default=not is_flag and default is not None,
         metavar=setting.metavar,
-        help=_help(named) or None,
+        help=text + (f"  [default: {setting.default_in_words}]" if setting.default_in_words else ""),
     )
 
 
@@ -98,7 +86,7 @@ def _type(setting: Setting) -> Any:
     if isinstance(setting.default, tuple):
         return tuple(map(type, setting.default))
     if kind is Path:
-        return click.Path(path_type=Path)
+        return FILE
     if kind in (int, float):
         low, high = setting.above, setting.below
         least, most = (setting.least if low is None else low), (setting.most if high is None else high)
@@ -107,23 +95,15 @@ def _type(setting: Setting) -> Any:
     return str
 
 
-def _help(named: RunSetting) -> str:
-    """The setting's text, and the choices that use the setting."""
-    setting = named.setting
-    text = f"{setting.in_words()} {_users(named)}".strip()
-    return text + (f"  [default: {setting.default_in_words}]" if setting.default_in_words else "")
-
-
 def _users(named: RunSetting) -> str:
     """A sentence such as ``Models: gat, gatv2.`` or ``Used by --bits sylvie.``; empty if all choices have the setting."""
-    names = list(dict.fromkeys(named.users))
-    if not names:
+    names, others = [*named.users], [name for name in MODELS if name not in named.users]
+    if not names or not others:
         return ""
     if named.part != "model":
         return f"Used by {', '.join(f'--task {name}' if name == LINK else name for name in names)}."
-    others = [name for name in MODELS if name not in names]
     if len(names) > len(others):
-        return f"Models: all except {', '.join(others)}." if others else ""
+        return f"Models: all except {', '.join(others)}."
     return f"Models: {', '.join(names)}."
 
 
@@ -223,11 +203,11 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
     return value
 
 
-@click.command(cls=RunCommand, epilog=_EXAMPLE)
-@click.argument("parts", type=click.Path(path_type=Path))
+@click.command(cls=RunCommand, sections={}, epilog=_EXAMPLE)
+@click.argument("parts", type=FILE)
 @click.option("--out", required=True, type=_RunFolder(path_type=Path), is_eager=True, callback=_take_defaults,
               help="Run folder to create; with --resume, the folder of the run to continue.")  # fmt: skip
-@click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_take_defaults,
+@click.option("--config", type=FILE, is_eager=True, expose_value=False, callback=_take_defaults,
               help="TOML file with settings, named as the flags below with underscores for hyphens; flags override it. The "
                    "config.toml of a run folder repeats that run.")  # fmt: skip
 @click.option("--preset", type=click.Choice(sorted(path.stem for path in _PRESETS.glob("*.toml"))), is_eager=True,
@@ -239,7 +219,7 @@ def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -
 @click.option("--tensorboard", is_flag=True,
               help="Also write the scalars of each epoch to the folder tensorboard/ in the run folder, for `tensorboard "
                    "--logdir`.")  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@QUIET
 @click.option("--json", "as_json", is_flag=True, help="Print the content of summary.json on stdout instead of a table.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True,
               help="Lowest level of the log messages of rank 0 on stderr; other ranks print errors only.")  # fmt: skip

@@ -32,7 +32,6 @@ from hpcgnn.world import MpiWorld, check_alike, raise_on_all_ranks
 from hpcgnn.world.devices import choose_device, use_threads
 
 if TYPE_CHECKING:
-    from hpcgnn.graph.local_graph import LocalGraph
     from hpcgnn.world import World
 
 
@@ -94,12 +93,12 @@ def _write_config(trainer: Trainer, asked: TrainArguments, config: RunConfig) ->
 
 def _fit(trainer: Trainer, asked: TrainArguments) -> dict[str, Any]:
     """Train the remaining epochs and return the summary. Collective."""
-    is_first = trainer.graph.world.rank == 0
-    board = TensorBoard(asked.out, trainer.next_epoch) if asked.tensorboard and is_first else None
-    hidden = asked.quiet or asked.as_json or not is_first
-    files = contextlib.nullcontext() if board is None else contextlib.closing(board)
-    add: Callable[[dict[str, Any]], object] = board.add if board else lambda record: None
-    with console.progress("training", trainer.config.epochs, quiet=hidden) as advance, files:
+    is_first, add = trainer.graph.world.rank == 0, lambda record: None
+    with contextlib.ExitStack() as stack:
+        quiet = asked.quiet or asked.as_json or not is_first
+        advance = stack.enter_context(console.progress("training", trainer.config.epochs, quiet=quiet))
+        if asked.tensorboard and is_first:
+            add = stack.enter_context(contextlib.closing(TensorBoard(asked.out, trainer.next_epoch))).add
         advance(trainer.next_epoch)
         trainer.on_epoch = lambda record: (advance(1), add(record))
         return trainer.fit()
@@ -120,7 +119,7 @@ def _compare(world: World, config: RunConfig) -> None:
 
 def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: StopRequest) -> Trainer:
     """The trainer that the settings describe; with --resume, in the state of the last checkpoint. Collective."""
-    parts, out, resume = asked.parts, asked.out, asked.resume
+    parts, out = asked.parts, asked.out
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
     graph = load(parts, world)
@@ -134,8 +133,11 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
                 "partition it again"
             )
         if world.rank == 0:
-            run.prepare(resume=resume)
-    graph = _in_order(graph, config.node_order, config.model.hidden)
+            run.prepare(resume=asked.resume)
+    graph = graph.reordered(config.node_order, config.model.hidden)
+    seconds = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in graph.order.seconds.items())
+    told = seconds and f" (measured: {seconds})"
+    logging.getLogger("hpcgnn").info("rank %d: node order %s%s", world.rank, graph.order.method, told)
     check_fits(graph, config.model, device, config.ranks_per_gpu)
     graph = graph.to(device)
     links = split_links(graph, config.links) if config.task == LINK else None
@@ -150,7 +152,7 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
         keep_input_aggregation=config.cache_input_aggregation,
     )
     trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
-    if resume:
+    if asked.resume:
         trainer.resume()
         if trainer.next_epoch > config.train.epochs:
             done, wanted = trainer.next_epoch, config.train.epochs
@@ -169,14 +171,6 @@ def _with_costs_in(out: Path, config: TrainConfig) -> TrainConfig:
     return replace(config, policy=replace(config.policy, **with_file))
 
 
-def _in_order(graph: LocalGraph, method: str, width: int) -> LocalGraph:
-    graph = graph.reordered(method, width)
-    seconds = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in graph.order.seconds.items())
-    log = logging.getLogger("hpcgnn")
-    log.info("rank %d: node order %s%s", graph.world.rank, graph.order.method, seconds and f" (measured: {seconds})")
-    return graph
-
-
 def _choose_kernels() -> None:
     """Warn if the native kernels are missing, and refuse a wrong ``HPCGNN_ISA`` before any file is read."""
     if resolve() == "jit":
@@ -189,72 +183,67 @@ def _choose_kernels() -> None:
 
 def _show(summary: dict[str, Any], out: Path) -> None:
     """Print the result first, and then what it took. What is zero or does not apply is left out; summary.json has it."""
-    orders = {name: count for name, count in summary["node_orders"].items() if name != "none"}
-    rows: list[tuple[str, object]] = [
-        *_result_rows(summary),
-        ("epochs", f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else "")),
-        ("seconds per epoch, slowest rank (median)", f"{summary['epoch_seconds_median']:.4f}"),
-        ("seconds per epoch without the first, slowest rank (mean)", f"{summary['epoch_seconds_mean']:.4f}"),
-        *_phase_rows(summary),
-        ("arithmetic of dense products", summary["compute"]),
-        *_counted("bytes sent per epoch, all ranks", summary["bytes_sent_per_epoch"]),
-        *_counted("  between nodes", summary["bytes_between_nodes_per_epoch"]),
-        *_counted("bytes read in shared memory per epoch", summary["bytes_shared_on_nodes_per_epoch"]),
-        *_policy_rows(summary),
-        ("peak memory per rank, largest", console.size(summary["peak_memory_bytes_per_rank"])),
-        *_device_rows(summary),
-        *([("node order x ranks", ", ".join(f"{name} x {count}" for name, count in orders.items()))] if orders else []),
-        ("ranks x threads", f"{summary['ranks']} x {summary['threads_per_rank']}"),
-        ("run folder", str(out)),
-    ]
-    console.table("training finished" if summary["finished"] else "training stopped (--resume continues it)", rows)
+    has_gpus, has_policies = (
+        {*summary["devices"]} != {"CPU"},
+        (summary["bits_policy"], summary["staleness"]) != ("fixed", "off"),
+    )
+    shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
+    stale = f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})"
+    rows: dict[str, object] = {
+        **_result_rows(summary),
+        "epochs": f"{summary['epochs']}" + (f", stopped by {why}" if (why := summary["stop_reason"]) else ""),
+        "seconds per epoch, slowest rank (median)": f"{summary['epoch_seconds_median']:.4f}",
+        "seconds per epoch without the first, slowest rank (mean)": f"{summary['epoch_seconds_mean']:.4f}",
+        **_phase_rows(summary),
+        "arithmetic of dense products": summary["compute"],
+        "bytes sent per epoch, all ranks": int(summary["bytes_sent_per_epoch"]),
+        "  between nodes": int(summary["bytes_between_nodes_per_epoch"]),
+        "bytes read in shared memory per epoch": int(summary["bytes_shared_on_nodes_per_epoch"]),
+        "bit-widths, by share of rows": f"{shares} ({summary['bits_policy']})" if has_policies else "",
+        "epochs with stale rows": stale if summary["staleness"] != "off" else "",
+        "peak memory per rank, largest": console.size(summary["peak_memory_bytes_per_rank"]),
+        "devices x ranks": _counts(summary["devices"]) if has_gpus else "",
+        "peak GPU memory per rank, largest": console.size(summary["peak_device_memory_bytes_per_rank"])
+        if has_gpus
+        else "",
+        "node order x ranks": _counts(
+            {name: ranks for name, ranks in summary["node_orders"].items() if name != "none"}
+        ),
+        "ranks x threads": f"{summary['ranks']} x {summary['threads_per_rank']}",
+        "run folder": str(out),
+    }
+    title = "training finished" if summary["finished"] else "training stopped (--resume continues it)"
+    console.table(title, ((name, value) for name, value in rows.items() if value not in ("", 0)))
 
 
-def _result_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+def _counts(named: dict[str, int]) -> str:
+    return ", ".join(f"{name} x {count}" for name, count in named.items())
+
+
+def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
     """The best metrics; one line that says why if there are none."""
     name, epoch = summary["metric_name"], summary["best_epoch"]
     validation, test = summary["best_val_metric"], summary["test_metric_at_best_val"]
     if validation is None and test is None:
         reason = "no epoch was evaluated" if epoch < 0 else "there are neither validation nor test labels"
-        return [(name, f"not measured: {reason}")]
+        return {name: f"not measured: {reason}"}
     if validation is None:
         last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
-        return [(f"test {name}", f"{100 * test:.2f} % {last}")]
-    tested = [] if test is None else [(f"test {name} in that epoch", f"{100 * test:.2f} %")]
-    return [(f"best validation {name}", f"{100 * validation:.2f} % in epoch {epoch}"), *tested]
+        return {f"test {name}": f"{100 * test:.2f} % {last}"}
+    tested = "" if test is None else f"{100 * test:.2f} %"
+    return {
+        f"best validation {name}": f"{100 * validation:.2f} % in epoch {epoch}",
+        f"test {name} in that epoch": tested,
+    }
 
 
-def _phase_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
+def _phase_rows(summary: dict[str, Any]) -> dict[str, str]:
     """The phases of an epoch that took long enough to be seen in four decimals. Means over epochs, as only some may have one."""
     means, beside = summary["breakdown_seconds_mean_per_epoch"], {"wire_seconds": "wire (overlaps the others)"}
-    return [
-        (
-            f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}",
-            f"{seconds:.4f} on the slowest rank, mean {means[phase]:.4f}",
+    return {
+        f"  {beside.get(phase, phase).removesuffix('_seconds').replace('_', ' ')}": (
+            f"{seconds:.4f} on the slowest rank, mean {means[phase]:.4f}"
         )
         for phase, seconds in summary["breakdown_seconds_per_epoch"].items()
         if round(seconds, 4)
-    ]
-
-
-def _counted(name: str, count: float) -> list[tuple[str, object]]:
-    return [(name, int(count))] if count else []
-
-
-def _device_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The GPUs and their memory; no rows without GPUs."""
-    if set(summary["devices"]) == {"CPU"}:
-        return []
-    used = ", ".join(f"{name} x {count}" for name, count in summary["devices"].items())
-    peak = console.size(summary["peak_device_memory_bytes_per_rank"])
-    return [("devices x ranks", used), ("peak GPU memory per rank, largest", peak)]
-
-
-def _policy_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """The decisions of policies; no rows without policies."""
-    if summary["bits_policy"] == "fixed" and summary["staleness"] == "off":
-        return []
-    shares = ", ".join(f"{bits}: {100 * share:.0f} %" for bits, share in summary["bits_shares"].items())
-    stale = ("epochs with stale rows", f"{100 * summary['stale_share']:.0f} % ({summary['staleness']})")
-    is_stale = summary["staleness"] != "off"
-    return [("bit-widths, by share of rows", f"{shares} ({summary['bits_policy']})"), *([stale] if is_stale else [])]
+    }

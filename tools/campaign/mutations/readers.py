@@ -21,8 +21,9 @@ from hpcgnn.graph.local_graph import load
 from hpcgnn.nn import ModelConfig, build_model
 from hpcgnn.policy import PolicyConfig
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.train import TrainConfig, Trainer
+from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
 
