@@ -8,10 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.partition.problem import Problem, edge_chunks, in_step, looked_up
+from hpcgnn.partition.problem import Problem, edge_chunks, in_step, looked_up, to_rank_0
 from hpcgnn.partition.separate_process import maps
 
-_PENDING_ENTRIES = 1 << 22
 _SWEEPS = 20
 # The time of a start grows with the square of the number of parts: seconds for thousands of parts.
 _STARTS, _MOST_PARTS_FOR_STARTS = 8, 2048
@@ -35,34 +34,18 @@ def grouped(parts: np.ndarray, problem: Problem, method: str) -> np.ndarray:
 def quotient_graph(problem: Problem, parts: np.ndarray) -> sp.csr_matrix:
     """(P, P) symmetric float64 matrix of the numbers of cut edges, of both directions, between two parts; empty on all ranks
     but 0. Collective. parts: (n,) of this rank's nodes, which ``problem.advance`` counts once."""
-    world, slab, num_parts = problem.world, problem.slab, problem.options.num_parts
-    keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    pending: list[np.ndarray] = []
+    world, slab, shape = problem.world, problem.slab, (problem.options.num_parts,) * 2
+    mine = sp.csr_matrix(shape, dtype=np.int64)
     for chunk in in_step(world, edge_chunks(problem.reader, slab.first, slab.last), "read the edges"):
-        here = parts[chunk.destinations() - slab.first].astype(np.int64)
-        there = looked_up(world, slab, parts, chunk.sources).astype(np.int64)
+        here = parts[chunk.destinations() - slab.first]
+        there = looked_up(world, slab, parts, chunk.sources)
         cut = here != there
-        pending.append(here[cut] * num_parts + there[cut])
-        if sum(map(len, pending)) > _PENDING_ENTRIES:
-            keys, counts = _merged(keys, counts, pending)
-            pending = []
+        mine += sp.csr_matrix((np.ones(np.count_nonzero(cut), np.int64), (here[cut], there[cut])), shape=shape)
         problem.advance(chunk.last - chunk.first)
-    keys, counts = _merged(keys, counts, pending)
-    to_first = np.zeros(world.size, dtype=np.int64)
-    to_first[0] = keys.size
-    pairs, _ = world.alltoallv(np.stack([keys, counts], axis=1), to_first)
-    rows, columns = np.divmod(pairs[:, 0], num_parts)
-    directed = sp.csr_matrix((pairs[:, 1].astype(np.float64), (rows, columns)), shape=(num_parts, num_parts))
+    entries = mine.tocoo()
+    rows, columns, counts = to_rank_0(world, np.stack([entries.row, entries.col, entries.data], axis=1)).T
+    directed = sp.csr_matrix((counts.astype(np.float64), (rows, columns)), shape=shape)
     return (directed + directed.T).tocsr()
-
-
-def _merged(keys: np.ndarray, counts: np.ndarray, pending: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct keys and the number of times that each occurs, after those of ``pending`` have been added."""
-    more, times = np.unique(np.concatenate([np.zeros(0, np.int64), *pending]), return_counts=True)
-    every, places = np.unique(np.concatenate([keys, more]), return_inverse=True)
-    sums = np.zeros(every.size, dtype=np.int64)
-    np.add.at(sums, places, np.concatenate([counts, times]))
-    return every, sums
 
 
 def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
@@ -74,11 +57,11 @@ def group_parts(quotient: sp.csr_matrix, size: int, seed: int) -> np.ndarray:
     """
     csr = quotient.indptr, quotient.indices, quotient.data
     best = np.arange(quotient.shape[0]) // size
-    most = improve_groups(*csr, best, size)
+    most = improve_groups(*csr, best)
     for start in range(_STARTS if quotient.shape[0] <= _MOST_PARTS_FOR_STARTS else 1):
         order = np.random.default_rng((seed, start)).permutation(quotient.shape[0])
         groups = _grown_groups(*csr, order, size)
-        inside = improve_groups(*csr, groups, size)
+        inside = improve_groups(*csr, groups)
         if inside > most:
             best, most = groups, inside
     return best
@@ -110,79 +93,50 @@ def _grown_groups(
 
 
 @njit(cache=True)
-def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, size: int) -> float:
-    """Swap parts between ``groups`` (P,) of ``size`` members, modified, as long as that adds weight inside them; returns
-    this weight. indptr, indices, data: the symmetric quotient graph in CSR. Weights are counts, so their sums are exact in
-    any order. Memory is O(P)."""
-    members = np.argsort(groups, kind="mergesort").reshape(-1, size)
+def improve_groups(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray) -> float:
+    """Swap parts between ``groups`` (P,), modified, as long as that adds weight inside them; returns this weight. indptr,
+    indices, data: the symmetric quotient graph in CSR. Weights are counts, so their sums are exact in any order. Memory is
+    O(P)."""
     inside = np.zeros(groups.size)
     for part in range(groups.size):
-        inside[part] = _weight_toward(indptr, indices, data, groups, part, groups[part])
+        inside[part] = _weight_inside(indptr, indices, data, groups, part)
     for _ in range(_SWEEPS):
-        if not _swap_parts(indptr, indices, data, groups, members, inside):
+        if not _swap_parts(indptr, indices, data, groups, inside):
             break
     return inside.sum() / 2
 
 
 @njit(cache=True)
-def _weight_toward(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, part: int, group: int
-) -> float:
+def _weight_inside(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, part: int) -> float:
     weight = 0.0
     for i in range(indptr[part], indptr[part + 1]):
-        if groups[indices[i]] == group:
+        if groups[indices[i]] == groups[part]:
             weight += data[i]
     return weight
 
 
 @njit(cache=True)
-def _swap(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, members: np.ndarray,
-    inside: np.ndarray, pair: tuple[int, int],
-) -> None:  # fmt: skip
-    """Exchange the groups of the two parts of ``pair``; modifies ``groups``, ``members`` and ``inside``."""
-    first, second = groups[pair[0]], groups[pair[1]]
-    for group, gone, come in ((first, pair[0], pair[1]), (second, pair[1], pair[0])):
-        for place in range(members.shape[1]):
-            if members[group, place] == gone:
-                members[group, place] = come
-                break
-        groups[come] = group
-    for group in (first, second):
-        for member in members[group]:
-            inside[member] = _weight_toward(indptr, indices, data, groups, member, group)
-
-
-@njit(cache=True)
 def _swap_parts(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, members: np.ndarray,
-    inside: np.ndarray,
-) -> bool:  # fmt: skip
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, groups: np.ndarray, inside: np.ndarray
+) -> bool:
     """Swap each part with the part of another group for which this gains most, if it gains at all; returns whether any did.
-    members: (groups, size) parts of each group. inside: (P,) weight of each part toward its own group."""
+    inside: (P,) weight of each part toward its own group."""
     swapped = False
-    between, to_own, toward = np.zeros(groups.size), np.zeros(groups.size), np.zeros(members.shape[0])
     for part in range(groups.size):
         own = groups[part]
-        toward[:] = 0.0
+        between, toward, to_own = np.zeros(groups.size), np.zeros(groups.size), np.zeros(groups.size)
         for i in range(indptr[part], indptr[part + 1]):
             between[indices[i]] = data[i]
             toward[groups[indices[i]]] += data[i]
-        to_own[:] = 0.0
-        for member in members[own]:
+        for member in np.flatnonzero(groups == own):
             for i in range(indptr[member], indptr[member + 1]):
                 to_own[indices[i]] += data[i]
-        best, most = -1, 1e-9
-        for other in range(groups.size):
-            group = groups[other]
-            if group == own:
-                continue
-            gain = toward[group] - inside[part] + to_own[other] - inside[other] - 2 * between[other]
-            if gain > most:
-                best, most = other, gain
-        for i in range(indptr[part], indptr[part + 1]):
-            between[indices[i]] = 0.0
-        if best >= 0:
-            _swap(indptr, indices, data, groups, members, inside, (part, best))
+        gains = toward[groups] - inside[part] + to_own - inside - 2 * between
+        gains[groups == own] = -np.inf
+        other = np.argmax(gains)
+        if gains[other] > 0:
+            groups[part], groups[other] = groups[other], own
+            for member in np.flatnonzero((groups == own) | (groups == groups[part])):
+                inside[member] = _weight_inside(indptr, indices, data, groups, member)
             swapped = True
     return swapped

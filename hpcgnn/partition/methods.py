@@ -17,24 +17,19 @@ random       anywhere                      nothing              equal chances, k
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition.metis import Metis, PartKway, Unusable, load_metis, load_parmetis, load_ptscotch
 from hpcgnn.partition.options import MINIMISED
-from hpcgnn.partition.problem import TOLERANCE, Problem
+from hpcgnn.partition.problem import Problem
 from hpcgnn.partition.separate_process import installed, kaminpar, mtkahypar
 from hpcgnn.partition.streaming import assign_blocks, assign_randomly, fennel, stream
-from hpcgnn.world import raise_on_all_ranks
 
 # With fewer nodes, METIS and ParMETIS try to bisect empty graphs, print complaints on stdout, and leave parts empty.
 _LEAST_NODES_A_PART = 8
@@ -45,14 +40,22 @@ _LIBRARIES = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch")
 class Method:
     """A way to assign nodes to parts.
 
-    ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``obstacle(problem)`` returns
-    None, or the reason for which the method cannot solve the problem here, as words that follow its name in a sentence; not
-    collective. ``balances``: the method balances ``each`` of the wanted quantities, only their ``sum``, or always ``nodes``.
+    ``assign(problem)`` returns the part of each node of this rank's slab, (n,) int32; collective. ``lack(largest)`` returns
+    None, or why the method's library cannot be used here, for counts up to ``largest``. alone: it runs in jobs of one rank
+    only. ``balances``: the method balances ``each`` of the wanted quantities, only their ``sum``, or always ``nodes``.
     """
 
     assign: Callable[[Problem], np.ndarray]
-    obstacle: Callable[[Problem], str | None] = lambda problem: None
+    lack: Callable[[int], str | None] = lambda largest: None
+    alone: bool = False
     balances: str = "each"
+
+    def obstacle(self, problem: Problem) -> str | None:
+        """None, or the reason for which the method cannot solve the problem here, as words that follow its name in a
+        sentence. Not collective."""
+        if self.alone and problem.world.size > 1:
+            return f"runs in one process, but this job has {problem.world.size} ranks (start it without mpirun)"
+        return self.lack(problem.largest_count())
 
     def balanced(self, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """The quantities that the method balances if ``wanted`` are asked for; and a note for the user, if any."""
@@ -64,71 +67,32 @@ class Method:
         return wanted, f"{only}, not each of them (kaminpar, metis, parmetis and ldg balance each)"
 
 
-def _on_rank_0(assign: Callable[[Problem], np.ndarray], problem: Problem) -> np.ndarray:
-    """The parts (n,) of this rank's nodes. Rank 0 assigns all nodes, while the others wait. Collective."""
-    world = problem.world
-    parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
-    with raise_on_all_ranks(world, "partition"):
-        if world.rank == 0:
-            parts, counts = assign(problem), np.diff(problem.slab.bounds)
-    return world.alltoallv(parts, counts)[0]
+def _on_rank_0(assign: Callable[[Problem], np.ndarray], **options: Any) -> Method:
+    return Method(lambda problem: problem.on_rank_0("partition", lambda: assign(problem)), **options)
 
 
-def _alone_obstacle(problem: Problem) -> str | None:
-    if problem.world.size == 1:
-        return None
-    return f"runs in one process, but this job has {problem.world.size} ranks (start it without mpirun)"
+def _by_package(name: str, assign: Callable[[Problem], np.ndarray]) -> Method:
+    """A method that runs in one process, with a package of Python."""
+
+    def lack(_: int) -> str | None:
+        return None if installed(name) else f"is not installed (pip install {name})"
+
+    return _on_rank_0(assign, lack=lack, alone=True)
 
 
-def _package_obstacle(name: str, problem: Problem) -> str | None:
-    return _alone_obstacle(problem) or (None if installed(name) else f"is not installed (pip install {name})")
+def _by_library(load: Callable[[int], Metis | PartKway], **options: Any) -> Method:
+    """A method of a C library, which ``load(largest)`` finds."""
 
+    def lack(largest: int) -> str | None:
+        try:
+            index = load(largest).index
+        except Unusable as reason:
+            return str(reason)
+        if largest <= np.iinfo(index).max:
+            return None
+        return f"is a build with {8 * index.itemsize}-bit integers, which cannot count to {largest:,}"
 
-def _library_obstacle(load: Callable[[Problem], Metis | PartKway], problem: Problem) -> str | None:
-    try:
-        index = load(problem).index
-    except Unusable as reason:
-        return str(reason)
-    largest = problem.largest_count()
-    if largest <= np.iinfo(index).max:
-        return None
-    return f"is a build with {8 * index.itemsize}-bit integers, which cannot count to {largest:,}"
-
-
-def _load_metis(problem: Problem) -> Metis:
-    metis = load_metis(problem.largest_count())
-    if metis is None:
-        raise Unusable("is not installed (pip install pymetis)")
-    return metis
-
-
-def _load_parmetis(_: Problem) -> PartKway:
-    return load_parmetis()
-
-
-def _load_ptscotch(problem: Problem) -> PartKway:
-    return load_ptscotch(wide=problem.largest_count() > np.iinfo(np.int32).max)
-
-
-def _metis(problem: Problem) -> np.ndarray:
-    metis, options = _load_metis(problem), problem.options
-    graph, objective = problem.neighbours(metis.index), "cut" if options.objective == "cut" else "volume"
-    with stdout_to_stderr():
-        parts = metis.partition(
-            graph, problem.weights(), options.num_parts, objective=objective, tolerance=TOLERANCE, seed=options.seed
-        )
-    return parts.astype(np.int32, copy=False)
-
-
-def _part_kway(load: Callable[[Problem], PartKway], problem: Problem) -> np.ndarray:
-    library, options = load(problem), problem.options
-    graph, weights = problem.neighbours(library.index), problem.weights()
-    if weights.shape[1] > library.max_constraints:
-        weights = problem.balance.combined(weights, problem.reader.meta.num_nodes)
-    asked = (options.num_parts, TOLERANCE, options.seed)
-    with stdout_to_stderr():
-        parts = library.partition(problem.world, problem.slab.bounds, graph, weights, *asked)
-    return parts.astype(np.int32, copy=False)
+    return Method(lambda problem: load(problem.largest_count()).assign(problem), lack, **options)
 
 
 def _block(problem: Problem) -> np.ndarray:
@@ -140,15 +104,16 @@ def _random(problem: Problem) -> np.ndarray:
     return assign_randomly(problem.slab.first, problem.slab.last, problem.options.num_parts, problem.options.seed)
 
 
+# Those that are best for one process come first.
 METHODS = MappingProxyType(
     {
-        "kaminpar": Method(partial(_on_rank_0, kaminpar), partial(_package_obstacle, "kaminpar")),
-        "parmetis": Method(partial(_part_kway, _load_parmetis), partial(_library_obstacle, _load_parmetis)),
-        "ptscotch": Method(partial(_part_kway, _load_ptscotch), partial(_library_obstacle, _load_ptscotch), "sum"),
-        "metis": Method(_metis, lambda problem: _alone_obstacle(problem) or _library_obstacle(_load_metis, problem)),
-        "mtkahypar": Method(partial(_on_rank_0, mtkahypar), partial(_package_obstacle, "mtkahypar")),
-        "fennel": Method(partial(_on_rank_0, fennel)),
-        "ldg": Method(partial(_on_rank_0, stream)),
+        "kaminpar": _by_package("kaminpar", kaminpar),
+        "metis": _by_library(load_metis, alone=True),
+        "parmetis": _by_library(load_parmetis),
+        "ptscotch": _by_library(load_ptscotch, balances="sum"),
+        "mtkahypar": _by_package("mtkahypar", mtkahypar),
+        "fennel": _on_rank_0(fennel),
+        "ldg": _on_rank_0(stream),
         "block": Method(_block, balances="nodes"),
         "random": Method(_random, balances="nodes"),
     }
@@ -157,15 +122,7 @@ METHODS = MappingProxyType(
 
 def available_methods() -> list[str]:
     """The methods whose libraries can be loaded in this process; those that are best for one process come first."""
-    found = ["kaminpar"] if installed("kaminpar") else []
-    if load_metis(0) is not None:
-        found.append("metis")
-    for name, load in (("parmetis", load_parmetis), ("ptscotch", partial(load_ptscotch, wide=False))):
-        with contextlib.suppress(Unusable):
-            load()
-            found.append(name)
-    found += ["mtkahypar"] if installed("mtkahypar") else []
-    return [*found, "fennel", "ldg", "block", "random"]
+    return [name for name, method in METHODS.items() if method.lack(0) is None]
 
 
 def choose(problem: Problem) -> tuple[str, str]:
@@ -175,7 +132,9 @@ def choose(problem: Problem) -> tuple[str, str]:
     if wanted != "auto":
         obstacle = _agreed_obstacle(wanted, problem)
         if obstacle:
-            raise HpcgnnError(f"--method {wanted} {obstacle}: {_advice(options.objective, wanted)}", agreed=True)
+            fits = options.objective in (*MINIMISED[wanted], "rows", "volume")
+            advice = "take another --method, or auto" if fits else f"give --objective {MINIMISED[wanted][0]}"
+            raise HpcgnnError(f"--method {wanted} {obstacle}: {advice}", agreed=True)
         return _fitting(wanted, "as asked", problem)
     distributed = ("parmetis", "ptscotch", "ldg")
     candidates = ("kaminpar", "metis", *distributed) if world.size == 1 else distributed
@@ -211,25 +170,3 @@ def _agreed_obstacle(name: str, problem: Problem) -> str | None:
     obstacle = METHODS[name].obstacle(problem)
     first = int(world.allreduce(np.array([world.rank if obstacle else world.size]), "min")[0])
     return None if first == world.size else world.broadcast(obstacle, root=first)
-
-
-def _advice(objective: str, method: str) -> str:
-    if objective in (*MINIMISED[method], "rows", "volume"):
-        return "take another --method, or auto"
-    return f"give --objective {MINIMISED[method][0]}"
-
-
-@contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """Redirect the output of C libraries to stderr, because stdout may have to be one JSON object."""
-    libc = ctypes.CDLL(None)
-    sys.stdout.flush()
-    libc.fflush(None)
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        libc.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)

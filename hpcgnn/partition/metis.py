@@ -19,12 +19,15 @@ import glob
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.partition.problem import TOLERANCE, Problem
 from hpcgnn.world import World, raise_on_all_ranks
 
 _NUM_OPTIONS = 40
@@ -48,48 +51,50 @@ class Metis:
         self._library = library
         self.index = index_dtype(library)
 
+    def assign(self, problem: Problem) -> np.ndarray:
+        """Parts (N,) int32 of all nodes, in a job of one rank."""
+        graph, options = problem.neighbours(self.index), problem.options
+        objective = "cut" if options.objective == "cut" else "volume"
+        parts = self.partition(graph, problem.weights(), options.num_parts, objective, options.seed)
+        return parts.astype(np.int32, copy=False)
+
     def partition(
-        self, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray, num_parts: int, *, objective: str,
-        tolerance: float, seed: int,
-    ) -> np.ndarray:  # fmt: skip
+        self, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray, num_parts: int, objective: str, seed: int
+    ) -> np.ndarray:
         """Parts (N,) of a symmetric graph without self-loops. graph: ``(indptr (N+1), indices (nnz))``. weights: (N,
-        constraints). Arrays of dtype :attr:`index` need no copy. No part should weigh more than ``tolerance`` times the
-        mean.
+        constraints). Arrays of dtype :attr:`index` need no copy.
 
         The k-way method is always used: recursive bisection cuts about as many edges, but its imbalance grows with every
         bisection (to 1.2 and more at 16 parts with two constraints), and it has no objective ``volume``.
         """
-        indptr, indices = (np.ascontiguousarray(array, dtype=self.index) for array in graph)
-        weights = np.ascontiguousarray(weights, dtype=self.index)
+        indptr, indices, weights = (np.ascontiguousarray(array, dtype=self.index) for array in (*graph, weights))
         options = np.full(_NUM_OPTIONS, -1, dtype=self.index)
         options[_OPTION_OBJECTIVE] = _OBJECTIVES[objective]
         options[_OPTION_SEED] = seed % (1 << 31)
-        limits = np.full(weights.shape[1], tolerance, dtype=np.float32)
+        limits = np.full(weights.shape[1], TOLERANCE, dtype=np.float32)
         parts = np.zeros(indptr.size - 1, dtype=self.index)
-        sizes = [np.array([value], dtype=self.index) for value in (indptr.size - 1, weights.shape[1], num_parts, 0)]
-        nodes, constraints, count, value = (_pointer(array) for array in sizes)
-        self._library.METIS_PartGraphKway.restype = ctypes.c_int
-        status = self._library.METIS_PartGraphKway(
-            nodes, constraints, _pointer(indptr), _pointer(indices), _pointer(weights), None, None,
-            count, None, _pointer(limits), _pointer(options), value, _pointer(parts),
+        status = _call(
+            self._library.METIS_PartGraphKway, self.index, parts.size, weights.shape[1], indptr, indices, weights,
+            None, None, num_parts, None, limits, options, 0, parts,
         )  # fmt: skip
         if status != 1:
             raise HpcgnnError(f"METIS failed ({_ERRORS.get(status, f'status {status}')}): try --method ldg")
         return parts
 
 
-def load_metis(largest: int) -> Metis | None:
-    """The METIS library with the narrowest integers that hold ``largest``, as these take least memory, else with the widest;
-    None if there is none."""
+def load_metis(largest: int) -> Metis:
+    """The METIS library with the narrowest integers that hold ``largest``, as these take least memory, else with the widest.
+    Raises :class:`NotFound` if there is none."""
     builds = []
     for path in _candidates():
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
             if hasattr(library, "METIS_PartGraphKway"):
                 builds.append(Metis(library))
+    if not builds:
+        raise NotFound("is not installed (pip install pymetis)")
     builds.sort(key=lambda metis: metis.index.itemsize)
-    fitting = [metis for metis in builds if largest <= np.iinfo(metis.index).max]
-    return next(iter(fitting + builds[-1:]), None)
+    return next((metis for metis in builds if largest <= np.iinfo(metis.index).max), builds[-1])
 
 
 def _candidates() -> Iterator[str]:
@@ -104,6 +109,30 @@ def _candidates() -> Iterator[str]:
 
 def _pointer(array: np.ndarray) -> ctypes.c_void_p:
     return array.ctypes.data_as(ctypes.c_void_p)
+
+
+def _call(function: Any, index: np.dtype, *arguments: Any) -> int:
+    """The status of a C function that takes pointers to ``arguments``: arrays, and integers of type ``index``."""
+    held = [np.array([value], dtype=index) if isinstance(value, int) else value for value in arguments]
+    function.restype = ctypes.c_int
+    with stdout_to_stderr():
+        return int(function(*(_pointer(value) if isinstance(value, np.ndarray) else value for value in held)))
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Redirect the output of C libraries to stderr, because stdout may have to be one JSON object."""
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 PARMETIS_NAMES = ("libparmetis.so.4.0", "libparmetis.so", "libparmetis.dylib")
@@ -131,38 +160,35 @@ class PartKway:
     max_constraints: int
     seeder: ctypes.CDLL | None = None
 
-    def partition(
-        self, world: World, bounds: np.ndarray, graph: tuple[np.ndarray, np.ndarray], weights: np.ndarray,
-        num_parts: int, tolerance: float, seed: int,
-    ) -> np.ndarray:  # fmt: skip
-        """Parts (n,) of this rank's slab of a symmetric graph without self-loops. Collective. Rank r has the nodes
-        ``[bounds[r], bounds[r+1])``, at least one. graph: ``(indptr (n+1) from 0, global indices)``. weights: (n,
-        constraints)."""
-        arrays = [np.ascontiguousarray(array, dtype=self.index) for array in (bounds, *graph, weights)]
-        arrays[2] = arrays[2] if arrays[2].size else np.zeros(1, dtype=self.index)  # null pointers are rejected
-        constraints = weights.shape[1]
+    def assign(self, problem: Problem) -> np.ndarray:
+        """Parts (n,) int32 of this rank's slab, which has at least one node. Collective."""
+        world, options = problem.world, problem.options
+        (indptr, indices), weights = problem.neighbours(self.index), problem.weights()
+        if weights.shape[1] > self.max_constraints:
+            weights = problem.balance.combined(weights, problem.reader.meta.num_nodes)
+        constraints, num_parts, seed = weights.shape[1], options.num_parts, options.seed % (1 << 31)
+        indices = indices if indices.size else np.zeros(1, dtype=self.index)  # null pointers are rejected
+        arrays = (problem.slab.bounds, indptr, indices, weights)
+        bounds, indptr, indices, weights = (np.ascontiguousarray(array, dtype=self.index) for array in arrays)
         shares = np.full(num_parts * constraints, 1.0 / num_parts, dtype=np.float32)
-        limits = np.full(constraints, tolerance, dtype=np.float32)
-        options = np.array([1, 0, seed % (1 << 31)], dtype=self.index)
-        cut = np.zeros(1, dtype=self.index)
-        parts = np.zeros(graph[0].size - 1, dtype=self.index)
-        flags = [np.array([value], dtype=self.index) for value in (2, 0, constraints, num_parts)]  # 2: weights on nodes
+        limits = np.full(constraints, TOLERANCE, dtype=np.float32)
+        parts = np.zeros(indptr.size - 1, dtype=self.index)
         if self.seeder is not None:
-            number = ctypes.c_int64 if self.index.itemsize == 8 else ctypes.c_int32
-            self.seeder.SCOTCH_randomSeed(number(int(options[2])))
+            self.seeder.SCOTCH_randomSeed((ctypes.c_int64 if self.index.itemsize == 8 else ctypes.c_int32)(seed))
             self.seeder.SCOTCH_randomReset()
-        communicator = _communicator(world)
-        rest = (*flags, shares, limits, options, cut, parts)
-        pointers = [*map(_pointer, arrays), ctypes.c_void_p(None), *map(_pointer, rest)]  # null: no weights of edges
-        self.library.ParMETIS_V3_PartKway.restype = ctypes.c_int
-        status = self.library.ParMETIS_V3_PartKway(*pointers, ctypes.byref(communicator))
+        weighted, first_id, edge_cut = 2, 0, 0  # 2: nodes have weights, edges have none
+        status = _call(
+            self.library.ParMETIS_V3_PartKway, self.index, bounds, indptr, indices, weights, None, weighted, first_id,
+            constraints, num_parts, shares, limits, np.array([1, 0, seed], dtype=self.index), edge_cut, parts,
+            ctypes.byref(_communicator(world)),
+        )  # fmt: skip
         with raise_on_all_ranks(world, "partition"):
             if status != 1:
                 raise HpcgnnError(f"{self.name} failed on rank {world.rank} (status {status}): try --method ldg")
-        return parts
+        return parts.astype(np.int32, copy=False)
 
 
-def load_parmetis() -> PartKway:
+def load_parmetis(_: int) -> PartKway:
     """Load ParMETIS. Raises :class:`Unusable` where it is missing, or belongs to another MPI."""
     library = _load_for_this_mpi(PARMETIS_NAMES)
     if not (hasattr(library, "ParMETIS_V3_PartKway") and hasattr(library, "METIS_SetDefaultOptions")):
@@ -170,9 +196,10 @@ def load_parmetis() -> PartKway:
     return PartKway("ParMETIS", library, index_dtype(library), max_constraints=64)
 
 
-def load_ptscotch(*, wide: bool) -> PartKway:
-    """Load PT-Scotch, like :func:`load_parmetis`; its build with 64-bit integers if ``wide``. One process can use only one
-    of the two builds, because both define the same names."""
+def load_ptscotch(largest: int) -> PartKway:
+    """Load PT-Scotch, like :func:`load_parmetis`; its build with 64-bit integers if 32 bits do not hold ``largest``. One
+    process can use only one of the two builds, because both define the same names."""
+    wide = largest > np.iinfo(np.int32).max
     # More threads would change the result from run to run, and ranks already work in parallel. A user's own setting is kept.
     os.environ.setdefault("SCOTCH_PTHREAD_NUMBER", "1")
     folders = [folder for pattern in SCOTCH_64_BIT_FOLDERS for folder in sorted(glob.glob(pattern))] if wide else [""]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcgnn.base.compiled import njit
+from hpcgnn.partition.problem import place
 
 CLUSTERS_A_PART = 12
 _FEWEST_A_PART = 24
@@ -89,7 +90,7 @@ def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
+def fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
     """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any
     of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
@@ -99,10 +100,11 @@ def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _fullness(load: np.ndarray, mean: np.ndarray) -> float:
+def fullness(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> float:
+    """``(load + extra) / capacity``, all (C,), of the fullest quantity."""
     fullest = 0.0
-    for c in range(mean.size):
-        fullest = max(fullest, load[c] / mean[c])
+    for c in range(capacity.size):
+        fullest = max(fullest, (load[c] + extra[c]) / capacity[c])
     return fullest
 
 
@@ -133,7 +135,7 @@ def _cluster(
                 if u >= n:
                     continue
                 other = labels[u]
-                if affinity[other] > most and _fits(size[other], amounts[v], limit):
+                if affinity[other] > most and fits(size[other], amounts[v], limit):
                     best, most = other, affinity[other]
                 affinity[other] = 0
             affinity[mine] = 0
@@ -166,18 +168,12 @@ def contract(
     """``(indptr, columns, weights)`` of the model of ``count`` clusters; arguments are those of :class:`Model`."""
     n = indptr.size - 1
     begins = np.zeros(count + 1, dtype=np.int64)
-    for v in range(n):
-        begins[labels[v] + 1] += 1
-    for c in range(count):
-        begins[c + 1] += begins[c]
+    begins[1:] = np.cumsum(np.bincount(labels, minlength=count))
     members = np.empty(n, dtype=np.int32)
-    cursor = begins[:-1].copy()
-    for v in range(n):
-        members[cursor[labels[v]]] = v
-        cursor[labels[v]] += 1
+    place(labels, np.arange(n), begins[:-1].copy(), members)
     coarse_indptr = np.zeros(count + 1, dtype=np.int64)
     coarse_columns, coarse_weights = np.empty(columns.size, np.int32), np.empty(columns.size, np.int32)
-    place = np.full(count + num_parts, -1, dtype=np.int64)
+    place_of = np.full(count + num_parts, -1, dtype=np.int64)
     written = 0
     for c in range(count):
         first = written
@@ -188,13 +184,13 @@ def contract(
                 other = labels[u] if u < n else u - n + count
                 if other == c:
                     continue
-                if place[other] < first:
-                    place[other] = written
+                if place_of[other] < first:
+                    place_of[other] = written
                     coarse_columns[written] = other
                     coarse_weights[written] = weights[i]
                     written += 1
                 else:
-                    coarse_weights[place[other]] += weights[i]
+                    coarse_weights[place_of[other]] += weights[i]
         coarse_indptr[c + 1] = written
     return coarse_indptr, coarse_columns[:written].copy(), coarse_weights[:written].copy()
 
@@ -211,7 +207,7 @@ def _best_part(
             continue
         score = affinity[part] - cost * roots[part]
         affinity[part] = 0
-        if score > most and _fits(filled.load[part], amount, filled.capacity):
+        if score > most and fits(filled.load[part], amount, filled.capacity):
             best, most = part, score
     return best, most
 
@@ -224,7 +220,8 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
     load, mean, capacity = filled
     n, num_parts = indptr.size - 1, load.shape[0]
     affinity, targets = np.zeros(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
-    roots = np.array([np.sqrt(_fullness(load[part], mean)) for part in range(num_parts)])
+    nothing = np.zeros(mean.size, dtype=np.int64)
+    roots = np.array([np.sqrt(fullness(load[part], nothing, mean)) for part in range(num_parts)])
     begin = 0
     for _ in range(rounds):
         moved = 0
@@ -242,7 +239,7 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
                         found += 1
                     affinity[part] += weights[i]
             best, most = -1, -np.inf
-            if mine >= 0 and _fits(load[mine], amount, capacity):
+            if mine >= 0 and fits(load[mine], amount, capacity):
                 best, most = mine, affinity[mine] - cost * roots[mine] + _STAY
             best, most = _best_part(targets[:found], affinity, roots, cost, amount, filled, best, most)
             if best < 0 or (cost > 0 and most < 0):
@@ -255,9 +252,9 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
             if best != mine:
                 parts[v] = best
                 moved += 1
-                roots[best] = np.sqrt(_fullness(load[best], mean))
+                roots[best] = np.sqrt(fullness(load[best], nothing, mean))
                 if mine >= 0:
-                    roots[mine] = np.sqrt(_fullness(load[mine], mean))
+                    roots[mine] = np.sqrt(fullness(load[mine], nothing, mean))
         if moved * 200 < n:
             return
 
@@ -355,29 +352,19 @@ def join_clusters(
 @njit(cache=True, nogil=True)
 def sample_edges(
     first: int, indptr: np.ndarray, sources: np.ndarray, labels: np.ndarray, threshold: np.uint64, key: np.uint64,
-    rows: np.ndarray, columns: np.ndarray, taken: int,
+    ends: np.ndarray, taken: int,
 ) -> int:  # fmt: skip
-    """Append the clusters of both ends of some edges between clusters to ``rows`` and ``columns``, from ``taken`` on;
-    returns the number of edges there. An edge is taken if a hash of its position in the file is below ``threshold``."""
+    """Append the clusters of both ends of some edges between clusters to ``ends`` (m, 2), from ``taken`` on; returns the
+    number of edges there. An edge is taken if a hash of its position in the file is below ``threshold``."""
     for v in range(indptr.size - 1):
         mine = labels[first + v]
         for i in range(indptr[v], indptr[v + 1]):
             other = labels[sources[i - indptr[0]]]
-            if other == mine or taken == rows.size:
+            if other == mine or taken == len(ends):
                 continue
             draw = (np.uint64(i) ^ key) * np.uint64(0x9E3779B97F4A7C15)
             draw = (draw ^ (draw >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
             if draw >> np.uint64(1) < threshold:
-                rows[taken], columns[taken] = mine, other
+                ends[taken, 0], ends[taken, 1] = mine, other
                 taken += 1
     return taken
-
-
-@njit(cache=True, nogil=True)
-def both_ways(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
-    """Store each edge (rows[i], columns[i]) in both directions in ``indices``, from ``cursor`` of its row on."""
-    for i in range(rows.size):
-        indices[cursor[rows[i]]] = columns[i]
-        cursor[rows[i]] += 1
-        indices[cursor[columns[i]]] = rows[i]
-        cursor[columns[i]] += 1

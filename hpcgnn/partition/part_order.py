@@ -44,48 +44,11 @@ def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int)
     return starts, offsets
 
 
-class Crew:
-    """Threads that write chunks, at most ``jobs`` at a time: numpy and the system release the interpreter's lock.
-    ``finished(first, last)`` is called in the order of the chunks, which are numbered through all arrays."""
-
-    def __init__(self, jobs: int, finished: Callable[[int, int], None]) -> None:
-        self._finished, self._jobs = finished, jobs
-        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
-        self._running: deque[tuple[Future[None], int, int]] = deque()
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def do(self, work: Callable[[], None], first: int, last: int) -> None:
-        """Start ``work``, which writes the rows ``[first, last)``; errors of earlier work are raised here."""
-        if self._pool is None:
-            work()
-            self._finished(first, last)
-            return
-        while len(self._running) >= self._jobs:
-            self._wait()
-        self._running.append((self._pool.submit(work), first, last))
-
-    def drain(self) -> None:
-        """Wait until all started work is done."""
-        while self._running:
-            self._wait()
-
-    def _wait(self) -> None:
-        future, first, last = self._running.popleft()
-        future.result()
-        self._finished(first, last)
-
-
 @dataclass
 class Reordering:
     """Copies this rank's slab of the graph of ``problem`` to its places in ``writer``. The rows that it writes are numbered
     through all arrays. begin: number of rows that an earlier run has already written. reach: called with the number of rows
-    written so far. jobs: number of threads; 1 if there are several ranks."""
+    written so far. jobs: number of threads; 1 if there are several ranks. Numpy and the system release the interpreter's lock."""
 
     problem: Problem
     parts: np.ndarray
@@ -94,12 +57,13 @@ class Reordering:
     jobs: int = 1
     begin: int = 0
     reach: Callable[[int], None] = lambda rows: None
-    crew: Crew = field(init=False)
     positions: np.ndarray = field(init=False)
+    pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.world, self.reader, self.slab = self.problem.world, self.problem.reader, self.problem.slab
         self.num_parts, self.owned = self.problem.options.num_parts, self.slab.num_nodes
+        self._running: deque[tuple[Future[None], int, int]] = deque()
 
     def run(self) -> None:
         """Write all arrays. Collective. ``advance`` counts each node :meth:`steps` times."""
@@ -107,7 +71,7 @@ class Reordering:
         self.positions, offsets = spread(self.world, self.parts, ones, self.num_parts)
         self.advance(self.begin)
         names = [*_dense_names(self.reader), "nodes/original_ids"]
-        with Crew(self.jobs, self._finished) as self.crew:
+        with ThreadPoolExecutor(self.jobs) as self.pool:
             with raise_on_all_ranks(self.world, "write the parts"):
                 if self.world.rank == 0:
                     self.writer.write("parts/node_offsets", 0, offsets)
@@ -115,7 +79,7 @@ class Reordering:
                     shape, dtype = self.writer.schema[name]
                     row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
                     self._in_chunks(place, row_bytes, partial(self._write_rows, name))
-                self.crew.drain()
+                self._settle(0)
             self._edges(len(names))
             if self.reader.meta.x_nnz is not None:
                 self._sparse_features(len(names) + 1)
@@ -124,6 +88,22 @@ class Reordering:
     def steps(reader: SlabReader) -> int:
         """Number of times that each node is counted by ``advance``."""
         return len(_dense_names(reader)) + 2 + (reader.meta.x_nnz is not None)
+
+    def _do(self, work: Callable[[], None], first: int, last: int) -> None:
+        """Start ``work``, which writes the rows ``[first, last)``, in a thread; errors of earlier work are raised here."""
+        if self.jobs == 1:  # no other thread may call MPI
+            work()
+            self._finished(first, last)
+        else:
+            self._settle(self.jobs - 1)
+            self._running.append((self.pool.submit(work), first, last))
+
+    def _settle(self, most: int) -> None:
+        """Wait, in the order of the chunks, until ``most`` are still being written."""
+        while len(self._running) > most:
+            future, first, last = self._running.popleft()
+            future.result()
+            self._finished(first, last)
 
     def _finished(self, first: int, last: int) -> None:
         self.reach(last)
@@ -139,7 +119,7 @@ class Reordering:
         step, before = max(chunk_bytes // max(row_bytes, 1), 1), place * self.owned
         for begin in range(self._left(place), self.owned, step):
             end = min(begin + step, self.owned)
-            self.crew.do(partial(write, begin, end), before + begin, before + end)
+            self._do(partial(write, begin, end), before + begin, before + end)
 
     def _write_rows(self, name: str, begin: int, end: int) -> None:
         nodes = self.slab.first + begin, self.slab.first + end
@@ -157,7 +137,7 @@ class Reordering:
             with raise_on_all_ranks(self.world, "write the parts"):
                 if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
                     work = partial(self._write_edges, chunk, sources, starts)
-                    self.crew.do(work, before + chunk.first, before + chunk.last)
+                    self._do(work, before + chunk.first, before + chunk.last)
         with raise_on_all_ranks(self.world, "write the parts"):
             self._end_csr("edges/indptr")
 
@@ -207,7 +187,7 @@ class Reordering:
                 self.writer.write(name, int(starts[node]), values[indptr[first] : indptr[last]])
 
     def _end_csr(self, indptr_name: str) -> None:
-        self.crew.drain()
+        self._settle(0)
         if self.world.rank == 0:
             self.writer.write(indptr_name, 0, np.zeros(1, dtype=np.int64))
 

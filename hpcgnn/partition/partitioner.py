@@ -26,7 +26,7 @@ from hpcgnn.partition.methods import METHODS, choose
 from hpcgnn.partition.options import PartitionOptions, check_num_parts
 from hpcgnn.partition.part_order import Reordering
 from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, edge_chunks, ignore
-from hpcgnn.partition.rows import refine_rows, refine_steps
+from hpcgnn.partition.rows import Schedule, refine_rows
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
 from hpcgnn.partition.work import BEGUN, WRITTEN, Work, Written, kept
 from hpcgnn.world import World, raise_on_all_ranks
@@ -128,15 +128,15 @@ def _assign(problem: Problem, progress: Progress) -> tuple[np.ndarray, str, str]
     steps += owned if 1 < options.ranks_per_node < options.num_parts else 0
     started = time.perf_counter()
     with progress(f"partitioning with {method}", steps) as advance:
-        problem = replace(problem, advance=advance)
-        parts = METHODS[method].assign(problem)
+        counted = replace(problem, advance=advance)
+        parts = METHODS[method].assign(counted)
         with raise_on_all_ranks(problem.world, "partition"):
             if parts.size and (parts.min() < 0 or parts.max() >= options.num_parts):
                 raise HpcgnnError(f"{method} returned a part outside 0 to {options.num_parts - 1}: try --method ldg")
-        parts = grouped(parts, problem, method)
+        parts = grouped(parts, counted, method)
     if options.objective == "rows":
         taken = time.perf_counter() - started
-        steps = refine_steps(nodes, options.num_parts)
+        steps = Schedule.of(options.num_parts).passes * nodes
         with progress("moving nodes to send fewer rows", steps) as advance:
             parts, note = refine_rows(problem, parts, taken, advance)
         reason = f"{reason}; {note}"

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.plan.plan import offsets_of
 from hpcgnn.world import World, raise_on_all_ranks
 
 TOLERANCE = 1.05  # the largest load of a part, divided by the mean
@@ -157,6 +159,16 @@ def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
         indptr[row + 1] = written
 
 
+def simple_graph(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
+    """(N, N) bool matrix of a graph, without self-loops and parallel edges."""
+    nodes = indptr.size - 1
+    kept = indices != np.repeat(np.arange(nodes, dtype=indices.dtype), np.diff(indptr))
+    begin = offsets_of(kept)[indptr]
+    graph = sp.csr_matrix((np.ones(begin[-1], dtype=bool), indices[kept], begin), shape=(nodes, nodes))
+    graph.sum_duplicates()
+    return graph
+
+
 @njit(cache=True, nogil=True)
 def add_up(index: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
     """Add each row of ``amounts`` (n, C) to the row of ``sums`` that ``index`` (n,) names."""
@@ -251,7 +263,7 @@ class Problem:
         for nodes, rows, _ in self._both_directions():
             degrees += np.bincount(rows, minlength=degrees.size)
             self.advance(nodes)
-        indptr = np.concatenate(([0], np.cumsum(degrees)))
+        indptr = offsets_of(degrees)
         indices, cursor = np.empty(int(indptr[-1]), dtype=dtype), indptr[:-1].copy()
         for nodes, rows, columns in self._both_directions():
             place(rows, columns, cursor, indices)
@@ -280,3 +292,29 @@ class Problem:
     def all_weights(self) -> np.ndarray:
         """(N, C) int64: :meth:`weights` of all nodes. Not collective."""
         return self.balance.weights(self.reader, 0, self.reader.indptr(0, self.reader.meta.num_nodes))
+
+    def all_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(indptr (N+1,), sources (E,))`` of the in-edges of all nodes. Not collective. ``advance`` counts each node once."""
+        nodes, dtype = self.reader.meta.num_nodes, np.int32 if self.reader.meta.num_nodes < 1 << 31 else np.int64
+        sources = np.empty(self.reader.meta.num_edges, dtype=dtype)
+        for chunk in edge_chunks(self.reader, 0, nodes):
+            sources[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
+            self.advance(chunk.last - chunk.first)
+        return self.reader.indptr(0, nodes), sources
+
+    def on_rank_0(self, doing: str, assign: Callable[[], np.ndarray]) -> np.ndarray:
+        """The parts (n,) of this rank's nodes, from those of all nodes that ``assign`` finds on rank 0, while the other ranks
+        wait. Collective."""
+        world = self.world
+        parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
+        with raise_on_all_ranks(world, doing):
+            if world.rank == 0:
+                parts, counts = assign(), np.diff(self.slab.bounds)
+        return world.alltoallv(parts, counts)[0]
+
+
+def to_rank_0(world: World, rows: np.ndarray) -> np.ndarray:
+    """The ``rows`` of all ranks, in rank order, on rank 0; none on the others. Collective."""
+    counts = np.zeros(world.size, dtype=np.int64)
+    counts[0] = len(rows)
+    return world.alltoallv(rows, counts)[0]

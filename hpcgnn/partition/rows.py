@@ -22,8 +22,6 @@ part.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,19 +29,18 @@ import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, edge_chunks, ignore
+from hpcgnn.partition.multilevel import fits
+from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, ignore, simple_graph, to_rank_0
 from hpcgnn.partition.repair import loads_of
 from hpcgnn.plan.build import sources_in_cover
-from hpcgnn.world import raise_on_all_ranks
+from hpcgnn.plan.plan import offsets_of
 
-OnBatch = Callable[[np.ndarray, int], None]
 _RUN = 16
 # The shortest time limit. On small graphs, for which partitioners take almost no time, the result then depends on the seed only.
 _LEAST_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """The amount of work. passes: over the boundary. batch: number of passes before each exact count. temperature: in rows, of
     the first pass; it falls to 0 in the last pass."""
 
@@ -61,34 +58,13 @@ class Schedule:
 _DOWNHILL = Schedule(passes=4, batch=2, temperature=0.0)
 
 
-@dataclass(frozen=True)
-class RowsResult:
-    """The result of a refinement. parts: (N,) int32. rows_before, rows_after: rows that hybrid plans send in total. batches:
-    these rows after each batch of passes. complete: whether all passes were made, so that the time limit had no effect."""
-
-    parts: np.ndarray
-    rows_before: int
-    rows_after: int
-    batches: tuple[int, ...]
-    complete: bool
-
-    @property
-    def note(self) -> str:
-        """The result in one sentence."""
-        share = 100 * (1 - self.rows_after / max(self.rows_before, 1))
-        before = f"instead of {self.rows_before:,} before the refinement ({share:.1f} % fewer)"
-        text = f"the hybrid plan sends {self.rows_after:,} rows, {before}"
-        return text if self.complete else f"{text}; its time limit ended the refinement early"
-
-
 def minimise_rows(
     indptr: np.ndarray, indices: np.ndarray, parts: np.ndarray, num_parts: int, weights: np.ndarray,
     limits: np.ndarray, *, seed: int = 0, seconds: float = np.inf, schedule: Schedule | None = None,
-    advance: Advance = ignore, on_batch: OnBatch | None = None,
-) -> RowsResult:  # fmt: skip
-    """Move nodes so that the minimum vertex covers of all pairs of parts shrink. The result never has more rows than before.
-
-    It runs in one thread, and takes O(edges + parts) memory: about 40 bytes for each direction of an edge.
+    advance: Advance = ignore,
+) -> Search:  # fmt: skip
+    """Move nodes so that the minimum vertex covers of all pairs of parts shrink; the search has the best parts. These never have
+    more rows than before. It runs in one thread, and takes O(edges + parts) memory: about 40 bytes for each direction of an edge.
 
     Args:
         indptr, indices: in-edges by destination, (N+1,) from 0 and (E,); directed or not; self-loops and parallel edges are
@@ -97,23 +73,23 @@ def minimise_rows(
         seconds: a time limit, checked between passes; a short one also makes annealing cool faster. If it is reached, the
             result depends on the clock, else on the other arguments only. The time for loading compiled loops is not included.
         advance: called with numbers of visited nodes, ``schedule.passes * N`` in total.
-        on_batch: called after each batch with a copy of the parts and the exact number of rows.
     """
-    parts, limits = _checked(indptr, indices, parts, num_parts, weights, limits)
+    limits = np.ascontiguousarray(np.broadcast_to(limits, (num_parts, weights.shape[1])), dtype=np.int64)
     _load_loops()
     deadline = time.perf_counter() + seconds
-    search = _Search(indptr, indices, parts, np.ascontiguousarray(weights, dtype=np.int64), limits, seed)
-    complete = search.rows == 0 or search.anneal(schedule or Schedule.of(num_parts), deadline, advance, on_batch)
-    if search.rows and search.best_rows == search.rows_before:
-        complete = search.anneal(_DOWNHILL, deadline, ignore, on_batch) and complete
-    return RowsResult(search.best, search.rows_before, search.best_rows, tuple(search.batches), complete)
+    weights = np.ascontiguousarray(weights, dtype=np.int64)
+    search = Search(indptr, indices, np.ascontiguousarray(parts, dtype=np.int32), weights, limits, seed)
+    if search.rows_before:
+        search.anneal(schedule or Schedule.of(num_parts), deadline, advance)
+        if search.rows_after == search.rows_before:
+            search.anneal(_DOWNHILL, deadline)
+    return search
 
 
 def _load_loops() -> None:
     """Load the loops, or compile them, by a run on a graph of two nodes, so that this takes none of the time limit."""
     two, ones = np.arange(2, dtype=np.int32), np.ones((2, 1), dtype=np.int64)
-    search = _Search(np.array([0, 0, 1]), two[:1], two, ones, 2 * ones, 0)
-    search.anneal(_DOWNHILL, np.inf, ignore, None)
+    Search(np.array([0, 0, 1]), two[:1], two, ones, 2 * ones, 0).anneal(_DOWNHILL, np.inf)
 
 
 def limits_of(parts: np.ndarray, num_parts: int, weights: np.ndarray, tolerance: float) -> np.ndarray:
@@ -122,8 +98,13 @@ def limits_of(parts: np.ndarray, num_parts: int, weights: np.ndarray, tolerance:
     return np.maximum(load.max(axis=0), (tolerance * load.sum(axis=0) / num_parts).astype(np.int64))
 
 
-class _Search:
-    """The present partition of the search, and the best one so far."""
+class Search:
+    """The present partition of the search, and the best one so far.
+
+    parts: (N,) int32, the best. rows_before, rows_after: rows that hybrid plans send in total, before the search and with
+    ``parts``. batches: these rows after each batch of passes. complete: whether all passes were made, so that the time limit
+    had no effect.
+    """
 
     def __init__(
         self,
@@ -140,27 +121,34 @@ class _Search:
         self._work = work_space(self._graph, self._num_parts)
         self._passes = 0
         self._resting = np.zeros(self._graph.nodes, dtype=np.bool_)
-        self.batches: list[int] = []
-        self.best = parts
+        self.parts, self.batches, self.complete = parts, list[int](), True
         self._start_from(parts)
-        self.rows_before = self.best_rows = self.rows
+        self.rows_before = self.rows_after = self._rows
         self._pass_seconds = 2 * self._count_seconds  # an estimate until the first pass
 
-    def anneal(self, schedule: Schedule, deadline: float, advance: Advance, on_batch: OnBatch | None) -> bool:
-        """Make passes from the best partition so far, and return whether there was time for all of them. The temperature is
-        proportional to the number of remaining passes, which is lower if the last pass shows that time will not suffice."""
-        if self.rows != self.best_rows:
-            self._start_from(self.best)
+    @property
+    def note(self) -> str:
+        """The result in one sentence."""
+        share = 100 * (1 - self.rows_after / max(self.rows_before, 1))
+        before = f"instead of {self.rows_before:,} before the refinement ({share:.1f} % fewer)"
+        text = f"the hybrid plan sends {self.rows_after:,} rows, {before}"
+        return text if self.complete else f"{text}; its time limit ended the refinement early"
+
+    def anneal(self, schedule: Schedule, deadline: float, advance: Advance = ignore) -> None:
+        """Make passes from the best partition so far, as far as there is time. The temperature is proportional to the number of
+        remaining passes, which is lower if the last pass shows that time will not suffice."""
+        if self._rows != self.rows_after:
+            self._start_from(self.parts)
         for done in range(schedule.passes):
             left = min(schedule.passes - done, self._affordable(deadline, schedule.batch))
             if left < 1:
-                self._count(on_batch)
-                return False
+                self.complete = False
+                break
             self._pass(schedule.temperature * (left - 1) / max(schedule.passes - 1, 1))
             advance(self._graph.nodes)
-            if (done + 1) % schedule.batch == 0 or done + 1 == schedule.passes:
-                self._count(on_batch)
-        return True
+            if (done + 1) % schedule.batch == 0:
+                self._count()
+        self._count()
 
     def _affordable(self, deadline: float, batch: int) -> float:
         """The number of passes that fit before the deadline, each with its share of a count; one more count is in reserve."""
@@ -179,17 +167,13 @@ class _Search:
         self._counted = False
         self._pass_seconds = time.perf_counter() - started
 
-    def _count(self, on_batch: OnBatch | None) -> None:
+    def _count(self) -> None:
         """Count the rows exactly, unless they are counted already, and continue with a cover of that size."""
-        if self._counted:
-            return
-        self._use_cover()
-        self.batches.append(self.rows)
-        parts = self._part[: self._graph.nodes]
-        if on_batch:
-            on_batch(parts.copy(), self.rows)
-        if self.rows < self.best_rows:
-            self.best, self.best_rows = parts.copy(), self.rows
+        if not self._counted:
+            self._use_cover()
+            self.batches.append(self._rows)
+            if self._rows < self.rows_after:
+                self.parts, self.rows_after = self._part[: self._graph.nodes].copy(), self._rows
 
     def _start_from(self, parts: np.ndarray) -> None:
         self._part = np.tile(parts, self._graph.roles)
@@ -198,7 +182,7 @@ class _Search:
 
     def _use_cover(self) -> None:
         started = time.perf_counter()
-        cover, self.rows = minimum_cover(self._graph, self._part, self._num_parts)
+        cover, self._rows = minimum_cover(self._graph, self._part, self._num_parts)
         take_cover(self._graph, self._part, cover, self._state)
         self._counted, self._count_seconds = True, time.perf_counter() - started
 
@@ -211,57 +195,25 @@ def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return nodes[at[at < nodes.size]]
 
 
-def _checked(
-    indptr: np.ndarray, indices: np.ndarray, parts: np.ndarray, num_parts: int, weights: np.ndarray, limits: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """``parts`` as int32 and ``limits`` as (P, C) int64. Raises :class:`HpcgnnError`."""
-    nodes = indptr.size - 1
-    if parts.shape != (nodes,) or weights.ndim != 2 or weights.shape[0] != nodes:
-        raise HpcgnnError(
-            f"there are {nodes} nodes, but parts of shape {parts.shape} and weights of shape {weights.shape}: give each"
-            " node one part and one row of weights"
-        )
-    if nodes and (parts.min() < 0 or parts.max() >= num_parts):
-        raise HpcgnnError(f"nodes lie in parts {parts.min()} to {parts.max()}: number them from 0 to {num_parts - 1}")
-    if indptr[0] or indptr[-1] != indices.size or (indices.size and not 0 <= indices.min() <= indices.max() < nodes):
-        raise HpcgnnError(f"the edges are not those of a graph of {nodes} nodes: check indptr and indices")
-    try:
-        limits = np.broadcast_to(np.asarray(limits, dtype=np.int64), (num_parts, weights.shape[1]))
-    except ValueError:
-        raise HpcgnnError(
-            f"limits of shape {np.shape(limits)} do not fit {num_parts} parts and {weights.shape[1]} quantities"
-        ) from None
-    return np.ascontiguousarray(parts, dtype=np.int32), np.ascontiguousarray(limits)
-
-
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
     """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most
     ``seconds``, the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that
     was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others
     wait."""
-    world = problem.world
-    everything = np.zeros(world.size, dtype=np.int64)
-    everything[0] = parts.size
-    gathered, _ = world.alltoallv(parts.astype(np.int32, copy=False), everything)
-    counts, note = np.zeros(world.size, dtype=np.int64), ""
-    with raise_on_all_ranks(world, "refine the partition"):
-        if world.rank == 0:
-            result = _refine_all(problem, gathered, max(seconds, _LEAST_SECONDS), advance)
-            gathered, note, counts = result.parts, result.note, np.diff(problem.slab.bounds)
-    return world.alltoallv(gathered, counts)[0], world.broadcast(note)
+    gathered, note = to_rank_0(problem.world, parts.astype(np.int32, copy=False)), ""
+
+    def refined() -> np.ndarray:
+        nonlocal note
+        search = _refine_all(problem, gathered, max(seconds, _LEAST_SECONDS), advance)
+        note = search.note
+        return search.parts
+
+    return problem.on_rank_0("refine the partition", refined), problem.world.broadcast(note)
 
 
-def refine_steps(num_nodes: int, num_parts: int) -> int:
-    """The number of steps by which :func:`refine_rows` advances in total."""
-    return Schedule.of(num_parts).passes * num_nodes
-
-
-def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> RowsResult:
+def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> Search:
     reader, num_parts = problem.reader, problem.options.num_parts
-    nodes, indptr = reader.meta.num_nodes, reader.indptr(0, reader.meta.num_nodes)
-    indices = np.empty(reader.meta.num_edges, dtype=np.int32 if nodes < 1 << 31 else np.int64)
-    for chunk in edge_chunks(reader, 0, nodes):
-        indices[chunk.indptr[0] : chunk.indptr[-1]] = chunk.sources
+    indptr, indices = problem.all_edges()
     weights = problem.balance.weights(reader, 0, indptr)
     # The weights count each node as one more edge; the number of edges alone is balanced as well.
     if "edges" in problem.balance.names:
@@ -304,7 +256,7 @@ def roles_of(indptr: np.ndarray, indices: np.ndarray) -> Roles:
             f"--objective rows moves nodes of graphs with up to 2**30 edges, and this one has {indices.size:,}: take"
             " --objective volume"
         )
-    into = _simple(indptr, indices)
+    into = simple_graph(indptr, indices)
     out = into.T.tocsr()
     out.sort_indices()
     if np.array_equal(into.indptr, out.indptr) and np.array_equal(into.indices, out.indices):
@@ -315,27 +267,10 @@ def roles_of(indptr: np.ndarray, indices: np.ndarray) -> Roles:
     return Roles(begin, other, _twins(begin, other), nodes, 2)
 
 
-def _simple(indptr: np.ndarray, indices: np.ndarray) -> sp.csr_matrix:
-    nodes = indptr.size - 1
-    kept = indices != np.repeat(np.arange(nodes, dtype=indices.dtype), np.diff(indptr))
-    begin = np.concatenate(([0], np.cumsum(kept)))[indptr].astype(np.int32)
-    columns = indices[kept].astype(np.int32)
-    graph = sp.csr_matrix((np.ones(columns.size, dtype=np.int8), columns, begin), shape=(nodes, nodes))
-    graph.sum_duplicates()
-    return graph
-
-
-@njit(cache=True)
 def _twins(begin: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(m,) int32 positions of each edge at its other end. Roles are visited in order and neighbours ascend, so each visit is
-    the next neighbour of the other end."""
-    twin = np.empty(other.size, np.int32)
-    cursor = begin[:-1].copy()
-    for i in range(begin.size - 1):
-        for e in range(begin[i], begin[i + 1]):
-            twin[e] = cursor[other[e]]
-            cursor[other[e]] += 1
-    return twin
+    """(m,) int32 positions of each edge at its other end: an order by other ends keeps, at each of them, the order of roles."""
+    size = begin.size - 1
+    return sp.csr_matrix((np.arange(other.size, dtype=np.int32), other, begin), (size, size)).tocsc().data
 
 
 def minimum_cover(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[Cover, int]:
@@ -404,7 +339,7 @@ class Work(NamedTuple):
 def room_for_rows(graph: Roles, num_parts: int) -> Rows:
     """Space for rows, of which there are none yet. Takes O(edges) memory."""
     room = np.minimum(np.diff(graph.begin), num_parts)
-    begin = np.concatenate(([0], np.cumsum(room)))
+    begin = offsets_of(room)
     part, need = (np.empty(int(begin[-1]), dtype=np.int32) for _ in range(2))
     return Rows(begin, part, need, np.zeros(room.size, dtype=np.int32))
 
@@ -572,14 +507,6 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
 
 
 @njit(cache=True)
-def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int) -> bool:
-    fits = True
-    for c in range(weight.size):  # a quantity that the node does not have may be over its limit
-        fits = fits and (weight[c] == 0 or load[target, c] + weight[c] <= limits[target, c])
-    return fits
-
-
-@njit(cache=True)
 def _best_target(
     graph: Roles, part: np.ndarray, rows: Rows, node: int, weight: np.ndarray, load: np.ndarray, limits: np.ndarray,
     work: Work,
@@ -598,7 +525,7 @@ def _best_target(
         if target == mine:
             continue
         gain = gone - needed + work.free[target] + _PRICE_OF_AN_EDGE * (work.edges[target] - work.edges[mine])
-        if (gain > best_gain or (gain == best_gain and target < best)) and _fits(load, weight, limits, target):
+        if (gain > best_gain or (gain == best_gain and target < best)) and fits(load[target], weight, limits[target]):
             best, best_gain = target, gain
     for k in range(known):
         work.free[work.candidates[k]] = 0

@@ -24,9 +24,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.options import PartitionOptions
-from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, edge_chunks
+from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, simple_graph
 from hpcgnn.partition.repair import balance_parts, limits_of, polish
 from hpcgnn.partition.streaming import assign_blocks
 from hpcgnn.partition.symmetric_file import MOST_GROUPS, SymmetricFile, divide_twice, sampled, write_symmetric
@@ -98,7 +97,7 @@ def mtkahypar(problem: Problem) -> np.ndarray:
     are several threads. Memory is 8 bytes an edge, and then several times that in a process of its own."""
     options, balance = problem.options, problem.balance
     nodes, mapped = problem.reader.meta.num_nodes, maps(options)
-    outgoing = _outgoing(problem.reader, problem.advance)
+    outgoing = simple_graph(*problem.all_edges()).T.tocsr()
     if not outgoing.nnz:  # mt-KaHyPar ends the process for a hypergraph without nets
         return assign_blocks(0, nodes, nodes, options.num_parts)
     weights = problem.all_weights()
@@ -114,22 +113,6 @@ def mtkahypar(problem: Problem) -> np.ndarray:
     limits = limits_of(balance.totals, options.num_parts, TOLERANCE)
     balance_parts(lambda: [(0, symmetric.indptr, symmetric.indices)], parts, weights, limits, options.num_parts)
     return parts
-
-
-def _outgoing(reader: SlabReader, advance: Advance) -> sp.csr_matrix:
-    """(N, N) bool matrix with a row for the out-edges of each node, without self-loops and duplicates."""
-    nodes = reader.meta.num_nodes
-    incoming = []
-    for chunk in edge_chunks(reader, 0, nodes):
-        incoming.append(chunk.sources.astype(np.int32 if nodes < 1 << 31 else np.int64))
-        advance(chunk.last - chunk.first)
-    sources = np.concatenate([np.zeros(0, dtype=np.int32), *incoming])
-    matrix = sp.csr_matrix((np.ones(sources.size, np.int8), sources, reader.indptr(0, nodes)), shape=(nodes, nodes))
-    matrix = matrix.astype(bool).T.tocsr()
-    matrix.sum_duplicates()
-    matrix.setdiag(False)
-    matrix.eliminate_zeros()
-    return matrix
 
 
 def _write_hypergraph(file: IO[bytes], outgoing: sp.csr_matrix, weights: np.ndarray, advance: Advance) -> None:

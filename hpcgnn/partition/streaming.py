@@ -10,8 +10,9 @@ from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import multilevel
-from hpcgnn.partition.multilevel import CLUSTERS_A_PART, Model, Parts, partition_model
-from hpcgnn.partition.problem import TOLERANCE, Balance, Problem, add_up, edge_chunks
+from hpcgnn.partition.multilevel import CLUSTERS_A_PART, Model, Parts, fullness, partition_model
+from hpcgnn.partition.problem import TOLERANCE, Balance, Problem, add_up, edge_chunks, place
+from hpcgnn.plan.plan import offsets_of
 
 LDG_PASSES = 5
 # The price of fullness in each pass over the buffers, in units of an average node's edges (1.5 is Fennel's own): of passes that
@@ -61,14 +62,6 @@ def stream(problem: Problem) -> np.ndarray:
 
 
 @njit(cache=True)
-def _fullness(load: np.ndarray, part: int, extra: np.ndarray, capacity: np.ndarray) -> float:
-    fullest = 0.0
-    for c in range(extra.size):
-        fullest = max(fullest, (load[part, c] + extra[c]) / capacity[c])
-    return fullest
-
-
-@njit(cache=True)
 def _stream_greedily(
     first: int, indptr: np.ndarray, sources: np.ndarray, weights: np.ndarray, capacity: np.ndarray,
     parts: np.ndarray, load: np.ndarray, affinity: np.ndarray,
@@ -92,17 +85,17 @@ def _stream_greedily(
             part = parts[source]
             if part < 0 or affinity[part] == 0:
                 continue
-            fullness = _fullness(load, part, mine, capacity)
-            score = affinity[part] * (1.0 - fullness)
+            full = fullness(load[part], mine, capacity)
+            score = affinity[part] * (1.0 - full)
             affinity[part] = 0
             if score > best_score or (score == best_score and best >= 0 and part < best):
                 best, best_score = part, score
         if best < 0:
             best, least = 0, np.inf
             for part in range(num_parts):
-                fullness = _fullness(load, part, mine, capacity)
-                if fullness < least:
-                    best, least = part, fullness
+                full = fullness(load[part], mine, capacity)
+                if full < least:
+                    best, least = part, full
         parts[node] = best
         load[best] += mine
 
@@ -199,20 +192,19 @@ def coarse_model(problem: Problem) -> tuple[Model, np.ndarray]:
     labels, between = _clusters(problem)
     count = multilevel.number_clusters(labels)
     rate = min(_MOST_EDGES / max(between, 1) / 1.02, 1.0)
-    rows, columns = (np.empty(min(between, _MOST_EDGES), dtype=np.int32) for _ in range(2))
+    ends = np.empty((min(between, _MOST_EDGES), 2), dtype=np.int32)
     sums, taken = np.zeros((count, len(balance.names)), dtype=np.int64), 0
     threshold, key = np.uint64(min(int(rate * 2**63), 2**63 - 1)), np.uint64(problem.options.seed)
     for chunk in edge_chunks(reader, 0, nodes):
         edges = chunk.first, chunk.indptr, chunk.sources
-        taken = multilevel.sample_edges(*edges, labels, threshold, key, rows, columns, taken)
+        taken = multilevel.sample_edges(*edges, labels, threshold, key, ends, taken)
         weights = balance.weights(reader, chunk.first, chunk.indptr)
         add_up(labels[chunk.first : chunk.last], weights, sums)
         problem.advance(chunk.last - chunk.first)
-    rows, columns = rows[:taken], columns[:taken]
-    degrees = np.bincount(rows, minlength=count) + np.bincount(columns, minlength=count)
-    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    both_ways = ends[:taken].ravel(), ends[:taken, ::-1].ravel()
+    indptr = offsets_of(np.bincount(both_ways[0], minlength=count))
     indices = np.empty(indptr[-1], dtype=np.int32)
-    multilevel.both_ways(rows, columns, indptr[:-1].copy(), indices)
+    place(*both_ways, indptr[:-1].copy(), indices)
     return Model(indptr, indices, np.ones(indices.size, np.int32), sums, _shares(sums, balance, nodes)), labels
 
 

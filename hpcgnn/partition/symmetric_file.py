@@ -149,7 +149,7 @@ def _join_rows(
     reader: SlabReader, first: int, last: int, spool: Spool, degrees: np.ndarray, file: SymmetricFile
 ) -> None:
     """Append the rows of nodes ``[first, last)`` to ``file``, and correct their ``degrees``, which have counted duplicates."""
-    indptr = np.concatenate(([0], np.cumsum(degrees[first:last])))
+    indptr = offsets_of(degrees[first:last])
     indices, cursor = np.empty(int(indptr[-1]), file.dtype), indptr[:-1].copy()
     for chunk in edge_chunks(reader, first, last):
         sources, destinations = chunk.ends()
@@ -227,7 +227,7 @@ def divide_twice(
     graph. Parts ``k * size`` to ``(k + 1) * size - 1`` are group k. weights: (N,) int64 weight of each node."""
     groups = divide(graph, num_parts // size)
     order = np.argsort(groups, kind="stable")
-    bounds = np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=num_parts // size))))
+    bounds = offsets_of(np.bincount(groups, minlength=num_parts // size))
     parts = groups * np.int32(size)
     files = _induced(graph, weights, groups, order, bounds)
     try:
@@ -254,7 +254,7 @@ def _induced(
         here = groups[first : first + indptr.size - 1]
         owners = np.repeat(here, np.diff(indptr))
         inside = owners == groups[neighbours]
-        totals = np.concatenate(([0], np.cumsum(inside)))
+        totals = offsets_of(inside)
         degrees[first : first + here.size] = totals[indptr[1:]] - totals[indptr[:-1]]
         owners, columns = owners[inside], local[neighbours[inside]]
         columns = columns[np.argsort(owners, kind="stable")]

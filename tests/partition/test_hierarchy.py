@@ -69,7 +69,7 @@ def test_improving_counts_right():
     quotient = random_quotient(1, 24)
     groups = np.arange(24) % 2
     before = inside(quotient, groups)
-    counted = hierarchy.improve_groups(quotient.indptr, quotient.indices, quotient.data, groups, 12)
+    counted = hierarchy.improve_groups(quotient.indptr, quotient.indices, quotient.data, groups)
     assert np.bincount(groups).tolist() == [12, 12]
     assert counted == inside(quotient, groups) > before
 

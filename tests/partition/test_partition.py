@@ -39,8 +39,8 @@ def require_method(method):
         "kaminpar": lambda: separate_process.installed("kaminpar"),
         "metis": lambda: metis.load_metis(1),
         "mtkahypar": lambda: separate_process.installed("mtkahypar"),
-        "parmetis": metis.load_parmetis,
-        "ptscotch": lambda: metis.load_ptscotch(wide=False),
+        "parmetis": lambda: metis.load_parmetis(1),
+        "ptscotch": lambda: metis.load_ptscotch(1),
     }
     try:
         require(found.get(method, lambda: True)(), method)
@@ -244,12 +244,10 @@ def test_32_bit_libraries_refuse_what_they_cannot_count(cora, tmp_path, monkeypa
     require_method("metis")
     require_method("parmetis")
     monkeypatch.setattr(Problem, "largest_count", lambda problem: 1 << 31)
-    if metis.load_parmetis().index == np.int32:
+    if metis.load_parmetis(1).index == np.int32:
         with pytest.raises(HpcgnnError, match="32-bit integers, which cannot count to 2,147,483,648"):
             made(cora[1], tmp_path, 4, method="parmetis")
-    widest = metis.load_metis(1 << 31)
-    assert widest is not None
-    if widest.index == np.int64:
+    if metis.load_metis(1 << 31).index == np.int64:
         assert made(cora[1], tmp_path, 4, method="metis").quality.cut_fraction < 0.12
 
 
@@ -268,9 +266,9 @@ def test_library_for_another_mpi_is_not_called(monkeypatch):
     require_method("parmetis")
     require_method("ptscotch")
     monkeypatch.setattr(metis, "_mpi_libraries", lambda: {"/a/libmpi.so.12", "/b/libmpi.so.40"})
-    for load in (metis.load_parmetis, lambda: metis.load_ptscotch(wide=False)):
+    for load in (metis.load_parmetis, metis.load_ptscotch):
         with pytest.raises(metis.Unusable, match="another MPI library"):
-            load()
+            load(1)
 
 
 def test_outputs_are_not_overwritten_by_accident(cora, tmp_path):
@@ -334,7 +332,7 @@ def test_options_of_another_type_are_refused():
 
 def test_what_libraries_print_goes_to_stderr(capfd):
     libc = ctypes.CDLL(None)
-    with methods.stdout_to_stderr():
+    with metis.stdout_to_stderr():
         libc.puts(b"noise")
     print("result", flush=True)
     captured = capfd.readouterr()

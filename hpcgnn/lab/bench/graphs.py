@@ -17,8 +17,7 @@ import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
-from hpcgnn.partition.methods import TOLERANCE, stdout_to_stderr
-from hpcgnn.partition.metis import load_metis
+from hpcgnn.partition.metis import Unusable, load_metis
 from hpcgnn.sources import open_source
 
 ORDERS = ("original", "metis", "random")
@@ -111,9 +110,10 @@ def _edges(source: str) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _metis(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> np.ndarray:
-    metis = load_metis(2 * src.size)
-    if metis is None:
-        raise HpcgnnError("--parts needs METIS: install it with pip install pymetis, or give --parts 0")
+    try:
+        metis = load_metis(2 * src.size)
+    except Unusable:
+        raise HpcgnnError("--parts needs METIS: install it with pip install pymetis, or give --parts 0") from None
     if nodes < 8 * parts:
         raise HpcgnnError(f"{nodes} nodes are too few for {parts} parts: give fewer --parts, or 0")
     loops = src == dst
@@ -121,10 +121,7 @@ def _metis(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> np.ndarr
     matrix = sp.csr_matrix((ones, (src[~loops], dst[~loops])), (nodes, nodes))
     both = (matrix + matrix.T).tocsr()
     weights = np.bincount(dst, minlength=nodes)[:, None] + 1
-    with stdout_to_stderr():
-        return metis.partition(
-            (both.indptr, both.indices), weights, parts, objective="cut", tolerance=TOLERANCE, seed=0
-        )
+    return metis.partition((both.indptr, both.indices), weights, parts, "cut", seed=0)
 
 
 def _metis_order(parts: np.ndarray) -> np.ndarray:
