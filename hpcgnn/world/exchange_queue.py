@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcgnn.world.buffer import Neighbours, Pending, Segments
 
 if TYPE_CHECKING:
-    from hpcgnn.devices import Event
+    from hpcgnn.devices import Device, Event
 
 _MOST_UNDER_WAY = 8  # pieces of a transfer: testing more of them would cost time, and gain nothing
 
@@ -27,28 +27,57 @@ Start = Callable[[Segments, Segments, str, Neighbours | None], Pending]
 @dataclass(eq=False)
 class Piece:
     """One collective of a transfer. ready: event that is over when the bytes of ``send`` are complete. pending: the started
-    collective; None before."""
+    collective; None before. copy_up: starts to copy the received bytes to the device, if they are in memory of the host. up: the
+    event that is over after that copy; None before it was started."""
 
     ready: Event
     send: Segments
     received: Segments
+    copy_up: Callable[[], Event] | None = None
     pending: Pending | None = None
-
-    def is_over(self) -> bool:
-        """Return whether its bytes have arrived."""
-        return self.pending is not None and self.pending.test()
-
-
-class Transfer(Protocol):
-    """An entry of the queue. pieces: its collectives, which start one after the other."""
-
-    what: str
-    neighbours: Neighbours | None
-    pieces: list[Piece]
+    up: Event | None = None
 
     def land(self) -> bool:
-        """Take the pieces that have arrived; true once all pieces have arrived and were taken."""
-        ...
+        """Return whether the bytes have arrived, and start their copy up if there is one."""
+        if self.pending is None or not self.pending.test():
+            return False
+        if self.up is None and self.copy_up is not None:
+            self.up = self.copy_up()
+        return True
+
+
+@dataclass(eq=False)
+class Transfer:
+    """An entry of the queue. pieces: its collectives, which start one after the other. finish: lets the device put the rows in
+    their place, once all pieces have arrived; None where they are there by then. kept: tensors that must live until then."""
+
+    queue: ExchangeQueue
+    device: Device
+    pieces: list[Piece]
+    finish: Callable[[], None] | None
+    kept: Any
+    what: str
+    neighbours: Neighbours | None
+
+    def Test(self) -> bool:
+        """Return whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls
+        MPI, or starts a copy."""
+        self.device.use()
+        self.queue.advance()
+        return self.land()
+
+    def land(self) -> bool:
+        """Return whether all pieces have arrived, and their copies up, if there are some, were started."""
+        return all([piece.land() for piece in self.pieces])  # noqa: C419 - a list, so that each is tested
+
+    def arrive(self) -> float:
+        """Let the device, but not the host, wait for the copies that put the rows in their place; a second call does not. Returns
+        the seconds from the start of the first piece until the arrival of the last."""
+        if self.finish is not None:
+            self.finish()
+            self.finish = None
+        known = [piece.pending for piece in self.pieces if piece.pending is not None]
+        return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
 
 
 class ExchangeQueue:

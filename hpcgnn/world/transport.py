@@ -25,7 +25,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device, Event
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
-from hpcgnn.world.exchange_queue import ExchangeQueue, Piece
+from hpcgnn.world.exchange_queue import ExchangeQueue, Piece, Transfer
 from hpcgnn.world.world import World, raise_on_all_ranks
 
 PIECE_BYTES = 4 << 20
@@ -126,101 +126,59 @@ class DeviceTransport(Transport):
     ) -> Pending:
         if self._world.size == 1:
             return Pending.done(what)
-        transfer = (Staged if self.stages else Direct)(self, wires, route, what, neighbours)
+        pieces, finish, kept = self._staged(wires, route) if self.stages else self._direct(wires, route)
+        transfer = Transfer(self.queue, self.device, pieces, finish, kept, what, neighbours)
         pending = Pending.started(self.queue.put(transfer), what, transfer)
         pending.arrive = transfer.arrive
         return pending
 
-
-class Direct:
-    """A transfer whose bytes MPI reads and writes in place. A piece is a share of every segment, in place as well."""
-
-    def __init__(
-        self,
-        transport: DeviceTransport,
-        wires: tuple[torch.Tensor, torch.Tensor],
-        route: PieceLayout,
-        what: str,
-        neighbours: Neighbours | None,
-    ) -> None:
-        self._transport, self._device, self.what, self.neighbours = transport, transport.device, what, neighbours
-        self.pieces = self._cut(wires, route)
-
-    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout) -> list[Piece]:
+    def _direct(
+        self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout
+    ) -> tuple[list[Piece], Callable[[], None] | None, Any]:
+        """Pieces that MPI reads and writes in place. A piece is a share of every segment, in place as well."""
         # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
         # still read their memory.
-        made = self._device.record()
-        there, back = (_shared_segments(wire, s) for wire, s in zip(wires, route, strict=True))
-        return [Piece(made, *both) for both in zip(there, back, strict=True)]
+        made = self.device.record()
+        there, back = (_shared_segments(wire, shares) for wire, shares in zip(wires, route, strict=True))
+        return [Piece(made, *both) for both in zip(there, back, strict=True)], None, wires
 
-    def Test(self) -> bool:
-        """Return whether all pieces have arrived. Any thread may call this, and must use the device of the memory when it calls
-        MPI, or starts a copy.
-        """
-        self._device.use()
-        self._transport.queue.advance()
-        return self.land()
-
-    def land(self) -> bool:
-        """Return whether all pieces have arrived, and their copies up, if there are some, were started."""
-        return all([piece.is_over() for piece in self.pieces])  # noqa: C419 - a list, so that each is tested
-
-    def arrive(self) -> float:
-        """Let the device, but not the host, wait for the copies that put the rows in their place; a second call does not. Returns
-        the seconds from the start of the first piece until the arrival of the last."""
-        known = [piece.pending for piece in self.pieces if piece.pending is not None]
-        return max(each.started_at + each.seconds for each in known) - min(each.started_at for each in known)
-
-
-class Staged(Direct):
-    """A transfer through memory of the host: copied down from the device, moved by MPI, and copied up again."""
-
-    def _cut(self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout) -> list[Piece]:
-        (sent, self._received), memory, self._order = wires, self._transport.memory, route.received.order
+    def _staged(
+        self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout
+    ) -> tuple[list[Piece], Callable[[], None] | None, Any]:
+        """Pieces that go through memory of the host: copied down from the device, moved by MPI, and copied up again."""
+        (sent, received), order = wires, route.received.order
         ordered = sent if route.sent.order is None else _words(sent).index_select(0, route.sent.order).view(torch.uint8)
-        self._landing = self._received if self._order is None else torch.empty_like(self._received)
-        self._made = self._device.record()
-        taken = memory.take(sent.numel()), memory.take(self._received.numel())
-        self._host: tuple[torch.Tensor, torch.Tensor] | None = taken  # None once all has arrived
-        host_sent, self._host_received = (
+        landing = received if order is None else torch.empty_like(received)
+        made = self.device.record()
+        taken = [self.memory.take(wire.numel()) for wire in wires]
+        host_sent, host_received = (
             host[: wire.numel()].view(wire.shape) for host, wire in zip(taken, wires, strict=True)
         )
-        self._kept = ordered  # keeps the memory until it has been copied
-        self._spans = route.received.spans()
-        self._ups: list[Event | None] = [None] * len(self._spans)
+
+        def copied(target: torch.Tensor, source: torch.Tensor) -> Event:
+            return self.device.copy(target, source, made) if len(source) else CPU.record()
+
         pieces = []
         for (first, last), (begin, end), there, back in zip(
-            route.sent.spans(), self._spans, route.sent.counts, route.received.counts, strict=True
+            route.sent.spans(), route.received.spans(), route.sent.counts, route.received.counts, strict=True
         ):
-            down = self._copied(host_sent[first:last], ordered[first:last])
+            down = copied(host_sent[first:last], ordered[first:last])
+            copy_up = partial(copied, landing[begin:end], host_received[begin:end])
             send = Segments(Buffer.of(host_sent[first:last]), there)
-            pieces.append(Piece(down, send, Segments(Buffer.of(self._host_received[begin:end]), back)))
-        return pieces
+            pieces.append(Piece(down, send, Segments(Buffer.of(host_received[begin:end]), back), copy_up))
 
-    def _copied(self, target: torch.Tensor, source: torch.Tensor) -> Event:
-        return self._device.copy(target, source, self._made) if len(source) else CPU.record()
+        def finish() -> None:
+            """Put the rows in their place after the copies up. The host's memory is free when the copies are over."""
+            ups = [piece.up for piece in pieces if piece.up is not None]
+            for piece, up in zip(pieces, ups, strict=True):
+                if piece.received.buffer.rows:
+                    self.device.follow(up)
+            if order is not None:
+                _words(received).index_copy_(0, order, _words(landing))
+            self.memory.give_back(taken[0], [piece.ready for piece in pieces])
+            self.memory.give_back(taken[1], ups)
 
-    def land(self) -> bool:
-        """Start the copies up of the pieces that have arrived; true once all were started."""
-        for number, (piece, (first, last)) in enumerate(zip(self.pieces, self._spans, strict=True)):
-            if self._ups[number] is None and piece.is_over():
-                self._ups[number] = self._copied(self._landing[first:last], self._host_received[first:last])
-        return None not in self._ups
-
-    def arrive(self) -> float:
-        """Let the device put the rows in their place after the copies up; the host's memory is free when the copies are over."""
-        if self._host is None:
-            return super().arrive()
-        for up, (first, last) in zip(self._ups, self._spans, strict=True):
-            assert up is not None, "it was waited for"
-            if last > first:
-                self._device.follow(up)
-        if self._order is not None:
-            _words(self._received).index_copy_(0, self._order, _words(self._landing))
-        (sent, received), self._host = self._host, None
-        self._transport.memory.give_back(sent, [piece.ready for piece in self.pieces])
-        self._transport.memory.give_back(received, [up for up in self._ups if up is not None])
-        return super().arrive()
+        return pieces, finish, ordered
 
 
 class HostMemory:
