@@ -60,7 +60,8 @@ def partition(
             reader = stack.enter_context(GraphFile(graph_path))
             check_num_parts(graph_path, reader.meta.num_nodes, options.num_parts)
             reader.verify(range(world.rank, reader.num_slabs, world.size))
-        key = _key(reader, options)
+        asked = {name: value for name, value in asdict(options).items() if name not in ("force", "jobs")}
+        key = {"version": __version__, "graph": [reader.uuid, reader.fingerprint], "options": asked}
         work = stack.enter_context(kept(world, parts_path, key, force=options.force, inputs=[graph_path]))
         slab = Slab.of(world, reader)
         balance = Balance.of(world, reader, slab, options.balance)
@@ -68,16 +69,9 @@ def partition(
         parts, method, reason = _assignment(problem, work, progress)
         laps.append(("partition", time.perf_counter()))
         balanced, note = METHODS[method].balanced(balance.names)
-        header = {
-            "uuid": work.uuid,
-            "num_parts": options.num_parts,
-            "graph_uuid": reader.uuid,
-            "method": method,
-            "objective": options.objective,
-            "balance": ",".join(balanced),
-            "seed": options.seed,
-            "ranks_per_node": options.ranks_per_node,
-        }
+        header: dict[str, object] = {"uuid": work.uuid, "num_parts": options.num_parts, "graph_uuid": reader.uuid}
+        header |= {"method": method, "objective": options.objective, "balance": ",".join(balanced)}
+        header |= {"seed": options.seed, "ranks_per_node": options.ranks_per_node}
         _write(problem, parts, work, header, progress)
         laps.append(("write", time.perf_counter()))
         _add_plan(problem, work, progress)
@@ -100,16 +94,9 @@ def partition(
     )
 
 
-def _key(reader: GraphFile, options: PartitionOptions) -> dict[str, object]:
-    """The values that must be the same for a run to continue another one."""
-    asked = {name: value for name, value in asdict(options).items() if name not in ("force", "jobs")}
-    return {"version": __version__, "graph": [reader.uuid, reader.fingerprint], "options": asked}
-
-
 def _assignment(problem: Problem, work: Work, progress: Progress) -> tuple[np.ndarray, str, str]:
     """The result of :func:`_assign`, or the assignment that an interrupted run has stored. Collective."""
-    left = work.assignment(problem.world, problem.slab)
-    if left is not None:
+    if (left := work.assignment(problem.world, problem.slab)) is not None:
         parts, facts = left
         return parts, facts["method"], f"{facts['reason']}; made by the run that this one continues"
     started = time.perf_counter()
@@ -203,9 +190,9 @@ def _add_plan(problem: Problem, work: Work, progress: Progress) -> None:
 
 def _jobs(problem: Problem) -> int:
     """Number of processes, or threads, of this rank; 1 if there are several ranks, which already work in parallel."""
-    options = problem.options
-    fitting = fitting_jobs(problem.reader.meta.num_edges, options.num_parts)
-    return 1 if problem.world.size > 1 else options.jobs or fitting
+    if problem.world.size > 1:
+        return 1
+    return problem.options.jobs or fitting_jobs(problem.reader.meta.num_edges, problem.options.num_parts)
 
 
 @dataclass(frozen=True)

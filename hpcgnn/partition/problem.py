@@ -71,10 +71,10 @@ def in_step(world: World, chunks: Iterator[EdgeChunk], doing: str) -> Iterator[E
     nothing = EdgeChunk(0, 0, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     while True:
         with raise_on_all_ranks(world, doing):
-            chunk = next(chunks, None)
-        if not world.allreduce(np.array([chunk is not None], dtype=np.int64), "max")[0]:
+            chunk = next(chunks, nothing)
+        if not world.allreduce(np.array([chunk is not nothing], dtype=np.int64), "max")[0]:
             return
-        yield nothing if chunk is None else chunk
+        yield chunk
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class Slab:
 def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     """The first node of each slab, found by bisection of ``indptr`` in the file."""
     nodes, edges = reader.meta.num_nodes, reader.meta.num_edges
+    if nodes < size:
+        return np.minimum(np.arange(size + 1), nodes)
     bounds = np.zeros(size + 1, dtype=np.int64)
 
     def edges_and_nodes_before(node: int) -> int:
@@ -113,8 +115,6 @@ def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     for rank in range(1, size):
         wanted = (nodes + edges) * rank // size
         bounds[rank] = bisect.bisect_left(range(nodes), wanted, int(bounds[rank - 1]), key=edges_and_nodes_before)
-    if nodes < size:
-        return np.minimum(np.arange(size + 1), nodes)
     for rank in range(1, size):
         bounds[rank] = min(max(bounds[rank], bounds[rank - 1] + 1), nodes - (size - rank))
     bounds[size] = nodes
@@ -225,16 +225,11 @@ class Balance:
 
 def _weights(reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.ndarray) -> np.ndarray:
     count = indptr.size - 1
-    columns = []
-    for name in names:
-        if name == "edges":
-            columns.append(np.diff(indptr) + 1)
-        elif name == "train":
-            mask = reader.mask("train_mask", first, first + count)
-            columns.append(np.zeros(count, dtype=np.int64) if mask is None else mask.astype(np.int64))
-        else:
-            columns.append(np.ones(count, dtype=np.int64))
-    return np.stack(columns, axis=1)
+    columns = {"nodes": np.ones(count, dtype=np.int64), "edges": np.diff(indptr) + 1}
+    if "train" in names:
+        mask = reader.mask("train_mask", first, first + count)
+        columns["train"] = np.zeros(count, dtype=np.int64) if mask is None else mask.astype(np.int64)
+    return np.stack([columns[name] for name in names], axis=1)
 
 
 @dataclass(frozen=True)

@@ -113,12 +113,8 @@ class Written:
         """Note that the first ``rows`` are written. The note is stored every few seconds."""
         if time.monotonic() - self._noted < _NOTE_EVERY_SECONDS:
             return
-        with naming(self._parts):
-            descriptor = os.open(self._parts, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+        with naming(self._parts), self._parts.open("rb") as file:
+            os.fdatasync(file)
         with naming(self._path.with_name(f"{self._path.name}.new")):
             _replace(self._path, str(rows))
         self._noted = time.monotonic()
