@@ -221,8 +221,8 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     with PartsFile(parts) as file:
         how = _how(given) | {"profile": profile, "read": {}}
         settings = [configuration | {"strategy": each, "bits": bits} for each in chosen]
-        predictions = [predicting.predict(found_model, file, each, **how) for each in settings]
-    report = {each.strategy: each.as_dict() for each in predictions}
+        predictions = [predicting.predict(found_model, file, each, **how).as_dict() for each in settings]
+    report = {each["strategy"]: each for each in predictions}
     if given["as_json"]:
         print(json.dumps({"model": fitted, "machine": found_model.machine, "predictions": report}))
         return

@@ -143,13 +143,12 @@ def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
 
     wanted = targets.read(file or targets.default_path(read_study(folder)))
     found = targets.verdicts(finished_groups(folder, machine), wanted)
-    names = ("target", "configuration", "wanted", "found", "reached")
-    rows = [tuple(getattr(each, name) for name in names) for each in found]
     missed = sum(each.reached != targets.YES for each in found)
     if as_json:
-        print(json.dumps({"reached": not missed, "targets": [dict(zip(names, row, strict=True)) for row in rows]}))
+        print(json.dumps({"reached": not missed, "targets": [each._asdict() for each in found]}))
     else:
-        Table(f"targets of {folder}", names, tuple(rows), label_columns=len(names)).show()
+        names = targets.Verdict._fields
+        Table(f"targets of {folder}", names, tuple(found), label_columns=len(names)).show()
     if missed:
         raise HpcgnnError(f"{missed} of {len(found)} targets of {folder} were not reached or not measured")
 

@@ -18,8 +18,8 @@ from hpcgnn.lab.study.records import Record, in_words
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A run. configuration: that of its record. measured, predicted: seconds of an epoch. spread: interquartile range of the
-    seconds of its epochs, divided by their median. warnings: those of the prediction."""
+    """A run with the configuration of its record. measured, predicted: seconds of an epoch. spread: as of a case of a fit.
+    warnings: those of the prediction."""
 
     key: str
     configuration: dict[str, Any]
@@ -43,22 +43,11 @@ class Comparison:
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def _sizes(self) -> np.ndarray:
-        return np.abs([run.error for run in self.runs])
-
-    @property
-    def median(self) -> float:
-        """The median of the absolute relative errors."""
-        return float(np.median(self._sizes()))
-
-    @property
-    def worst(self) -> float:
-        """The largest absolute relative error."""
-        return float(self._sizes().max())
-
-    def within(self, share: float) -> int:
-        """The number of runs with an absolute relative error of at most a share."""
-        return int((self._sizes() <= share).sum())
+    def errors(self) -> dict[str, float]:
+        """The median and largest absolute relative errors, and the numbers of runs within errors, as ``--json`` prints them."""
+        sizes = np.abs([run.error for run in self.runs])
+        within = {f"within_{share}_percent": int((sizes <= share / 100).sum()) for share in (10, 20)}
+        return {"median_error": float(np.median(sizes)), "worst_error": float(sizes.max())} | within
 
     def warnings(self) -> dict[str, int]:
         """Each sentence about an extrapolated term, with the number of runs that have it."""
@@ -66,38 +55,26 @@ class Comparison:
 
     def in_words(self) -> str:
         """The comparison in one sentence."""
+        median, worst, tenth, fifth = self.errors().values()
         return (
-            f"{len(self.runs)} runs: predicted epochs are off by {self.median:.1%} in the median and {self.worst:.1%} at worst; "
-            f"{self.within(0.1)} are within 10 % and {self.within(0.2)} within 20 %"
+            f"{len(self.runs)} runs: predicted epochs are off by {median:.1%} in the median and {worst:.1%} at worst; "
+            f"{tenth} are within 10 % and {fifth} within 20 %"
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as ``--json`` prints them."""
         runs = [
             {"key": run.key, "measured_seconds": run.measured, "predicted_seconds": run.predicted, "error": run.error,
-             "spread": run.spread, "warnings": list(run.warnings)}
+             "spread": run.spread, "warnings": run.warnings}
             for run in self.runs
         ]  # fmt: skip
-        return {
-            "runs": runs,
-            "median_error": self.median,
-            "worst_error": self.worst,
-            "within_10_percent": self.within(0.1),
-            "within_20_percent": self.within(0.2),
-            "warnings": self.warnings(),
-            "left_out": list(self.left_out),
-            "notes": list(self.notes),
-        }
+        rest = {"warnings": self.warnings(), "left_out": self.left_out, "notes": self.notes}
+        return {"runs": runs} | self.errors() | rest
 
 
 def compare(model: Model, folder: Path, records: Iterable[Record], machine: str | None = None) -> Comparison:
-    """Predict the finished runs of the study in ``folder``, and compare the predictions with its ``records``.
-
-    machine: identifier of the machine whose records count, needed if there are several.
-
-    Raises:
-        HpcgnnError: if there is no run that the equations cover.
-    """
+    """Predict the finished runs of the study in ``folder``, and compare the predictions with its ``records``. machine: identifier
+    of the machine whose records count, needed if there are several. Raises HpcgnnError if the equations cover no run."""
     records = list(records)
     found, values = cases_of(folder, records, machine), model.values()
     here, there = found.machine, model.machine

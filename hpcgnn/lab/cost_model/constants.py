@@ -18,27 +18,27 @@ from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Finite, NotNegative
 
-AGGREGATION, QUANTIZATION, OTHER, MESSAGES, MACHINE = "aggregation", "quantization", "other", "messages", "machine"
+AGGREGATION, QUANTIZATION, OTHER, MESSAGES = "aggregation", "quantization", "other", "messages"
 Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Constant:
     """A constant. start, low, high: start and bounds of a fit. phase: the phase to whose seconds it belongs. is_memory_bound:
-    whether its work takes longer while other cores use the memory, too."""
+    whether its work takes longer while other cores use the memory."""
 
     name: str
     unit: str
     start: float
     low: float
     high: float
-    phase: str
     what: str
+    phase: str = ""
     is_memory_bound: bool = False
 
 
 def _work(name: str, start: float, phase: str, what: str, *, bound: bool = False) -> Constant:
-    return Constant(name, "s", start, start / 10.0, start * 10.0, phase, what, bound)
+    return Constant(name, "s", start, start / 10.0, start * 10.0, what, phase, bound)
 
 
 # Work of one core, in core-seconds per unit of what is counted: one column of a workload each, in this order.
@@ -69,19 +69,16 @@ WORK = (
 COLUMN = {constant.name: column for column, constant in enumerate(WORK)}
 
 # Of the machine and its virtual links; none multiplies work.
-FACTORS = tuple(
-    Constant(name, unit, start, low, high, MACHINE, what)
-    for name, unit, start, low, high, what in (
-        ("contention", "", 1.2, 1.0, 3.0, "factor of memory-bound work while all cores compute"),
-        ("crowding", "", 0.5, 0.05, 2.0,
-         "share of other ranks' time on the same core that delays a rank for which others wait"),
-        ("rate_share", "", 0.95, 0.7, 1.0, "share of a link's rate that messages reach"),
-        ("link_imbalance", "", 0.08, 0.005, 1.0,
-         "relative delay of exchanges among many nodes, whose messages share links unevenly"),
-        ("latency", "s", 5e-5, 5e-6, 5e-3, "latency of a message between nodes"),
-        ("turn", "s", 3e-3, 3e-4, 3e-2, "longest time that a rank keeps a core for which other ranks wait"),
-        ("burst_bytes", "B", 512 * 1024, 1e3, 4e6, "bytes that pass a virtual link at once after a pause"),
-    )
+FACTORS = (
+    Constant("contention", "", 1.2, 1.0, 3.0, "factor of memory-bound work while all cores compute"),
+    Constant("crowding", "", 0.5, 0.05, 2.0,
+             "share of other ranks' time on the same core that delays a rank for which others wait"),
+    Constant("rate_share", "", 0.95, 0.7, 1.0, "share of a link's rate that messages reach"),
+    Constant("link_imbalance", "", 0.08, 0.005, 1.0,
+             "relative delay of exchanges among many nodes, whose messages share links unevenly"),
+    Constant("latency", "s", 5e-5, 5e-6, 5e-3, "latency of a message between nodes"),
+    Constant("turn", "s", 3e-3, 3e-4, 3e-2, "longest time that a rank keeps a core for which other ranks wait"),
+    Constant("burst_bytes", "B", 512 * 1024, 1e3, 4e6, "bytes that pass a virtual link at once after a pause"),
 )  # fmt: skip
 ALL = WORK + FACTORS
 BY_NAME = {constant.name: constant for constant in ALL}
@@ -97,8 +94,7 @@ MEMORY = ("fixed_bytes", "bytes_a_rank", "kept", "travelling")
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """A fitted constant. value: in its unit. low, high: 95 % interval. is_determined: whether the records determine it better
-    than the start values of the fit."""
+    """A fitted constant, with its 95 % interval. is_determined: whether the records determine it better than the start values."""
 
     value: NotNegative
     low: NotNegative
@@ -117,9 +113,8 @@ class Residuals(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A cost model. memory: factors of :func:`hpcgnn.lab.cost_model.equations.memory_of`, by :data:`MEMORY`. ranges: smallest and
-    largest value in the records, by name. kinds: values without an order (``model``, ``arithmetic``, ``staleness``).
-    auto_compute: the arithmetic that ``--compute auto`` chose in the records."""
+    """A cost model. memory: factors of :func:`hpcgnn.lab.cost_model.equations.memory_of`. ranges: smallest and largest value in
+    the records, by name. kinds: values without an order. auto_compute: the arithmetic that ``auto`` chose in the records."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -144,12 +139,10 @@ def cores_of(machine: Mapping[str, Any]) -> int:
 
 def write_model(model: Model, path: Path) -> None:
     """Write the model to a file, completely or not at all. Raises :class:`HpcgnnError` if the file cannot be written."""
-    content = msgspec.to_builtins(model) | {
-        "machine": {name: value for name, value in model.machine.items() if value is not None}
-    }
+    machine = {name: value for name, value in model.machine.items() if value is not None}
     try:
         with whole_file.replacing(path) as temporary:
-            temporary.write_text(tomli_w.dumps(content), encoding="utf-8")
+            temporary.write_text(tomli_w.dumps(msgspec.to_builtins(model) | {"machine": machine}), encoding="utf-8")
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
 
@@ -172,7 +165,6 @@ def read_model(path: Path) -> Model:
             f"{path} is a cost model of version {content.get('version')}, not {VERSION}: fit it again with `hpcgnn model fit`"
         )
     model = typed.validated(content, Model, str(path))
-    for name in MEMORY:
-        if name not in model.memory:
-            raise HpcgnnError(f"{path}: memory.{name} is missing: fit it again with `hpcgnn model fit`")
+    if missing := [name for name in MEMORY if name not in model.memory]:
+        raise HpcgnnError(f"{path}: memory.{missing[0]} is missing: fit it again with `hpcgnn model fit`")
     return model

@@ -30,12 +30,12 @@ _IS_MEMORY_BOUND = np.array([constant.is_memory_bound for constant in WORK])
 _LEAST_RING, _LEAST_RING_BYTES = 4, 1 << 16
 # Epochs that are gone through, as what an epoch finds under way the ones before it have left: some more where rows travel across
 # epochs, until as many stand in a link's queue as there will be; and at least two cycles of epochs.
-_STEADY_EPOCHS, _STEADY_STALE_EPOCHS, _STEADY_CYCLES = 3, 6, 2
+_STEADY_EPOCHS, _STEADY_STALE_EPOCHS = 3, 6
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of the ranks. cores: of one machine. ranks: of one machine, which share its cores. threads: of each rank."""
+    """A machine, with the number of ranks that share its cores, and the threads of each rank."""
 
     cores: int
     ranks: int
@@ -86,30 +86,22 @@ class Epoch:
 
 
 def prices(values: Values, machine: Machine) -> np.ndarray:
-    """(T,) core-seconds of each kind of work, on a machine whose cores are as busy as in training.
-
-    Memory-bound work takes ``contention`` times as long with all cores busy, and proportionally less with fewer.
-    """
-    rates = np.array([values[constant.name] for constant in WORK])
+    """(T,) core-seconds of each kind of work. Memory-bound work takes ``contention`` times as long with all cores busy, and
+    proportionally less with fewer."""
     others = (machine.busy_cores - 1) / max(machine.cores - 1, 1)
     slower = np.where(_IS_MEMORY_BOUND, 1 + (values["contention"] - 1) * others, 1.0)
-    return rates * slower
+    return np.array([values[constant.name] for constant in WORK]) * slower
 
 
 def lag_of(work: np.ndarray, values: Values, machine: Machine) -> float:
-    """Seconds until ranks that have met continue, if each shares its core with others, which run first.
-
-    Another rank runs as long as ranks have worked since they met, (P,) core-seconds, and at most ``turn``; the share
-    ``crowding`` of this time is lost.
-    """
+    """Seconds until ranks that have met continue, if each shares its core with others, which run first: as long as ranks have
+    worked since they met, (P,) core-seconds, and at most ``turn``. The share ``crowding`` of this time is lost."""
     return values["crowding"] * (machine.crowd - 1) * min(values["turn"], float(work.mean()) / machine.threads)
 
 
 def shared_cores(work: np.ndarray, machine: Machine) -> np.ndarray:
-    """(P,) seconds until each rank has done its (P,) core-seconds, if the ranks of a machine begin together.
-
-    Cores are shared evenly: while n ranks of a machine work, each has min(threads, cores / n) of them.
-    """
+    """(P,) seconds until each rank has done its (P,) core-seconds, if the ranks of a machine begin together. While n of them
+    work, each has min(threads, cores / n) cores."""
     ranks = max(machine.ranks, 1)
     if ranks * machine.threads <= machine.cores:
         return work / machine.threads
@@ -132,24 +124,15 @@ def last_start(starts: np.ndarray, exchange: Exchange) -> np.ndarray:
     return last
 
 
-def message_work(exchange: Exchange, messages: Messages, values: Values) -> np.ndarray:
-    """(P,) core-seconds that the messages of a rank take on its machine, in any process."""
-    all_bytes = np.add(*exchange.bytes_of_ranks)
-    network = np.add(*messages.network_bytes(exchange))
-    of_bytes = values["byte"] * network + values["shared_byte"] * (all_bytes - network)
-    return of_bytes + values["message"] * exchange.messages_of_ranks
-
-
 class _Clocks:
-    """The clocks of all ranks, in seconds since the epoch began. link_free: time at which each rank's link has sent all
+    """The (P,) clocks of all ranks, in seconds since the epoch began. link_free: time at which each rank's link has sent all
     queued bytes. credit: seconds of a link's time that pass at once. coming: by exchange, when the messages under way arrive.
     since: core-seconds of work since ranks met."""
 
     def __init__(self, turn: EpochKind, values: Values, machine: Machine) -> None:
-        ranks = turn.workload.num_ranks
         self.values, self.machine, self.burst = values, machine, turn.messages.burst_seconds
         self.price = prices(values, machine)[:, None] * _IN_PHASES
-        self.now, self.link_free, self.credit, self.since = (np.zeros(ranks) for _ in range(4))
+        self.now, self.link_free, self.credit, self.since = (np.zeros(turn.workload.num_ranks) for _ in range(4))
         self.spent: dict[str, np.ndarray] = {}
         self.coming: dict[int, np.ndarray] = {}
 
@@ -168,7 +151,6 @@ class _Clocks:
         return Epoch({**self.spent, "seconds": self.now.copy()})
 
     def _take(self, until: np.ndarray, phase: str) -> None:
-        """Advance the clocks to ``until``, and count the time for ``phase``."""
         self.spent[phase] += until - self.now
         self.now = until
 
@@ -209,8 +191,11 @@ class _Clocks:
         if turn.freshness == REUSED:
             self._compute(beside)
             return
-        begun = self.now
-        moved = message_work(exchange, turn.messages, self.values)
+        begun, values, network = self.now, self.values, np.add(*turn.messages.network_bytes(exchange))
+        within = np.add(*exchange.bytes_of_ranks) - network
+        moved = (
+            values["byte"] * network + values["shared_byte"] * within + values["message"] * exchange.messages_of_ranks
+        )
         copied = shared_cores(moved, self.machine)
         arrived = self._arrival(last_start(begun, exchange), turn.messages.exchange(exchange)) + copied
         done = self._compute(beside, moved)
@@ -249,22 +234,19 @@ class EpochKind:
 
 def epoch_of(turn: EpochKind, values: Values, machine: Machine) -> Epoch:
     """Seconds of a training step in the middle of a run of such steps, which are stale with ``--staleness pipeline``."""
-    clocks, fresh = _Clocks(turn, values, machine), _STEADY_EPOCHS if turn.messages.burst_seconds else 1
-    return [clocks.epoch_of(turn) for _ in range(_STEADY_STALE_EPOCHS if turn.freshness == STALE else fresh)][-1]
+    fresh = _STEADY_EPOCHS if turn.messages.burst_seconds else 1
+    return cycle_of([turn], values, machine, _STEADY_STALE_EPOCHS if turn.freshness == STALE else fresh)[0]
 
 
-def cycle_of(turns: Sequence[EpochKind], values: Values, machine: Machine) -> list[Epoch]:
-    """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle."""
-    clocks, cycles = _Clocks(turns[0], values, machine), max(_STEADY_CYCLES, -(-_STEADY_STALE_EPOCHS // len(turns)))
+def cycle_of(turns: Sequence[EpochKind], values: Values, machine: Machine, cycles: int = 0) -> list[Epoch]:
+    """Seconds of each epoch of a cycle, in the middle of a run that repeats the cycle. cycles: number that is gone through."""
+    clocks, cycles = _Clocks(turns[0], values, machine), cycles or max(2, -(-_STEADY_STALE_EPOCHS // len(turns)))
     return [[clocks.epoch_of(turn) for turn in turns] for _ in range(cycles)][-1]
 
 
 def reduction_work(workload: Workload, messages: Messages, values: Values) -> np.ndarray:
-    """(P,) core-seconds of the messages of the all-reduce: the bytes of each rank pass in and out, in rounds of one message
-    in each direction.
-
-    Few ranks and few bytes use a tree; more use a ring, as in Open MPI.
-    """
+    """(P,) core-seconds of the messages of the all-reduce: the bytes of each rank pass in and out, in rounds of one message in
+    each direction. Few ranks and few bytes use a tree; more use a ring, as in Open MPI."""
     ranks, num_bytes = workload.num_ranks, workload.reduced_bytes
     is_ring = ranks >= _LEAST_RING and num_bytes >= _LEAST_RING_BYTES
     rounds = 2 * (ranks - 1) if is_ring else 2 * np.log2(ranks)
@@ -276,10 +258,8 @@ def reduction_work(workload: Workload, messages: Messages, values: Values) -> np
 
 
 def memory_of(workload: Workload, factors: Sequence[float]) -> np.ndarray:
-    """(P,) bytes of each rank: ``fixed + per rank of the job + kept for gradients * factor + the rest``.
-
-    factors: fixed bytes, bytes per rank, and the factors of the memory kept for gradients and of messages.
-    """
+    """(P,) bytes of each rank. factors: fixed bytes, bytes per rank of the job, and the factors of the memory kept for gradients
+    and of messages."""
     fixed, per_rank, kept, travelling = factors
     held, of_gradients, of_messages = workload.memory.T
     return fixed + per_rank * workload.num_ranks + held + kept * of_gradients + travelling * of_messages

@@ -18,24 +18,13 @@ from scipy import optimize
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.lab.cost_model.constants import (
-    ALL,
-    BY_NAME,
-    COLUMN,
-    MEMORY,
-    Constant,
-    Fitted,
-    Model,
-    Residuals,
-    Values,
-    cores_of,
-    defaults,
-)
+from hpcgnn.lab.cost_model import constants
+from hpcgnn.lab.cost_model.constants import COLUMN, MEMORY, Constant, Fitted, Model, Residuals, Values
 from hpcgnn.lab.cost_model.equations import PHASES, Epoch
 from hpcgnn.lab.cost_model.network import bits_per_second
 from hpcgnn.lab.cost_model.rows import Parts
 from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, setup_of
-from hpcgnn.lab.cost_model.workload import Workload, largest_bytes
+from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.lab.study.axes import HPCGNN, NATIVE
 from hpcgnn.lab.study.records import Record, by_machine, in_words
 
@@ -54,8 +43,7 @@ _MOST_EVALUATIONS = 60
 @dataclass(frozen=True, eq=False)
 class Case:
     """A run as input of a fit. seconds: median of an epoch. phases: by name, the median over epochs of the mean over ranks.
-    memory_bytes: largest peak of a rank; 0 if it is unknown. spread: interquartile range of the seconds of its epochs, divided by
-    their median."""
+    memory_bytes: largest peak of a rank, or 0. spread: interquartile range of its epochs' seconds, divided by their median."""
 
     name: str
     setup: Setup
@@ -73,8 +61,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """The cases of one machine. machine: facts about it. left_out: a sentence for each run that the equations do not cover,
-    or that did not finish."""
+    """The cases of one machine. machine: facts about it. left_out: a sentence for each other run."""
 
     machine: dict[str, Any]
     cases: list[Case]
@@ -82,16 +69,12 @@ class Cases:
 
 
 def cases_of(folder: Path, records: Iterable[Record], machine: str | None = None) -> Cases:
-    """The cases of the finished runs of one machine. machine: its identifier, needed if there are several machines.
-
-    Raises:
-        HpcgnnError: if there are records of several machines and none was chosen, or no run that the equations cover.
-    """
+    """The cases of the finished runs of one machine. machine: its identifier, needed if there are several machines. Raises
+    HpcgnnError if there are and none was chosen, or no run that the equations cover."""
     groups = by_machine(records)
     if machine is not None and machine not in groups:
-        raise HpcgnnError(
-            f"{folder} has no records of machine {machine}, only of {', '.join(sorted(groups)) or 'none'}"
-        )
+        known = ", ".join(sorted(groups)) or "none"
+        raise HpcgnnError(f"{folder} has no records of machine {machine}, only of {known}")
     if machine is None and len(groups) > 1:
         known = "; ".join(in_words(found[0].machine) for found in groups.values())
         raise HpcgnnError(f"{folder} has records of {len(groups)} machines ({known}): choose one with --machine ID")
@@ -119,40 +102,27 @@ def _case(folder: Path, record: Record, read: dict[Any, Parts]) -> Case:
     if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
         raise HpcgnnError("it ran on GPUs, which the cost model does not cover")
     compute = str(record.summary.get("compute", ""))
-    setup = setup_of(record.configuration, cores=cores_of(record.machine), compute=compute)
-    seconds = _median(record, "seconds")
+    setup = setup_of(record.configuration, cores=constants.cores_of(record.machine), compute=compute)
+    counted = _counted(record, "seconds")
+    seconds, (low, high) = float(np.median(counted)), np.percentile(counted, (25, 75))
     if seconds <= 0:
         raise HpcgnnError("its record has no seconds of epochs")
-    low, high = np.percentile(_counted(record, "seconds"), (25, 75))
-    return Case(
-        name=record.key,
-        setup=setup,
-        workload=setup.workload(_parts(folder / record.parts, setup, read)),
-        times=NetworkTimes(setup),
-        seconds=seconds,
-        phases={phase: _median(record, f"{phase}_seconds_mean") for phase in PHASES},
-        memory_bytes=float(record.summary.get("peak_memory_bytes_per_rank", 0)),
-        spread=float(high - low) / seconds,
-    )
-
-
-def _counted(record: Record, name: str) -> list[float]:
-    values = record.epochs.get(name, [])
-    return values[_FIRST_EPOCHS:] or values
-
-
-def _median(record: Record, name: str) -> float:
-    return float(np.median(_counted(record, name) or [0.0]))
-
-
-def _parts(path: Path, setup: Setup, read: dict[Any, Parts]) -> Parts:
-    """The parts of a setup, each of which is read once for each strategy and placement."""
+    path = folder / record.parts
     with PartsFile(path) as file:
         is_planned = plan_store.is_stored(file, setup.strategy)
     if not is_planned:  # as of attention, which reads a plan of its own whatever the run was told
         plan_store.store_plans(path, [setup.strategy])
     with PartsFile(path) as file:
-        return setup.read(file, read)
+        workload = setup.workload(setup.read(file, read))
+    phases = {phase: float(np.median(_counted(record, f"{phase}_seconds_mean"))) for phase in PHASES}
+    memory_bytes = float(record.summary.get("peak_memory_bytes_per_rank", 0))
+    spread = float(high - low) / seconds
+    return Case(record.key, setup, workload, NetworkTimes(setup), seconds, phases, memory_bytes, spread)
+
+
+def _counted(record: Record, name: str) -> list[float]:
+    values = record.epochs.get(name, [])
+    return values[_FIRST_EPOCHS:] or values or [0.0]
 
 
 # -- what a run lies within --------------------------------------------------------------------------------------------
@@ -175,8 +145,7 @@ KIND_TERMS = {"model": ("layer", "element"), "arithmetic": ("product",), "stalen
 
 
 def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
-    """The sizes of a run by the names of :data:`TERMS`, which tell whether a prediction is an extrapolation. Sizes that do
-    not apply are left out."""
+    """The sizes of a run by the names of :data:`TERMS`; those that do not apply are left out."""
     parts, exchanges = workload.parts, workload.exchanges
     found = {
         "ranks": setup.ranks,
@@ -186,11 +155,11 @@ def extent_of(setup: Setup, workload: Workload) -> dict[str, float]:
         "nodes_a_rank": int(parts.nodes.max()),
         "entries_a_rank": int((parts.local + parts.send + parts.receive).max()),
     }
-    layers = setup.model.flat().get("layers")
-    found |= {} if layers is None else {"layers": layers}
+    if (layers := setup.model.flat().get("layers")) is not None:
+        found["layers"] = layers
     if setup.ranks > 1:
         found["bits"] = setup.run.messages.bits
-        found["bytes_of_a_rank"] = largest_bytes(exchanges)
+        found["bytes_of_a_rank"] = max((int(np.max(each.bytes_of_ranks)) for each in exchanges), default=0)
         found["messages_of_a_rank"] = max((int(each.messages_of_ranks.max()) for each in exchanges), default=0)
     if setup.is_virtual:
         found["megabits_per_second"] = bits_per_second(setup.rate) / 1e6
@@ -218,7 +187,7 @@ def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lamb
         ranges={name: (min(found), max(found)) for name, found in extents.items()},
         kinds={name: sorted(set(found)) for name, found in _by_name(kinds_of(case.setup) for case in cases).items()},
         auto_compute=autos.most_common(1)[0][0] if autos else "float32",
-        residuals=_residuals([(case, case.predicted(values)) for case in cases]),
+        residuals=_residuals(cases, [case.predicted(values) for case in cases]),
         source=str(source),
     )
 
@@ -245,17 +214,16 @@ def used_constants(cases: Sequence[Case]) -> list[Constant]:
     }
     others |= dict.fromkeys(("turn", "crowding"), is_crowded)
     others |= dict.fromkeys(("byte", "rate_share", "latency", "burst_bytes"), has_rate)
-    return [each for each in ALL if others.get(each.name, each.name in COLUMN and total[COLUMN[each.name]] > 0)]
+    known = {name: total[column] > 0 for name, column in COLUMN.items()} | others
+    return [each for each in constants.ALL if known[each.name]]
 
 
 def residuals_of(epoch: Epoch, case: Case) -> np.ndarray:
     """The errors of an epoch and of its phases, in units of the tolerance for one run's epoch."""
-    found = [np.log(max(epoch.total, 1e-12) / case.seconds)]
-    floor = _LEAST_SHARE * case.seconds
     means, weight = epoch.mean(), _PHASE_WEIGHT if case.setup.machine.crowd == 1 else _CROWDED_WEIGHT
-    for phase in FITTED_PHASES:
-        found.append(weight * np.log((means[phase] + floor) / (case.phases.get(phase, 0.0) + floor)))
-    return np.array(found) / np.hypot(_NOISE, case.spread)
+    floor = _LEAST_SHARE * case.seconds
+    phases = [weight * np.log((means[name] + floor) / (case.phases[name] + floor)) for name in FITTED_PHASES]
+    return np.array([np.log(max(epoch.total, 1e-12) / case.seconds), *phases]) / np.hypot(_NOISE, case.spread)
 
 
 def _fit_constants(
@@ -269,7 +237,8 @@ def _fit_constants(
     bounds = np.ones(len(chosen)), np.log([each.high for each in chosen]) - lowest
 
     def values(x: np.ndarray) -> dict[str, float]:
-        return defaults() | {each.name: float(value) for each, value in zip(chosen, np.exp(x + lowest), strict=True)}
+        fitted = zip(chosen, np.exp(x + lowest), strict=True)
+        return constants.defaults() | {each.name: float(value) for each, value in fitted}
 
     def residuals(x: np.ndarray) -> np.ndarray:
         now = values(x)
@@ -280,8 +249,8 @@ def _fit_constants(
     found = optimize.least_squares(residuals, inside, bounds=bounds, max_nfev=_MOST_EVALUATIONS, diff_step=1e-3)
     scale = max(1.0, float(np.mean(found.fun[: found.fun.size - len(chosen)] ** 2)))
     deviations = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)) * scale)
-    fitted = map(_fitted, chosen, found.x + lowest, deviations)
-    return dict(zip((each.name for each in chosen), fitted, strict=True)), values(found.x)
+    logarithms = zip(chosen, found.x + lowest, deviations, strict=True)
+    return {each.name: _fitted(each, *about) for each, *about in logarithms}, values(found.x)
 
 
 def _softened(residuals: np.ndarray) -> np.ndarray:
@@ -291,46 +260,43 @@ def _softened(residuals: np.ndarray) -> np.ndarray:
 
 def _fitted(constant: Constant, x: float, deviation: float) -> Fitted:
     low, high = np.exp(x - _INTERVAL * deviation), np.exp(x + _INTERVAL * deviation)
-    return Fitted(
-        value=float(np.exp(x)),
-        low=max(float(low), constant.low),
-        high=min(float(high), constant.high),
-        unit=constant.unit,
-        is_determined=bool(deviation < _DETERMINED),
-    )
+    ends = max(float(low), constant.low), min(float(high), constant.high)
+    return Fitted(float(np.exp(x)), *ends, constant.unit, bool(deviation < _DETERMINED))
 
 
 def _fit_memory(cases: Sequence[Case]) -> dict[str, float]:
     """The factors of :func:`hpcgnn.lab.cost_model.equations.memory_of`, from the peaks of the ranks with the most memory."""
-    begin = np.array([3e8, 1e4, 1.0, 1.0])
     known = [case for case in cases if case.memory_bytes > 0]
     if not known:
         return dict(zip(MEMORY, (3e8, 0.0, 1.0, 1.0), strict=True))
-    rows, targets = [], []
-    for case in known:
-        held, kept, travelling = case.workload.memory[case.workload.memory.sum(axis=1).argmax()]
-        rows.append((1.0, case.workload.num_ranks, kept, travelling))
-        targets.append(case.memory_bytes - held)
-    weights = np.array([1 / case.memory_bytes for case in known])
+    held, *gradients_and_messages = np.transpose(
+        [case.workload.memory[case.workload.memory.sum(axis=1).argmax()] for case in known]
+    )
+    rows = np.stack([np.ones(len(known)), [case.workload.num_ranks for case in known], *gradients_and_messages], axis=1)
+    peaks = np.array([case.memory_bytes for case in known])
+    weights, begin = 1 / peaks, np.array([3e8, 1e4, 1.0, 1.0])
     prior = np.diag(0.02 / begin)  # held to where it begins as weakly as the other constants
-    matrix = np.vstack([np.array(rows) * weights[:, None], prior])
-    wanted = np.concatenate([np.array(targets) * weights, prior @ begin])
+    matrix = np.vstack([rows * weights[:, None], prior])
+    wanted = np.concatenate([(peaks - held) * weights, prior @ begin])
     found = optimize.lsq_linear(matrix, wanted, bounds=([5e7, 0.0, 0.1, 0.0], [np.inf, 1e7, 20.0, 20.0]))
     return {name: float(value) for name, value in zip(MEMORY, found.x, strict=True)}
 
 
-def _residuals(predicted: Sequence[tuple[Case, Epoch]]) -> Residuals:
+def _residuals(cases: Sequence[Case], epochs: Sequence[Epoch]) -> Residuals:
     """The errors of epochs, and those of phases as shares of their epochs."""
-    errors = np.array([abs(epoch.total / case.seconds - 1) for case, epoch in predicted])
-    by_phase = {
-        phase: float(np.median([abs(epoch.mean()[phase] - case.phases[phase]) / case.seconds for case, epoch in predicted]))
-        for phase in FITTED_PHASES
-    }  # fmt: skip
-    return Residuals(len(predicted), float(np.median(errors)), float(errors.max()), by_phase)
+    seconds = np.array([case.seconds for case in cases])
+    errors = np.abs(np.array([epoch.total for epoch in epochs]) / seconds - 1)
+    by_phase = {}
+    for phase in FITTED_PHASES:
+        differences = np.array(
+            [epoch.mean()[phase] - case.phases[phase] for case, epoch in zip(cases, epochs, strict=True)]
+        )
+        by_phase[phase] = float(np.median(np.abs(differences) / seconds))
+    return Residuals(len(cases), float(np.median(errors)), float(errors.max()), by_phase)
 
 
 def row_of(name: str, fitted: Fitted) -> tuple[str, str, str, str]:
     """Name, value, interval and meaning of a constant, as texts."""
     unit = f" {fitted.unit}" if fitted.unit else ""
     interval = f"{fitted.low:.3g} to {fitted.high:.3g}" if fitted.is_determined else "not determined"
-    return name, f"{fitted.value:.3g}{unit}", interval, BY_NAME[name].what
+    return name, f"{fitted.value:.3g}{unit}", interval, constants.BY_NAME[name].what

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
@@ -39,14 +39,12 @@ Positive = Annotated[float, Meta(gt=0, le=MOST_FLOAT)]
 class Network:
     """A network: a fat tree with one level of switches above those of the nodes, or one switch for all nodes.
 
-    latency_seconds: of a message between nodes of one switch. switch_latency_seconds: additional latency between two
-    switches. node_bandwidth_bytes_per_second: of a node's link, in each direction. memory_latency_seconds: of a message
-    within a node. memory_bandwidth_bytes_per_second: of all messages that one rank sends, and of all that it receives.
-    message_seconds: time of a rank for each message that it sends or receives. peer_seconds: time of a rank for each rank of
-    the job, because ``Ialltoallv`` reads all counts; it posts no empty messages. nodes_per_switch: 0 for one switch.
-    uplinks_per_switch: number of uplinks, each as fast as a node's link. is_adaptive: whether messages may take any uplink;
-    otherwise they take the one of their receiver's node (d-mod-k). burst_bytes: bytes that pass a node's link at once after a
-    pause, as through a token bucket; the clocks of :mod:`hpcgnn.lab.cost_model.equations` count them.
+    latency_seconds: of a message between nodes of one switch; switch_latency_seconds: additional, between two switches.
+    node_bandwidth_bytes_per_second: of a node's link, in each direction. memory_bandwidth_bytes_per_second: of all messages that
+    one rank sends, and of all that it receives. message_seconds, peer_seconds: time of a rank for each message, and for each rank
+    of the job, because ``Ialltoallv`` reads all counts. nodes_per_switch: 0 for one switch. uplinks_per_switch: each as fast as a
+    node's link. is_adaptive: whether messages may take any uplink; otherwise they take that of their receiver's node (d-mod-k).
+    burst_bytes: bytes that pass a node's link at once after a pause, which :mod:`hpcgnn.lab.cost_model.equations` counts.
     """
 
     name: str
@@ -70,11 +68,7 @@ UNLIMITED_BYTES_PER_SECOND = 2e9
 
 
 def bits_per_second(rate: str) -> float:
-    """The speed of a virtual cluster's links, such as ``100mbit`` or ``1gbit``; infinite if ``unlimited``.
-
-    Raises:
-        HpcgnnError: if it is not a speed.
-    """
+    """The speed of a virtual cluster's links, such as ``100mbit``; infinite if ``unlimited``. Raises HpcgnnError for others."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if rate != UNLIMITED and (found is None or float(found[1]) <= 0):
         raise HpcgnnError(f"{rate!r} is not the speed of a network: give one such as 100mbit or 1gbit, or unlimited")
@@ -98,8 +92,7 @@ def by_rate(rate: str) -> Network:
 def exchange_seconds(
     sent: sparse.csr_array, ranks_per_node: int, network: Network, most_messages: int = MOST_MESSAGES
 ) -> np.ndarray:
-    """(P,) float64 seconds until each rank has sent and received all of an ``Ialltoallv`` that all ranks begin at the same
-    time.
+    """(P,) float64 seconds until each rank has sent and received all of an ``Ialltoallv`` that all ranks begin together.
 
     sent: (P, P) bytes from rank to rank; the diagonal does not count. Ranks 0 to K - 1 are on node 0, and so on.
     most_messages: above this number, messages between the same nodes are merged by size, and memory and links do not delay each
@@ -111,10 +104,10 @@ def exchange_seconds(
     senders, receivers, sizes = senders[is_sent], sent.indices[is_sent], sent.data[is_sent].astype(np.float64)
     if not len(sizes):
         return np.full(num_ranks, network.peer_seconds * num_ranks)
-    from_node, to_node = nodes = senders // ranks_per_node, receivers // ranks_per_node
+    nodes = senders // ranks_per_node, receivers // ranks_per_node
     memory = np.stack([senders, receivers + num_ranks], axis=1).astype(np.int64)
     bandwidths = np.full(2 * num_ranks, network.memory_bandwidth_bytes_per_second)
-    within = from_node == to_node
+    within = nodes[0] == nodes[1]
     if len(sizes) <= most_messages:
         wires, wire_bandwidths = _links(*nodes, network)
         wires[within] = len(wire_bandwidths) - 1
@@ -122,24 +115,8 @@ def exchange_seconds(
         ended = _ends(sizes, ways, np.concatenate([bandwidths, wire_bandwidths])) + _latencies(*nodes, network)
     else:
         ended = np.empty(len(sizes))
-        ended[~within] = _between_nodes(from_node[~within], to_node[~within], sizes[~within], network)
+        ended[~within] = _between_nodes(nodes[0][~within], nodes[1][~within], sizes[~within], network)
         ended[within] = network.memory_latency_seconds + _ends(sizes[within], memory[within], bandwidths)
-    return _of_ranks(senders, receivers, sizes, ended, num_ranks, network)
-
-
-def _latencies(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> np.ndarray:
-    """The latency of each message, within a node or between nodes."""
-    latencies = np.where(from_node == to_node, network.memory_latency_seconds, network.latency_seconds)
-    if network.nodes_per_switch:
-        is_far = from_node // network.nodes_per_switch != to_node // network.nodes_per_switch
-        latencies[is_far] += network.switch_latency_seconds
-    return latencies
-
-
-def _of_ranks(
-    senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray, ended: np.ndarray, num_ranks: int, network: Network
-) -> np.ndarray:
-    """(P,) seconds, from those of messages: a rank posts its messages one by one, and all its bytes pass its memory."""
     posted, taken = (np.bincount(ranks, minlength=num_ranks) for ranks in (senders, receivers))
     looked = network.peer_seconds * num_ranks
     posting = looked + posted * network.message_seconds
@@ -150,6 +127,15 @@ def _of_ranks(
     # a message is at most as late as its sender is with posting
     np.maximum.at(seconds, receivers, np.maximum(posting[senders], looked + ended) + network.message_seconds)
     return seconds
+
+
+def _latencies(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> np.ndarray:
+    """The latency of each message, within a node or between nodes."""
+    latencies = np.where(from_node == to_node, network.memory_latency_seconds, network.latency_seconds)
+    if network.nodes_per_switch:
+        is_far = from_node // network.nodes_per_switch != to_node // network.nodes_per_switch
+        latencies[is_far] += network.switch_latency_seconds
+    return latencies
 
 
 def _between_nodes(from_node: np.ndarray, to_node: np.ndarray, sizes: np.ndarray, network: Network) -> np.ndarray:
@@ -164,7 +150,7 @@ def _between_nodes(from_node: np.ndarray, to_node: np.ndarray, sizes: np.ndarray
     classes = int(np.clip(_MOST_FLOWS // len(pairs), _LEAST_SIZES, _MOST_SIZES))
     share = sizes / largest[groups]
     kind, names = _grouped(groups * classes + np.ceil(share * classes).astype(np.int64) - 1, len(pairs) * classes)
-    counts, of_pairs = np.bincount(kind).astype(np.float64), (pairs // num_nodes, pairs % num_nodes)
+    counts, of_pairs = np.bincount(kind).astype(np.float64), divmod(pairs, num_nodes)
     ended = _ends(np.bincount(kind, sizes) / counts, *_links(*of_pairs, network), names // classes, counts)
     return (ended + _latencies(*of_pairs, network)[names // classes])[kind]
 
@@ -200,11 +186,7 @@ def _links(from_node: np.ndarray, to_node: np.ndarray, network: Network) -> tupl
 
 
 def _ends(
-    sizes: np.ndarray,
-    ways: np.ndarray,
-    bandwidths: np.ndarray,
-    groups: np.ndarray | None = None,
-    counts: np.ndarray | None = None,
+    sizes: np.ndarray, ways: np.ndarray, bandwidths: np.ndarray, groups: np.ndarray | None = None, counts: Any = None
 ) -> np.ndarray:
     """(flows,) float64 seconds until each flow has ended, of flows that all begin at 0.
 
@@ -288,8 +270,7 @@ def _fair_rates(
 
 
 def allreduce_seconds(num_bytes: int, ranks: int, ranks_per_node: int, network: Network) -> float:
-    """Seconds of a sum of ``num_bytes`` over all ranks, by the fastest of three algorithms, among which libraries choose by
-    size.
+    """Seconds of a sum of ``num_bytes`` over all ranks, by the fastest of three algorithms, among which libraries choose by size.
 
     Recursive doubling sends all bytes in each of log2(P) rounds. Rabenseifner's algorithm halves the bytes in each of as many
     rounds, and then doubles them again. A ring sends 1/P of the bytes to the next rank 2 (P - 1) times. The time of additions

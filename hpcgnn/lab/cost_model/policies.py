@@ -1,7 +1,7 @@
 """The assumed decisions of policies: the mean epoch is a mixture of different epochs (docs/cost-model.md).
 
-The rows and the loss of a run are unknown before the run. So each policy gets the decisions that its own code makes under a
-stated assumption, or the decisions of an earlier run; either is named with the prediction. There are three kinds of epochs:
+Each policy gets the decisions that its own code makes under a stated assumption, or those of an earlier run; either is named with
+the prediction. There are three kinds of epochs:
 
     fresh     messages are sent and waited for                                 1 - stale of all epochs
     stale     they are sent, and those of an epoch before are used              stale + sent - 1
@@ -13,7 +13,7 @@ leaves to the other under way is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,10 @@ from hpcgnn.lab.cost_model.rows import Parts, Wire
 from hpcgnn.lab.cost_model.setup import PIPELINE, Setup, network_of
 from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.plan import AggregationPlan
-from hpcgnn.policy import sylvie
+from hpcgnn.policy import config, sylvie
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.assignment import CHOICES, quantization_variance
-from hpcgnn.policy.config import (
-    FALLBACK_BITS,
-    FIXED,
-    OFF,
-    AdaQPSettings,
-    AgeSettings,
-    BypassSettings,
-    PeriodSettings,
-    SmoothingSettings,
-)
+from hpcgnn.policy.config import FALLBACK_BITS, FIXED, OFF
 from hpcgnn.train.run_config import CONFIG, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
@@ -60,6 +51,7 @@ _READS_OF_A_COMPARISON = 6.0
 _RARELY = 1e-2
 _SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
 _MOST_RANKS = 64  # whose rows are read: an evenly spread sample of more, which makes the facts estimates
+_BITS, _STALENESS = (FIXED, "uniform", "adaqp", "sylvie", "pipeqs"), (OFF, PIPELINE, "sylvie", "pipeqs")  # covered
 Shares = dict[int, float]
 
 
@@ -68,8 +60,8 @@ Shares = dict[int, float]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The known decisions of a run; None if they are unknown. shares: of the rows, by bits. stale, sent: of the epochs. of: the
-    policies of bit-widths and staleness that decided, or None for any. source: the origin of the decisions, in words."""
+    """The known decisions of a run, or None. shares: of the rows, by bits. stale, sent: of the epochs. of: the policies of
+    bit-widths and staleness that decided, or None for any. source: the origin of the decisions, in words."""
 
     shares: Mapping[int, float] | None = None
     stale: float | None = None
@@ -91,39 +83,24 @@ class Assumptions:
 
 
 def decided_by(path: Path) -> Assumptions:
-    """The decisions in the records of the run in the folder ``path``.
-
-    Raises:
-        HpcgnnError: if there are none.
-    """
+    """The decisions in the records of the run in the folder ``path``. Raises HpcgnnError if there are none."""
     settings, records = read_toml(path / CONFIG), RunFolder(path).records()
     if not records:
         raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
-    own = (PeriodSettings, AdaQPSettings, AgeSettings, BypassSettings, SmoothingSettings)
-    names = {setting.name for section in own for setting in fields(section)}
+    own = (config.PeriodSettings, config.AdaQPSettings, config.AgeSettings, config.BypassSettings)
+    names = {setting.name for section in (*own, config.SmoothingSettings) for setting in fields(section)}
+    # exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same
+    started = [len(each["bits"]) for each in records if isinstance(each["bits"], dict)]
+    sent = started or [each["bytes_sent"] for each in records]
     return Assumptions(
         shares={int(name): share for name, share in bit_shares([each["bits"] for each in records]).items()},
-        stale=_mean(float(each["stale"]) for each in records),
-        sent=_sent(records),
+        stale=sum(float(each["stale"]) for each in records) / len(records),
+        sent=sum(each / max(sent) for each in sent) / len(sent) if max(sent) else float(not started),
         of=(FIXED if bits.isdigit() else bits, staleness),
         settings={name: value for name, value in settings.items() if name in names},
         source=f"as in {len(records)} epochs of {path}",
     )
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
-
-
-def _sent(records: Sequence[Mapping[str, Any]]) -> float:
-    """The share of exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same."""
-    started = [len(each["bits"]) for each in records if isinstance(each["bits"], dict)]
-    if started:
-        return _mean(each / max(started) for each in started) if max(started) else 0.0
-    most = max(each["bytes_sent"] for each in records)
-    return _mean(each["bytes_sent"] / most for each in records) if most else 1.0
 
 
 # -- facts about the rows of a plan ------------------------------------------------------------------------------------
@@ -131,9 +108,9 @@ def _sent(records: Sequence[Mapping[str, Any]]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of what rows stand for (Sylvie's importance).
-    weights: for each direction and rank that was looked at, (rows,) peers, ascending, and (rows,) sums of the squared weights
-    with which a row is added (AdaQP's assignment). looked_at: so many of ``ranks``."""
+    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of their nodes (Sylvie's importance). weights: for
+    each direction and rank in the sample, (rows,) peers, ascending, and (rows,) sums of the squared weights with which a row is
+    added (AdaQP's assignment). looked_at: number of ranks in the sample."""
 
     degrees: np.ndarray
     weights: tuple[list[tuple[np.ndarray, np.ndarray]], ...]
@@ -162,10 +139,8 @@ def _assigned(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and bit-widths of each group of one direction. Without the maximum over ranks, Eq. 12 separates into groups."""
     grouped = [group_rows(beta, peer, np.ones(ranks), size, np.zeros(2 * ranks)) for peer, beta in weights]
-    beta, rows = (
-        np.concatenate(list(each)) if grouped else np.zeros(0)
-        for each in ((problem.beta for _, problem in grouped), (np.bincount(of_row) for of_row, _ in grouped))
-    )
+    beta = np.concatenate([problem.beta for _, problem in grouped])
+    rows = np.concatenate([np.bincount(of_row) for of_row, _ in grouped])
     choices = np.array(CHOICES)
     costs = np.zeros((rows.size, choices.size))
     for share, each in ((weight, quantization_variance(beta[:, None], choices)), (1 - weight, rows[:, None] * choices)):
@@ -185,14 +160,13 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
     plan, ranks = StoredPlan(file, strategy), file.num_parts
     chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, _MOST_RANKS)).astype(int)).tolist()
     degrees: list[np.ndarray] = []
-    weights: tuple[list[Any], list[Any]] = ([], [])
+    weights = []
     for rank in chosen:
         of_nodes = np.diff(file.edges(*file.part(rank), rank)[0])
         part = plan.part(rank, edges=False)
         degrees += _degrees(part, of_nodes)
-        for direction, found in zip(weights, _weights(part, of_nodes, aggregation), strict=True):
-            direction.append(found)
-    return RowFacts(np.concatenate(degrees), weights, len(chosen), ranks)
+        weights.append(_weights(part, of_nodes, aggregation))
+    return RowFacts(np.concatenate(degrees), tuple(map(list, zip(*weights, strict=True))), len(chosen), ranks)
 
 
 def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.ndarray]:
@@ -208,9 +182,8 @@ def _weights(
     part: AggregationPlan[Any], of_nodes: np.ndarray, aggregation: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Peers and squared weights of the rows that a rank receives, in the forward and in the backward direction."""
-    left = right = np.ones(
-        of_nodes.size
-    )  # the factors of nodes' rows after and before the sum, as make_aggregator has them
+    # the factors of nodes' rows after and before the sum, as make_aggregator has them
+    left = right = np.ones(of_nodes.size)
     if aggregation == "mean":
         left = 1 / np.maximum(of_nodes, 1)
     elif aggregation == "gcn":
@@ -228,10 +201,9 @@ def _weights(
 
 @dataclass(frozen=True)
 class PolicyMix:
-    """The course of a run. shares: (bits, share of the rows sent) pairs. stale: share of epochs that use stale rows. sent:
-    share of epochs in which messages are sent. compares: whether received rows are compared with earlier ones. is_delta:
-    whether messages hold differences. period: epochs between two assignments of bit-widths that ranks compute together; 0 for
-    none. assumes: sentences about assumptions."""
+    """The course of a run. shares: (bits, share of the rows sent) pairs. stale, sent: shares of epochs that use stale rows, and
+    that send messages. compares: whether received rows are compared with earlier ones. is_delta: whether messages hold
+    differences. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0
@@ -247,132 +219,89 @@ def is_plain(run: RunConfig) -> bool:
     return run.policy.bits == FIXED and run.policy.staleness in (OFF, PIPELINE) and run.messages.message_coding == PLAIN
 
 
-@dataclass(frozen=True)
-class _Assuming:
-    """The grounds of a policy's decisions. facts: reads facts about rows. assumes: sentences, which are collected here."""
-
-    run: RunConfig
-    facts: Callable[[], RowFacts]
-    decided: Assumptions
-    assumes: list[str]
-
-    @property
-    def slower(self) -> float:
-        """The share of epochs in which the loss falls more slowly than before."""
-        return _SLOWER if self.decided.stale is None else 1 - self.decided.stale
-
-
 def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumptions) -> PolicyMix:
-    """The course of a run with these settings. facts: a function that reads facts about rows, which some policies use.
-
-    Raises:
-        HpcgnnError: for a policy that is not covered.
-    """
+    """The course of a run with these settings. facts: a function that reads facts about rows, which some policies use. Raises
+    HpcgnnError for a policy that is not covered."""
     decided.check()
-    policy, assuming = run.policy, _Assuming(run, facts, decided, [])
+    policy = run.policy
     for name, known in ((policy.bits, _BITS), (policy.staleness, _STALENESS)):
         if name not in known:
             raise HpcgnnError(f"the cost model covers the policies {', '.join(known)}, but not {name}")
-    if policy.bits == FIXED or decided.shares is None:
-        shares = _BITS[policy.bits](assuming)
-    else:
-        total = sum(decided.shares.values())  # 1 but for rounding, which draws of rows do not take
-        shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
-        assuming.assumes.append(f"assumes {_in_words(shares)}, {decided.source}")
-    stale, sent = _STALENESS[policy.staleness](assuming)
-    period = policy.section(PeriodSettings).bits_period if policy.bits == "adaqp" else 0
-    if period:
-        assuming.assumes.append(
-            f"assumes an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds, each with an all-reduce and with "
-            f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU core for each receiver of a rank and each exchange"
-        )
+    shares, of_bits = _shares_of_bits(run, facts, decided)
+    stale, sent, of_epochs = _shares_of_epochs(policy, decided)
+    period = policy.section(config.PeriodSettings).bits_period if policy.bits == "adaqp" else 0
+    of_period = (
+        f"an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds, each with an all-reduce and with "
+        f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU core for each receiver of a rank and each exchange"
+    )
+    told = (of_bits, of_epochs, of_period if period else "")
+    assumes = tuple(f"assumes {each}" for each in told if each)
     is_delta = run.messages.message_coding != PLAIN
-    ordered = tuple(sorted(shares.items()))
-    return PolicyMix(ordered, stale, sent, policy.compares, is_delta, period, tuple(assuming.assumes))
+    return PolicyMix(tuple(sorted(shares.items())), stale, sent, policy.compares, is_delta, period, assumes)
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
     return "bit-widths " + ", ".join(f"{bits}: {share:.1%}" for bits, share in sorted(shares.items()))
 
 
-def _uniform(assuming: _Assuming) -> Shares:
-    assuming.assumes.append(f"assumes bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random")
-    return dict.fromkeys(CHOICES, 1 / len(CHOICES))
-
-
-def _adaqp(assuming: _Assuming) -> Shares:
-    own, found = assuming.run.policy.section(AdaQPSettings), assuming.facts()
-    shares = found.by_variance(own.variance_weight, own.group_rows)
-    assuming.assumes.append(
-        f"assumes {_in_words(shares)}: the assignment with a variance weight of {own.variance_weight:g} if all rows have equal "
-        f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
-    )
-    return shares
-
-
-def _sylvie(assuming: _Assuming) -> Shares:
-    """The shares of bit-widths if the base bits double in epochs in which the loss falls more slowly and halve in others: a
-    random walk with this probability."""
-    slower, found = min(max(assuming.slower, 1e-9), 1 - 1e-9), assuming.facts()
+def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumptions) -> tuple[Shares, str]:
+    """The share of rows with each bit-width, and its assumption in words."""
+    policy = run.policy
+    if policy.bits == FIXED:
+        return {run.messages.bits: 1.0}, ""
+    if decided.shares is not None:
+        total = sum(decided.shares.values())  # 1 but for rounding, which draws of rows do not take
+        shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
+        return shares, f"{_in_words(shares)}, {decided.source}"
+    if policy.bits == "uniform":
+        said = f"bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random"
+        return dict.fromkeys(CHOICES, 1 / len(CHOICES)), said
+    if policy.bits == "pipeqs":
+        said = f"that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
+        return {FALLBACK_BITS: 1.0}, said
+    found = facts()
+    if policy.bits == "adaqp":
+        own = policy.section(config.AdaQPSettings)
+        shares = found.by_variance(own.variance_weight, own.group_rows)
+        return shares, (
+            f"{_in_words(shares)}: the assignment with a variance weight of {own.variance_weight:g} if all rows have equal "
+            f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
+        )
+    # Sylvie's base bits double in epochs in which the loss falls more slowly and halve in others: a random walk
+    slower = min(max(_slower(decided), 1e-9), 1 - 1e-9)
     odds = [(slower / (1 - slower)) ** step for step in range(len(sylvie.CHOICES))]
-    shares: Shares = {}
+    shares = {}
     for base, odd in zip(sylvie.CHOICES, odds, strict=True):
         for bits, share in found.by_importance(base).items():
             shares[bits] = shares.get(bits, 0.0) + share * odd / sum(odds)
-    assuming.assumes.append(
-        f"assumes {_in_words(shares)}: the result if the loss falls more slowly than before in {slower:.0%} of epochs, chosen at "
-        f"random, for the in-degrees of {found.in_words}"
+    return shares, (
+        f"{_in_words(shares)}: the result if the loss falls more slowly than before in {slower:.0%} of epochs, chosen at random, "
+        f"for the in-degrees of {found.in_words}"
     )
-    return shares
 
 
-def _pipeqs(assuming: _Assuming) -> Shares:
-    assuming.assumes.append(
-        f"assumes that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
-    )
-    return {FALLBACK_BITS: 1.0}
+def _slower(decided: Assumptions) -> float:
+    """The share of epochs in which the loss falls more slowly than before."""
+    return _SLOWER if decided.stale is None else 1 - decided.stale
 
 
-_BITS: dict[str, Callable[[_Assuming], Shares]] = {
-    FIXED: lambda assuming: {assuming.run.messages.bits: 1.0},
-    "uniform": _uniform,
-    "adaqp": _adaqp,
-    "sylvie": _sylvie,
-    "pipeqs": _pipeqs,
-}
-
-
-def _while_it_falls(assuming: _Assuming) -> tuple[float, float]:
-    stale, source = 1 - assuming.slower, assuming.decided.source
-    if assuming.decided.stale is None:
-        source = "namely those after which the loss falls as fast as before or faster"
-    assuming.assumes.append(f"assumes that {stale:.0%} of epochs use rows of the epoch before, {source}")
-    return stale, 1.0
-
-
-def _while_rows_stay(assuming: _Assuming) -> tuple[float, float]:
-    policy, decided = assuming.run.policy, assuming.decided
-    most = policy.section(AgeSettings).most_stale_epochs
+def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tuple[float, float, str]:
+    """The shares of stale epochs and of those that send, and their assumption in words."""
+    if policy.staleness in (OFF, PIPELINE):
+        return float(policy.staleness == PIPELINE), 1.0, ""
+    if policy.staleness == "sylvie":
+        usual = "namely those after which the loss falls as fast as before or faster"
+        stale, source = 1 - _slower(decided), usual if decided.stale is None else decided.source
+        return stale, 1.0, f"that {stale:.0%} of epochs use rows of the epoch before, {source}"
     stale = 1.0 if decided.stale is None else decided.stale
     if decided.sent is not None:
         sent = max(decided.sent, 1 - stale)
-        said = f"{stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}"
-    elif policy.section(BypassSettings).bypass == "late":
-        sent, said = 1.0, "no message is late when the next epoch begins, so that no exchange is skipped"
-    else:
-        sent = max(1 / most, 1 - stale)
-        said = f"rows change little: each row is sent in one of {most} epochs and used again in the others"
-    assuming.assumes.append(f"assumes that {said}")
-    return stale, sent
-
-
-# The shares of stale epochs and of those that send.
-_STALENESS: dict[str, Callable[[_Assuming], tuple[float, float]]] = {
-    OFF: lambda assuming: (0.0, 1.0),
-    PIPELINE: lambda assuming: (1.0, 1.0),
-    "sylvie": _while_it_falls,
-    "pipeqs": _while_rows_stay,
-}
+        return stale, sent, f"that {stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}"
+    if policy.section(config.BypassSettings).bypass == "late":
+        return stale, 1.0, "that no message is late when the next epoch begins, so that no exchange is skipped"
+    most = policy.section(config.AgeSettings).most_stale_epochs
+    said = f"that rows change little: each row is sent in one of {most} epochs and used again in the others"
+    return stale, max(1 / most, 1 - stale), said
 
 
 # -- the mean epoch ----------------------------------------------------------------------------------------------------
@@ -380,8 +309,7 @@ _STALENESS: dict[str, Callable[[_Assuming], tuple[float, float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class MeanEpoch:
-    """The mean epoch of a run. epoch: its seconds. workload: that of an epoch that sends messages. bytes_sent, rows_sent:
-    (P,) float64 of each rank in a mean epoch."""
+    """The mean epoch of a run. workload: that of an epoch that sends messages. bytes_sent, rows_sent: (P,) of each rank."""
 
     epoch: Epoch
     workload: Workload
@@ -415,12 +343,10 @@ def outcome_of(
             behind_each = max(1, round(of_reusing / of_sending))
             shares = [of_sending, *[of_reusing / behind_each] * behind_each]
             go_through(shares, (sending, STALE), *[(reused, REUSED)] * behind_each)
-    phases = {
-        phase: sum((weight * epoch.seconds[phase] for weight, epoch in kinds), np.zeros(setup.ranks))
-        for phase in kinds[0][1].seconds
-    }
+    none, names = np.zeros(setup.ranks), kinds[0][1].seconds
+    phases = {name: sum((weight * epoch.seconds[name] for weight, epoch in kinds), none) for name in names}
     deciding = _decision_seconds(course, setup, sending, values)
-    phases = {"seconds": phases.pop("seconds") + deciding, **phases, DECISIONS: np.full(setup.ranks, deciding)}
+    phases |= {"seconds": phases["seconds"] + deciding, DECISIONS: np.full(setup.ranks, deciding)}
     return MeanEpoch(Epoch(phases), sending, course.sent * sending.bytes_sent(), course.sent * sending.rows_sent())
 
 
@@ -430,7 +356,7 @@ def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
     before = [work.copy() for work in workload.before]
     for number, exchange in enumerate(workload.exchanges):
         if course.compares:  # rows are decoded where they come and not where they are used
-            came = workload.parts.pairs.received(is_backward=exchange.is_backward)
+            came = workload.parts.pairs.sent(is_backward=not exchange.is_backward)
             before[number + 1][:, decode] = 0
             if exchange.sent.nnz:
                 before[number + 1][:, decode] = _READS_OF_A_COMPARISON * came * exchange.width
@@ -442,8 +368,7 @@ def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
 
 
 def _decision_seconds(course: PolicyMix, setup: Setup, workload: Workload, values: Values) -> float:
-    """Seconds per epoch of the assignments that ranks compute together: those of AdaQP, whose prices are summed over all
-    ranks in each round, for all exchanges at once."""
+    """Seconds per epoch of AdaQP's assignments, whose prices are summed over all ranks in each round, for all exchanges."""
     if not course.period or setup.ranks == 1:
         return 0.0
     exchanges = len(workload.exchanges)

@@ -13,27 +13,16 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.lab.cost_model import policies
 from hpcgnn.lab.cost_model.constants import MEMORY, WORK, Model, cores_of
-from hpcgnn.lab.cost_model.equations import PHASES, Epoch, Messages, memory_of
+from hpcgnn.lab.cost_model.equations import PHASES, Messages, memory_of
 from hpcgnn.lab.cost_model.fit import KIND_TERMS, TERMS, extent_of, kinds_of
-from hpcgnn.lab.cost_model.policies import (
-    DECISIONS,
-    PLAIN,
-    Assumptions,
-    MeanEpoch,
-    PolicyMix,
-    RowFacts,
-    course_of,
-    is_plain,
-    outcome_of,
-    read_facts,
-)
+from hpcgnn.lab.cost_model.policies import DECISIONS, PLAIN, Assumptions, MeanEpoch, PolicyMix, RowFacts
 from hpcgnn.lab.cost_model.profiles import BANDWIDTH_SHARE, FLOPS_SHARE, SPECIFICATIONS, Profile
 from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, run_of, setup_of
 from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import FIXED, OFF
-from hpcgnn.train.run_config import RunConfig
 
 _SLACK = 1.02  # within so much of a range's end nothing is extrapolated
 _NETWORKS_OWN = ("byte", "shared_byte", "message", "turn")  # what a real network has in place of these constants
@@ -43,18 +32,12 @@ STRONG, WEAK = "strong", "weak"
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
-    """The prediction of a run. policies: of bit-widths (a number if it is fixed), of staleness, and the message coding.
-    bytes_sent, rows_sent, memory_bytes: (P,) of each rank, int64 except for a mean over different epochs. course: the assumed
-    decisions of policies. is_grouped: whether messages were timed in groups. warnings: sentences."""
+class Prediction(MeanEpoch):
+    """The prediction of a run. about: its parts file, strategy, policies of bit-widths (a number if it is fixed) and staleness,
+    message coding, and ranks. memory_bytes: (P,) of each rank. course: the assumed decisions of policies. is_grouped: whether
+    messages were timed in groups. warnings: sentences."""
 
-    parts: str
-    ranks: int
-    strategy: str
-    policies: tuple[int | str, str, str]
-    epoch: Epoch
-    bytes_sent: np.ndarray
-    rows_sent: np.ndarray
+    about: dict[str, Any]
     memory_bytes: np.ndarray
     course: PolicyMix | None
     is_grouped: bool
@@ -69,31 +52,26 @@ class Prediction:
         """Plain values, as ``--json`` prints them. by_rank: whether to include the bytes, rows and memory of each rank."""
         largest, mean = self.epoch.largest(), self.epoch.mean()
         phases = [each for each in (*PHASES, DECISIONS) if each in largest]
-        of_ranks = {"bytes_sent": self.bytes_sent, "rows_sent": self.rows_sent, "memory_bytes": self.memory_bytes}
-        of_ranks = {name: np.rint(each).astype(np.int64) for name, each in of_ranks.items()}
-        bits, staleness, coding = self.policies
-        found: dict[str, Any] = {
-            "parts": self.parts,
-            "strategy": self.strategy,
-            "bits": bits,
-            "staleness": staleness,
-            "message_coding": coding,
-            "ranks": self.ranks,
+        sent, rows, memory = (
+            np.rint(each).astype(np.int64) for each in (self.bytes_sent, self.rows_sent, self.memory_bytes)
+        )
+        found = self.about | {
             "epoch_seconds": self.epoch.total,
             "phases_seconds": {phase: largest[phase] for phase in phases},
             "phases_seconds_mean": {phase: mean[phase] for phase in phases},
-            "bytes_sent": int(of_ranks["bytes_sent"].sum()),
-            "rows_sent": int(of_ranks["rows_sent"].sum()),
-            "largest_bytes_sent_of_a_rank": int(of_ranks["bytes_sent"].max()),
-            "largest_memory_bytes_of_a_rank": int(of_ranks["memory_bytes"].max()),
+            "bytes_sent": int(sent.sum()),
+            "rows_sent": int(rows.sum()),
+            "largest_bytes_sent_of_a_rank": int(sent.max()),
+            "largest_memory_bytes_of_a_rank": int(memory.max()),
             "messages_timed": "by nodes and sizes" if self.is_grouped else "one by one",
-            "assumes": list(self.assumes),
+            "assumes": self.assumes,
             "warnings": self.warnings,
         }
         if self.course is not None:
             found["bits_shares"] = {str(bits): share for bits, share in self.course.shares}
             found |= {"stale_share": self.course.stale, "sent_share": self.course.sent}
-        return found | ({f"{name}_of_ranks": each.tolist() for name, each in of_ranks.items()} if by_rank else {})
+        of_ranks = {"bytes_sent_of_ranks": sent, "rows_sent_of_ranks": rows, "memory_bytes_of_ranks": memory}
+        return found | ({name: each.tolist() for name, each in of_ranks.items()} if by_rank else {})
 
 
 def predict(
@@ -106,59 +84,59 @@ def predict(
     most_messages: int = MOST_ONE_BY_ONE,
     read: dict[Any, Any] | None = None,
 ) -> Prediction:
-    """Predict a run with these settings on an open parts file.
+    """Predict a run with these settings on an open parts file. Raises HpcgnnError for settings that are not allowed, or that the
+    equations do not cover.
 
     profile: the profile whose network connects nodes; None: the virtual hosts, or the single machine, of ``model``. decided:
     the assumed decisions of policies: from a run with these policies, else those given for any policy. most_messages: largest
     number of messages that are timed one by one. read: data that were read from the file before, to which more are added.
-
-    Raises:
-        HpcgnnError: for settings that are not allowed, or that the equations do not cover.
     """
     given: dict[str, Any] = {"ranks": file.num_parts, **configuration}
     kept = {} if read is None else read
     if profile is not None and not given.get("ranks_per_node"):
         given["ranks_per_node"] = profile.ranks_per_node
-    run, known = _asked(given, decided)
-    bits = run.messages.bits if run.policy.bits == FIXED else run.policy.bits
-    policies = bits, run.policy.staleness, run.messages.message_coding
+    policy = run_of(given).policy
+    known = next((each for each in decided if each.of in (None, (policy.bits, policy.staleness))), Assumptions())
+    run = run_of(given, known.settings)
     # what the equations cover, in place of policies
-    plain = {} if is_plain(run) else {"bits": str(run.messages.bits), "staleness": OFF, "message_coding": PLAIN}
-    compute = str(given.get("compute") or "auto")
-    setup = setup_of(
-        given | plain,
-        cores=cores_of(model.machine),
-        compute=model.auto_compute if compute == "auto" else compute,
-        network=None if profile is None else profile.network,
+    plain = (
+        {} if policies.is_plain(run) else {"bits": str(run.messages.bits), "staleness": OFF, "message_coding": PLAIN}
     )
+    compute = str(given.get("compute") or "auto")
+    compute = model.auto_compute if compute == "auto" else compute
+    network = None if profile is None else profile.network
+    setup = setup_of(given | plain, cores=cores_of(model.machine), compute=compute, network=network)
     parts = setup.read(file, kept)
+    values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
 
     @cache  # an epoch that sends is gone through fresh and stale
     def messages_of(workload: Workload) -> Messages:
         return NetworkTimes(setup, most_messages).messages(values)
 
-    values = model.values() | ({} if profile is None else dict.fromkeys(_NETWORKS_OWN, 0.0))
+    def facts() -> RowFacts:
+        key = "facts", str(file.path), setup.strategy, MODELS[setup.model.model].aggregation
+        if key not in kept:
+            kept[key] = policies.read_facts(file, *key[2:])
+        return kept[key]
+
     if plain:
-        course = course_of(run, lambda: _facts(file, setup, kept), known)
-        outcome = outcome_of(course, setup, parts, values, messages_of)
+        course = policies.course_of(run, facts, known)
+        outcome = policies.outcome_of(course, setup, parts, values, messages_of)
     else:
         course, workload = None, setup.workload(parts)
         epoch = setup.epoch(workload, messages_of(workload), values)
         outcome = MeanEpoch(epoch, workload, workload.bytes_sent(), workload.rows_sent())
+    bits = run.messages.bits if run.policy.bits == FIXED else run.policy.bits
+    chosen = {"bits": bits, "staleness": run.policy.staleness, "message_coding": run.messages.message_coding}
     warnings = warnings_of(model, setup, outcome.workload)
     if plain and model.kinds:
         warnings.append(
             "no run of the fit had bits {}, staleness {} and {} messages together: the additional work "
-            "of its epochs is counted and not fitted".format(*policies)
+            "of its epochs is counted and not fitted".format(*chosen.values())
         )
     return Prediction(
-        parts=parts.name,
-        ranks=setup.ranks,
-        strategy=setup.run.strategy,
-        policies=policies,
-        epoch=outcome.epoch,
-        bytes_sent=outcome.bytes_sent,
-        rows_sent=outcome.rows_sent,
+        **vars(outcome),
+        about={"parts": parts.name, "strategy": setup.run.strategy} | chosen | {"ranks": setup.ranks},
         memory_bytes=memory_of(outcome.workload, [model.memory[name] for name in MEMORY]),
         course=course,
         is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
@@ -166,30 +144,14 @@ def predict(
     )
 
 
-def _asked(given: Mapping[str, Any], decided: Sequence[Assumptions]) -> tuple[RunConfig, Assumptions]:
-    """The settings that are asked for, and the known decisions of their policies."""
-    policy = run_of(given).policy
-    known = next((each for each in decided if each.of in (None, (policy.bits, policy.staleness))), Assumptions())
-    return run_of(given, known.settings), known
-
-
-def _facts(file: PartsFile, setup: Setup, kept: dict[Any, Any]) -> RowFacts:
-    key = "facts", str(file.path), setup.strategy, MODELS[setup.model.model].aggregation
-    if key not in kept:
-        kept[key] = read_facts(file, *key[2:])
-    return kept[key]
-
-
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:
     """A sentence for each term that is extrapolated or unknown to the model."""
     found = []
     for name, value in extent_of(setup, workload).items():
-        low, high = model.ranges.get(name, (None, None))
-        if low is None or high is None:
-            about = "which no run of the fit had" if model.ranges else ""
-        else:
-            is_within = low / _SLACK <= value <= high * _SLACK
-            about = "" if is_within else f"fitted on {low:g} to {high:g}"
+        about = "which no run of the fit had" if model.ranges else ""
+        if name in model.ranges:
+            low, high = model.ranges[name]
+            about = "" if low / _SLACK <= value <= high * _SLACK else f"fitted on {low:g} to {high:g}"
         if about:
             found.append(f"{name.replace('_', ' ')} is {value:g}, {about}: {_terms(TERMS[name])} extrapolated")
     for name, kind in kinds_of(setup).items():
@@ -216,10 +178,8 @@ def _profile_warnings(model: Model, profile: Profile | None) -> list[str]:
             f"{model.machine['id']} is computed from specifications, at {BANDWIDTH_SHARE:.0%} of the memory's bandwidth and "
             f"{FLOPS_SHARE:.0%} of the peak, which were not measured there"
         )
-    if profile is not None and profile.estimates:
-        found.append(
-            f"{len(profile.estimates)} numbers of {profile.name} are estimates: {', '.join(profile.estimates)}"
-        )
+    if profile is not None and (names := profile.estimates):
+        found.append(f"{len(names)} numbers of {profile.name} are estimates: {', '.join(names)}")
     return found
 
 
@@ -271,17 +231,12 @@ SETS = {
 
 
 def ways_of(text: str) -> dict[str, Scenario]:
-    """The ways that a comma-separated list names: ways, or sets of them.
-
-    Raises:
-        HpcgnnError: for an unknown name.
-    """
+    """The ways that a comma-separated list names: ways, or sets of them. Raises HpcgnnError for an unknown name."""
     names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
     for name in names:
         if name not in WAYS:
-            raise HpcgnnError(
-                f"--ways must be a list of {', '.join((*SETS, *WAYS))}, separated by commas, not {name!r}"
-            )
+            known = ", ".join((*SETS, *WAYS))
+            raise HpcgnnError(f"--ways must be a list of {known}, separated by commas, not {name!r}")
     return {name: WAYS[name] for name in names}
 
 
@@ -301,11 +256,8 @@ def project(
     advance: Callable[[int], object] = lambda _: None,
     **how: Any,
 ) -> list[dict[str, Any]]:
-    """A prediction for each parts file and each way, as ``--json`` prints it, sorted by scaling and ranks.
-
-    files: those of ``strong`` and of ``weak`` scaling; data of a file are kept only while it is used. configuration: the common
-    settings of all ways. how: other arguments of :func:`predict`.
-    """
+    """A prediction for each parts file and each way, as ``--json`` prints it, by scaling and ranks. files: those of ``strong``
+    and of ``weak`` scaling. configuration: the common settings of all ways. how: other arguments of :func:`predict`."""
     found = []
     for scaling in (STRONG, WEAK):
         points = []

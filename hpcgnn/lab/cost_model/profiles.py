@@ -28,12 +28,9 @@ _Several = Annotated[int, Meta(ge=1, le=typed.MOST_INT)]
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A node and its network.
-
-    units_per_node: number of computing units of a node. memory_bytes, memory_bandwidth_bytes_per_second: of a node.
-    peak_flops_per_second: of a unit, by precision. ranks_per_node: the usual number. sources: documents. numbers: by name,
-    the origin of each number in words; ``estimate: ...`` if no document has it.
-    """
+    """A node and its network. memory_bytes, memory_bandwidth_bytes_per_second: of a node. peak_flops_per_second: of a unit, by
+    precision. ranks_per_node: the usual number. sources: documents. numbers: the origin of each number, by name;
+    ``estimate: ...`` if no document has it."""
 
     units: Literal["cores", "gpus"]
     units_per_node: _Several
@@ -54,11 +51,8 @@ class Profile:
 
 
 def find(name: str) -> Profile:
-    """The profile of the package called ``name``, or the profile in the file of this name, which ends in ``.toml``.
-
-    Raises:
-        HpcgnnError: if there is none, the file holds several, or a value is not allowed.
-    """
+    """The profile of the package called ``name``, or the profile in the file of this name, which ends in ``.toml``. Raises
+    HpcgnnError if there is none, the file holds several, or a value is not allowed."""
     if not name.endswith(".toml"):
         known = profiles()
         if name not in known:
@@ -71,11 +65,7 @@ def find(name: str) -> Profile:
 
 
 def profiles(path: Path = OWN) -> dict[str, Profile]:
-    """The profiles in a TOML file, by default those of the package, by name.
-
-    Raises:
-        HpcgnnError: for a value that is not allowed; it names the file and the profile.
-    """
+    """The profiles in a TOML file, by name. Raises HpcgnnError for a value that is not allowed."""
     return {name: _profile(name, table, f"{path}, profile {name}") for name, table in read_toml(path).items()}
 
 
@@ -83,11 +73,11 @@ def _profile(name: str, table: Any, where: str) -> Profile:
     numbers: dict[str, str] = {}
     table = _plain(table, where, "", numbers)
     if isinstance(table, dict):
-        network = table.get("network")
         _check_names(table, Profile, where)
-        _check_names(network, Network, f"{where}, network")
-        named = {"network": network | {"name": name}} if isinstance(network, dict) else {}
-        table = table | named | {"name": name, "numbers": numbers}
+        if isinstance(network := table.get("network"), dict):
+            _check_names(network, Network, f"{where}, network")
+            network["name"] = name
+        table |= {"name": name, "numbers": numbers}
     found = typed.validated(table, Profile, where)
     if found.network.nodes_per_switch and not found.network.uplinks_per_switch:
         raise HpcgnnError(f"{where}: network.uplinks_per_switch must be at least 1 if nodes_per_switch is given")
@@ -95,7 +85,7 @@ def _profile(name: str, table: Any, where: str) -> Profile:
 
 
 def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
-    """``table`` with the values of numbers that come with a source, ``{ value = 48, source = "..." }``, whose sources are noted
+    """A new ``table`` without the sources of numbers, such as ``{ value = 48, source = "..." }``, which are noted in ``numbers``
     under their names; numbers alone are estimates."""
     if not isinstance(table, dict):
         return table
@@ -113,26 +103,23 @@ def _plain(table: Any, where: str, prefix: str, numbers: dict[str, str]) -> Any:
     return found
 
 
-def _check_names(table: Any, kind: type, where: str) -> None:
+def _check_names(table: dict[str, Any], kind: type, where: str) -> None:
     """Raise HpcgnnError for a key that a file must not have."""
     known = [each.name for each in fields(kind) if each.name not in ("name", "numbers")]
-    unknown = [name for name in table if name not in known] if isinstance(table, dict) else []
-    if unknown:
+    if unknown := [name for name in table if name not in known]:
         raise HpcgnnError(f"{where}: there is no key {unknown[0]}: the keys are {', '.join(known)}")
 
 
 def model_of_profile(profile: Profile) -> Model:
     """A model from specifications alone: bytes divided by bandwidth and multiplications divided by peak, at the shares above.
-
-    Work is that of one unit, and a rank has all units of its share of the node.
-    """
+    Work is that of one unit, and a rank has all units of its share of the node."""
     bandwidth = BANDWIDTH_SHARE * profile.memory_bandwidth_bytes_per_second / profile.units_per_node
     values = defaults() | {name: moved / bandwidth for name, moved in _BYTES.items()}
     values |= {name: moved / (bandwidth * _CACHE_SPEED) for name, moved in _CACHED_BYTES.items()}
     peaks = profile.peak_flops_per_second
     for name, precisions in (("float32", ()), ("bf16", ("bfloat16", "float16")), ("int8", ("int8",))):
-        peak = next((peaks[each] for each in precisions if each in peaks), peaks["float32"])
-        values[f"product_{name}"] = 2 / (FLOPS_SHARE * peak)
+        known = [each for each in (*precisions, "float32") if each in peaks]
+        values[f"product_{name}"] = 2 / (FLOPS_SHARE * peaks[known[0]])
     for name in ("aggregation", "quantization", "layer", "epoch"):
         values[name] *= _GPU_CALLS if profile.units == "gpus" else 1.0
     values["contention"] = 1.0  # a core's share of the memory is what it has while all are busy

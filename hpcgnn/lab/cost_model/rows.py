@@ -1,8 +1,5 @@
-"""The exact contents of a parts file for each rank: nodes, entries of matrices, and rows and bytes between ranks.
-
-Tables of pairs are sparse: memory is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share
-rows, also O(edges of a node). Shapes: P ranks.
-"""
+"""The exact contents of a parts file for each of P ranks: nodes, entries of matrices, and rows and bytes between ranks. Memory
+is O(pairs of ranks that exchange rows) and O(P), never O(P^2); between nodes that share rows, also O(edges of a node)."""
 
 from __future__ import annotations
 
@@ -40,18 +37,10 @@ class Pairs:
         ranks = self.receiver if is_backward else self.sender
         return np.bincount(ranks, self.rows, self.num_ranks).astype(np.int64)
 
-    def received(self, *, is_backward: bool = False) -> np.ndarray:
-        """(P,) int64 rows that each rank receives."""
-        return self.sent(is_backward=not is_backward)
-
     def table(self, sizes: np.ndarray, *, is_backward: bool) -> sparse.csr_array:
         """(P, P) int64 bytes from rank to rank, from the (pairs,) bytes of all pairs."""
         ends = (self.receiver, self.sender) if is_backward else (self.sender, self.receiver)
         return sparse.csr_array((sizes, ends), (self.num_ranks, self.num_ranks), dtype=np.int64)
-
-    def bytes(self, width: int, bits: int, *, is_backward: bool = False) -> sparse.csr_array:
-        """(P, P) int64 bytes from rank to rank in one exchange."""
-        return self.table(segment_bytes(self.rows, width, bits), is_backward=is_backward)
 
 
 def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
@@ -62,39 +51,28 @@ def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
 def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
     """(...,) int64 bytes of a segment with (..., k) int64 rows of each of k ``bits``, as
     :func:`hpcgnn.exchange.layout.make_layout` lays them out."""
-    payload = _padded(rows @ np.array([payload_bytes(width, each) for each in bits]), PARAMS_BYTES)
+    payload = rows @ np.array([payload_bytes(width, each) for each in bits])
     params = rows @ np.array([PARAMS_BYTES if each <= max(QUANTIZED_BITS) else 0 for each in bits])
-    return _padded(payload + params, BLOCK_BYTES)
-
-
-def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
-    """The next multiples of ``to``."""
-    return -(-sizes // to) * to
+    return -(-(-(-payload // PARAMS_BYTES) * PARAMS_BYTES + params) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 @dataclass(frozen=True)
 class Wire:
-    """The messages of an epoch's exchanges.
-
-    shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages are sent; False: rows of an earlier
-    epoch are used again, and nothing is computed for other ranks. reads_codes: whether receivers may add up codes without
-    decoding; not if rows have several bit-widths, or are compared or changed before.
-    """
+    """The messages of an epoch's exchanges. shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages
+    are sent; otherwise, rows of an earlier epoch are used again. reads_codes: whether receivers may add up codes without
+    decoding; not if rows have several bit-widths, or are compared or changed before."""
 
     shares: tuple[tuple[int, float], ...]
     sends: bool = True
     reads_codes: bool = True
 
     def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
-        """(P, P) int64 bytes from rank to rank of one exchange, as in :meth:`Pairs.bytes`.
-
-        The bit-width of each row is drawn, so messages of few rows are as uneven as those of a policy. If all rows have the
-        same bit-width, nothing is drawn.
-        """
+        """(P, P) int64 bytes from rank to rank of one exchange. If there are several bit-widths, that of each row is drawn, so
+        messages of few rows are as uneven as those of a policy."""
         if not self.sends:
             return sparse.csr_array((pairs.num_ranks, pairs.num_ranks), dtype=np.int64)
         if len(self.shares) == 1:
-            return pairs.bytes(width, self.shares[0][0], is_backward=is_backward)
+            return pairs.table(segment_bytes(pairs.rows, width, self.shares[0][0]), is_backward=is_backward)
         draws, sizes = np.random.default_rng((0, int(is_backward))), np.empty(len(pairs.rows), np.int64)
         bits, shares = map(list, zip(*self.shares, strict=True))
         for first in range(0, len(sizes), _PAIRS_AT_ONCE):
@@ -105,12 +83,10 @@ class Wire:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A graph in P parts with the plan of a strategy: (P,) int64 each but for counts.
-
-    nodes, edges: owned, and ending at owned ones. features: stored values of sparse features; zeros for dense ones.
-    local, send, receive: entries of L, S and R. written: rows of S. read: rows that R reads. pairs: rows between ranks; where
-    ranks share nodes, those between nodes, by who carries them.
-    """
+    """A graph in P parts with the plan of a strategy: (P,) int64 each but for counts. nodes, edges: owned, and ending at owned
+    ones. features: stored values of sparse features; zeros for dense ones. local, send, receive: entries of L, S and R. written:
+    rows of S. read: rows that R reads. pairs: rows between ranks; where ranks share nodes, those between nodes, by who carries
+    them."""
 
     name: str
     nodes: np.ndarray
@@ -133,12 +109,9 @@ class Parts:
 
 
 def read_parts(file: PartsFile, strategy: str, placement: Placement | None = None) -> Parts:
-    """Of an open parts file, which holds the plan of ``strategy``. placement: of ranks that share nodes and what they send to
-    other nodes (``--node-aware``); None where each pair of ranks has messages of its own.
-
-    Raises:
-        HpcgnnError: where the file has no plan for the strategy, or is damaged.
-    """
+    """The parts in an open file. placement: of ranks that share nodes and the rows that they send to other nodes
+    (``--node-aware``); None where each pair of ranks has messages of its own. Raises HpcgnnError if the file has no plan for the
+    strategy, or is damaged."""
     if not plan_store.is_stored(file, strategy):
         raise HpcgnnError(
             f"{file.path} has no plan for the strategy {strategy}: store one with `hpcgnn plan {file.path} --strategy {strategy}`"
@@ -159,7 +132,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
         send=send,
         receive=receive,
         written=by_ranks.sent(),
-        read=by_ranks.received(),
+        read=by_ranks.sent(is_backward=True),
         pairs=by_ranks if placement is None else _pairs_between_nodes(file, strategy, placement),
         in_width=meta.num_features,
         out_width=max(meta.num_classes, 1),

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.mailbox import FRESH, STALE
+from hpcgnn.lab.cost_model import network as networks
 from hpcgnn.lab.cost_model.constants import Values
 from hpcgnn.lab.cost_model.equations import Epoch, EpochKind, Machine, Messages, epoch_of
-from hpcgnn.lab.cost_model.network import (
-    MOST_MESSAGES,
-    UNLIMITED,
-    UNLIMITED_BYTES_PER_SECOND,
-    Network,
-    allreduce_seconds,
-    bits_per_second,
-    by_rate,
-    exchange_seconds,
-)
+from hpcgnn.lab.cost_model.network import UNLIMITED, Network
 from hpcgnn.lab.cost_model.rows import Parts, Wire, read_parts
-from hpcgnn.lab.cost_model.steps import Shape, steps_of
+from hpcgnn.lab.cost_model.steps import steps_of
 from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.nn.config import MODELS, ModelConfig
 from hpcgnn.policy.config import FIXED, OFF
@@ -39,9 +30,8 @@ _ARITHMETICS = {"bf16": "bf16", "bf16-emulated": "bf16", "int8": "int8", "int8-a
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup of a run. ranks_per_node: number of ranks that share memory. rate: speed of a virtual cluster's links, or
-    none. network: a real network, whose nodes are machines of their own; None: all ranks share one machine. arithmetic: that
-    of dense products."""
+    """The setup of a run. ranks_per_node: number of ranks that share memory. rate: speed of a virtual cluster's links, or none.
+    network: a real network, whose nodes are machines; None: all ranks share one machine. arithmetic: that of dense products."""
 
     run: RunConfig
     ranks: int
@@ -94,7 +84,7 @@ class Setup:
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
         learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation
-        steps = steps_of(self.model, Shape(parts.in_width, parts.out_width, parts.is_sparse, learns, keeps))
+        steps = steps_of(self.model, parts.in_width, parts.out_width, parts.is_sparse, learns, keeps)
         loops = MODELS[self.model.model].aggregation == "gcn" and not steps.is_halo
         return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops, wire=wire)
 
@@ -116,48 +106,36 @@ def run_of(configuration: Mapping[str, Any], usual: Mapping[str, Any] | None = N
 def setup_of(
     configuration: Mapping[str, Any], *, cores: int, compute: str = "", network: Network | None = None
 ) -> Setup:
-    """The setup from names and values as records and flags have them. compute: the arithmetic that ``auto`` chose.
-
-    Raises:
-        HpcgnnError: for a value that is not allowed, or that the equations do not cover.
-    """
+    """The setup from names and values as records and flags have them. compute: the arithmetic that ``auto`` chose. Raises
+    HpcgnnError for a value that is not allowed, or that the equations do not cover."""
     run = run_of(configuration)
     run.model.check()
-    ranks, rate = int(configuration.get("ranks", 1)), str(configuration.get("rate") or "")
-    setup = Setup(
-        run=run,
-        ranks=ranks,
-        threads=int(configuration.get("threads") or 1),
-        ranks_per_node=int(configuration.get("ranks_per_node") or 1) if rate or network else ranks,
-        cores=cores,
-        rate=rate,
-        network=network,
-        arithmetic=_ARITHMETICS.get(compute or run.compute, "float32"),
-    )
-    policy = run.policy
-    if policy.bits != FIXED:
+    bits, staleness = run.policy.bits, run.policy.staleness
+    if bits != FIXED:
         raise HpcgnnError(
-            f"the bit-widths of --bits {policy.bits} are decided during training: predict --bits 2, "
-            "4 and 8, between which they lie"
+            f"the bit-widths of --bits {bits} are decided during training: predict --bits 2, 4 and 8, between which they lie"
         )
-    if policy.staleness not in (OFF, PIPELINE):
-        raise HpcgnnError(f"the cost model covers --staleness off and pipeline, not {policy.staleness}")
+    if staleness not in (OFF, PIPELINE):
+        raise HpcgnnError(f"the cost model covers --staleness off and pipeline, not {staleness}")
     if run.task != "node" or run.messages.message_coding != "plain":
         raise HpcgnnError("the cost model covers only --task node with --message-coding plain")
-    return setup
+    ranks, rate = int(configuration.get("ranks", 1)), str(configuration.get("rate") or "")
+    per_node = int(configuration.get("ranks_per_node") or 1) if rate or network else ranks
+    arithmetic = _ARITHMETICS.get(compute or run.compute, "float32")
+    return Setup(run, ranks, int(configuration.get("threads") or 1), per_node, cores, rate, network, arithmetic)
 
 
 def network_of(setup: Setup, values: Values) -> Network:
     """The network of the setup, or that of virtual links, whose CPU costs are work of ranks."""
     if setup.network is not None:
         return setup.network
-    speed = bits_per_second(setup.rate or UNLIMITED) / 8 * values["rate_share"]
+    found = networks.by_rate(setup.rate or UNLIMITED)
+    speed = networks.bits_per_second(found.name) / 8 * values["rate_share"]
     return replace(
-        by_rate(setup.rate or UNLIMITED),
+        found,
         latency_seconds=values["latency"],
-        node_bandwidth_bytes_per_second=min(speed, 10 * UNLIMITED_BYTES_PER_SECOND),
+        node_bandwidth_bytes_per_second=min(speed, 10 * networks.UNLIMITED_BYTES_PER_SECOND),
         message_seconds=0.0,
-        peer_seconds=0.0,
         burst_bytes=values["burst_bytes"] if setup.is_virtual else 0.0,
     )
 
@@ -166,46 +144,44 @@ class NetworkTimes:
     """Seconds of a workload's messages, which are computed once for each network, because a fit changes other constants more
     often."""
 
-    def __init__(self, setup: Setup, most_messages: int = MOST_MESSAGES) -> None:
+    def __init__(self, setup: Setup, most_messages: int = networks.MOST_MESSAGES) -> None:
         self._setup, self._most_messages = setup, most_messages
         self._seconds: dict[tuple[Network, int, bool], np.ndarray] = {}
-        self._peers: Callable[[Exchange], int] = cache(lambda each: _most_peers(each.sent, setup.ranks_per_node))
-        self._bytes: Callable[[Exchange], tuple[np.ndarray, np.ndarray]]
-        self._bytes = cache(lambda each: bytes_between(each.sent, setup.ranks_per_node))
+        self._peers = cache(partial(_most_peers, ranks_per_node=setup.ranks_per_node))
+        self._bytes = cache(partial(bytes_between, ranks_per_node=setup.ranks_per_node))
 
     def messages(self, values: Values) -> Messages:
         """The messages with these constants."""
-        setup, network = self._setup, network_of(self._setup, values)
+        setup, own = self._setup, network_of(self._setup, values)
         link_imbalance = values["link_imbalance"] if setup.is_virtual else 0.0
         # what an idle link lets through at once is counted by the clocks, across exchanges
-        burst_seconds = network.burst_bytes / network.node_bandwidth_bytes_per_second
-        network = replace(network, burst_bytes=0.0)
+        burst_seconds = own.burst_bytes / own.node_bandwidth_bytes_per_second
+        key_network = replace(own, burst_bytes=0.0)
 
         def exchange(each: Exchange) -> np.ndarray:
-            key = network, each.width, each.is_backward  # bits are those of the run
+            key = key_network, each.width, each.is_backward  # bits are those of the run
             if key not in self._seconds:
-                self._seconds[key] = exchange_seconds(each.sent, setup.ranks_per_node, network, self._most_messages)
+                seconds = networks.exchange_seconds(each.sent, setup.ranks_per_node, own, self._most_messages)
+                self._seconds[key] = seconds
             return self._seconds[key] * (1 + link_imbalance * (1 - 1 / self._peers(each)))
 
         def reduction(num_bytes: int) -> float:
-            return allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network)
+            return networks.allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, own)
 
         return Messages(exchange, reduction, self._bytes, burst_seconds)
 
 
-def bytes_between(sent: sparse.csr_array, ranks_per_node: int) -> tuple[np.ndarray, np.ndarray]:
+def bytes_between(exchange: Exchange, ranks_per_node: int) -> tuple[np.ndarray, np.ndarray]:
     """(P,) bytes that each rank sends to ranks of other nodes, and (P,) that come from there."""
-    ranks = sent.shape[0]
-    senders = np.repeat(np.arange(ranks), np.diff(sent.indptr))
-    away = senders // ranks_per_node != sent.indices // ranks_per_node
-    to, fro = (np.bincount(each[away], sent.data[away], ranks) for each in (senders, sent.indices))
+    sent, ends = exchange.sent, (exchange.senders, exchange.sent.indices)
+    away = ends[0] // ranks_per_node != ends[1] // ranks_per_node
+    to, fro = (np.bincount(each[away], sent.data[away], sent.shape[0]) for each in ends)
     return to, fro
 
 
-def _most_peers(sent: sparse.csr_array, ranks_per_node: int) -> int:
+def _most_peers(exchange: Exchange, ranks_per_node: int) -> int:
     """The largest number of other nodes from which the ranks of one node receive messages; at least 1."""
-    senders = np.repeat(np.arange(sent.shape[0]), np.diff(sent.indptr)) // ranks_per_node
-    receivers = sent.indices // ranks_per_node
-    nodes = -(-sent.shape[0] // ranks_per_node)
-    pairs = np.unique((receivers * nodes + senders)[(senders != receivers) & (sent.data > 0)])
+    senders, receivers = exchange.senders // ranks_per_node, exchange.sent.indices // ranks_per_node
+    nodes = -(-exchange.sent.shape[0] // ranks_per_node)
+    pairs = np.unique((receivers * nodes + senders)[(senders != receivers) & (exchange.sent.data > 0)])
     return int(np.bincount(pairs // nodes).max()) if pairs.size else 1

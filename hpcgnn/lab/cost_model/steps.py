@@ -1,14 +1,12 @@
 """The training step of a model, layer by layer: pieces of work, and aggregations with their exchanges.
 
-The steps follow from the model's settings and widths alone and are the same for every rank; :mod:`hpcgnn.lab.cost_model.workload`
-computes the work of each rank. Forward work records its backward work on a tape, which is read from its end, as autograd
-does.
+They follow from the model's settings and widths alone; :mod:`hpcgnn.lab.cost_model.workload` computes the work of each rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
@@ -29,248 +27,230 @@ class Work:
     times: float = 1.0
 
 
+Works = tuple[Work, ...]
+_CALLS = (Work("layer"),)  # of a layer in one direction
+
+
 @dataclass(frozen=True)
 class Aggregation:
     """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange."""
 
     width: int
     is_backward: bool
-    beside: tuple[Work, ...] = ()
+    beside: Works = ()
 
 
 Piece = Work | Aggregation
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The properties of a graph that a model needs. in_width: number of features. out_width: number of classes. is_sparse:
-    whether features are stored as sparse rows. learns_input: whether features need a gradient, as with embedded labels.
-    keeps_input: whether their aggregation is computed once."""
+@dataclass
+class Steps:
+    """A training step. Forward work records its backward work on a tape, which is read from its end, as autograd does.
 
+    in_width, out_width: numbers of features and of classes. is_sparse: whether features are stored as sparse rows. learns_input:
+    whether features need a gradient, as with embedded labels. keeps_input: whether their aggregation is computed once.
+    parameters: number of the model's parameters. kept_width: columns for each node that are kept for gradients.
+    """
+
+    config: ModelConfig
     in_width: int
     out_width: int
     is_sparse: bool = False
     learns_input: bool = False
     keeps_input: bool = False
+    forward: list[Piece] = field(default_factory=list)
+    backward: list[Sequence[Piece]] = field(default_factory=list)
+    parameters: int = 0
+    kept_width: int = 0
 
+    @property
+    def is_halo(self) -> bool:
+        """Return whether the rows of neighbours are sent unaggregated, whatever the strategy is."""
+        return not MODELS[self.config.model].uses_strategy(self.config)
 
-@dataclass(frozen=True)
-class Steps:
-    """The pieces of a training step. parameters: number of the model's parameters. kept_width: columns for each node that are
-    kept for gradients. is_halo: whether the rows of neighbours are sent unaggregated, whatever the strategy is."""
-
-    pieces: tuple[Piece, ...]
-    parameters: int
-    kept_width: int
-    is_halo: bool
+    @property
+    def pieces(self) -> list[Piece]:
+        """All pieces, in their order."""
+        return [*self.forward, *(piece for pieces in reversed(self.backward) for piece in pieces)]
 
     def exchanges(self) -> list[Aggregation]:
-        """All aggregations of a step, in their order."""
+        """All aggregations, in their order."""
         return [piece for piece in self.pieces if isinstance(piece, Aggregation)]
 
+    def add(self, forward: Sequence[Piece], backward: Sequence[Piece]) -> None:
+        """Add pieces, and the backward pieces for this place."""
+        self.forward += forward
+        self.backward.append(backward)
 
-def steps_of(config: ModelConfig, shape: Shape) -> Steps:
-    """The pieces of a step.
-
-    Raises:
-        HpcgnnError: for a model that the cost model does not cover.
-    """
-    kind = MODELS[config.model]
-    maker = _MAKERS.get(kind.work)
-    if maker is None or config.attention == "partial":
-        covered = ", ".join(name for name in MODELS if MODELS[name].work in _MAKERS)
-        raise HpcgnnError(
-            f"the cost model covers the models {covered} (gat with --attention halo), not of {config.model}"
-        )
-    tape = _Tape(config, shape)
-    maker(tape)
-    tape.add(Work("element", "nodes", shape.out_width, 2.0))  # the loss and its gradient
-    backward = (piece for pieces in reversed(tape.backward) for piece in pieces)
-    return Steps((*tape.forward, *backward), tape.parameters, tape.kept, not kind.uses_strategy(config))
-
-
-class _Tape:
-    """Pieces of the forward pass, and the backward pieces that each of them adds."""
-
-    def __init__(self, config: ModelConfig, shape: Shape) -> None:
-        self.config, self.shape = config, shape
-        self.forward: list[Piece] = []
-        self.backward: list[tuple[Piece, ...]] = []
-        self.parameters, self.kept = 0, 0
-        self.widths = [shape.in_width, *[config.hidden] * (config.layers - 1), shape.out_width]
-
-    def add(self, *pieces: Piece) -> None:
-        self.forward += pieces
-
-    def back(self, *pieces: Piece) -> None:
-        """Record the backward work for this place."""
-        self.backward.append(pieces)
-
-    def weight(
-        self, in_width: int, out_width: int, is_input: bool = False
-    ) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+    def weight(self, in_width: int, out_width: int, is_input: bool = False) -> tuple[Works, Works]:
         """The product with a weight, and its gradients: of the weight, and of x unless it is an input that does not learn."""
         self.parameters += in_width * out_width
-        if is_input and self.shape.is_sparse:
+        if is_input and self.is_sparse:
             one = (Work("feature", "features", out_width),)
             return one, one
         product = (Work("product", "nodes", in_width * out_width),)
         return product, product * (2 if self.needs_gradient(is_input) else 1)
 
     def dense(self, in_width: int, out_width: int, is_input: bool = False) -> None:
-        forward, backward = self.weight(in_width, out_width, is_input)
-        self.add(*forward)
-        self.back(*backward)
+        """A dense layer."""
+        self.add(*self.weight(in_width, out_width, is_input))
 
     def elements(self, width: int, passes: float = 1.0) -> None:
         """Elementwise work in both directions; its input is kept."""
-        self.kept += width
-        work = Work("element", "nodes", width, passes)
-        self.add(work)
-        self.back(work)
+        self.kept_width += width
+        work = (Work("element", "nodes", width, passes),)
+        self.add(work, work)
 
-    def aggregate(
-        self, width: int, beside: tuple[Work, ...] = (), beside_back: tuple[Work, ...] = (), *, is_input: bool = False
-    ) -> None:
+    def aggregate(self, width: int, beside: Works = (), beside_back: Works = (), *, is_input: bool = False) -> None:
         """An aggregation, with ``beside`` during its forward exchange and ``beside_back`` during its backward one."""
-        if is_input and self.shape.keeps_input:
-            self.add(*beside)
-            self.back(*beside_back)
+        if is_input and self.keeps_input:
+            self.add(beside, beside_back)
             return
-        self.add(Aggregation(width, False, beside))
-        self.back(*([Aggregation(width, True, beside_back)] if self.needs_gradient(is_input) else beside_back))
+        backward = [Aggregation(width, True, beside_back)] if self.needs_gradient(is_input) else beside_back
+        self.add([Aggregation(width, False, beside)], backward)
 
-    def layers(self, widths: list[int]) -> Iterator[tuple[int, int, int]]:
+    def layers(self, widths: list[int] | None = None) -> Iterator[tuple[int, int, int]]:
         """The number and the widths of each layer, with the activation before all but the first."""
-        for depth, (width, next_width) in enumerate(pairwise(widths)):
+        usual = [self.in_width, *[self.config.hidden] * (self.config.layers - 1), self.out_width]
+        for depth, (width, next_width) in enumerate(pairwise(widths or usual)):
             if depth:
                 self.activation(width)
             yield depth, width, next_width
 
     def activation(self, width: int) -> None:
+        """An activation, with its normalization."""
         self.elements(width)
         self.parameters += 2 * width if self.config.norm != "none" else 0
 
-    def layer_calls(self) -> None:
-        self.add(Work("layer"))
-        self.back(Work("layer"))
-
     def needs_gradient(self, is_input: bool) -> bool:
-        return self.shape.learns_input or not is_input
+        """Return whether the rows of a layer need a gradient."""
+        return self.learns_input or not is_input
 
     def is_linear_first(self, width: int, next_width: int, is_input: bool) -> bool:
         """As :class:`hpcgnn.nn.stack.LinearStack` decides."""
-        needs, is_sparse = self.needs_gradient(is_input), self.shape.is_sparse and is_input
+        needs, is_sparse = self.needs_gradient(is_input), self.is_sparse and is_input
         first = linear_first(width, next_width, needs_gradient=needs, is_sparse=is_sparse)
-        return first and not (is_input and self.shape.keeps_input)
+        return first and not (is_input and self.keeps_input)
 
 
-Layer = Callable[[_Tape, int, int, bool], None]
+def steps_of(
+    config: ModelConfig,
+    in_width: int,
+    out_width: int,
+    is_sparse: bool = False,
+    learns: bool = False,
+    keeps: bool = False,
+) -> Steps:
+    """The training step of a model; arguments as of :class:`Steps`. Raises HpcgnnError for a model that is not covered."""
+    maker = _MAKERS.get(MODELS[config.model].work)
+    if maker is None or config.attention == "partial":
+        covered = ", ".join(name for name in MODELS if MODELS[name].work in _MAKERS)
+        raise HpcgnnError(
+            f"the cost model covers the models {covered} (gat with --attention halo), not of {config.model}"
+        )
+    steps = Steps(config, in_width, out_width, is_sparse, learns, keeps)
+    maker(steps)
+    steps.add([Work("element", "nodes", out_width, 2.0)], ())  # the loss and its gradient
+    return steps
 
 
-def _stack(tape: _Tape, layer: Layer, widths: list[int] | None = None) -> None:
-    for depth, width, next_width in tape.layers(widths or tape.widths):
-        tape.layer_calls()
-        layer(tape, width, next_width, depth == 0)
+def _stack(steps: Steps, layer: Callable[[Steps, int, int, bool], None], widths: list[int] | None = None) -> None:
+    for depth, width, next_width in steps.layers(widths):
+        steps.add(_CALLS, _CALLS)
+        layer(steps, width, next_width, depth == 0)
 
 
-def _linear_layer(tape: _Tape, width: int, next_width: int, is_input: bool, *, has_root: bool = False) -> None:
+def _linear_layer(steps: Steps, width: int, next_width: int, is_input: bool, *, has_root: bool = False) -> None:
     """A layer of GCN, or with a weight for each node's own row, of SAGE."""
-    tape.parameters += next_width
-    root, root_back = tape.weight(width, next_width, is_input) if has_root else ((), ())
-    if tape.is_linear_first(width, next_width, is_input):
-        tape.dense(width, next_width, is_input)
-        tape.aggregate(next_width, root, root_back)
-        tape.elements(next_width)
+    steps.parameters += next_width
+    root, root_back = steps.weight(width, next_width, is_input) if has_root else ((), ())
+    if steps.is_linear_first(width, next_width, is_input):
+        steps.dense(width, next_width, is_input)
+        steps.aggregate(next_width, root, root_back)
+        steps.elements(next_width)
         return
     late = Work("product", "nodes", width * next_width)
-    tape.aggregate(width, root, (late, *root_back), is_input=is_input)
-    tape.add(late)
-    if tape.needs_gradient(is_input):
-        tape.back(late)
-    tape.kept += width
-    tape.parameters += width * next_width
+    steps.aggregate(width, root, (late, *root_back), is_input=is_input)
+    steps.add([late], [late] if steps.needs_gradient(is_input) else ())
+    steps.kept_width += width
+    steps.parameters += width * next_width
 
 
-_sage_layer = partial(_linear_layer, has_root=True)
-
-
-def _gin_layer(tape: _Tape, width: int, next_width: int, is_input: bool) -> None:
-    tape.parameters += 2 * next_width
-    if tape.is_linear_first(width, next_width, is_input):
-        tape.dense(width, next_width, is_input)
-        tape.aggregate(next_width)
-        tape.elements(next_width, 2.0)
+def _gin_layer(steps: Steps, width: int, next_width: int, is_input: bool) -> None:
+    steps.parameters += 2 * next_width
+    if steps.is_linear_first(width, next_width, is_input):
+        steps.dense(width, next_width, is_input)
+        steps.aggregate(next_width)
+        steps.elements(next_width, 2.0)
     else:
         scaled = (Work("element", "nodes", width),)
-        tape.aggregate(width, scaled, scaled if tape.needs_gradient(is_input) else (), is_input=is_input)
-        tape.elements(width)
-        tape.dense(width, next_width, is_input)
-    tape.elements(next_width)
-    tape.dense(next_width, next_width)
+        steps.aggregate(width, scaled, scaled if steps.needs_gradient(is_input) else (), is_input=is_input)
+        steps.elements(width)
+        steps.dense(width, next_width, is_input)
+    steps.elements(next_width)
+    steps.dense(next_width, next_width)
 
 
-def _jknet(tape: _Tape) -> None:
-    config = tape.config
-    _stack(tape, _linear_layer, [tape.shape.in_width, *[config.hidden] * config.layers])
-    tape.activation(config.hidden)
-    tape.elements(config.layers * config.hidden)
-    tape.dense(config.layers * config.hidden, tape.shape.out_width)
+def _jknet(steps: Steps) -> None:
+    hidden, layers = steps.config.hidden, steps.config.layers
+    _stack(steps, _linear_layer, [steps.in_width, *[hidden] * layers])
+    steps.activation(hidden)
+    steps.elements(layers * hidden)
+    steps.dense(layers * hidden, steps.out_width)
 
 
-def _gcnii(tape: _Tape) -> None:
-    hidden, mixed = tape.config.hidden, (Work("element", "nodes", tape.config.hidden),)
-    tape.dense(tape.shape.in_width, hidden, is_input=True)
-    tape.elements(hidden)
-    for _ in range(tape.config.layers):
-        tape.layer_calls()
-        tape.elements(hidden)  # dropout
-        tape.aggregate(hidden, mixed, mixed)
-        tape.elements(hidden)
-        tape.dense(hidden, hidden)
-        tape.activation(hidden)
-    tape.elements(hidden)
-    tape.dense(hidden, tape.shape.out_width)
+def _gcnii(steps: Steps) -> None:
+    hidden, mixed = steps.config.hidden, (Work("element", "nodes", steps.config.hidden),)
+    steps.dense(steps.in_width, hidden, is_input=True)
+    steps.elements(hidden)
+    for _ in range(steps.config.layers):
+        steps.add(_CALLS, _CALLS)
+        steps.elements(hidden)  # dropout
+        steps.aggregate(hidden, mixed, mixed)
+        steps.elements(hidden)
+        steps.dense(hidden, hidden)
+        steps.activation(hidden)
+    steps.elements(hidden)
+    steps.dense(hidden, steps.out_width)
 
 
-def _sgc(tape: _Tape) -> None:
-    tape.dense(tape.shape.in_width, tape.shape.out_width, is_input=True)
-    for _ in range(0 if tape.shape.keeps_input else tape.config.section(SGCSettings).num_hops):
-        tape.layer_calls()
-        tape.aggregate(tape.shape.out_width)
+def _sgc(steps: Steps) -> None:
+    steps.dense(steps.in_width, steps.out_width, is_input=True)
+    for _ in range(0 if steps.keeps_input else steps.config.section(SGCSettings).num_hops):
+        steps.add(_CALLS, _CALLS)
+        steps.aggregate(steps.out_width)
 
 
-def _propagation(tape: _Tape) -> None:
-    for depth, width, next_width in tape.layers(tape.widths):
-        tape.dense(width, next_width, is_input=depth == 0)
-    mixed = (Work("element", "nodes", tape.shape.out_width),)
-    for _ in range(tape.config.section(HopSettings).num_hops):
-        tape.layer_calls()
-        tape.aggregate(tape.shape.out_width, mixed, mixed)
-        tape.elements(tape.shape.out_width)
+def _propagation(steps: Steps) -> None:
+    for depth, width, next_width in steps.layers():
+        steps.dense(width, next_width, is_input=depth == 0)
+    mixed = (Work("element", "nodes", steps.out_width),)
+    for _ in range(steps.config.section(HopSettings).num_hops):
+        steps.add(_CALLS, _CALLS)
+        steps.aggregate(steps.out_width, mixed, mixed)
+        steps.elements(steps.out_width)
 
 
-def _attention(tape: _Tape) -> None:
-    config = tape.config
-    for depth, width, next_width in tape.layers(tape.widths):
+def _attention(steps: Steps) -> None:
+    config, is_joint = steps.config, MODELS[steps.config.model].scores_joint_rows
+    for depth, width, next_width in steps.layers():
         is_last = depth == config.layers - 1
         heads = config.output_heads if is_last else config.heads
         joined = next_width * heads if is_last else next_width
-        tape.layer_calls()
-        if MODELS[config.model].scores_joint_rows:
-            tape.dense(width, joined, is_input=depth == 0)
-        tape.dense(width, joined, is_input=depth == 0)
-        tape.aggregate(joined)
-        joint = joined if MODELS[config.model].scores_joint_rows else heads
-        tape.kept += joined
+        steps.add(_CALLS, _CALLS)
+        for _ in range(2 if is_joint else 1):
+            steps.dense(width, joined, is_input=depth == 0)
+        steps.aggregate(joined)
+        joint = joined if is_joint else heads
+        steps.kept_width += joined
         scores, weighted = Work("product", "halo", joined * heads), Work("weighted", "edges", joined)
-        tape.add(scores, Work("attention", "edges", joint), weighted)
-        tape.back(scores, scores, Work("attention", "edges", 2 * joint), weighted, weighted)
-        tape.parameters += 2 * joined
+        backward = [scores, scores, Work("attention", "edges", 2 * joint), weighted, weighted]
+        steps.add([scores, Work("attention", "edges", joint), weighted], backward)
+        steps.parameters += 2 * joined
 
 
-_MAKERS: dict[str, Callable[[_Tape], None]] = {
-    "sage": partial(_stack, layer=_sage_layer),
+_MAKERS: dict[str, Callable[[Steps], None]] = {
+    "sage": partial(_stack, layer=partial(_linear_layer, has_root=True)),
     "gcn": partial(_stack, layer=_linear_layer),
     "gin": partial(_stack, layer=_gin_layer),
     "jknet": _jknet,

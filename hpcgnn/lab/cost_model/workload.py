@@ -7,7 +7,6 @@ one. Shapes: P ranks, T kinds of work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,21 +84,21 @@ class Workload:
 
 def workload_of(
     parts: Parts,
-    step: Steps,
+    steps: Steps,
     bits: int,
     *,
     compute: str = "float32",
     self_loops: bool = False,
     wire: Wire | None = None,
 ) -> Workload:
-    """The workload of ``step`` on these parts. bits: bit-width of values in messages. compute: arithmetic of products, one of
-    float32, bf16 and int8. self_loops: whether each node has an entry of L, as in GCN. wire: the messages, if not all rows
+    """The workload of a training step on these parts. bits: bit-width of values in messages. compute: arithmetic of products, one
+    of float32, bf16 and int8. self_loops: whether each node has an entry of L, as in GCN. wire: the messages, if not all rows
     have ``bits``."""
-    maker = _Maker(parts, step, bits, wire or Wire(((bits, 1.0),)), compute, self_loops)
+    maker = _Maker(parts, steps, bits, wire or Wire(((bits, 1.0),)), compute, self_loops)
     before, beside = [], []
     exchanges: list[Exchange] = []
     maker.add("epoch", 1.0)
-    for piece in step.pieces:
+    for piece in steps.pieces:
         if isinstance(piece, Work):
             maker.work(piece)
             continue
@@ -113,33 +112,28 @@ def workload_of(
         beside.append(maker.taken())
         maker.end(piece)
     before.append(maker.taken())
-    maker.add("parameter", float(step.parameters))
-    reduced = step.parameters * _VALUE_BYTES + _SCALARS_BYTES
-    memory = _memory(parts, step)
+    maker.add("parameter", float(steps.parameters))
+    reduced = steps.parameters * _VALUE_BYTES + _SCALARS_BYTES
+    memory = _memory(parts, steps)
     return Workload(parts, tuple(before), tuple(beside), tuple(exchanges), maker.taken(), reduced, memory)
 
 
 class _Maker:
     """Work of P ranks that is added up until an exchange begins or ends."""
 
-    def __init__(self, parts: Parts, step: Steps, bits: int, wire: Wire, compute: str, self_loops: bool) -> None:
+    def __init__(self, parts: Parts, steps: Steps, bits: int, wire: Wire, compute: str, self_loops: bool) -> None:
         self.pairs, self.wire, self.compute = parts.pairs, wire, compute
         self.bits = bits if len(wire.shares) > 1 else wire.shares[0][0]
         self.is_encoded = bits != FLOAT_BITS
         self.sums = np.zeros((parts.num_ranks, len(WORK)))
-        nodes, halo = parts.nodes, parts.nodes + (parts.read if step.is_halo else 0)
-        self.counts = {
-            "rank": 1.0,
-            "nodes": nodes,
-            "halo": halo,
-            "features": parts.features,
-            "edges": parts.edges + nodes,
-        }
+        nodes, halo = parts.nodes, parts.nodes + (parts.read if steps.is_halo else 0)
+        edges = parts.edges + nodes
+        self.counts = {"rank": 1.0, "nodes": nodes, "halo": halo, "features": parts.features, "edges": edges}
         # entries, rows and columns of each matrix
         self.matrices = {
-            "L": (nodes if step.is_halo else parts.local + (nodes if self_loops else 0), nodes, nodes),
+            "L": (nodes if steps.is_halo else parts.local + (nodes if self_loops else 0), nodes, nodes),
             "S": (parts.send, parts.written, nodes),
-            "R": (parts.read if step.is_halo else parts.receive, halo, parts.read),
+            "R": (parts.read if steps.is_halo else parts.receive, halo, parts.read),
         }
 
     def taken(self) -> np.ndarray:
@@ -164,46 +158,48 @@ class _Maker:
         self.multiply("R" if piece.is_backward else "S", piece)
         values = self.pairs.sent(is_backward=piece.is_backward) * float(piece.width)
         self.add("encode" if self.is_encoded else "row", values)  # float32 is looked at for NaN and infinity
-        if self.is_encoded:
-            self.add("quantization", 1.0)
+        self.add("quantization", float(self.is_encoded))
 
     def end(self, piece: Aggregation) -> None:
         """Go through the work after an exchange: rows that are not added directly from their codes are decoded."""
         matrix = "S" if piece.is_backward else "R"
-        if self.is_encoded and not self._is_fused(matrix, piece):
-            self.add("decode", self.pairs.received(is_backward=piece.is_backward) * float(piece.width))
-        self.multiply(matrix, piece, comes=True)
+        is_fused = self._is_fused(matrix, piece)
+        if self.is_encoded and not is_fused:
+            self.add("decode", self.pairs.sent(is_backward=not piece.is_backward) * float(piece.width))
+        self.multiply(matrix, piece, is_fused=is_fused)
 
-    def multiply(self, matrix: str, piece: Aggregation, *, comes: bool = False) -> None:
-        """Go through a product with L, S or R. comes: whether its rows come from other ranks."""
-        entries, *shape = self.matrices[matrix]
-        rows, columns = reversed(shape) if piece.is_backward else shape
+    def multiply(self, matrix: str, piece: Aggregation, *, is_fused: bool = False) -> None:
+        """Go through a product with L, S or R. is_fused: whether codes are added without being decoded."""
+        entries, rows, columns = self._matrix(matrix, piece)
         values = entries * float(piece.width)
-        if comes and self._is_fused(matrix, piece):
+        if is_fused:
             self.add("code", values)
         else:
             self.add("entry", values)
             self.add("entry_missed", values * _missed(columns, piece.width))
         self.add("row", rows * float(piece.width))
 
+    def _matrix(self, matrix: str, piece: Aggregation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The (P,) entries, rows and columns of a matrix; backward, those of the transposed one."""
+        entries, rows, columns = self.matrices[matrix]
+        return (entries, columns, rows) if piece.is_backward else (entries, rows, columns)
+
     def _is_fused(self, matrix: str, piece: Aggregation) -> bool:
-        """Return whether codes are added without being decoded, as :func:`hpcgnn.exchange.codecs.fuses` decides for most
-        ranks."""
+        """As :func:`hpcgnn.exchange.codecs.fuses` decides for most ranks."""
         if not self.is_encoded or not self.wire.reads_codes:
             return False
-        entries, *shape = self.matrices[matrix]
-        columns = shape[0 if piece.is_backward else 1]
+        entries, _, columns = self._matrix(matrix, piece)
         total, rows = int(entries.sum()), max(int(columns.sum()), 1)
         least = 4 if self.bits in (1, 2, 4, 16) else 1
         return reads_codes_faster(self.bits, rows // columns.size, piece.width) or total <= least * rows
 
 
-def _memory(parts: Parts, step: Steps) -> np.ndarray:
+def _memory(parts: Parts, steps: Steps) -> np.ndarray:
     sparse_bytes, dense_bytes = _VALUE_BYTES + _INDEX_BYTES, parts.in_width * _VALUE_BYTES
     values = parts.features * sparse_bytes if parts.is_sparse else parts.nodes * dense_bytes
     matrices = 2 * _INDEX_BYTES * (parts.local + parts.send + parts.receive) + 8 * parts.edges
-    widest = max((each.width for each in step.exchanges()), default=0)
-    kept = parts.nodes * (step.kept_width * _VALUE_BYTES)
+    widest = max((each.width for each in steps.exchanges()), default=0)
+    kept = parts.nodes * (steps.kept_width * _VALUE_BYTES)
     travelling = (parts.written + parts.read) * (2 * widest * _VALUE_BYTES)
     return np.stack((values + matrices, kept, travelling), axis=1).astype(np.float64)
 
@@ -211,8 +207,3 @@ def _memory(parts: Parts, step: Steps) -> np.ndarray:
 def _missed(rows: np.ndarray, width: int) -> np.ndarray:
     """(P,) share of a matrix of (P,) rows that is not in a core's cache when it is used again."""
     return np.maximum(0.0, 1.0 - _CACHE_BYTES / np.maximum(rows * (width * float(_VALUE_BYTES)), 1.0))
-
-
-def largest_bytes(exchanges: Iterable[Exchange]) -> int:
-    """The largest number of bytes that a rank sends or receives in one of these exchanges."""
-    return max((int(np.max(np.maximum(*exchange.bytes_of_ranks))) for exchange in exchanges), default=0)

@@ -1,4 +1,5 @@
-"""The specifications that ship with the package. Listing them imports neither torch nor the code that checks runs."""
+"""The specifications that ship with the package, and TOML files whose errors name a line. Listing specifications imports neither
+torch nor the code that checks runs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
@@ -43,13 +46,12 @@ def find(spec: str) -> Path:
 def outline(path: Path) -> Outline:
     """The outline of a valid specification. Its runs are counted, and not checked as by specification.py: each configuration is
     the product of its axes, and each repeat and each seed runs all configurations."""
-    _, values = parsed(path)
+    values = Document(path).values
     rounds = values.get("repeats", 1) * len(values.get("seeds", [0]))
     configurations = [values["axes"] | table for table in values.get("configurations") or [{}]]
     numbers = ([len(each) for each in axes.values() if isinstance(each, list)] for axes in configurations)
-    return Outline(
-        values["name"], values["kind"], one_line(values.get("about", "")), rounds * sum(map(math.prod, numbers))
-    )
+    about, runs = one_line(values.get("about", "")), rounds * sum(map(math.prod, numbers))
+    return Outline(values["name"], values["kind"], about, runs)
 
 
 def one_line(about: str) -> str:
@@ -57,9 +59,10 @@ def one_line(about: str) -> str:
     return " ".join(about.split())
 
 
-# -- the lines of values in a TOML file: an error about a value should name its line, and tomllib does not tell it ---------
+# -- TOML files: an error about a value should name its line, and tomllib does not tell it ----------------------------------
 
 Place = tuple[str | int, ...]
+T = TypeVar("T", bound=msgspec.Struct)
 
 _NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 _NAMES = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
@@ -68,13 +71,33 @@ _KEY = re.compile(rf"\s*({_NAMES})\s*=(.*)$")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'[^']*'")
 
 
-def parsed(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file and its values. Raises HpcgnnError if it cannot be read."""
-    text = typed.text_of(path)
-    try:
-        return text, tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HpcgnnError(f"cannot read {path}: {error}") from error
+class Document:
+    """A TOML file. Raises HpcgnnError if it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text = path, typed.text_of(path)
+        try:
+            self.values = tomllib.loads(self.text)
+        except (ValueError, RecursionError) as error:
+            raise HpcgnnError(f"cannot read {path}: {error}") from error
+
+    def refuse(self, place: Place, sentence: str) -> NoReturn:
+        """Raise HpcgnnError with the line of a place, or of the innermost place around it that begins a line."""
+        lines = lines_of(self.text)
+        while place and place not in lines:
+            place = place[:-1]
+        raise HpcgnnError(f"{self.path}, line {lines.get(place, 1)}: {sentence}")
+
+    def checked(self, value: Any, kind: type[T], place: Place, subject: str) -> T:
+        """The value at a place as a ``kind``; refuses unknown keys, of which ``subject`` has none, and wrong types."""
+        known = kind.__struct_fields__
+        if isinstance(value, dict) and (unknown := [name for name in value if name not in known]):
+            said = f"{subject} no key {unknown[0]}: the keys are {', '.join(known)}"
+            self.refuse((*place, unknown[0]), said)
+        if problem := typed.why_invalid(value, kind):
+            names = re.findall(r"\w+", problem.partition(" ")[0])
+            self.refuse((*place, *(int(name) if name.isdigit() else name for name in names)), problem)
+        return typed.validated(value, kind, str(self.path))
 
 
 def lines_of(text: str) -> dict[Place, int]:
@@ -99,13 +122,6 @@ def lines_of(text: str) -> dict[Place, int]:
         bare = _STRING.sub("", value).partition("#")[0]
         depth += sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
     return found
-
-
-def line_of(lines: dict[Place, int], place: Place) -> int:
-    """The line of a place, or of the innermost known place that contains it; 1 if none is known."""
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place, 1)
 
 
 def _names(text: str) -> Place:

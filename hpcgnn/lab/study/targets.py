@@ -9,18 +9,16 @@ baseline) there is no verdict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import Count
 from hpcgnn.lab.study import catalogue, measures, summary
 from hpcgnn.lab.study.axes import matches
-from hpcgnn.lab.study.catalogue import Place, line_of, lines_of, parsed
+from hpcgnn.lab.study.catalogue import Document
 from hpcgnn.lab.study.groups import Estimate, Groups, in_words
 from hpcgnn.lab.study.specification import Specification
 from hpcgnn.lab.study.tables import NOTHING
@@ -51,8 +49,7 @@ class Target(msgspec.Struct, kw_only=True, frozen=True):
         return (most is None or value <= most) and (least is None or value >= least)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The verdict on a target for one configuration. wanted, found: bound and value as text."""
 
     target: str
@@ -72,39 +69,32 @@ def default_path(study: Specification) -> Path:
 
 def read(path: str | Path) -> list[Target]:
     """The targets in a file. Raises HpcgnnError with the line for a target that is not valid."""
-    path = Path(path)
-    text, values = parsed(path)
-    lines, given = lines_of(text), values.get("targets")
-    if not isinstance(given, list) or not given or len(values) > 1:
+    file = Document(Path(path))
+    given = file.values.get("targets")
+    if not isinstance(given, list) or not given or len(file.values) > 1:
         raise HpcgnnError(f"{path} must have [[targets]] and no other keys")
-    return [_checked(path, lines, number, each) for number, each in enumerate(given)]
-
-
-def _checked(path: Path, lines: dict[Place, int], number: int, given: Any) -> Target:
-    where, keys = f"{path}, line {line_of(lines, ('targets', number))}", Target.__struct_fields__
-    if unknown := sorted(set(given) - set(keys)) if isinstance(given, dict) else ["it"]:
-        where = f"{path}, line {line_of(lines, ('targets', number, unknown[0]))}"
-        raise HpcgnnError(f"{where}: a target has no key {unknown[0]}: its keys are {', '.join(keys)}")
-    target = typed.validated(given, Target, where)
-    if not measures.is_known(target.compared):
-        known = ", ".join(measures.known())
-        raise HpcgnnError(f"{where}: there is no figure {target.figure}: the figures are {known}")
-    if target.at_most is None and target.at_least is None:
-        raise HpcgnnError(f"{where}: a target needs at_most or at_least")
-    if measures.needs_baseline(target.compared) and not target.baseline:
-        raise HpcgnnError(f"{where}: {target.figure} needs a baseline")
-    return target
+    found = []
+    for number, each in enumerate(given):
+        place = ("targets", number)
+        target = file.checked(each, Target, place, "a target has")
+        if not measures.is_known(target.compared):
+            known = ", ".join(measures.known())
+            file.refuse(place, f"there is no figure {target.figure}: the figures are {known}")
+        if target.at_most is None and target.at_least is None:
+            file.refuse(place, "a target needs at_most or at_least")
+        if measures.needs_baseline(target.compared) and not target.baseline:
+            file.refuse(place, f"{target.figure} needs a baseline")
+        found.append(target)
+    return found
 
 
 def verdicts(groups: Groups, targets: list[Target]) -> list[Verdict]:
     """A verdict on each target for each configuration that it chooses."""
     found = []
     for target in targets:
-        chosen = [
-            group
-            for group in groups.matching(target.where)
-            if not target.baseline or not matches(group.configuration, target.baseline)
-        ]
+        chosen = groups.matching(target.where)
+        if target.baseline:
+            chosen = [group for group in chosen if not matches(group.configuration, target.baseline)]
         open_axes = groups.left_open(chosen, ())
         for group in chosen:
             estimate = groups.estimate(group, target.compared, target.baseline)

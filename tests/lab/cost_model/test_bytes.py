@@ -15,8 +15,9 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
-from hpcgnn.lab.cost_model.rows import Pairs, read_parts, segment_bytes
+from hpcgnn.lab.cost_model.rows import Pairs, Wire, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import bytes_between, setup_of
+from hpcgnn.lab.cost_model.workload import Exchange
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world.placement import Placement
 
@@ -89,10 +90,10 @@ def test_ranks_that_share_nodes(tmp_path, monkeypatch):
 
 def test_a_backward_exchange_is_the_other_way_round():
     pairs = Pairs(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([5, 7, 9]), 3)
-    there, back = (pairs.bytes(4, 32, is_backward=way).toarray() for way in (False, True))
+    there, back = (Wire(((32, 1.0),)).bytes(pairs, 4, is_backward=way) for way in (False, True))
     assert there[0, 1] == 5 * 16
-    assert (back == there.T).all()
-    to, fro = bytes_between(pairs.bytes(4, 32), 2)  # ranks 0 and 1 share a node
+    assert (back.toarray() == there.toarray().T).all()
+    to, fro = bytes_between(Exchange(0, 4, False, there), 2)  # ranks 0 and 1 share a node
     assert to.tolist() == [0, 7 * 16, 9 * 16]
     assert fro.tolist() == [9 * 16, 0, 7 * 16]
 

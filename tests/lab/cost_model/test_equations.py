@@ -25,7 +25,7 @@ from hpcgnn.lab.cost_model.equations import (
     shared_cores,
 )
 from hpcgnn.lab.cost_model.rows import Pairs, Parts
-from hpcgnn.lab.cost_model.steps import Shape, Work, steps_of
+from hpcgnn.lab.cost_model.steps import Work, steps_of
 from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
 from hpcgnn.nn.config import KNOWN, ModelConfig
 
@@ -192,7 +192,7 @@ def test_bytes_of_a_reduction_are_of_the_network_as_those_of_exchanges_are():
 
 
 def test_work_on_large_matrices_misses_the_cache_and_on_small_ones_not():
-    steps, parts = steps_of(ModelConfig("sage", hidden=16), Shape(8, 4)), two_parts()
+    steps, parts = steps_of(ModelConfig("sage", hidden=16), 8, 4), two_parts()
     large = replace(parts, nodes=parts.nodes * 10**6)
     for name in ("element", "entry"):
         of_small, of_large = (
@@ -204,7 +204,7 @@ def test_work_on_large_matrices_misses_the_cache_and_on_small_ones_not():
 
 
 def test_rows_that_attention_weighs_are_timed_with_its_scores():
-    found = workload_of(two_parts(), steps_of(ModelConfig("gat", hidden=16, heads=2), Shape(8, 4)), 32)
+    found = workload_of(two_parts(), steps_of(ModelConfig("gat", hidden=16, heads=2), 8, 4), 32)
     total = sum(each.sum(axis=0) for each in (*found.before, *found.beside))
     ways, edges_and_loops = 3, 100 + 100 + 50 + 50  # forward, and twice in backward
     assert total[COLUMN["weighted"]] == ways * edges_and_loops * (16 + 16 + 4)
@@ -215,8 +215,8 @@ def test_memory_is_a_sum():
     assert memory_of(work, (100.0, 1.0, 2.0, 3.0)).tolist() == [100 + 2 + 10 + 4 + 9, 100 + 2 + 20 + 8 + 18]
 
 
-def widths(config: ModelConfig, **shape: object) -> list[tuple[int, bool]]:
-    steps = steps_of(config, Shape(9, 4, **shape))  # type: ignore[arg-type]
+def widths(config: ModelConfig, **shape: bool) -> list[tuple[int, bool]]:
+    steps = steps_of(config, 9, 4, **shape)
     return [(each.width, each.is_backward) for each in steps.exchanges()]
 
 
@@ -224,20 +224,20 @@ def test_features_need_no_gradient():
     sage = ModelConfig("sage", layers=3, hidden=16)
     assert widths(sage) == [(9, False), (16, False), (4, False), (4, True), (16, True)]
     assert widths(sage, is_sparse=True)[0] == (16, False)  # transformed first
-    assert widths(sage, learns_input=True)[-1] == (9, True)
-    assert widths(sage, keeps_input=True)[0] == (16, False)
+    assert widths(sage, learns=True)[-1] == (9, True)
+    assert widths(sage, keeps=True)[0] == (16, False)
 
 
 def test_every_model_has_layers_products_and_exchanges_of_both_directions():
     for name in KNOWN:
-        steps = steps_of(ModelConfig(name), Shape(9, 4))
+        steps = steps_of(ModelConfig(name), 9, 4)
         assert sorted({each.is_backward for each in steps.exchanges()}) == [False, True], name
         assert {"layer", "product", "element"} <= {each.name for each in steps.pieces if isinstance(each, Work)}, name
 
 
 def test_partial_attention_is_refused():
     with pytest.raises(HpcgnnError, match="gat with --attention halo"):
-        steps_of(ModelConfig("gat", attention="partial"), Shape(9, 4))
+        steps_of(ModelConfig("gat", attention="partial"), 9, 4)
 
 
 def test_constants_have_bounds_around_their_start():

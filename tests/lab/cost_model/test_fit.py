@@ -61,7 +61,7 @@ def parts_of(ranks: int, nodes: int) -> Parts:
     own = np.linspace(0.9, 1.1, ranks) * nodes / ranks
     counts = {"nodes": own, "edges": 15 * own, "local": 12 * own, "send": 2 * own, "receive": 3 * own}
     whole = {name: values.astype(np.int64) for name, values in counts.items()}
-    travelling = {"written": pairs.sent(), "read": pairs.received(), "features": np.zeros(ranks, np.int64)}
+    travelling = {"written": pairs.sent(), "read": pairs.sent(is_backward=True), "features": np.zeros(ranks, np.int64)}
     about: dict[str, Any] = {"in_width": 100, "out_width": 20, "is_sparse": False}
     return Parts(name="even", pairs=pairs, **whole, **travelling, **about)
 

@@ -22,7 +22,7 @@ from hpcgnn.lab.cost_model.equations import EpochKind, cycle_of, epoch_of
 from hpcgnn.lab.cost_model.policies import ASSIGNMENT_ROUNDS, DECISIONS, Assumptions, decided_by, read_facts
 from hpcgnn.lab.cost_model.predict import Prediction, predict
 from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
-from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts
+from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
 from hpcgnn.policy import assignment
 
@@ -68,10 +68,9 @@ def test_segments_of_several_bits_are_those_of_the_wire_format():
 def test_one_share_is_fixed_bits_and_nothing_is_sent_in_other_epochs():
     pairs = Pairs(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([5, 700, 90]), 3)
     for way in (False, True):
-        fixed = pairs.bytes(40, 2, is_backward=way).toarray()
+        fixed, most = (pairs.table(segment_bytes(pairs.rows, 40, bits), is_backward=way).toarray() for bits in (2, 8))
         assert (Wire(((2, 1.0),)).bytes(pairs, 40, is_backward=way).toarray() == fixed).all()
         mixed = Wire(((2, 0.5), (8, 0.5))).bytes(pairs, 40, is_backward=way).toarray()
-        most = pairs.bytes(40, 8, is_backward=way).toarray()
         assert ((fixed <= mixed) & (mixed <= most)).all()
         assert (fixed < mixed).any()
         assert not Wire(((2, 1.0),), sends=False).bytes(pairs, 40, is_backward=way).nnz

@@ -146,7 +146,7 @@ def test_targets(folder: Path, tmp_path: Path) -> None:
     [
         ("[[targets]]\nfigure = 'speed'\nat_most = 1", "line 1: there is no figure speed"),
         ("[[targets]]\nfigure = 'epochs'", "line 1: a target needs at_most or at_least"),
-        ("[[targets]]\nfigure = 'epochs'\nat_most = 'x'", "line 1: at_most must be"),
+        ("[[targets]]\nfigure = 'epochs'\nat_most = 'x'", "line 3: at_most must be"),
         ("[[targets]]\nfigure = 'epochs'\nmost = 1", "line 3: a target has no key most"),
         ("[targets]\n", "must have \\[\\[targets\\]\\]"),
     ],
