@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import h5, plan_store
-from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, PARTS_KIND, PARTS_VERSION, parts_schema
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta
+from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, PARTS_KIND, PARTS_VERSION
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta, graph_rules, layout, parts_rules
 from hpcgnn.data.sealing import seal
 from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.world import World
@@ -135,13 +135,15 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}
     attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | there.meta().attributes() | {"num_parts": num_parts}
-    write(path, parts_schema(there.meta(), num_parts), attributes, arrays)
+    write(path, layout(parts_rules(there.meta(), num_parts)), attributes, arrays)
 
 
 def write_graph(path: Path, graph: Arrays) -> None:
     """Write ``graph.h5`` directly from its definition."""
     meta = graph.meta()
-    write(path, meta.schema(), h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes(), graph.datasets())
+    write(
+        path, layout(graph_rules(meta)), h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes(), graph.datasets()
+    )
 
 
 def write(path: Path, schema: h5.Schema, attributes: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -1,11 +1,8 @@
 """A checksum for each slab of each array, so that a byte that has changed on disk or in transfer is reported, and not used.
 
 The checksums are xxh3 (64 bits, of the xxhash package), which is faster than the memory delivers the bytes. They are stored in
-the file beside the arrays:
-
-    /checksums (arrays, slabs) uint64    of the stored bytes of each slab of each array, in the order of the arrays' names; an
-                                         array without slabs has its checksum in the first column, and 0 in the others
-    attribute attributes_checksum        of the attributes that describe the file
+the file as ``/checksums`` (arrays, slabs) uint64, in the order of the arrays' names; an array without slabs has its checksum in
+the first column, and 0 in the others. ``attributes_checksum`` is that of the attributes that describe the file.
 
 Each reader compares the checksums of the slabs that it reads. They do not protect against somebody who changes both data and
 checksum, so all values on which memory safety depends are checked as well (:mod:`hpcgnn.data.stored`).
@@ -90,6 +87,5 @@ def store(group: h5py.Group, table: Mapping[str, np.ndarray], attributes: Mappin
     offsets = h5.add_datasets(group, {NAME: (values.shape, values.dtype)})
     # h5py would keep the values in memory until the dataset is closed, and then only print that the disk is full.
     with LocalFile(group.file.filename) as file:
-        for offset in offsets.values():
-            file.write(offset, values)
+        file.write(offsets[NAME], values)
     group.attrs[_ATTRIBUTES] = np.uint64(of_attributes(attributes))

@@ -1,17 +1,12 @@
 """Digests of the data of a graph, by which files, runs and logs know whether they belong to the same graph.
 
-``graph.h5`` and ``parts.h5`` have them as attributes (uint64), since version 4:
-
-    edges_digest       of (source, destination, weight) of all edges
-    features_digest    of the features of all nodes; the same for sparse and dense, half and full floats of the same bits
-    labels_digest      of the labels of all nodes
-    splits_digest      of the masks of all nodes
-
-Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of edges, nor on
-the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a probability of about
-2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns of zeros at the
-end, and edges whose weights are all 0 and edges without weights. Floats count by their bits, so -0.0 is not 0.0, though it is
-equal. :mod:`hpcgnn.data.sealing` computes them, which takes numba, and this module, which is quick to import, compares them.
+``graph.h5`` and ``parts.h5`` have digests of edges with their weights, features, labels and masks as attributes (uint64), since
+version 4. Each is a sum of hashes by original ids, modulo 2**64. So it depends neither on the partition, nor on the order of
+edges, nor on the size of the pieces in which the graph is read. Data that differ by chance have the same digest with a
+probability of about 2**-64. A zero adds nothing, so these pairs have the same digest by design: features with and without columns
+of zeros at the end, and edges whose weights are all 0 and edges without weights. Sparse and dense features, and half and full
+floats of the same values, have the same. Floats count by their bits, so -0.0 is not 0.0. :mod:`hpcgnn.data.sealing` computes
+digests, which takes numba, and this module, which is quick to import, compares them.
 """
 
 from __future__ import annotations
@@ -26,8 +21,8 @@ FIRST_VERSION = 4  # of graph files and parts files with digests
 
 
 def in_text(num_nodes: int, digests: Mapping[str, int]) -> dict[str, str]:
-    """The identity of the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs. digests: by
-    the names of their attributes; files of older versions, and parts that were made of them, have none."""
+    """The identity of the data of a graph, by the names in :data:`ALL`, as plain text for checkpoints and logs. digests: by the
+    names of their attributes, of which files of older versions have none."""
     return {"nodes": str(num_nodes)} | {
         name.removesuffix("_digest"): f"{value:016x}" for name, value in digests.items()
     }

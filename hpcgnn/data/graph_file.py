@@ -1,22 +1,8 @@
-"""``graph.h5``, one whole graph by original ids, and ``parts.h5``, the same graph in part order; both are read in slabs of
-nodes.
+"""``graph.h5``, one whole graph by original ids, and ``parts.h5``, the same graph in part order; both are read in slabs of nodes.
 
-    /edges/indptr (N+1) int64, /edges/indices (E) int64, [/edges/weight (E) float32]    CSR by destination, sorted rows
-    /nodes/x (N, F) float32 or float16,  or  /nodes/x_indptr (N+1) int64, x_indices (nnz) int32, x_data (nnz) float32
-    /nodes/y (N) int64, -1 = no label,  or (N, C) uint8 multi-label, an all-zero row = no label
-    /nodes/train_mask, val_mask, test_mask (N) bool
-
-    /checksums (arrays, blocks) uint64   of each block of nodes of each array (:mod:`hpcgnn.data.checksums`); not in version 1
-    attributes DATA_digest uint64        of edges, features, labels and splits (:mod:`hpcgnn.data.digests`); since version 4
-
-In ``parts.h5`` each part is contiguous, with its nodes in the order of their original ids; a node's number there is its
-position, edges are stored by positions, and checksums are of each part's slab. It also has
-
-    /parts/node_offsets (P+1) int64      part p owns positions [node_offsets[p], node_offsets[p+1])
-    /nodes/original_ids (N) int64        position -> original id
-    /plan/STRATEGY/...                   see :mod:`hpcgnn.data.plan_store`
-
-Arrays that a graph does not have are absent. :mod:`hpcgnn.data.schema` declares the values that they may have.
+``docs/reference/files.md`` describes their arrays and attributes, and :mod:`hpcgnn.data.schema` declares them with the values
+that they may have. In ``parts.h5`` each part is contiguous, with its nodes in the order of their original ids; a node's number
+there is its position, and edges are stored by positions. Plans are described in :mod:`hpcgnn.data.plan_store`.
 """
 
 from __future__ import annotations
@@ -44,11 +30,8 @@ class SlabReader(ABC):
     """Reads rows ``[first, last)`` of the arrays of a graph file or a parts file, and checks every value that it reads.
 
     A slab is the unit that has a checksum: a part of a parts file, or a block of nodes of a graph file. Methods that get the
-    number of the ``slab`` that the rows are compare its checksum as well. With ``sealed=False`` the file need not have
-    checksums yet.
-
-    All methods raise :class:`HpcgnnError` for a damaged file, whatever error h5py raises; the sentence names the file and the
-    dataset.
+    number of the ``slab`` that the rows are compare its checksum as well. With ``sealed=False`` the file need not have checksums
+    yet. All methods raise HpcgnnError for a damaged file; the sentence names the file and the dataset.
     """
 
     KIND: str
@@ -136,8 +119,7 @@ class SlabReader(ABC):
 
     @property
     def digests(self) -> dict[str, int]:
-        """The digests of the graph's data by the names of their attributes; empty in older files
-        (:mod:`hpcgnn.data.digests`)."""
+        """The digests of the graph's data by the names of their attributes; empty in older files (:mod:`hpcgnn.data.digests`)."""
         return {name: self.attributes[name] for name in digests.ATTRIBUTES if name in self.attributes}
 
     @property
@@ -194,14 +176,10 @@ class SlabReader(ABC):
         """Offsets ``[first, last]`` (n+1,) int64 of ``edges/indptr`` or ``nodes/x_indptr``, as stored, so not from 0."""
         return self.read(name, first, last + 1, slab)
 
-    def sources(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray:
-        """Sources of edges ``[first_edge, last_edge)``, (m,) int64, each checked to be a node of the graph."""
-        return self.read("edges/indices", first_edge, last_edge, slab)
-
     def edges(self, first: int, last: int, slab: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``, as :meth:`indptr` and :meth:`sources` give them."""
+        """``(indptr, indices)`` of the in-edges of nodes ``[first, last)``: offsets as of :meth:`indptr`, (m,) int64 sources."""
         indptr = self.indptr(first, last, slab=slab)
-        return indptr, self.sources(int(indptr[0]), int(indptr[-1]), slab)
+        return indptr, self.read("edges/indices", int(indptr[0]), int(indptr[-1]), slab)
 
     def weights(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
         """Weights of edges ``[first_edge, last_edge)``, (m,) float32, or None for an unweighted graph."""
@@ -221,8 +199,8 @@ class SlabReader(ABC):
         return (self._widened if self.meta.x_dtype == schema.HALF else self.read)("nodes/x", first, last, slab)
 
     def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
-        """Rows of a float16 dataset as float32, in no more memory than the result takes: they are read into its second half,
-        and widened from the front, so that a wide row overwrites only narrow rows that have been widened already."""
+        """Rows of a float16 dataset as float32, in no more memory than the result takes: they are read into its second half, and
+        widened from the front, so that a wide row overwrites only narrow rows that have been widened already."""
         rule = self.rules[name]
         wide = np.empty((last - first, *rule.shape[1:]), np.float32)
         narrow = wide.reshape(-1).view(np.float16)[wide.size :].reshape(wide.shape)
@@ -263,11 +241,6 @@ _WIDENED_BYTES = 1 << 20
 PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 4
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
-
-
-def parts_schema(meta: GraphMeta, num_parts: int) -> h5.Schema:
-    """Dataset names with shapes and dtypes of a parts file without plans and checksums."""
-    return schema.layout(schema.parts_rules(meta, num_parts))
 
 
 class PartsFile(SlabReader):

@@ -1,7 +1,5 @@
-"""HDF5 files that every rank can read and write by byte offset.
-
-All arrays are contiguous datasets that are allocated when the file is created. So each has a byte offset at which slabs are
-written with plain ``pwrite`` or MPI-IO, and no parallel HDF5 is needed.
+"""HDF5 files that every rank can read and write by byte offset: all arrays are contiguous datasets that are allocated when the
+file is created, so that slabs are written with plain ``pwrite`` or MPI-IO, and no parallel HDF5 is needed.
 """
 
 from __future__ import annotations
@@ -102,44 +100,39 @@ def new_header(kind: str, version: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reading(path: str | Path | h5py.Group | h5py.Dataset, what: str) -> Iterator[None]:
-    """Turn any error of h5py into one sentence: which error it raises for a damaged file depends on the bytes that are
-    wrong. what: the thing to read. Only a few calls of h5py may be inside, so that no mistake of ours is hidden."""
+    """Turn any error of h5py into one sentence: which it raises for a damaged file depends on the wrong bytes. what: the thing to
+    read. Only a few calls of h5py may be inside, so that no mistake of ours is hidden."""
     try:
         yield
     except (OSError, *DAMAGE) as error:
         path = path if isinstance(path, str | Path) else path.file.filename
-        if refused := refusal(error):
-            raise HpcgnnError(f"cannot read {path}: {refused}") from error
+        if refused := refusal(error, path):
+            raise HpcgnnError(f"cannot read {path}: {refused.strerror}") from error
         raise damaged(path, f"cannot read {what}: {_first_line(error)}") from error
 
 
-def refusal(error: Exception) -> str:
-    """The system's words if it refused an operation of HDF5; empty for other errors."""
-    number = _number(error)
-    return "" if number in _OF_DAMAGE else os.strerror(number)
-
-
-def _number(error: BaseException | None) -> int:
-    """The system's error number, from h5py's error or the text of HDF5, or from an earlier error in its context; else 0."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno:
-            return error.errno
-        if found := _ERRNO.search(str(error)):
-            return int(found[1])
-        error = error.__context__
-    return 0
+def refusal(error: BaseException, path: str | Path) -> OSError | None:
+    """The system's error in one line if it refused an operation of HDF5, which h5py's error, the text of HDF5, or an earlier
+    error in the context tells; else None."""
+    number = 0
+    cause: BaseException | None = error
+    while cause is not None and not number:
+        found = _ERRNO.search(str(cause))
+        number = (isinstance(cause, OSError) and cause.errno) or (int(found[1]) if found else 0)
+        cause = cause.__context__
+    return None if number in _OF_DAMAGE else OSError(number, os.strerror(number), str(path))
 
 
 @contextlib.contextmanager
 def telling_refusals(path: str | Path) -> Iterator[None]:
-    """Raise an ``OSError`` of one line where the system refuses to write; h5py raises a ``RuntimeError`` of several lines if
-    HDF5 writes values only when a file is flushed or closed."""
+    """Raise an ``OSError`` of one line where the system refuses to write, for which HDF5 raises a ``RuntimeError`` of several on
+    flushing."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        if not (refused := refusal(error)):
-            raise
-        raise OSError(_number(error), refused, str(path)) from error
+        if refused := refusal(error, path):
+            raise refused from error
+        raise
 
 
 @contextlib.contextmanager
@@ -167,15 +160,18 @@ def open_checked(
     """Open a file of hpcgnn, and check that it exists, is complete, and has the expected ``kind`` and one of ``versions``.
     advised_parts: the number of parts to advise where a graph file stands in place of a parts file."""
     path = Path(path)
-    _check_is_file(path, kind)
+    words, command = _NAMES[kind]
+    if not path.exists():
+        raise HpcgnnError(f"there is no file {path}: check the name, or make it with `hpcgnn {command}`")
+    if not path.is_file():
+        raise HpcgnnError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}, but a {words} is needed")
     try:
         # Locks fail on many parallel file systems. They are not needed: a file gets its name only when it is complete.
         file = h5py.File(path, mode, locking=False, libver=_LIBVER)
     except (OSError, *DAMAGE) as error:
-        if refused := refusal(error):
-            raise HpcgnnError(f"cannot open {path}: {refused}") from error
+        if refused := refusal(error, path):
+            raise HpcgnnError(f"cannot open {path}: {refused.strerror}") from error
         if not begins_with(path, HDF5):
-            words, command = _NAMES[kind]
             raise HpcgnnError(f"{path} is not a {words} of hpcgnn: give the output of `hpcgnn {command}`") from error
         raise HpcgnnError(
             f"{path} is not a whole HDF5 file (truncated, or another format): {_first_line(error)}"
@@ -189,15 +185,6 @@ def open_checked(
     return file
 
 
-def _check_is_file(path: Path, kind: str) -> None:
-    if path.is_file():
-        return
-    words, command = _NAMES[kind]
-    if path.exists():
-        raise HpcgnnError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}, but a {words} is needed")
-    raise HpcgnnError(f"there is no file {path}: check the name, or make it with `hpcgnn {command}`")
-
-
 def in_words(kind: str) -> str:
     """The words for a kind of file, such as "a graph file"."""
     return f"a {_NAMES[kind][0]}" if kind in _NAMES else "an HDF5 file that hpcgnn did not write"
@@ -208,13 +195,6 @@ def kind_of(path: str | Path) -> str:
     with reading(path, "its format"), h5py.File(path, locking=False) as file:
         _check_heaps(file)
         return str(file.attrs.get("format", ""))
-
-
-def _check_heaps(file: h5py.File) -> None:
-    with reading(file, "its heaps"):
-        problem = heap_problem(file)
-    if problem:
-        raise damaged(file.filename, problem)
 
 
 def _check_header(file: h5py.File, kind: str, versions: tuple[int, ...], advised_parts: int) -> None:
@@ -277,21 +257,19 @@ _LEAST_BYTES = 4096
 _LONGEST_GAP = 1 << 20
 
 
-def heap_problem(file: h5py.File) -> str:
-    """A phrase about the first heap of ``file`` that HDF5 cannot walk through; empty if there is none. Heaps hold the text
-    of attributes, and are the only metadata of our files without checksums. HDF5 goes from object to object by their sizes,
-    so an object of size 0 makes it loop forever ("III.E. Disk Format: Level 1E - Global Heap" of the file format
-    specification)."""
-    with open(file.filename, "rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        for first, last in _gaps(file, size):
+def _check_heaps(file: h5py.File) -> None:
+    """Raise HpcgnnError for a heap that HDF5 cannot walk through. Heaps hold the text of attributes, and are the only metadata of
+    our files without checksums. HDF5 goes from object to object by their sizes, so an object of size 0 makes it loop forever
+    ("Disk Format: Level 1E - Global Heap" of the specification)."""
+    with reading(file, "its heaps"), open(file.filename, "rb") as stream:
+        for first, last in _gaps(file, os.fstat(stream.fileno()).st_size):
             content = os.pread(stream.fileno(), min(last - first, _LONGEST_GAP), first)
             start = content.find(_MARK)
             while start >= 0:
                 if not _is_walkable(content[start:]):
-                    return f"the heap at byte {first + start} does not tell where its objects end"
+                    told = f"the heap at byte {first + start} does not tell where its objects end"
+                    raise damaged(file.filename, told)
                 start = content.find(_MARK, start + _LEAST_BYTES)
-    return ""
 
 
 def _gaps(file: h5py.File, size: int) -> Iterator[tuple[int, int]]:
@@ -321,12 +299,9 @@ def _is_walkable(heap: bytes) -> bool:
     while place + _HEADER_BYTES <= end:
         index = int.from_bytes(heap[place : place + 2], "little")
         length = int.from_bytes(heap[place + 8 : place + 16], "little")
-        if index == 0:  # the free space, whose length includes its header
-            if length < _HEADER_BYTES:
-                return False
-            place += length
-        else:
-            place += _HEADER_BYTES + (length + 7) // 8 * 8
+        if index == 0 and length < _HEADER_BYTES:  # the free space, whose length includes its header
+            return False
+        place += length if index == 0 else _HEADER_BYTES + (length + 7) // 8 * 8
     return place <= end
 
 

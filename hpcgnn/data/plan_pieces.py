@@ -3,11 +3,9 @@
     256 bytes: b"hpcgnn-plan-pc 1", uuid of the parts (32 bytes), strategy (16), checksum uint64, lengths of the arrays (int64)
     then the arrays of ``ARRAYS``, one after the other
 
-A piece gets its name only when it is complete. A process that continues compares its checksum first (:func:`is_whole`).
-
-The processes run ``python -m hpcgnn.data.plan_pieces parts.h5 STRATEGY FOLDER``, and read a part's number from each line. They
-import neither torch nor numba nor MPI, so that each takes about 70 MB beside the edges of its part. If the process that started
-them is killed, they end after their current part.
+A piece gets its name only when it is complete. The processes run ``python -m hpcgnn.data.plan_pieces parts.h5 STRATEGY FOLDER``,
+and read a part's number from each line. They import neither torch nor numba nor MPI, so that each takes about 70 MB beside the
+edges of its part. If the process that started them is killed, they end after their current part.
 """
 
 from __future__ import annotations
@@ -95,10 +93,8 @@ def is_whole(path: Path, uuid: str, strategy: str) -> bool:
 
 
 class Piece:
-    """An open piece. lengths: of its arrays. offsets: the byte of the file at which each array begins.
-
-    Construction raises HpcgnnError if the file is not a complete piece of this plan, and OSError.
-    """
+    """An open piece. lengths: of its arrays. offsets: the byte of the file at which each array begins. Construction raises
+    HpcgnnError if the file is not a complete piece of this plan, and OSError."""
 
     def __init__(self, path: Path, uuid: str, strategy: str) -> None:
         self.path, self._file = path, path.open("rb")

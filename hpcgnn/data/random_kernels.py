@@ -1,9 +1,8 @@
-"""Compiled generators whose random numbers are functions of a key and a counter, so that a graph is the same for any chunk
-size.
+"""Compiled generators whose random numbers are functions of a key and a counter, so that a graph is the same for any chunk size.
 
-Every number is ``draw(key, counter)``, from a splitmix64 stream that can be entered anywhere. Only integer arithmetic and
-single float32 roundings are used, so that a graph has the same bytes on every machine. All compiled functions are in this
-file, because numba's cache does not notice changes in other files.
+Every number is ``draw(key, counter)``, from a splitmix64 stream that can be entered anywhere. Only integer arithmetic and single
+float32 roundings are used, so that a graph has the same bytes on every machine. All compiled functions are in this file, because
+numba's cache does not notice changes in other files.
 """
 
 from __future__ import annotations

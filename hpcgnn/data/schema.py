@@ -1,7 +1,6 @@
 """The declaration of all arrays of ``graph.h5`` and ``parts.h5``: dtype, shape in terms of the counts, and range of values.
-
-Writers allocate arrays by it. Readers (:mod:`hpcgnn.data.graph_file`) check every value by it when they read it, so that no
-other code has to check again.
+Writers allocate arrays by it. Readers (:mod:`hpcgnn.data.graph_file`) check every value by it, so that no other code has to check
+again.
 """
 
 from __future__ import annotations
@@ -54,11 +53,8 @@ Rules = dict[str, Rule]
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """Counts and properties of a graph.
-
-    x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype: dtype of dense features on disk,
-    ``float32`` or ``float16``; computations use float32. provenance: the source, options and seeds of its conversion.
-    """
+    """Counts and properties of a graph. x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype:
+    dtype of dense features on disk; computations use float32. provenance: the source, options and seeds of its conversion."""
 
     num_nodes: int
     num_edges: int
@@ -80,7 +76,7 @@ class GraphMeta:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
         """The inverse of :meth:`attributes`, for attributes of the right types. Raises ValueError for values that are wrong.
-        Files before version 3 have no ``x_dtype``, and their features are float32."""
+        Files before version 3 have no ``x_dtype``."""
         values = {name: attributes[name] for name in ATTRIBUTES if name != "x_dtype" or name in attributes}
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
             if values[name] < 0:
@@ -94,10 +90,6 @@ class GraphMeta:
             raise ValueError("provenance is not a JSON object")
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
         return cls(**values)
-
-    def schema(self) -> h5.Schema:
-        """Shape and dtype of each dataset by its name."""
-        return layout(graph_rules(self))
 
 
 _TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, Any]": str}

@@ -1,4 +1,4 @@
-"""Computation of the checksums and the digests of a file that has been written (:mod:`hpcgnn.data.checksums`,
+"""Computation of the checksums and digests of a file that has been written (:mod:`hpcgnn.data.checksums`,
 :mod:`hpcgnn.data.digests`)."""
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _BYTES_AT_A_TIME = 1 << 20
 
 
 class Digests:
-    """The digests of an open file, which grow slab by slab. Values are not checked: wrong ones give some digest, and no
-    error. Edges of a parts file have positions, so all original ids are kept, 8 bytes a node; a graph file needs bounded
-    memory."""
+    """The digests of an open file, which grow slab by slab. Values are not checked: wrong ones give some digest, and no error.
+    For the positions of a parts file all original ids are kept, 8 bytes a node; a graph file needs bounded memory."""
 
     def __init__(self, reader: SlabReader) -> None:
         self._reader = reader
@@ -109,10 +108,8 @@ def store(reader: SlabReader, table: Mapping[str, np.ndarray]) -> None:
 
 def seal(path: str | Path) -> None:
     """Write the checksums and digests of the present contents, plans included, to a ``graph.h5`` or ``parts.h5`` that a program
-    has changed. A plan that was made of other edges is no longer used.
-
-    It takes 8 bytes a node for a parts file. Raises HpcgnnError where the file cannot be read or written.
-    """
+    has changed. A plan that was made of other edges is no longer used. It takes 8 bytes a node for a parts file. Raises
+    HpcgnnError where the file cannot be read or written."""
     check_path("path", path)
     with reader_of(path)(path, "r+", sealed=False) as reader:
         has_digests = reader.attributes["version"] >= FIRST_VERSION

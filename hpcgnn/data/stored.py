@@ -1,7 +1,6 @@
-"""Reading of datasets as ranges of bytes of their file; HDF5 only tells the place of each.
-
-The type, shape and place of a dataset are compared with its rule and with the file's size before anything is allocated. Reading
-without HDF5 avoids its conversions, and allows to check values while they are in the cache.
+"""Reading of datasets as ranges of bytes of their file; HDF5 only tells the place of each. The type, shape and place of a dataset
+are compared with its rule and with the file's size before anything is allocated, and values are checked while they are in the
+cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A check of a whole ``graph.h5`` or ``parts.h5`` by one process, and a summary of its contents for people.
-
-In training, each rank checks only the slab that it reads. Here one process checks slab after slab, every value and every
-checksum, plans included, in the memory of the largest part's plan, O(parts), and for digests of parts 8 bytes a node.
+"""A check of a whole ``graph.h5`` or ``parts.h5`` by one process, slab after slab, every value and every checksum, plans
+included, and a summary for people. It takes the memory of the largest part's plan, O(parts), and for digests of parts 8 bytes a
+node.
 """
 
 from __future__ import annotations
@@ -47,12 +46,7 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
         raise h5.damaged(reader.path, "its digests are not those of its data")
     plans = {name: _verify_plan(reader, name, advance) for name in _plans(reader) if isinstance(reader, PartsFile)}
     rules = [*reader.rules.values(), *(array.rule for plan in plans.values() for array in plan.arrays.values())]
-    return {
-        "kind": reader.KIND,
-        "version": reader.attributes["version"],
-        "uuid": reader.uuid,
-        "nodes": reader.meta.num_nodes,
-        "edges": reader.meta.num_edges,
+    return _identity(reader) | {
         f"{reader.SLAB}s": reader.num_slabs,
         "arrays": len(rules),
         "bytes": sum(rule.dtype.itemsize * rule.shape[0] * rule.row_size for rule in rules),
@@ -61,6 +55,12 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
         "checksums": reader.checksums is not None,
         "plans_without_checksums": [name for name, plan in plans.items() if plan.checksums is None],
     }
+
+
+def _identity(reader: SlabReader) -> dict[str, Any]:
+    meta = reader.meta
+    found = {"kind": reader.KIND, "version": reader.attributes["version"], "uuid": reader.uuid}
+    return found | {"nodes": meta.num_nodes, "edges": meta.num_edges}
 
 
 def _plans(reader: SlabReader) -> list[str]:
@@ -117,12 +117,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
     for slab in range(reader.num_slabs):
         counts.add(slab)
         advance(1)
-    found: dict[str, Any] = {
-        "kind": reader.KIND,
-        "version": reader.attributes["version"],
-        "uuid": reader.uuid,
-        "nodes": meta.num_nodes,
-        "edges": meta.num_edges,
+    found = _identity(reader) | {
         "directed": meta.directed,
         "weighted": meta.weighted,
         "degrees": counts.degrees(),
@@ -154,8 +149,7 @@ class _Counts:
         self.reader, self.meta, self.nodes = reader, reader.meta, np.diff(reader.bounds)
         self.edges, self.cut = np.zeros(slabs, np.int64), np.zeros(slabs, np.int64)
         self.masks = {name: np.zeros(slabs, np.int64) for name in MASKS}
-        self.smallest: list[int] = []  # and largest degrees of slabs
-        self.largest: list[int] = []
+        self.extremes: list[int] = []  # smallest and largest degree of each slab with nodes
         self.by_degree = np.zeros(64, np.int64)  # by binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
         self.by_class = np.zeros(self.meta.num_classes, np.int64)
         self.labelled = 0
@@ -166,13 +160,12 @@ class _Counts:
         offsets = self.reader.indptr(first, last, slab=slab)
         degrees = np.diff(offsets)
         if degrees.size:
-            self.smallest.append(int(degrees.min()))
-            self.largest.append(int(degrees.max()))
+            self.extremes += [int(degrees.min()), int(degrees.max())]
             self.by_degree += np.bincount(np.frexp(degrees)[1], minlength=self.by_degree.size)
         begin, end = int(offsets[0]), int(offsets[-1])
         self.edges[slab] = end - begin
         for start in range(begin, end if isinstance(self.reader, PartsFile) else begin, _EDGES_AT_A_TIME):
-            sources = self.reader.sources(start, min(start + _EDGES_AT_A_TIME, end))
+            sources = self.reader.read("edges/indices", start, min(start + _EDGES_AT_A_TIME, end))
             self.cut[slab] += int(((sources < first) | (sources >= last)).sum())
         for name in MASKS if self.meta.has_masks else ():
             self.masks[name][slab] = int(self.reader.read(f"nodes/{name}", first, last, slab).sum())
@@ -189,9 +182,9 @@ class _Counts:
         """A summary of the in-degrees of all nodes."""
         nodes = self.meta.num_nodes
         return {
-            "smallest": min(self.smallest, default=None),
+            "smallest": min(self.extremes, default=None),
             "mean": self.meta.num_edges / nodes if nodes else None,
-            "largest": max(self.largest, default=0),
+            "largest": max(self.extremes, default=0),
             "without_in_edges": int(self.by_degree[0]),
             "histogram": {_span(bits): int(count) for bits, count in enumerate(self.by_degree) if count},
         }

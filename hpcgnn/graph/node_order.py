@@ -37,11 +37,9 @@ _WINDOWS = 8
 
 @dataclass(frozen=True)
 class NodeOrder:
-    """An order of one rank's n nodes.
-
-    method: its name in METHODS, but never ``auto``. nodes: (n,) int64, new node k is node ``nodes[k]`` of the file; None is
-    the file's order. seconds: of a measured choice, by method: the time of the forward and transposed products together.
-    """
+    """An order of one rank's n nodes. method: its name in METHODS, but never ``auto``. nodes: (n,) int64, new node k is node
+    ``nodes[k]`` of the file; None is the file's order. seconds: of a measured choice, by method: the time of the forward and
+    transposed products together."""
 
     method: str = "none"
     nodes: torch.Tensor | None = None
@@ -49,11 +47,9 @@ class NodeOrder:
 
 
 def node_order(local: Csr, method: str, width: int) -> NodeOrder:
-    """The order ``method``, one of METHODS, for aggregation over ``local`` (n, n) at ``width`` columns. Not collective.
-
-    ``auto`` takes some seconds, and meanwhile O(edges of the part + n * width) memory beside the candidates' orders. As it
-    measures times, it may choose another order the next time.
-    """
+    """The order ``method``, one of METHODS, for aggregation over ``local`` (n, n) at ``width`` columns. Not collective. ``auto``
+    takes some seconds, and meanwhile O(edges of the part + n * width) memory beside the candidates' orders. As it measures times,
+    it may choose another order the next time."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if method == "none" or (method == "auto" and local.num_entries == 0):
@@ -111,10 +107,8 @@ def _sample(matrix: Csr, nodes: torch.Tensor, most_entries: int) -> Csr:
 
 
 def find_order(local: Csr, method: str) -> torch.Tensor:
-    """(n,) int64 permutation of the nodes of ``local`` (n, n), whose rows are destinations: new node k is old node [k].
-
-    method: one of ORDERS. Equal nodes keep their old order, so that the result is the same every time.
-    """
+    """(n,) int64 permutation of the nodes of ``local`` (n, n), whose rows are destinations: new node k is old node [k]. method:
+    one of ORDERS. Equal nodes keep their old order, so that the result is the same every time."""
     if method == "degree":
         uses = torch.bincount(local.indices, minlength=local.num_cols)
         return torch.argsort(uses, descending=True, stable=True)
@@ -123,9 +117,8 @@ def find_order(local: Csr, method: str) -> torch.Tensor:
 
 
 def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
-    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours. The matrix
-    is sorted by that number once. SciPy's reverse_cuthill_mckee sorts the neighbours of each node by insertion instead, in
-    d² steps for a node with d of them."""
+    """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours; the matrix is
+    sorted by it once. SciPy's reverse_cuthill_mckee sorts the d neighbours of each node by insertion instead, in d² steps."""
     import scipy.sparse as sp  # here, because it takes time and memory on each rank, and most runs do not ask for an order
 
     ones = np.ones(local.num_entries, dtype=bool)  # SciPy can merge duplicates of bools without an overflow

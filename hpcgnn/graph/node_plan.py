@@ -326,9 +326,9 @@ def _distinct(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class NodeEdges(NamedTuple):
     """Edges that end on one node and begin on others, (m,) int64 each: positions of sources and destinations, sending nodes.
 
-    The edges from one node's ranks to another node's form a bipartite graph. A source in its minimum vertex cover travels once,
-    for all ranks of the other node (*post*). The edges of a destination in the cover are summed on the sending node, whichever
-    ranks own their sources, and the sum travels once (*pre*): SuperGCN's choice (§3.3.1), made for nodes in place of ranks.
+    The edges between two nodes form a bipartite graph. A source in its minimum vertex cover travels once, for all ranks of the
+    other node (*post*). The edges of a destination in the cover are summed on the sending node, whichever ranks own their
+    sources, and the sum travels once (*pre*): SuperGCN's choice (§3.3.1), made for nodes in place of ranks.
     """
 
     sources: np.ndarray
@@ -338,12 +338,10 @@ class NodeEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class RowsOfNodes:
-    """The rows that carry edges to one node.
-
-    is_post: (m,) bool, whether each edge is aggregated after it has travelled. row: (m,) int64 the row that carries each edge.
-    Rows are ordered by sending node, *post* before *pre*, then by id. Of each row, (rows,): senders: int64 sending node; posts:
-    bool, whether it is a *post* row; ids: int64 position of its source, or of the destination of a *pre* row.
-    """
+    """The rows that carry m edges to one node. is_post: (m,) bool, whether each edge is aggregated after it has travelled. row:
+    (m,) int64 the row that carries it. Rows are ordered by sending node, *post* before *pre*, then by id. Of each row, (rows,):
+    senders: int64 sending node; posts: bool, whether it is a *post* row; ids: int64 position of its source, or of the destination
+    of a *pre* row."""
 
     is_post: np.ndarray
     row: np.ndarray
@@ -414,9 +412,8 @@ def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
 
 
 class RecordExchange:
-    """An exchange of records between all ranks. Construction is collective. to: (m,) int64 receiver of each record. records:
-    (m, c) int64. received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,)
-    int64."""
+    """An exchange of records between all ranks. Construction is collective. to: (m,) int64 receiver of each record. records: (m,
+    c) int64. received: (r, c) int64 records for this rank, by sender and then in the sender's order. senders: (r,) int64."""
 
     def __init__(self, world: World, to: np.ndarray, records: np.ndarray) -> None:
         self._world, self._order = world, np.argsort(to, kind="stable")

@@ -19,8 +19,9 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import checksums, h5, plan_pieces, plan_store, sealing, shared_file
-from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile, parts_schema
+from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
+from hpcgnn.data.schema import layout, parts_rules
 from hpcgnn.partition.hierarchy import grouped
 from hpcgnn.partition.methods import METHODS, choose
 from hpcgnn.partition.options import PartitionOptions, check_num_parts
@@ -133,7 +134,7 @@ def _assign(problem: Problem, progress: Progress) -> tuple[np.ndarray, str, str]
 def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress) -> None:
     """Create the parts file on rank 0 and fill it from all ranks, or complete the file of an interrupted run. Collective."""
     world, reader = problem.world, problem.reader
-    schema = parts_schema(reader.meta, problem.options.num_parts)
+    schema = layout(parts_rules(reader.meta, problem.options.num_parts))
     stage = world.broadcast(work.stage(schema))
     if stage == WRITTEN:
         return

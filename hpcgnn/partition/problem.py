@@ -60,7 +60,7 @@ def edge_chunks(reader: SlabReader, first: int, last: int) -> Iterator[EdgeChunk
         while begin < block_end - block:
             end = int(np.searchsorted(indptr, indptr[begin] + CHUNK_EDGES, side="right")) - 1
             end = min(max(end, begin + 1), block_end - block)
-            sources = reader.sources(int(indptr[begin]), int(indptr[end]))
+            sources = reader.read("edges/indices", int(indptr[begin]), int(indptr[end]))
             yield EdgeChunk(block + begin, block + end, indptr[begin : end + 1], sources)
             begin = end
 

@@ -120,7 +120,7 @@ _EXAMPLES = "KIND:NAME, such as npz:graph.npz, edgelist:edges.txt, pyg:Cora or d
 
 
 def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
-    """Split a text at the ``?`` before its options. The name of a file may have a ``?``, so the longest name of an existing file
+    """Split a text at the ``?`` before its options. As names of files may have a ``?``, the longest name of an existing file
     comes first; without such a file, the first ``?`` divides."""
     if kind not in ("pyg", "ogb"):
         marks = [place for place, character in enumerate(rest) if character == "?"]
@@ -132,8 +132,8 @@ def _name_and_query(kind: str, rest: str) -> tuple[str, str]:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether the file exists; False also if the name is too long, a folder may not be read, or the user in ``~user``
-    does not exist."""
+    """Return whether the file exists; False also for a name that is too long, a folder that may not be read, or an unknown
+    ``~user``."""
     try:
         return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):
@@ -145,9 +145,9 @@ class SourceInfo:
     """Counts and properties of a source's graph, before options of the conversion are applied.
 
     num_edges: None if only reading the edges tells their number. x_nnz: number of nonzeros of sparse features, None for dense
-    ones. x_dtype: ``float32`` or ``float16``, of dense features in the file. default_split: the rule of the split if there are no
-    masks and the user gives no rule. both_ways: the format requires every edge to have its reverse, of the same weight.
-    fixed_ids: the format says whether ids count from 0 or 1. notes: phrases for users about what was read, and how.
+    ones. default_split: the rule of the split if there are no masks and the user gives no rule. both_ways: the format requires
+    every edge to have its reverse, of the same weight. fixed_ids: the format says whether ids count from 0 or 1. notes: phrases
+    for users about what was read, and how.
     """
 
     num_nodes: int
@@ -279,12 +279,9 @@ def existing_file(name: str, kind: str) -> Path:
 
 
 def agreed_nodes(where: str, announced: int, num_edges: int | None, asked: int) -> int:
-    """The number of nodes of a file that announces ``announced``. asked: the user's ``?nodes=N``, 0 without one.
-
-    Each node takes memory and disk space, so the file's number is accepted only if each node has a line or a row in the file
-    (``num_edges`` None), if there are not many more nodes than edges, or if the user gives the same number. Raises
-    :class:`HpcgnnError` otherwise.
-    """
+    """The number of nodes of a file that announces ``announced``. asked: the user's ``?nodes=N``, 0 without one. As each node
+    takes memory and disk space, the file's number is accepted only if each node has a line or a row in the file (``num_edges``
+    None), if there are not many more nodes than edges, or if the user gives the same number. Raises HpcgnnError otherwise."""
     if asked and asked != announced:
         raise HpcgnnError(f"{where}: nodes={asked} was given, but there are {announced:,}")
     # A number above MAX_NODES is refused later, before memory is allocated for nodes, with a sentence of its own.

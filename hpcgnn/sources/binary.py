@@ -1,13 +1,10 @@
 """Tables of edges in binary files, read in slabs.
 
 ``binedges:FILE[?dtype=int32|int64|uint32&nodes=N]``: pairs of little-endian integers, source and target, one after another. The
-default type is int64. The number of nodes is ``?nodes=N``, or follows from the largest id, as for a text edge list; then the file
-is read twice.
+file is read twice if ``?nodes=N`` is not given.
 
-``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``. The default columns
-are ``source`` and ``target``, or others of :data:`hpcgnn.sources.text.USUAL_NAMES`, of whole numbers, and ``weight``, if there is
-one. The table is read batch by batch, in the memory of the compressed columns of one row group. The largest id is taken from the
-file's statistics if it has them.
+``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``. It is read batch by
+batch, in the memory of the compressed columns of one row group.
 """
 
 from __future__ import annotations
@@ -112,13 +109,10 @@ class _ParquetEdges(Source):
                         yield self._chunk(batch, group)
 
     def _chunk(self, batch: Any, group: int) -> EdgeChunk:
-        arrays = []
         for name in self._columns:
-            column = batch.column(name)
-            if column.null_count:
+            if batch.column(name).null_count:
                 raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
-            arrays.append(column.to_numpy(zero_copy_only=False))
-        src, dst, *weight = arrays
+        src, dst, *weight = (batch.column(name).to_numpy(zero_copy_only=False) for name in self._columns)
         return src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None
 
 
@@ -134,7 +128,7 @@ def _open_parquet(spec: Spec, folder: Path) -> Source:
 
 def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tuple[str, ...], str]:
     """The names of the columns of sources, targets and, if there are any, weights, and a phrase about all columns. Raises
-    HpcgnnError for columns of wrong types."""
+    HpcgnnError."""
     from pyarrow import types
 
     found = columns_by_name(schema.names, asked, path)
@@ -144,12 +138,9 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tupl
             del found[WEIGHT]  # words that a usual name was given to; the note lists them among what is not read
     for role, name in asked.items():
         if role not in found and (role != WEIGHT or name is not None):
-            wanted = (
-                f"no column {name}" if name is not None else f"no column for the {role}, such as {USUAL_NAMES[role][0]}"
-            )
-            raise HpcgnnError(
-                f"{path} has {wanted}; it has {', '.join(schema.names) or 'none'}: name it with ?{role}=COLUMN"
-            )
+            wanted = name or f"for the {role}, such as {USUAL_NAMES[role][0]}"
+            had = ", ".join(schema.names) or "none"
+            raise HpcgnnError(f"{path} has no column {wanted}; it has {had}: name it with ?{role}=COLUMN")
     for role, place in found.items():
         kind = schema.field(place).type
         if not (types.is_integer(kind) or (role == WEIGHT and types.is_floating(kind))):
@@ -163,8 +154,8 @@ def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tupl
 
 
 def _largest_in_statistics(metadata: Any, columns: tuple[str, ...]) -> int | None:
-    """The largest id in the statistics of all row groups, or None if one has none. If the statistics are wrong, larger ids are
-    refused when edges are sorted."""
+    """The largest id in the file's statistics, or None if some are missing. If they are wrong, larger ids are refused when edges
+    are sorted."""
     largest = -1
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     for group in range(metadata.num_row_groups):

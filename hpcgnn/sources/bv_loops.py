@@ -2,8 +2,7 @@
 
 Bits are numbered from the most significant one of the first byte. Every function that reads takes ``(data, at, end)``: the bytes,
 the next bit, and the bit after the last one. It returns the value and the next bit, which is above ``end`` if there were too few
-bits; the caller must not use the value then. All compiled functions are in this file, because numba's cache does not notice
-changes in other files.
+bits; the caller must not use the value then. All are in this file, because numba's cache does not notice changes in others.
 """
 
 from __future__ import annotations
@@ -143,8 +142,7 @@ def _residuals(data, at, end, node, code, k, out):
 
 @njit()
 def _node(data, at, end, node, degree, codes, sizes, window, degrees, out):
-    """Write the successors of one node to ``out`` (degree,), ascending; returns the next bit and the reason for the end, which is
-    FULL without an error."""
+    """Write the successors of one node to ``out`` (degree,), ascending; returns the next bit and the reason for the end."""
     k, least = sizes[0], sizes[1]
     reference = np.int64(0)
     if window.shape[0] > 1:

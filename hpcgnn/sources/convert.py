@@ -1,5 +1,4 @@
-"""Conversion of any source, or of a graph in a program's memory, to ``graph.h5``, in pieces: edges are sorted on disk, then node
-values are checked and written."""
+"""Conversion of any source, or of a graph in memory, to ``graph.h5``: edges are sorted on disk, then node values are written."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, sealing
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION
-from hpcgnn.data.schema import FULL, GraphMeta
+from hpcgnn.data.schema import FULL, GraphMeta, graph_rules, layout
 from hpcgnn.sources import Source, SourceInfo, open_source
 from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.sources.node_rules import (
@@ -51,8 +50,8 @@ _PARSERS: dict[str, Callable[[str], Rule]] = {"split": parse_split, "features": 
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The options of ``hpcgnn convert``; see :mod:`hpcgnn.sources.node_rules` and :class:`EdgeOptions`. ``split``, ``features``
-    and ``labels`` replace those of the source. ``force`` overwrites an existing file."""
+    """The options of ``hpcgnn convert``. ``split``, ``features`` and ``labels`` are rules (:mod:`hpcgnn.sources.node_rules`) that
+    replace values of the source."""
 
     split: str | None = None
     features: str | None = None
@@ -70,10 +69,8 @@ class ConvertOptions:
 
 @dataclass(frozen=True)
 class ConvertSummary:
-    """The contents of a new file, and the time and memory of its conversion.
-
-    split_sizes: nodes in each mask; empty without masks. notes: sentences for the user.
-    """
+    """The contents of a new file, and the time and memory of its conversion. split_sizes: nodes in each mask; empty without
+    masks. notes: sentences for the user."""
 
     path: str
     meta: GraphMeta
@@ -96,9 +93,7 @@ def convert(
 
     For generators, text and binary files, and OGB's two largest graphs, memory is bounded whatever the number of edges and the
     width of x. A split needs about 30 bytes a node. Sources that are read whole (npz, PyG, OGB's other graphs) take their size.
-
-    Raises:
-        HpcgnnError: for anything wrong with the source, the options or the disk; nothing is left behind then.
+    Raises HpcgnnError for anything wrong with the source, the options or the disk; nothing is left behind then.
     """
     check_type("source", source, str)
     name = source.partition(":")[2]
@@ -114,10 +109,8 @@ def write_graph(
     progress: Progress | None = None,
     inputs: Iterable[str] = (),
 ) -> ConvertSummary:
-    """Like :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns.
-
-    source: the graph's name in messages and in the file's provenance. inputs: files that must not be replaced.
-    """
+    """Like :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns. source: the graph's name in
+    messages and in the file's provenance. inputs: files that must not be replaced."""
     start = time.perf_counter()
     check_path("output", output)
     check_type("options", options, ConvertOptions)
@@ -161,7 +154,7 @@ def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, prog
 
 
 def _first_id_note(info: SourceInfo, edges: SortedEdges) -> list[str]:
-    """A note about a list of edges whose ids may count from 1; in a source with features or labels, their rows are the nodes."""
+    """A note about a list of edges whose ids may count from 1; with features or labels, their rows are the nodes."""
     if not edges.smallest or info.fixed_ids or info.num_features or info.num_classes:
         return []
     return [
@@ -178,7 +171,7 @@ def _write(
         raise HpcgnnError(f"{where} has no features, so that --row-normalise has nothing to do: add --features")
     masks, split = _masks(graph, options, where)
     meta = _meta(graph, edges, features, split, where, options)
-    schema = meta.schema()
+    schema = layout(graph_rules(meta))
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
     checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
@@ -202,8 +195,8 @@ def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Fea
 
 
 def _masks(graph: Source, options: ConvertOptions, where: str) -> tuple[Masks, str | None]:
-    """A function that returns masks, and the split's rule if masks are made here. The user's rule comes first, then the
-    source's own masks, then the source's default rule."""
+    """A function that returns masks, and the split's rule if they are made here: by the user's rule, or, without masks, the
+    source's."""
     info = graph.info
     split = options.split or (None if info.has_masks else info.default_split)
     if split is None:
@@ -265,7 +258,7 @@ def _write_nodes(
 
 
 def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) -> int:
-    """Write the rows from ``first`` on. ``nonzeros`` sparse values are written already; returns their new number."""
+    """Write the rows from ``first`` on, after ``nonzeros`` sparse values of earlier rows; returns the number of both."""
     if isinstance(x, np.ndarray):
         writer.write("nodes/x", first, x)
         return 0

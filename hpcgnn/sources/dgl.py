@@ -1,10 +1,8 @@
-"""``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written.
+"""``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written; DGL itself is not needed.
 
 x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
 split         column of the masks train_mask, val_mask, test_mask if they have several; the first by default
 graph         number of the graph, from 0, if the file has several
-
-DGL itself is not needed, whose last releases work with older versions of torch only. Its files are:
 
     uint64 magic, version (2), kind (2), number of graphs                             padded to 4096 bytes
     uint64 place of the first graph; labels of graphs                                 skipped
@@ -43,8 +41,8 @@ _MOST_DIMENSIONS = 32
 
 
 class DglGraph(NamedTuple):
-    """A graph with one kind of nodes and edges. edge_index: (2, E) whole numbers, in the order of edge_values. node_values,
-    edge_values: arrays by name, a row for each node or edge."""
+    """A graph with one kind of nodes and edges. edge_index: (2, E) whole numbers. Values: arrays by name, a row for each node or
+    edge."""
 
     num_nodes: int
     edge_index: np.ndarray
@@ -54,10 +52,8 @@ class DglGraph(NamedTuple):
 
 class DglReader:
     """Reads a file from a position on. Its arrays are views of the file's memory map. Every read is checked against the end of
-    the file, so that no memory is allocated for a damaged length.
-
-    All methods raise ValueError, or OSError, where the file is not one of ``dgl.save_graphs``, or damaged.
-    """
+    the file, so that no memory is allocated for a damaged length. All methods raise ValueError, or OSError, for a damaged
+    file."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -86,10 +82,8 @@ class DglReader:
         num_nodes, edge_index = relations[0]
         if len(node_values) != 1 or len(edge_values) != 1:
             raise ValueError("it has values of kinds of nodes or edges that do not exist")
-        for values, rows, what in (
-            (node_values[0], num_nodes, "nodes"),
-            (edge_values[0], edge_index.shape[1], "edges"),
-        ):
+        num_edges = edge_index.shape[1]
+        for values, rows, what in ((node_values[0], num_nodes, "nodes"), (edge_values[0], num_edges, "edges")):
             for name, array in values.items():
                 if array.shape[:1] != (rows,):
                     raise ValueError(f"{name} has shape {array.shape} for {rows} {what}")

@@ -30,11 +30,9 @@ _EXACT_FLOAT32, _LARGEST_INT = 2**24, 2**63  # whole numbers up to the first are
 
 @dataclass(frozen=True)
 class EdgeOptions:
-    """Changes to the edges, made in this order.
-
-    ``undirected``: add the reverse of every edge, then merge equal edges. ``drop_duplicates``: merge equal edges. The weights of
-    merged edges are added up. ``self_loops``: add the edge (v, v), of weight 1, to each node that has none.
-    """
+    """Changes to the edges, made in this order. ``undirected``: add the reverse of every edge, then merge equal edges.
+    ``drop_duplicates``: merge equal edges. The weights of merged edges are added up. ``self_loops``: add the edge (v, v), of
+    weight 1, to each node that has none."""
 
     undirected: bool = False
     self_loops: bool = False
@@ -77,15 +75,10 @@ def sort_edges(
     advance: Callable[[int], None] = lambda count: None,
     group_edges: int = GROUP_EDGES,
 ) -> SortedEdges:
-    """Sort ``chunks`` into CSR by destination, with ascending sources, and apply ``options``.
-
-    Args:
-        folder: for temporary files. where: the source's name in errors. advance: called with the number of edges of each chunk.
-        group_edges: the number of edges that are sorted at a time.
-
-    Raises:
-        HpcgnnError: for ids out of range, weights that are not finite, and whole numbers as weights that float32 cannot hold.
-    """
+    """Sort ``chunks`` into CSR by destination, with ascending sources, and apply ``options``. folder: for temporary files. where:
+    the source's name in errors. advance: called with the number of edges of each chunk. group_edges: the number of edges that are
+    sorted at a time. Raises HpcgnnError for ids out of range, weights that are not finite, and whole numbers as weights that
+    float32 cannot hold."""
     if not 0 < num_nodes <= MAX_NODES:
         raise HpcgnnError(f"{where} has {num_nodes:,} nodes: hpcgnn converts graphs of 1 to {MAX_NODES:,} nodes")
     spill = _Spill(num_nodes, weighted, options.undirected, folder, where)
@@ -158,8 +151,8 @@ class _Spill:
             self._weights.append(weight)
 
     def groups(self, limit: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
-        """``(first node, last node, sorted keys, weights)`` of groups of ranges, each with at most ``limit`` keys and nodes,
-        or of one range that has more."""
+        """``(first node, last node, sorted keys, weights)`` of groups of ranges, with at most ``limit`` keys and nodes, or of one
+        range."""
         sizes = np.diff(self._starts)
         for bounds in self._bounds:
             sizes += np.diff(bounds)

@@ -1,17 +1,13 @@
 """Graphs that are computed: two random models, where a point for each class plus noise makes features, and scikit-learn's digits.
 
 ``rmat:scale=S,degree=D,...``: a power-law graph of 2**S nodes and D * 2**S edges, with classes and features. Each edge falls S
-times into one of four quadrants with probabilities a, b, c and 1 - a - b - c (Graph500's 0.57, 0.19, 0.19 by default). This makes
-communities within communities, of nodes that share the high bits of their place. Classes are equal ranges of places. Ids are
-scrambled places, so that they do not show the class. Parallel edges and self-loops occur, as in Graph500.
-
-    degree=16  features=64  classes=16  seed=0  signal=3  a=0.57  b=0.19  c=0.19
+times into one of four quadrants with probabilities a, b, c and 1 - a - b - c (Graph500's by default). This makes communities
+within communities, of nodes that share the high bits of their place. Classes are equal ranges of places. Ids are scrambled
+places, so that they do not show the class. Parallel edges and self-loops occur, as in Graph500.
 
 ``sbm:nodes=N,blocks=B,degree=D,...``: an undirected stochastic block model, where a node's class is its block. An edge joins a
 random node to another node of its block with probability ``homophily``, and else to a node of another block. Node v is in block v
-mod B. Every edge is stored in both directions, and a pair may have several edges.
-
-    blocks=10  degree=16 (mean in-degree)  homophily=0.8  features=64  seed=0  signal=3
+mod B. Every edge is stored in both directions, and a pair may have several edges. ``degree`` is the mean in-degree.
 
 ``digits``: the 1,797 handwritten digits that scikit-learn contains, a real data set. Each image (64 grey values from 0 to 1) has
 edges, in both directions, to the 8 images whose pixels are nearest.
@@ -40,11 +36,8 @@ _GREYS = 16.0
 
 
 class _Generated(Source):
-    """A source that computes every edge and row from its number.
-
-    write_edges: ``write_edges(first, src, dst)`` writes the edges from number ``first`` on to ``src`` and ``dst``, (n,) int64.
-    labels_of: ``labels_of(first, last)`` returns the classes of nodes, (n,) int64.
-    """
+    """A source that computes every edge and row from its number. ``write_edges(first, src, dst)`` writes the edges from number
+    ``first`` on to ``src`` and ``dst``, (n,) int64; ``labels_of(first, last)`` returns the classes of nodes, (n,) int64."""
 
     def __init__(
         self,

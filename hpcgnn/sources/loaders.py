@@ -1,7 +1,7 @@
 """Running the loaders of PyG and OGB: where they keep their files, what they may ask, and why they failed, in one sentence.
 
 They keep data sets as pickles, and a pickle may name any function to be called. Python reports each name to audit hooks before it
-looks it up, whichever library unpickles, so that one hook sees all names, and refuses everything that could run code.
+looks it up, whichever library unpickles, so one hook sees all names, and refuses everything that could run code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def default_root(kind: str) -> Path:
 
 @contextlib.contextmanager
 def warnings_off() -> Iterator[None]:
-    """Suppress warnings that other packages give about each other, which do not help users of this one."""
+    """Suppress warnings that other packages give about each other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -49,11 +49,9 @@ def warnings_off() -> Iterator[None]:
 @contextlib.contextmanager
 def loading(where: str, root: Path, *, may_download: bool = False) -> Iterator[None]:
     """Run another project's loader: its output goes to stderr, no pickle that it reads can run code, and any error becomes one
-    sentence (HpcgnnError).
-
-    may_download: answer a question about the size of a download with yes. Other questions go to the terminal. Without one, files
-    are not updated, and any other question is an error, because a job would wait for the answer without end.
-    """
+    sentence (HpcgnnError). may_download: answer a question about the size of a download with yes. Other questions go to the
+    terminal. Without one, files are not updated, and any other question is an error, because a job would wait for the answer
+    without end."""
 
     def answer(prompt: object = "") -> str:
         question = " ".join(str(prompt).split())
@@ -104,8 +102,8 @@ def _advice(error: BaseException, root: Path) -> str:
 
 
 def _cut_files(root: Path, *, into_gzip: bool) -> list[Path]:
-    """Files of data sets in ``root`` that are empty, or archives without an end; with ``into_gzip``, gzipped files are read to
-    their end. A data set's files are at most three folders below."""
+    """Files of data sets, at most three folders below ``root``, that are empty or cut short. into_gzip: read gzipped files to
+    their end."""
     found = {path for depth in ("*", "*/*", "*/*/*", "*/*/*/*") for path in root.glob(depth)}
     return [path for path in sorted(found) if path.is_file() and _is_cut(path, into_gzip=into_gzip)]
 
@@ -151,9 +149,9 @@ _loaded: ContextVar[str] = ContextVar("what is being loaded; empty where all pic
 
 @contextlib.contextmanager
 def plain_pickles(what: str) -> Iterator[None]:
-    """Allow only arrays, tensors, graphs and plain values in pickles that this thread reads inside the context. Other threads,
-    and processes that a loader starts, are not guarded. what: the thing that is loaded, for the sentence. Raises HpcgnnError for
-    a pickle that names anything else, before Python looks that up."""
+    """Allow only arrays, tensors, graphs and plain values in pickles that this thread reads inside the context; other threads and
+    processes are not guarded. what: the thing that is loaded, for the sentence. Raises HpcgnnError for a pickle that names
+    anything else, before Python looks that up."""
     _listen()
     before = _loaded.set(what)
     try:

@@ -1,10 +1,6 @@
-"""Graphs of networkx: in memory, and from GraphML files.
-
-graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]  is read by networkx, also compressed; x may be several keys, each of which is a
-                                           column
-
-Nodes are numbered in networkx's order. Its other formats are not read: they are pickles, which can run code, or have only edges,
-for which there is edgelist:FILE.
+"""Graphs of networkx: in memory, and from ``graphml:FILE[?x=KEY,KEY&y=KEY&weight=KEY]``, which networkx reads, also compressed;
+each of several keys of x is a column. Nodes are numbered in networkx's order. Its other formats are not read: they are pickles,
+which can run code, or have only edges, for which there is ``edgelist:FILE``.
 """
 
 from __future__ import annotations
@@ -92,8 +88,8 @@ def graph_source(
 def _edges(
     graph: Any, numbers: dict[Any, int], weight: str, where: str
 ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-    """``(edge_index, weights, notes)``, (2, E) int64 and (E,) float64 or None. An edge of an undirected graph is in both
-    directions, but a self-loop is there once."""
+    """``(edge_index, weights, notes)``, (2, E) int64 and (E,) float64 or None. Undirected edges are in both directions,
+    self-loops once."""
     usual = _defaults(graph, "edge_default")
     found = [(source, target, usual | values) for source, target, values in graph.edges(data=True)]
     ends = np.array([(numbers[source], numbers[target]) for source, target, _ in found], np.int64).reshape(-1, 2).T
@@ -178,7 +174,7 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
 
 
 def _mask(nodes: list[tuple[Any, dict[str, Any]]], mask: str, where: str) -> np.ndarray | None:
-    """(N,) bool values of an attribute, for instance ``train_mask`` or ``train``; False for nodes without it. None if no node has
+    """(N,) bool values of an attribute, for instance ``train_mask`` or ``train``, False where it is missing; None if no node has
     it."""
     for key in (mask, mask.removesuffix("_mask")):
         if any(key in values for _, values in nodes):

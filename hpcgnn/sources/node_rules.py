@@ -17,7 +17,7 @@ from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.node_values import Rows, as_float32, labelled
 
 _SPLIT, _RANDOM, _LABELS = 21, 31, 41  # numbers of these uses of a seed
-_LARGEST_WIDTH = _MOST_CLASSES = 2**31 - 1
+_LARGEST_WIDTH = 2**31 - 1
 _CHUNK_NODES = 1 << 20
 DENSE = "dense"
 
@@ -42,26 +42,36 @@ class Features:
     dtype: str = FULL
 
 
-def parse_features(text: str) -> Rule:
-    """The rule of a text ``degree:D``, ``onehot``, ``random:D[,SEED]`` or ``dense``. Raises HpcgnnError for any other."""
+def _whole_number_rule(text: str, lengths: dict[str, tuple[int, ...]]) -> Rule | None:
+    """The rule of a text ``KIND:NUMBER[,SEED]``, or None. lengths: of the list of numbers that may follow each kind."""
     kind, _, rest = text.partition(":")
     words = rest.split(",") if rest else []
-    takes = {"degree": (1, 1), "onehot": (0, 0), "random": (1, 2), DENSE: (0, 0)}.get(kind)
-    if takes and takes[0] <= len(words) <= takes[1] and all(word.isdecimal() for word in words):
-        numbers = [int(word) for word in words] + [0, 0]
-        if not takes[1] or 0 < numbers[0] <= _LARGEST_WIDTH:
-            return Rule(kind, (numbers[0],), numbers[1])
+    if len(words) not in lengths.get(kind, ()) or not all(word.isdecimal() for word in words):
+        return None
+    number, seed, *_ = *map(int, words), 0, 0
+    return Rule(kind, (number,), seed) if not words or 0 < number <= _LARGEST_WIDTH else None
+
+
+def parse_features(text: str) -> Rule:
+    """The rule of a text ``degree:D``, ``onehot``, ``random:D[,SEED]`` or ``dense``. Raises HpcgnnError for any other."""
+    if rule := _whole_number_rule(text, {"degree": (1,), "onehot": (0,), "random": (1, 2), DENSE: (0,)}):
+        return rule
     raise HpcgnnError(
         f"--features {text!r} is not understood: write degree:D, onehot, random:D[,SEED], with D > 0, or dense"
     )
 
 
-def make_features(rule: Rule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
-    """Make features from in-degrees, ids or random numbers; they replace those of the source.
+def parse_labels(text: str) -> Rule:
+    """The rule of a text ``random:C[,SEED]``. Raises HpcgnnError for any other."""
+    if rule := _whole_number_rule(text, {"random": (1, 2)}):
+        return rule
+    raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes")
 
-    ``degree:D`` has a single 1 in each row, in column min(in-degree, D - 1), where in-degrees count the stored edges;
-    ``onehot`` is the identity matrix; both are sparse. ``random:D`` is dense, with mean 0 and variance 1.
-    """
+
+def make_features(rule: Rule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
+    """Make features from in-degrees, ids or random numbers; they replace those of the source. ``degree:D`` has a single 1 in each
+    row, in column min(in-degree, D - 1), where in-degrees count the stored edges; ``onehot`` is the identity matrix; both are
+    sparse. ``random:D`` is dense, with mean 0 and variance 1."""
     columns = int(rule.numbers[0])
     if rule.kind == "random":
         key = key_for(rule.seed, _RANDOM)
@@ -104,20 +114,8 @@ def _one_hot(column: np.ndarray, columns: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, column.astype(np.int32), np.arange(column.size + 1)), shape=(column.size, columns))
 
 
-def parse_labels(text: str) -> Rule:
-    """The rule of a text ``random:C[,SEED]``; the default seed is 0. Raises HpcgnnError for any other text."""
-    kind, _, rest = text.partition(":")
-    words = rest.split(",")
-    if kind == "random" and len(words) <= 2 and all(word.isdecimal() for word in words):
-        classes, seed = (*map(int, words), 0)[:2]
-        if 0 < classes <= _MOST_CLASSES:
-            return Rule(kind, (classes,), seed)
-    raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes")
-
-
 class RandomLabels(Source):
-    """A source with random labels in place of its own. The label of a node is a function of the seed and its id. Without masks of
-    its own, the nodes are divided by default."""
+    """A source with random labels, functions of seed and id, in place of its own. Without masks, nodes are divided by default."""
 
     def __init__(self, graph: Source, rule: Rule, where: str) -> None:
         classes = int(rule.numbers[0])
@@ -151,8 +149,7 @@ class RandomLabels(Source):
 
 
 def parse_split(text: str) -> Rule:
-    """The rule of a text ``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``; the default seed is 0. Raises
-    HpcgnnError for any other text."""
+    """The rule of a text ``random:TRAIN,VAL,TEST[,SEED]`` or ``per-class:TRAIN,VAL[,SEED]``. Raises HpcgnnError for any other."""
     kind, _, rest = text.partition(":")
     wanted = {"random": 3, "per-class": 2}.get(kind)
     words = rest.split(",")
@@ -175,12 +172,9 @@ def parse_split(text: str) -> Rule:
 def make_split(
     rule: Rule, labels: Callable[[int, int], np.ndarray | None], num_nodes: int, task: str, where: str
 ) -> dict[str, np.ndarray]:
-    """Make the three masks, (N,) bool each; nodes without a label are in none.
-
-    ``labels(first, last)`` returns the labels of some nodes. Nodes are sorted by a random number that depends only on the seed
-    and the node's id, and the counts are exact; this takes about 30 bytes a node. Raises :class:`HpcgnnError` where the graph
-    has no labels, or a class has too few nodes.
-    """
+    """Make the three masks, (N,) bool each; nodes without a label, of which ``labels(first, last)`` tells, are in none. Nodes are
+    sorted by a random number that depends only on the seed and the node's id, and the counts are exact; this takes about 30 bytes
+    a node. Raises HpcgnnError where the graph has no labels, or a class has too few nodes."""
     if task == NO_TASK:
         raise HpcgnnError(
             f"{where} has no labels, so --split has nothing to split: use a source with labels, such as npz, pyg, ogb, "
@@ -211,8 +205,7 @@ def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: 
     ids, classes = [], []
     for first in range(0, num_nodes, _CHUNK_NODES):
         y = labels(first, min(first + _CHUNK_NODES, num_nodes))
-        if y is None:
-            raise ValueError("a graph with a task gave no labels")
+        assert y is not None
         found = np.flatnonzero(labelled(y))
         ids.append(found + first)
         classes.append(y[found] if y.ndim == 1 else np.zeros(found.size, np.int64))

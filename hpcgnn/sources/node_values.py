@@ -1,6 +1,6 @@
 """Checks of features, labels and masks: of whole arrays (shape, dtype, meaning), and of values in the pieces that are written.
 
-Masks come in any of the usual forms, (N,) for one split, two dimensions for several splits, or node numbers:
+Masks come in any of the usual forms:
 
 train_mask   (N,) bool or 0 and 1;  (N, splits) as in PyG, or (splits, N);  (k,) node numbers
 train_masks  (splits, N) or (N, splits)
@@ -31,8 +31,8 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 
 def feature_array(x: Any, num_nodes: int, where: str) -> Any:
-    """``x`` as a dense (N, F) array, float16 if it was that and else float32, or as a ``csr_matrix`` of float32 with sorted
-    columns. Raises HpcgnnError where it has another shape, or no numbers."""
+    """``x`` as dense (N, F) float16 or float32, or ``csr_matrix`` of float32 with sorted columns. Raises HpcgnnError for other
+    shapes and types."""
     if sp.issparse(x):
         x = sp.csr_matrix(x, dtype=np.float32)
         x.sum_duplicates()
@@ -73,11 +73,9 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
 
 
 def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int]:
-    """``(y, task, classes)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8.
-
-    A single column is taken as (N,). In floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which
-    becomes 0; other rows with NaN are refused, because 0 would say that the node is not in the class.
-    """
+    """``(y, task, classes)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8; (N, 1) is taken as (N,). In
+    floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which becomes 0; other rows with NaN are refused,
+    because 0 would say that the node is not in the class."""
     if y is None:
         return None, NO_TASK, 0
     y = np.asarray(y)
@@ -165,11 +163,9 @@ _NUMBERS = {
 def read_masks(
     get: Callable[[str], Any], num_nodes: int, split: int | None, where: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """``(masks, notes)``: the masks that are there, and phrases for users about a choice that was made for them.
-
-    get: returns the array with a name, or None. split: the number of the split from 0; without one, a mask for one split comes
-    before those for several, of which the first is taken. Raises HpcgnnError for other shapes and for a split that is not there.
-    """
+    """``(masks, notes)``: the masks that are there, and phrases for users about a choice that was made for them. get: returns the
+    array with a name, or None. split: the number of the split from 0; without one, a mask for one split comes before those for
+    several, of which the first is taken. Raises HpcgnnError for other shapes and for a split that is not there."""
     single, several = dict[str, tuple[str, np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for mask in MASKS:
         for name in (mask, f"{mask}s", *_NUMBERS[mask]):

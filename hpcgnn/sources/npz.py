@@ -3,8 +3,7 @@
 num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]
 x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1
-train_mask, val_mask, test_mask (N,) bool, and train_masks.. (K, N) bool for K splits (``?split=K`` picks one); also the other
-forms of :mod:`hpcgnn.sources.node_values`
+train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
 
 Arrays with other names are not read, and a note names them. ``?nodes=N`` confirms the number of nodes of a graph that has only
 edges, and most of whose nodes have none.
@@ -30,12 +29,9 @@ _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 
 class _Archive:
-    """An open ``.npz`` file, a zip archive of ``.npy`` members. Nothing is ever unpickled, and only members that the caller asks
-    for are read. The sizes in the headers of both must fit into the file before memory is allocated.
-
-    All methods raise :class:`HpcgnnError`, which names the file and the array, if one is damaged. unread: the names of the arrays
-    that nobody has asked for.
-    """
+    """An open ``.npz`` file, a zip archive of ``.npy`` members, which are read when they are asked for. Nothing is ever
+    unpickled. The sizes in the headers of both must fit into the file before memory is allocated. All methods raise HpcgnnError,
+    which names the file and the array, if one is damaged. unread: the names of the arrays that nobody has asked for."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

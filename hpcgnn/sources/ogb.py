@@ -4,11 +4,9 @@
 download, for jobs without a terminal. The published split is kept.
 
 ``ogb:ogbn-papers100M`` and ``ogb:mag240m``, the two graphs of 10^8 nodes, are read in slabs from their raw files, without the ogb
-package, whose loaders would take some hundred GB of memory. ``root`` may also be the data set's own folder. Of papers100M,
-``raw/data.npz``, ``raw/node-label.npz`` and ``split/time/*.csv.gz`` are read. Of MAG240M, whose features stay float16, the graph
-of papers that cite papers is read: ``processed/paper/*.npy``, its ``edge_index.npy``, ``meta.pt`` and ``split_dict.pt``. Edges
-are as published, from the citing to the cited paper. Some test labels are not published, and nodes without a label are in no
-split.
+package, whose loaders would take some hundred GB of memory. ``root`` may also be the data set's own folder. Of MAG240M, the
+graph of papers that cite papers is read, whose features stay float16. Edges are as published, from the citing to the cited
+paper. Some test labels are not published, and nodes without a label are in no split.
 """
 
 from __future__ import annotations
@@ -18,98 +16,59 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, SINGLE_LABEL
-from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec, check_edge_index
+from hpcgnn.data.schema import FULL, HALF, MASKS
+from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, Spec, check_edge_index
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import Rows, as_float32, mask_of
 from hpcgnn.sources.slabs import SlabArray, check_file, one_line, open_member, open_npy
 
-_PIECE_NODES = 1 << 20
 _TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 _LINE_BYTES = 21  # the most bytes of a whole number of 64 bits, with its sign and the line's end
 
 
-class SlabSource(Source):
-    """A graph whose arrays are read in slabs. edges: (2, E) integers. x: (N, F). y: (N,) or (N, 1). splits: the nodes of each
-    mask, (k,) integers."""
+class SlabSource(ArraySource):
+    """A graph whose edges (2, E) and features (N, F) are read in slabs. y: (N,) or (N, 1). splits: the nodes of each mask, (k,)
+    integers, without those that have no label."""
 
     def __init__(
         self, where: str, edges: SlabArray, x: SlabArray, y: SlabArray, splits: Mapping[str, np.ndarray], nodes: int
     ) -> None:
-        self._edges, self._x, self._y = edges, x, y
         for array, columns in ((x, x.shape[1] if len(x.shape) == 2 else -1), (y, 1)):
             if array.shape not in ((nodes, columns), (nodes,)) or (array is x and columns < 0):
                 raise HpcgnnError(
                     f"{array.where} has shape {array.shape}, but it should have a row for each of {nodes:,} nodes"
                 )
         check_edge_index(edges, edges.where)
-        self._splits = {}
-        for name in MASKS:
-            split = np.sort(np.asarray(splits[name]).reshape(-1))
-            if split.dtype.kind not in "iu" or (split.size and not 0 <= split[0] <= split[-1] < nodes):
-                raise HpcgnnError(f"{where}, {name} should hold numbers of nodes, from 0 to {nodes - 1}")
-            self._splits[name] = split.astype(np.int64)
-        classes = self._num_classes()
-        self.info = SourceInfo(
-            num_nodes=nodes,
-            num_edges=edges.shape[1],
-            num_features=x.shape[1],
-            x_dtype=HALF if x.dtype == np.float16 else FULL,
-            num_classes=classes,
-            task=SINGLE_LABEL if classes else NO_TASK,
-            has_masks=bool(classes),
-        )
-
-    def _num_classes(self) -> int:
-        largest, counted = -1, 0
-        for first in range(0, self._y.shape[0], _PIECE_NODES):
-            y = self._label_rows(first, min(first + _PIECE_NODES, self._y.shape[0]))
-            largest, counted = max(largest, int(y.max(initial=-1))), counted + int((y >= 0).sum())
-        if largest >= max(counted, 1):
-            raise HpcgnnError(f"{self._y.where} has class {largest}, but only {counted:,} nodes with a label")
-        return largest + 1
-
-    def _label_rows(self, first: int, last: int) -> np.ndarray:
-        y = self._y.rows(first, last).reshape(-1)
-        if y.dtype.kind == "f":
-            y = np.where(np.isnan(y), -1, y)
-            whole = y == np.trunc(y)
-            if not whole.all():
-                bad = int(np.flatnonzero(~whole)[0])
-                raise HpcgnnError(f"{self._y.where} holds {y[bad]} for node {first + bad}: labels are whole numbers")
-        return y.astype(np.int64)
+        labels = y.rows(0, nodes).reshape(-1)
+        known = labels >= 0
+        masks = {name: mask_of(np.asarray(split).reshape(-1), name, nodes, where) for name, split in splits.items()}
+        is_labelled = bool(known.any())
+        super().__init__(
+            where, nodes, np.empty((2, 0), np.int64), y=labels if is_labelled else None,
+            masks={name: mask & known for name, mask in masks.items()} if is_labelled else None,
+        )  # fmt: skip
+        self._slabs, self._rows = edges, x
+        dtype = HALF if x.dtype == np.float16 else FULL
+        self.info = replace(self.info, num_edges=edges.shape[1], num_features=x.shape[1], x_dtype=dtype)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        for first in range(0, self._edges.shape[1], chunk_edges):
-            src, dst = self._edges.columns(first, min(first + chunk_edges, self._edges.shape[1]))
+        num_edges = self._slabs.shape[1]
+        for first in range(0, num_edges, chunk_edges):
+            src, dst = self._slabs.columns(first, min(first + chunk_edges, num_edges))
             yield src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False), None
 
     def features(self, first: int, last: int) -> Rows | None:
-        x = self._x.rows(first, last)
+        x = self._rows.rows(first, last)
         return x if x.dtype == np.float16 else as_float32(x)
-
-    def labels(self, first: int, last: int) -> np.ndarray | None:
-        return self._label_rows(first, last) if self.info.num_classes else None
-
-    def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        if not self.info.num_classes:
-            return None
-        has_label = self._label_rows(first, last) >= 0
-        found = {}
-        for name, nodes in self._splits.items():
-            begin, end = np.searchsorted(nodes, [first, last])
-            found[name] = np.zeros(last - first, np.bool_)
-            found[name][nodes[begin:end] - first] = True
-            found[name] &= has_label
-        return found
 
 
 # -- papers100M --------------------------------------------------------------------------------------------------------
@@ -192,13 +151,8 @@ def _loaded(path: Path) -> dict[str, Any]:
         raise HpcgnnError(f"{path} cannot be read as numbers that torch saved: {one_line(error)[:120]}") from error
     if not isinstance(found, dict):
         raise HpcgnnError(f"{path} holds a {type(found).__name__}, but it should be a dictionary")
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.numpy()
-        return value.item() if isinstance(value, np.generic) else value
-
-    return {key: plain(value) for key, value in found.items()}
+    tensors = {key: value.numpy() for key, value in found.items() if isinstance(value, torch.Tensor)}
+    return found | tensors | {key: value.item() for key, value in found.items() if isinstance(value, np.generic)}
 
 
 def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Path:

@@ -1,8 +1,7 @@
 """``pyg:NAME``: a data set of PyTorch Geometric, through its own loader, so that files downloaded before are used.
 
-``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr, Yelp), a class and one of its graphs as ``CLASS/NAME``
-(``WikipediaNetwork/chameleon``), or a well-known graph of such a class (Cora, Computers, Physics). ``root`` is the folder that
-the class takes as its argument.
+``NAME`` is a class of ``torch_geometric.datasets`` (Reddit, Flickr), a class and one of its graphs as ``CLASS/NAME``
+(``WikipediaNetwork/chameleon``), or a well-known graph of such a class (Cora). ``root`` is the argument of the class.
 """
 
 from __future__ import annotations
@@ -66,11 +65,8 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
-    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes. split: the number of the split of
-    masks (N, splits).
-
-    The attributes are tensors on any device, or arrays; ``torch_geometric`` is not needed. Other attributes are left out.
-    """
+    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes: tensors on any device, or arrays.
+    ``torch_geometric`` is not needed. Other attributes are left out. split: the number of the split of masks (N, splits)."""
     if getattr(data, "edge_index", None) is None:
         raise HpcgnnError(
             f"{where} is not a plain graph (it has no edge_index): hpcgnn trains on graphs with one kind of nodes and edges"

@@ -1,8 +1,7 @@
 """Reading of large arrays in slabs, from ``.npy`` files, members of ``.npz`` archives, and plain binary files.
 
 Headers are compared with the size of the file before anything is read, so that a file that was cut short is refused at once.
-Files are read, and not mapped into memory, because pages of a mapped file count as the memory of the process, and a mapped file
-that shrinks ends the process.
+Files are not mapped into memory: mapped pages count as the memory of the process, which ends if a mapped file shrinks.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class DeflatedBytes:
 
 
 def _read_at(descriptor: int, out: np.ndarray, position: int) -> int:
-    """Fill the contiguous ``out`` with the bytes of a file from ``position`` on. Returns the end, which is earlier in a file that
-    is too short."""
+    """Fill the contiguous ``out`` with the bytes of a file from ``position`` on; returns the end, which is earlier in a short
+    file."""
     view = out.view(np.uint8).data
     while view and (count := os.preadv(descriptor, [view[: 1 << 30]], position)):
         view, position = view[count:], position + count
@@ -181,10 +180,8 @@ _SPOOL_PIECE_BYTES = 16 << 20
 
 
 class Spool:
-    """A growing one-dimensional array of ``dtype`` in an unnamed file in ``folder``.
-
-    A full disk raises ``OSError``, which :func:`hpcgnn.base.whole_file.replacing` turns into one sentence.
-    """
+    """A growing one-dimensional array of ``dtype`` in an unnamed file in ``folder``. A full disk raises ``OSError``, which
+    :func:`hpcgnn.base.whole_file.replacing` turns into one sentence."""
 
     def __init__(self, folder: Path, dtype: np.dtype | type) -> None:
         self.dtype = np.dtype(dtype)

@@ -1,20 +1,17 @@
 """Edges in text files: edge lists, MatrixMarket and METIS. Lines are read in blocks of bounded size, also from compressed files.
 
-``edgelist:FILE``: an edge on each line, ``src dst`` or ``src dst weight``, separated by blanks or commas; ids count from 0. A
-first line without any number names the columns, and so does a comment above the data with as many words, if it names both the
-source and the target; columns of other names are left out. ``?source=COLUMN``, ``?target=COLUMN`` and ``?weight=COLUMN`` choose
-columns by their names. Empty lines and lines that start with ``#`` or ``%`` are skipped. The number of nodes follows from the
-largest id, or is ``?nodes=N`` if the last nodes have no edges. ``?nodes=N`` is required where the largest id is above 65,535 and
-above 8 times the number of edges: such ids are probably names, and each number up to the largest would take space.
+``edgelist:FILE``: an edge on each line, ``src dst [weight]``, separated by blanks or commas; ids count from 0. A first line
+without any number names the columns, and so does a comment above the data with as many words, if it names both the source and the
+target. ``?source=COLUMN``, ``?target=COLUMN`` and ``?weight=COLUMN`` choose columns by their names. The number of nodes follows
+from the largest id, or is ``?nodes=N``, which is required where most ids have no edges.
 
-``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix in coordinates; entry (i, j) is the edge i -> j, its value the weight. A
-pattern has no weights, and an entry of a symmetric matrix gives edges in both directions. SciPy's parser is not used, because it
-allocates memory for as many entries as the header announces, cannot open names that are not UTF-8, and ends the process where it
-gets a stream.
+``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix in coordinates; entry (i, j) is the edge i -> j, its value the weight. An
+entry of a symmetric matrix gives edges in both directions. SciPy's parser is not used, because it allocates memory for as many
+entries as the header announces, cannot open names that are not UTF-8, and ends the process where it gets a stream.
 
 ``metis:FILE``: a METIS ``.graph``, an undirected graph that lists every edge at both of its ends; ids count from 1. The first
-line is ``nodes edges [fmt [ncon]]``; each node has one of the next lines. ``fmt`` has three digits: whether there are node sizes,
-node weights (``ncon`` of them) and edge weights. The first two are skipped, because our partitioners compute weights.
+line is ``nodes edges [fmt [ncon]]``; each node has one of the next lines. The digits of ``fmt`` tell whether there are node
+sizes, node weights (``ncon`` of them), which are skipped, and edge weights.
 """
 
 from __future__ import annotations
@@ -43,8 +40,8 @@ _MODULES = {GZIP: "gzip", BZIP2: "bz2", XZ: "lzma"}  # imported on use: a Python
 
 
 def open_unpacked(path: Path) -> Any:
-    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz, whatever its name is. Raises HpcgnnError for
-    files that another program has compressed."""
+    """Open ``path`` for reading its bytes, plain or compressed by gzip, bzip2 or xz. Raises HpcgnnError for files that another
+    program has compressed."""
     for signature, (name, command) in OTHER_COMPRESSED.items():
         if begins_with(path, signature):
             raise HpcgnnError(
@@ -56,7 +53,7 @@ def open_unpacked(path: Path) -> Any:
 
 def open_text(path: Path) -> TextIO:
     """Open ``path`` as text in UTF-8, with or without a byte order mark, compressed or not. Raises HpcgnnError as
-    :func:`open_unpacked`, and for text in UTF-16."""
+    :func:`open_unpacked`, and for UTF-16."""
     stream = open_unpacked(path)
     try:
         first = stream.peek(len(UTF8_MARK))
@@ -71,11 +68,9 @@ def open_text(path: Path) -> TextIO:
 
 
 def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """The lines of ``file``, without their ends, in blocks of at most about ``size`` characters.
-
-    Raises ``ValueError`` for a line of more than about ``longest`` characters. A small compressed file may have a line of any
-    length, so the first blocks are smaller.
-    """
+    """The lines of ``file``, without their ends, in blocks of at most about ``size`` characters. Raises ``ValueError`` for a line
+    of more than about ``longest`` characters. As a small compressed file may have a line of any length, the first blocks are
+    smaller."""
     rest, most, size = "", size, min(size, _FIRST_CHARACTERS)
     while text := file.read(size):
         *lines, rest = (rest + text).split("\n")
@@ -139,10 +134,7 @@ def _letters(name: str) -> str:
 
 
 def _find_columns(line: str, comment: str, asked: Mapping[str, str | None], path: Path) -> EdgeColumns:
-    """The columns of a file from the first line of its data, and the comment before it, or "".
-
-    asked: the name of a column for a role, from the user. Raises HpcgnnError where the columns are not clear.
-    """
+    """The columns of a file from the first line of its data and the comment before it, or "". asked: the user's names by role."""
     delimiter = "," if "," in line else None
     fields = _fields(line, delimiter)
     if has_header := not any(map(_is_number, fields)):
@@ -222,10 +214,8 @@ def _parse(
     data: Sequence[str], columns: EdgeColumns, lines: Sequence[str], line_number: int, path: Path
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``(src, dst, weight)`` of the n lines ``data``: (n,) int64, int64, float64; weight is empty without a column of weights.
-
-    ``data`` are those of ``lines`` that are neither comments nor names of columns; the first of ``lines`` is line
-    ``line_number`` of the file. Raises HpcgnnError for the first line that cannot be read.
-    """
+    ``data`` are those of ``lines``, from ``line_number`` of the file on, that are neither comments nor names of columns. Raises
+    HpcgnnError for the first line that cannot be read."""
     kinds = [(role or f"left out {at}", _KINDS.get(role, "U1")) for at, role in enumerate(columns.roles)]
     quote = None if columns.delimiter is None else '"'
     try:
@@ -236,8 +226,7 @@ def _parse(
 
 
 def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_number: int, path: Path) -> str | None:
-    """A sentence about the line that numpy could not read, or None if none of ours fits; called only after numpy's error.
-    begin: the first line of the data."""
+    """A sentence about the line that numpy could not read, or None if none of ours fits. begin: the first line of the data."""
     for number, line in enumerate(lines[lines.index(begin) :], line_number + lines.index(begin)):
         if not line.strip() or line.startswith(("#", "%")):
             continue

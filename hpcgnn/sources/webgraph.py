@@ -1,11 +1,9 @@
 """``bvgraph:FILE``: a graph in WebGraph's BV format, in which the Laboratory for Web Algorithmics publishes graphs.
 
 FILE is ``NAME.graph``, ``NAME.properties`` or ``NAME``; these two files are needed, and no others. Arcs go from a page to the
-pages that it links to. The format (Boldi and Vigna, The WebGraph framework I, 2004) is to be read from its start: the successors
-of a node are copied in blocks from one of the few nodes before it, or are intervals, or gaps in a code of variable length. So it
-is decoded here in slabs of the file, by compiled loops, in the memory of a window of nodes. WebGraph's own Python package is not
-used: it returns the successors of one node at a time, as Python numbers, and needs an index of offsets, which is not published
-with the graphs, and which no Python package makes.
+pages that it links to. The format (Boldi and Vigna, The WebGraph framework I, 2004) is to be read from its start, so it is
+decoded in slabs of the file, by compiled loops, in the memory of a window of nodes. WebGraph's own Python package is not used: it
+returns the successors of one node at a time, and needs an index of offsets that is not published with the graphs.
 """
 
 from __future__ import annotations
@@ -53,7 +51,8 @@ class BvGraph(Source):
         if self._window > _LARGEST_WINDOW:
             raise HpcgnnError(f"{self._properties}: windowsize={self._window} should be at most {_LARGEST_WINDOW}")
         nodes, arcs = number("nodes"), number("arcs")
-        bits = 8 * self._path.stat().st_size
+        self._file_bytes = self._path.stat().st_size
+        bits = 8 * self._file_bytes
         if nodes > min(bits, MAX_NODES):  # the degree of each node takes one bit at least
             raise HpcgnnError(
                 f"{self._path} was cut short, or does not belong to {self._properties}: it has {bits:,} bits for {nodes:,} nodes"
@@ -61,68 +60,59 @@ class BvGraph(Source):
         self.info = SourceInfo(nodes, arcs, fixed_ids=True)
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        found = 0
-        for src, dst in _Decoder(self._path, self.info, self._codes, self._sizes, self._window).arcs(chunk_edges):
-            found += src.size
-            yield src, dst, None
-        if found != self.info.num_edges:
-            raise HpcgnnError(
-                f"{self._path} has {found:,} arcs, but {self._properties} has {self.info.num_edges:,}: one of the two files "
-                "belongs to another graph"
-            )
-
-
-class _Decoder:
-    """One pass through a file."""
-
-    def __init__(self, path: Path, info: SourceInfo, codes: np.ndarray, sizes: np.ndarray, window: int) -> None:
-        self._path, self._codes, self._sizes = path, codes, sizes
-        self._nodes, self._arcs = info.num_nodes, info.num_edges or 0
-        self._file_bytes, self._bytes = path.stat().st_size, FileBytes(path)
-        self._begin, self._data = 0, np.empty(0, np.uint8)  # the first byte of the slab in the file, and the slab
-        self._ring = np.zeros((window + 1, 64), np.int64)
-        self._degrees = np.zeros(window + 1, np.int64)
-
-    def arcs(self, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """``(sources, targets)``, (m,) int64 each, of about ``capacity`` arcs at a time, or of one node that has more."""
+        """All arcs, at most ``chunk_edges`` at a time, or those of one node that has more."""
         from hpcgnn.sources import bv_loops
 
-        at, node = 0, 0  # ``at`` is a bit of the file
-        while node < self._nodes:
+        nodes, num_arcs, capacity = self.info.num_nodes, self.info.num_edges or 0, chunk_edges
+        window, degrees = np.zeros((self._window + 1, 64), np.int64), np.zeros(self._window + 1, np.int64)
+        slab, slab_bytes, content = (
+            0,
+            0,
+            np.empty(0, np.uint8),
+        )  # the slab's first byte in the file, its length, its bytes
+        node, at, found = 0, 0, 0  # ``at`` is a bit of the file
+        while node < nodes:
             src, dst = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
             after, node, count, reason, degree = bv_loops.decode(
-                self._data, at - 8 * self._begin, 8 * self._data.size, node, self._nodes,
-                self._codes, self._sizes, self._ring, self._degrees, src, dst,
-            )  # fmt: skip
-            at = after + 8 * self._begin
+                content,
+                at - 8 * slab,
+                8 * content.size,
+                node,
+                nodes,
+                self._codes,
+                self._sizes,
+                window,
+                degrees,
+                src,
+                dst,
+            )
+            at, found = after + 8 * slab, found + count
             if count:
-                yield src[:count], dst[:count]
+                yield src[:count], dst[:count], None
             if reason == bv_loops.WRONG:
                 raise HpcgnnError(
                     f"{self._path} is damaged at byte {at // 8:,}, node {node:,}: create or download it again"
                 )
             if reason == bv_loops.SHORT:
-                self._read_on(at, node, moved=count > 0)
+                if slab + content.size == self._file_bytes:
+                    raise HpcgnnError(
+                        f"{self._path} was cut short: it ends at byte {self._file_bytes:,}, in node {node:,} of {nodes:,}"
+                    )
+                # A slab in which not even one node could be decoded is read again, twice as long.
+                slab, slab_bytes = at // 8, _SLAB_BYTES if count else max(2 * slab_bytes, _SLAB_BYTES)
+                content = np.empty(min(slab_bytes, self._file_bytes - slab), np.uint8)
+                FileBytes(self._path).fill(content, slab)
             elif reason == bv_loops.NARROW:
                 # A damaged file may have any degree, so it is checked before memory is allocated.
-                if degree > self._arcs:
+                if degree > num_arcs:
                     raise HpcgnnError(f"{self._path} is damaged at byte {at // 8:,}: node {node:,} has {degree:,} arcs")
-                wider = np.zeros((self._ring.shape[0], degree), np.int64)
-                wider[:, : self._ring.shape[1]] = self._ring
-                self._ring = wider
+                window = np.pad(window, ((0, 0), (0, degree - window.shape[1])))
             capacity = max(capacity, degree)
-
-    def _read_on(self, at: int, node: int, *, moved: bool) -> None:
-        """Read the next slab, from bit ``at`` on. If no node could be decoded (``moved`` is False), it is twice as long."""
-        begin = at // 8
-        if self._begin + self._data.size == self._file_bytes:
+        if found != num_arcs:
             raise HpcgnnError(
-                f"{self._path} was cut short: it ends at byte {self._file_bytes:,}, in node {node:,} of {self._nodes:,}"
+                f"{self._path} has {found:,} arcs, but {self._properties} has {num_arcs:,}: one of the two files belongs to "
+                "another graph"
             )
-        size = _SLAB_BYTES if moved else max(2 * self._data.size, _SLAB_BYTES)
-        self._data = np.empty(min(size, self._file_bytes - begin), np.uint8)
-        self._begin = begin
-        self._bytes.fill(self._data, begin)
 
 
 def _read_properties(path: Path) -> dict[str, str]:
@@ -137,7 +127,7 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 
 def _codes(values: dict[str, str], path: Path) -> np.ndarray:
-    """(5,) the codes of the fields. Raises HpcgnnError for a format that cannot be read here."""
+    """(5,) the codes of the fields."""
     form = values.get("graphclass", "BVGraph")
     if values.get("endianness", "big") != "big" or not form.endswith("BVGraph"):
         raise HpcgnnError(

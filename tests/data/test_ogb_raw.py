@@ -191,7 +191,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
         (
             "split_dict.pt",
             dict.fromkeys(("train", "valid", "test"), nowhere),
-            "train_mask should hold numbers of nodes",
+            f"train_mask has node {NODES}, but node ids run from 0 to {NODES - 1}",
         ),
     ):
         whole = (folder / name).read_bytes()
