@@ -7,9 +7,8 @@ second.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_given, check_number, check_type
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers, keyed
-from hpcgnn.kernels.backend import Operator, choose
-from hpcgnn.kernels.library import native, struct
+from hpcgnn.kernels.backend import Operator, choose, misfit
+from hpcgnn.kernels.library import Struct, native, struct
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -53,9 +52,7 @@ class DropoutMask:
         keyed.check_key("key", self.key)
         check_number("probability", self.probability)
         if self.ids.shape != (rows,) or self.ids.dtype != torch.int64:
-            raise WrongValueError(
-                f"ids must be int64 of shape ({rows},), not {self.ids.dtype} of {tuple(self.ids.shape)}"
-            )
+            raise misfit("ids", self.ids, f"int64 of shape ({rows},)")
         if not 0 <= self.probability < 1:
             raise WrongValueError(f"probability must lie in [0, 1), not {self.probability}")
 
@@ -76,9 +73,7 @@ class Norm:
         check_number("eps", self.eps)
         for name, value in (("weight", self.weight), ("bias", self.bias)):
             if value.shape != x.shape[1:] or value.dtype != x.dtype:
-                raise WrongValueError(
-                    f"{name} must be {x.dtype} of shape ({x.shape[1]},), not {value.dtype} of {tuple(value.shape)}"
-                )
+                raise misfit(name, value, f"{x.dtype} of shape ({x.shape[1]},)")
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
@@ -98,16 +93,13 @@ class DropoutKernels(Protocol):
         out.masked_fill_(torch.from_numpy(~kept), 0)
 
 
-class _ReferenceDropout(DropoutKernels): ...
-
-
 class _NativeDropout(DropoutKernels):
     def dropout(self, x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
         (rows, width), draw = x.shape, {"key": key, "threshold": threshold, "scale": scale}
         native("dropout", x.dtype, rows=rows, width=width, ids=ids, x=x, out=out, **draw)
 
 
-DROPOUT: Operator[DropoutKernels] = Operator("dropout", DropoutKernels, _ReferenceDropout(), _NativeDropout())
+DROPOUT: Operator[DropoutKernels] = Operator("dropout", DropoutKernels, _NativeDropout())
 
 
 def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str = "auto") -> Tensor:
@@ -117,21 +109,12 @@ def dropout(x: Tensor, ids: Tensor, key: int, probability: float, backend: str =
     ``key``: in [0, 2**64). Not differentiable; :class:`hpcgnn.nn.layers.KeyedDropout` is.
     """
     check_given(x=x, ids=ids)
-    check_type("key", key, int)
-    keyed.check_key("key", key)
-    check_number("probability", probability)
-    if x.dim() != 2 or x.dtype not in _FLOATS:
-        raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
-    if ids.shape != x.shape[:1] or ids.dtype != torch.int64:
-        raise WrongValueError(
-            f"ids must be int64 of shape ({x.shape[0]},), not {ids.dtype} of shape {tuple(ids.shape)}"
-        )
-    if not 0 <= probability < 1:
-        raise WrongValueError(f"probability must lie in [0, 1), not {probability}")
+    mask = DropoutMask(ids, key, probability)
+    check_activation(x, None, mask)
     if torch.is_grad_enabled() and x.requires_grad:
         raise WrongValueError("x must not need a gradient: hpcgnn.nn.layers.KeyedDropout is the differentiable dropout")
     choose(DROPOUT, backend, x=x, ids=ids)  # raises where they are on two devices
-    return drop(x, DropoutMask(ids, key, probability), backend)
+    return drop(x, mask, backend)
 
 
 def drop(x: Tensor, mask: DropoutMask, backend: str) -> Tensor:
@@ -215,8 +198,7 @@ class _Native(ByTorch):
         if x.dtype != torch.float32:
             return super().activate(x, norm, mask, out)
         statistics = None if norm is None else torch.empty(x.shape[0], 2)
-        job, _tensors = _job(x, norm, mask, statistics)
-        native("activate", job=job, out=out)
+        native("activate", job=_job(x, norm, mask, statistics), out=out)
         return statistics
 
     def activate_backward(
@@ -226,37 +208,39 @@ class _Native(ByTorch):
         if x.dtype != torch.float32:
             super().activate_backward(dy, x, kept, norm, mask, dx, dweight, dbias)
             return
-        job, _tensors = _job(x, norm, mask, kept)
-        native("activate_backward", job=job, dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias)
+        native(
+            "activate_backward", job=_job(x, norm, mask, kept), dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias
+        )
 
 
-def _job(
-    x: Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: Tensor | None
-) -> tuple[ctypes.Structure, list[Tensor | None]]:
-    """The native kernel's argument, and the tensors that must live while it is used."""
-    x = x.contiguous()
-    gamma, beta, eps = (
-        (None, None, 0.0) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous(), norm.eps)
-    )
-    ids, key, threshold, scale = None, 0, 0, 1.0
+def _job(x: Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: Tensor | None) -> Struct:
+    """The native kernel's argument."""
+    fields: dict[str, Any] = {
+        "gamma": None,
+        "beta": None,
+        "eps": 0.0,
+        "ids": None,
+        "key": 0,
+        "threshold": 0,
+        "scale": 1.0,
+    }
+    if norm is not None:
+        fields |= {"gamma": norm.weight.contiguous(), "beta": norm.bias.contiguous(), "eps": norm.eps}
     if mask is not None:
-        ids, key, threshold, scale = mask.ids.contiguous(), mask.key, mask.threshold, mask.scale
-    job = struct("hpcgnn_activation")(
-        rows=x.shape[0], width=x.shape[1], x=x, gamma=gamma, beta=beta, statistics=statistics, ids=ids, key=key,
-        threshold=threshold, scale=scale, eps=eps,
-    )  # fmt: skip
-    return job, [x, gamma, beta, ids]
+        fields |= {"ids": mask.ids.contiguous(), "key": mask.key, "threshold": mask.threshold, "scale": mask.scale}
+    rows, width = x.shape
+    return struct("hpcgnn_activation")(rows=rows, width=width, x=x.contiguous(), statistics=statistics, **fields)
 
 
 ACTIVATION: Operator[ActivationKernels] = Operator(
-    "activation", ActivationKernels, ByTorch(DROPOUT.reference), _Native(DROPOUT.native)
+    "activation", ActivationKernels, _Native(DROPOUT.native), other_bodies=ByTorch(DROPOUT.reference)
 )
 
 
 def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> None:
     """Raise ValueError, which names the argument, unless these can be arguments of :func:`activate`."""
     if x.dim() != 2 or x.dtype not in _FLOATS:
-        raise WrongValueError(f"x must be two-dimensional float32 or float64, not {x.dtype} of shape {tuple(x.shape)}")
+        raise misfit("x", x, "two-dimensional float32 or float64")
     if norm is not None:
         norm.check(x)
     if mask is not None:
@@ -267,8 +251,7 @@ def activate(
     kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None
 ) -> tuple[Tensor, Tensor | None]:
     """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the tensor, or None, that the gradient needs beside
-    ``x``. Arguments were checked by :func:`check_activation`.
-    """
+    ``x``. Arguments were checked by :func:`check_activation`."""
     out = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     return out, kernels.activate(x, norm, mask, out)
 

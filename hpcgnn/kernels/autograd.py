@@ -1,14 +1,15 @@
-"""The kernels with gradients: the functions that :mod:`hpcgnn.kernels` exports, and the backward pass of each operator.
+"""The kernels with gradients: the functions that :mod:`hpcgnn.kernels` exports.
 
-Each function calls the plain kernel directly if no gradient is needed. Backward passes use the same kernels on the transposed
-matrix. ``spmm`` has gradients of gradients; torch refuses those of the others.
+Each function calls the plain kernel directly if no gradient is needed, else :func:`recorded` with the operator's two passes.
+Backward passes use the same kernels on the transposed matrix. ``spmm`` has gradients of gradients; torch refuses those of the
+others.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,40 +18,26 @@ from torch.autograd import function as torchs_function
 
 from hpcgnn.base.arguments import check_given, check_number, check_tensors, check_type, check_whole
 from hpcgnn.base.errors import WrongValueError
+from hpcgnn.kernels import activation as plain_activation
 from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
-from hpcgnn.kernels.activation import (
-    ActivationKernels,
-    DropoutMask,
-    Norm,
-    activate,
-    activate_backward,
-    activation_kernels,
-    check_activation,
-)  # fmt: skip
-from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.activation import ActivationKernels, DropoutMask, Norm
+from hpcgnn.kernels.backend import choose, misfit
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.dense import DENSE, DenseKernels
 from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
 _FLOATS = (torch.float32, torch.float64)
-Run = Callable[..., Tensor]
 Kept = Sequence[Tensor]
+Gradients = tuple[Tensor | None, ...]
 
 
 def spmm(
-    csr: Csr,
-    x: Tensor,
-    weight: Tensor | None = None,
-    reduce: str = "sum",
-    out: Tensor | None = None,
-    backend: str = "auto",
-    *,
-    scale: Tensor | None = None,
-    accumulate: bool = True,
-) -> Tensor:
+    csr: Csr, x: Tensor, weight: Tensor | None = None, reduce: str = "sum", out: Tensor | None = None,
+    backend: str = "auto", *, scale: Tensor | None = None, accumulate: bool = True,
+) -> Tensor:  # fmt: skip
     """Multiply a sparse matrix by a dense one: row r of the result is the sum of ``weight[e] * x[indices[e]]`` over the entries
     e of row r.
 
@@ -111,11 +98,16 @@ def gather_rows(x: Tensor, index: Tensor, backend: str = "auto") -> Tensor:
     _check_differentiable("x", x)
     shape = x.shape
 
-    def back(dz: Tensor, index: Tensor) -> Tensor:  # the gradients of all copies of a row are added
-        rows = dz.reshape(index.numel(), shape[1:].numel())
-        return add_rows(index, rows, shape[0], backend).view(shape)
+    def run(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        return plain_rows.gather_rows(x, index, backend)
 
-    return _Linear.apply(x, lambda x, index: plain_rows.gather_rows(x, index, backend), back, index)
+    def back(ctx: Any, dz: Tensor) -> Gradients:  # the gradients of all copies of a row are added
+        (index,) = ctx.saved_tensors
+        rows = dz.reshape(index.numel(), shape[1:].numel())
+        return (add_rows(index, rows, shape[0], backend).view(shape),)
+
+    return recorded(run, back, x)
 
 
 def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
@@ -138,12 +130,16 @@ def scatter_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto
     check_whole("num_rows", num_rows)
     if not tracked(src):
         return plain_rows.scatter_rows(index, src, num_rows, backend)
-    return _Linear.apply(
-        src,
-        lambda src, index: plain_rows.scatter_rows(index, src, num_rows, backend),
-        lambda dz, index: plain_rows.gather_rows(dz, index, backend, check=False),
-        index,
-    )
+
+    def run(ctx: Any, src: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        return plain_rows.scatter_rows(index, src, num_rows, backend)
+
+    def back(ctx: Any, dz: Tensor) -> Gradients:
+        (index,) = ctx.saved_tensors
+        return (plain_rows.gather_rows(dz, index, backend, check=False),)
+
+    return recorded(run, back, src)
 
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
@@ -168,17 +164,30 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = N
     check_given(a=a, b=b)
     if not tracked(a, b):
         return plain_edges.sddmm(csr, a, b, op, heads, backend)
-    return _Sddmm.apply(a, b, csr, op, heads, backend)
+
+    def run(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        if op == "dot":
+            ctx.save_for_backward(a, b)
+        return plain_edges.sddmm(csr, a, b, op, heads, backend)
+
+    def back(ctx: Any, gradient: Tensor) -> Gradients:
+        gradient, wanted = gradient.contiguous(), ctx.needs_input_grad[-2:]
+        if op == "add":
+            return _end_sums(csr, gradient, wanted, backend)
+        a, b = ctx.saved_tensors
+        da = plain_spmm(csr, b, gradient, backend=backend) if wanted[0] else None
+        if not wanted[1]:
+            return da, None
+        transpose, weight = transposed_with(csr, gradient, backend)
+        return da, plain_spmm(transpose, a, weight, backend=backend)
+
+    return recorded(run, back, a, b)
 
 
 def dense(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    plus: Tensor | None = None,
-    backend: str = "auto",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, plus: Tensor | None = None, backend: str = "auto",
     compute: str = "float32",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Compute ``x @ weight + bias + plus`` in one pass. Differentiable in all four. Not collective.
 
     Args:
@@ -201,10 +210,10 @@ def dense(
     check_tensors(bias=bias, plus=plus)
     shape = (*x.shape[:1], *weight.shape[1:])
     if plus is not None and (plus.shape != shape or plus.dtype != x.dtype):
-        raise WrongValueError(f"plus must be {x.dtype} of shape {shape}, not {plus.dtype} of {tuple(plus.shape)}")
+        raise misfit("plus", plus, f"{x.dtype} of shape {shape}")
     kernels = plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
     choose(DENSE, backend, x=x, plus=plus)  # raises where they are on two devices
-    return run_dense(_Products(kernels, compute), x, weight, bias, plus)
+    return _dense(kernels, compute, x, weight, bias, plus)
 
 
 def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
@@ -228,7 +237,17 @@ def edge_softmax(csr: Csr, scores: Tensor, backend: str = "auto") -> Tensor:
     check_given(scores=scores)
     if not tracked(scores):
         return plain_edges.edge_softmax(csr, scores, backend)
-    return _EdgeSoftmax.apply(scores, csr, backend)
+
+    def run(ctx: Any, scores: Tensor) -> Tensor:
+        alpha = plain_edges.edge_softmax(csr, scores, backend)
+        ctx.save_for_backward(alpha)
+        return alpha
+
+    def back(ctx: Any, gradient: Tensor) -> Gradients:
+        (alpha,) = ctx.saved_tensors
+        return (plain_edges.edge_softmax_backward(csr, alpha, gradient, backend),)
+
+    return recorded(run, back, scores)
 
 
 def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
@@ -249,10 +268,10 @@ def edge_sum(csr: Csr, values: Tensor, backend: str = "auto") -> Tensor:
     check_given(values=values)
     if not tracked(values):
         return plain_edges.edge_sum(csr, values, backend)
-    return _Linear.apply(
+    return recorded(
+        lambda _, values: plain_edges.edge_sum(csr, values, backend),
+        lambda _, gradient: (plain_edges.repeat_rows(csr, gradient, backend),),
         values,
-        lambda values: plain_edges.edge_sum(csr, values, backend),
-        lambda gradient: plain_edges.repeat_rows(csr, gradient, backend),
     )
 
 
@@ -276,8 +295,8 @@ def activation(x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = N
     check_type("mask", mask, DropoutMask, type(None))
     if norm is not None:
         check_given(weight=norm.weight, bias=norm.bias)
-    check_activation(x, norm, mask)
-    return _run_activation(activation_kernels(x, norm, mask, backend), x, norm, mask)
+    plain_activation.check_activation(x, norm, mask)
+    return _activation(plain_activation.activation_kernels(x, norm, mask, backend), x, norm, mask)
 
 
 def attention_weights(csr: Csr, a: Tensor, b: Tensor, slope: float, backend: str = "auto") -> Tensor:
@@ -289,7 +308,21 @@ def attention_weights(csr: Csr, a: Tensor, b: Tensor, slope: float, backend: str
     check_type("csr", csr, Csr)
     check_given(a=a, b=b)
     check_number("slope", slope)
-    return _AttentionWeights.apply(a, b, csr, float(slope), backend)
+    slope = float(slope)
+
+    def run(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        scores = F.leaky_relu(plain_edges.sddmm(csr, a, b, "add", backend=backend), slope, inplace=True)
+        alpha = plain_edges.edge_softmax(csr, scores, backend)
+        ctx.save_for_backward(a, b, alpha)
+        return alpha
+
+    def back(ctx: Any, gradient: Tensor) -> Gradients:
+        a, b, alpha = ctx.saved_tensors
+        of_scores = plain_edges.edge_softmax_backward(csr, alpha, gradient.contiguous(), backend)
+        slopes = plain_edges.sddmm(csr, a, b, "add", backend=backend).gt_(0).mul_(1 - slope).add_(slope)
+        return _end_sums(csr, of_scores.mul_(slopes), ctx.needs_input_grad[-2:], backend)
+
+    return recorded(run, back, a, b)
 
 
 def layer_product(
@@ -302,7 +335,7 @@ def layer_product(
     if type(x) is not Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
         check_given(x=x, weight=weight)
         plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
-    return run_dense(_Products(plain_dense.kernels_for(x, backend), compute), x, weight, bias, plus)
+    return _dense(plain_dense.kernels_for(x, backend), compute, x, weight, bias, plus)
 
 
 def layer_activation(
@@ -320,8 +353,8 @@ def layer_activation(
         check_given(x=x)
         if norm is not None:
             check_given(weight=norm.weight, bias=norm.bias)
-        check_activation(x, norm, mask)
-    return _run_activation(activation_kernels(x, norm, None, backend), x, norm, mask)
+        plain_activation.check_activation(x, norm, mask)
+    return _activation(plain_activation.activation_kernels(x, norm, None, backend), x, norm, mask)
 
 
 def _check_differentiable(name: str, tensor: Tensor) -> None:
@@ -345,7 +378,33 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def tracked(*tensors: Tensor | None) -> bool:
     """Return whether autograd records operations on these tensors."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
+class _Recorded(torch.autograd.Function):
+    """``run(ctx, *inputs)``, whose gradients for ``inputs`` are ``back(ctx, gradient)``.
+
+    ``run`` saves in ``ctx`` the tensors that ``back`` needs. ``ctx.needs_input_grad`` ends with the flags of ``inputs``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Callable[..., Tensor], back: Callable[[Any, Tensor], Gradients], *inputs: Tensor | None
+    ) -> Tensor:
+        ctx.back = back
+        return run(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Gradients:
+        back = torchs_function.once_differentiable(ctx.back) if torch.is_grad_enabled() else ctx.back
+        return None, None, *back(ctx, gradient)
+
+
+recorded = _Recorded.apply
 
 
 def transposed_with(csr: Csr, weight: Tensor | None, backend: str) -> tuple[Csr, Tensor | None]:
@@ -386,135 +445,62 @@ class _Spmm(torch.autograd.Function):
         csr, dz = ctx.csr, dz.contiguous()
         if ctx.reduce == "mean":
             dz = dz / csr.row_lengths().clamp(min=1).to(dz.dtype)[:, None]
-        if torch.is_grad_enabled():  # create_graph=True
-            return *_differentiable_gradients(csr, x, weight, dz, ctx.needs_input_grad), None, None, None
+        again = torch.is_grad_enabled()  # create_graph=True: these gradients are differentiated, too
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            transpose, transposed = transposed_with(csr, weight, ctx.backend)
-            dx = plain_spmm(transpose, dz, transposed, backend=ctx.backend)
+            transpose, values = transposed_with(csr, weight, ctx.backend)
+            if again and weight is not None:
+                values = gather_rows(weight, csr.transpose_order, ctx.backend)
+            dx = (spmm if again else plain_spmm)(transpose, dz, values, backend=ctx.backend)
         if ctx.needs_input_grad[1]:
             heads = None if weight.dim() == 1 else weight.shape[1]
-            dweight = plain_edges.sddmm(csr, dz, x, "dot", heads, ctx.backend)
+            dweight = (sddmm if again else plain_edges.sddmm)(csr, dz, x, "dot", heads, ctx.backend)
         return dx, dweight, None, None, None
 
 
-def _differentiable_gradients(
-    csr: Csr, x: Tensor | None, weight: Tensor | None, dz: Tensor, wanted: Sequence[bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a sum by torch's own functions, which can be differentiated again; with a row for each entry."""
-    dx = dweight = None
-    dz, columns = dz[csr.entry_rows()], csr.indices.long()
-    values = csr.weight if weight is None else weight
-    heads = 1 if values is None or values.dim() == 1 else values.shape[1]
-    in_heads = len(dz), heads, dz.shape[1] // heads
-    if wanted[0]:
-        rows = dz if values is None else (dz.view(in_heads) * values.view(len(dz), heads, 1)).view(dz.shape)
-        dx = dz.new_zeros(csr.num_cols, dz.shape[1]).index_add(0, columns, rows)
-    if wanted[1]:
-        assert x is not None
-        assert weight is not None
-        dweight = (dz * x[columns]).view(in_heads).sum(2).view(weight.shape)
-    return dx, dweight
+def _dense(
+    kernels: DenseKernels, compute: str, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None
+) -> Tensor:
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
+        return plain_dense.run_product(kernels, x, weight, bias, out, compute), (x,)
+
+    def weight_gradient(kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
+        return plain_dense.run_weight_gradient(kernels, kept[0], dy, sums, compute)
+
+    return run_dense(product, weight_gradient, x, weight, bias, plus)
 
 
-class _Linear(torch.autograd.Function):
-    """A linear operator ``run``: its transpose ``back`` is applied to the gradient. Both also take the tensors ``kept``."""
+def run_dense(
+    product: Callable[..., tuple[Tensor, Kept]], weight_gradient: Callable[..., tuple[Tensor, Tensor | None]],
+    x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, ``dp = dy``.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, run: Run, back: Run, *kept: Tensor) -> Tensor:
-        ctx.save_for_backward(*kept)
-        ctx.back = back
-        return run(x, *kept)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors
-        return ctx.back(gradient, *kept), *(None for _ in range(2 + len(kept)))
-
-
-class _Sddmm(torch.autograd.Function):
-    """A value for each entry of ``csr`` from the rows of its two ends; gradients are sums over rows and columns."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, csr: Csr, op: str, heads: int | None, backend: str) -> Tensor:
-        if op == "dot":
-            ctx.save_for_backward(a, b)
-        ctx.csr, ctx.op, ctx.backend = csr, op, backend
-        return plain_edges.sddmm(csr, a, b, op, heads, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        csr, backend, gradient = ctx.csr, ctx.backend, gradient.contiguous()
-        da = db = None
-        if ctx.op == "dot":
-            a, b = ctx.saved_tensors
-            if ctx.needs_input_grad[0]:
-                da = plain_spmm(csr, b, gradient, backend=backend)
-            if ctx.needs_input_grad[1]:
-                transpose, weight = transposed_with(csr, gradient, backend)
-                db = plain_spmm(transpose, a, weight, backend=backend)
-        else:
-            da, db = _end_sums(csr, gradient, ctx.needs_input_grad[:2], backend)
-        return da, db, None, None, None, None
-
-
-class Products(Protocol):
-    """The products of a dense operator: by the kernels of a backend, or of 8-bit integers."""
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
-        """``out + x @ weight + bias``, and what :meth:`weight_gradient` needs of ``x``."""
-        ...
-
-    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
-        """``x.T @ dy``, and with ``sums`` the sums of the columns of ``dy``."""
-        ...
-
-
-class _Products(NamedTuple):
-    kernels: DenseKernels
-    compute: str
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
-        return plain_dense.run_product(self.kernels, x, weight, bias, out, self.compute), (x,)
-
-    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
-        return plain_dense.run_weight_gradient(self.kernels, kept[0], dy, sums, self.compute)
-
-
-def run_dense(products: Products, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None) -> Tensor:
-    """``x @ weight + bias + plus``, recorded by autograd where a gradient is needed."""
+    Args:
+        product: function of (x, weight, bias, out): ``out + x @ weight + bias``, and the tensors to keep of ``x``.
+        weight_gradient: function of (kept, dy, sums): ``x.T @ dy``, and with ``sums`` the sums of the columns of ``dy``.
+    """
     if not tracked(x, weight, bias, plus):
-        return products.product(x, weight, bias, _reused(plus, x.dtype))[0]
-    return _Dense.apply(x, weight, bias, plus, products)
+        return product(x, weight, bias, _reused(plus, x.dtype))[0]
 
-
-class _Dense(torch.autograd.Function):
-    """``y = x W + b + p``: ``dx = dy Wᵀ``, ``dW = xᵀ dy``, ``db`` sums the rows of ``dy``, ``dp = dy``."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, products: Products
-    ) -> Tensor:
-        y, kept = products.product(x, weight, bias, _reused(plus, x.dtype))
+    def run(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None) -> Tensor:
+        y, kept = product(x, weight, bias, _reused(plus, x.dtype))
         ctx.save_for_backward(*kept, weight)
-        ctx.products = products
         return y
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def back(ctx: Any, dy: Tensor) -> Gradients:
         *kept, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, needs_plus, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, needs_plus = ctx.needs_input_grad[-4:]
         dy = dy.contiguous()
-        dx = ctx.products.product(dy, weight.T, None, None)[0] if needs_x else None
+        dx = product(dy, weight.T, None, None)[0] if needs_x else None
         dweight = dbias = None
         if needs_weight:
-            dweight, dbias = ctx.products.weight_gradient(kept, dy, needs_bias)
+            dweight, dbias = weight_gradient(kept, dy, needs_bias)
         elif needs_bias:
             dbias = dy.sum(0)
-        return dx, dweight, dbias, dy if needs_plus else None, None
+        return dx, dweight, dbias, dy if needs_plus else None
+
+    return recorded(run, back, x, weight, bias, plus)
 
 
 def _reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -527,70 +513,20 @@ def _reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return plus.detach()
 
 
-class _EdgeSoftmax(torch.autograd.Function):
-    """Softmax over the entries of each row, for each head; the result is kept for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, csr: Csr, backend: str) -> Tensor:
-        alpha = plain_edges.edge_softmax(csr, scores, backend)
-        ctx.save_for_backward(alpha)
-        ctx.csr, ctx.backend = csr, backend
-        return alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (alpha,) = ctx.saved_tensors
-        return plain_edges.edge_softmax_backward(ctx.csr, alpha, gradient, ctx.backend), None, None
-
-
-def _run_activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
-    """``dropout(relu(norm(x)))`` by ``kernels``, recorded by autograd where a gradient is needed."""
+def _activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
+    """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
-        return activate(kernels, x, norm, mask)[0]
-    return _Activation.apply(x, weight, bias, eps, mask, kernels)
+        return plain_activation.activate(kernels, x, norm, mask)[0]
 
-
-class _Activation(torch.autograd.Function):
-    """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, mask: DropoutMask | None,
-        kernels: ActivationKernels,
-    ) -> Tensor:  # fmt: skip
-        y, kept = activate(kernels, x, _norm(weight, bias, eps), mask)
+    def run(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y, kept = plain_activation.activate(kernels, x, norm, mask)
         ctx.save_for_backward(x, weight, bias, kept)
-        ctx.eps, ctx.mask, ctx.kernels = eps, mask, kernels
         return y
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def back(ctx: Any, dy: Tensor) -> Gradients:
         x, weight, bias, kept = ctx.saved_tensors
-        gradients = activate_backward(ctx.kernels, dy, x, kept, _norm(weight, bias, ctx.eps), ctx.mask)
-        return (*gradients, None, None, None)
+        norm = None if weight is None else Norm(weight, bias, eps)
+        return plain_activation.activate_backward(kernels, dy, x, kept, norm, mask)
 
-
-def _norm(weight: Tensor | None, bias: Tensor | None, eps: float) -> Norm | None:
-    return None if weight is None or bias is None else Norm(weight, bias, eps)
-
-
-class _AttentionWeights(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, csr: Csr, slope: float, backend: str) -> Tensor:
-        scores = F.leaky_relu(plain_edges.sddmm(csr, a, b, "add", backend=backend), slope, inplace=True)
-        alpha = plain_edges.edge_softmax(csr, scores, backend)
-        ctx.save_for_backward(a, b, alpha)
-        ctx.csr, ctx.slope, ctx.backend = csr, slope, backend
-        return alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, alpha = ctx.saved_tensors
-        csr, slope, backend = ctx.csr, ctx.slope, ctx.backend
-        of_scores = plain_edges.edge_softmax_backward(csr, alpha, gradient.contiguous(), backend)
-        slopes = plain_edges.sddmm(csr, a, b, "add", backend=backend).gt_(0).mul_(1 - slope).add_(slope)
-        return *_end_sums(csr, of_scores.mul_(slopes), ctx.needs_input_grad[:2], backend), None, None, None
+    return recorded(run, back, x, weight, bias)

@@ -30,15 +30,21 @@ FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))
 class Operator(Generic[K]):
     """An operator that :func:`choose` looks up: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
 
-    name: name of the field. protocol: the functions that a backend's module must have. reference, native: the kernels of these
-    backends. of_features: whether a backend must take the type of the features to be chosen.
+    name: name of the field. protocol: the functions that a backend's module must have; their bodies are those of ``reference``,
+    unless it has ``other_bodies``. native: the kernels of ``native``. of_features: whether a backend must take the type of the
+    features to be chosen.
     """
 
     name: str
     protocol: type
-    reference: K
     native: K
     of_features: bool = True
+    other_bodies: K | None = None
+
+    @cached_property
+    def reference(self) -> K:
+        """The kernels of ``reference``."""
+        return self.other_bodies or type("Reference", (self.protocol,), {})()
 
     def of(self, backend: Backend) -> K | None:
         """The backend's module for this operator, or None."""
@@ -129,6 +135,11 @@ def choose(operator: Operator[K], backend: str = AUTO, **tensors: Tensor | None)
     kernels = operator.of(_select(operator, backend, tensors))
     assert kernels is not None, "only those that have the operator are selected"
     return kernels
+
+
+def misfit(name: str, tensor: Tensor, wanted: str) -> WrongValueError:
+    """The error for an argument whose type or shape is not as ``wanted``."""
+    return WrongValueError(f"{name} must be {wanted}, not {tensor.dtype} of shape {tuple(tensor.shape)}")
 
 
 def problem_on(kind: str) -> str | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 
 Array = Tensor | np.ndarray
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,7 @@ class Csr:
         self.num_rows = self.indptr.numel() - 1
         self._transpose: Csr | None = None
         self._transpose_order: Tensor | None = None
-        self._blocks: dict[int, list[tuple[int, int]]] = {}
-        self._heavy: dict[int, Tensor] = {}
-        self._hot: dict[tuple[int, int, bool], HotColumns | None] = {}
+        self._kept: dict[Hashable, Any] = {}  # see kept()
         # kernels.spmm.multiply: its kernels, by type and width of x and the backend that was asked for
         self.products: dict[tuple[torch.dtype, int, str], Callable[..., None]] = {}
         self._shared: Csr | None = None  # the matrix that has the same structure and other values
@@ -86,7 +84,7 @@ class Csr:
         self._rows_before: Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"products": {}}  # those have addresses of this matrix
+        return vars(self) | {"products": {}, "_kept": {}}  # those have addresses of this matrix
 
     def _check(self) -> None:
         # This raises unless all are on one device, and some backend takes it.
@@ -124,8 +122,14 @@ class Csr:
 
     @property
     def structure(self) -> Csr:
-        """The matrix from which :meth:`with_weight` has made this one, or this matrix itself; it holds the caches."""
+        """The matrix from which :meth:`with_weight` has made this one, or this matrix itself."""
         return self if self._shared is None else self._shared
+
+    def kept(self, name: Hashable, make: Callable[[], T]) -> T:
+        """``make()``, data that depend on the structure alone, made once for each ``name`` and kept as long as the structure."""
+        if name in self._kept:
+            return self._kept[name]
+        return self._kept.setdefault(name, make())  # of two threads, both get the first one's data
 
     @property
     def transpose_order(self) -> Tensor:
@@ -222,7 +226,7 @@ class Csr:
         if weight.shape != self.indices.shape:
             raise WrongValueError("weight must have one value per entry")
         other = Csr(self.indptr, self.indices, self.num_cols, weight, check=False)
-        other._shared = self.structure
+        other._shared, other._kept = self.structure, self._kept
         return other
 
     def composed_with(self, other: Csr) -> Csr:
@@ -245,13 +249,6 @@ class Csr:
         # With a known size, torch need not wait for the device.
         return torch.repeat_interleave(rows, self.row_lengths(), output_size=self.num_entries)
 
-    def heavy_rows(self, entries: int) -> Tensor:
-        """(h,) int64 rows with more than ``entries`` entries, ascending; threads share such rows."""
-        cache = self.structure._heavy
-        if entries not in cache:
-            cache[entries] = torch.nonzero(self.row_lengths() > entries).flatten()
-        return cache[entries]
-
     def hot_columns(self, most: int, least_uses: int, *, grouped: bool = False) -> HotColumns | None:
         """At most ``most`` columns, each of which at least ``least_uses`` entries name; None if more than half of the entries
         name other columns. It is made once, and takes 4 bytes an entry.
@@ -259,10 +256,8 @@ class Csr:
         ``grouped`` orders each row's entries: first those of hot columns, in the order of ``columns``, then the others as they
         were.
         """
-        cache, key = self.structure._hot, (most, least_uses, grouped)
-        if key not in cache:
-            cache[key] = self._find_hot_columns(*key)
-        return cache[key]
+        key = most, least_uses, grouped
+        return self.kept(("hot", *key), lambda: self._find_hot_columns(*key))
 
     def _find_hot_columns(self, most: int, least_uses: int, grouped: bool) -> HotColumns | None:
         if self.each_column_once and least_uses > 1:
@@ -284,15 +279,6 @@ class Csr:
             _, by_row = cluster(rows[by_place], self.num_rows, check=False)
             indices = indices[by_place[by_row]]
         return HotColumns(columns, indices)
-
-    def row_blocks(self, count: int) -> list[tuple[int, int]]:
-        """At most ``count`` consecutive row ranges ``(first, last)`` with about equal work (entries plus rows)."""
-        if count not in self._blocks:
-            work = self.indptr + torch.arange(self.num_rows + 1, device=self.device)
-            targets = torch.arange(1, count, device=self.device) * int(work[-1]) // count
-            cuts = [0, *torch.searchsorted(work, targets).tolist(), self.num_rows]
-            self._blocks[count] = [(first, last) for first, last in pairwise(cuts) if last > first]
-        return self._blocks[count]
 
 
 def _array(name: str, given: Array) -> Tensor:

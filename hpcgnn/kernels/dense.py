@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.library import isa, multiplies_bf16, native
 
 _ARITHMETICS = ("float32", "bf16", "tf32")
@@ -48,9 +48,6 @@ class DenseKernels(Protocol):
         torch.mm(x.T, dy, out=dweight)
         if sums is not None:
             torch.sum(dy, 0, out=sums)
-
-
-class _Reference(DenseKernels): ...
 
 
 # Below these sizes torch's product is as fast, by the study `products`. The limits do not depend on the number of threads, so
@@ -103,7 +100,7 @@ def contract(x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, comput
     native(name, rows=rows, depth=depth, width=width, x=x, dy=dy, dweight=dweight, sums=sums)
 
 
-DENSE: Operator[DenseKernels] = Operator("dense", DenseKernels, _Reference(), _Native())
+DENSE: Operator[DenseKernels] = Operator("dense", DenseKernels, _Native())
 
 
 def has_bf16(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
@@ -150,18 +147,12 @@ def checked_kernels(
     _check_matrix("x", x, x.dtype)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
-        raise WrongValueError(
-            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
-        )
+        raise WrongValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {len(weight)}")
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
-        raise WrongValueError(
-            f"bias must be {x.dtype} of shape ({weight.shape[1]},), not {bias.dtype} of shape {tuple(bias.shape)}"
-        )
+        raise misfit("bias", bias, f"{x.dtype} of shape ({weight.shape[1]},)")
     shape = x.shape[0], weight.shape[1]
     if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
-        raise WrongValueError(
-            f"out must be contiguous {x.dtype} of shape {shape}, not {out.dtype} of {tuple(out.shape)}"
-        )
+        raise misfit("out", out, f"contiguous {x.dtype} of shape {shape}")
     kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, out=out)
     _check_compute(compute, x.dtype, kernels, backend)
     return kernels
@@ -217,7 +208,4 @@ def _check_compute(compute: str, dtype: torch.dtype, kernels: DenseKernels, back
 
 def _check_matrix(name: str, matrix: Tensor, dtype: torch.dtype) -> None:
     if matrix.dim() != 2 or matrix.dtype not in _DTYPES or matrix.dtype != dtype:
-        wanted = "float32 or float64" if dtype not in _DTYPES else str(dtype)
-        raise WrongValueError(
-            f"{name} must be two-dimensional {wanted}, not {matrix.dtype} of shape {tuple(matrix.shape)}"
-        )
+        raise misfit(name, matrix, f"two-dimensional {dtype if dtype in _DTYPES else 'float32 or float64'}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_choice, check_whole
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.library import constant, native
 from hpcgnn.kernels.spmm import csr_argument
@@ -63,9 +63,6 @@ class EdgeKernels(Protocol):
         out.zero_().index_add_(0, csr.entry_rows(), values)
 
 
-class _Reference(EdgeKernels): ...
-
-
 class _Native(EdgeKernels):
     def sddmm(self, csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tensor) -> None:
         operation, width = constant(f"HPCGNN_{op.upper()}"), a.shape[1]
@@ -82,20 +79,16 @@ class _Native(EdgeKernels):
         native("edge_sum", values.dtype, csr=csr_argument(csr), values=values, width=values.shape[1], out=out)
 
 
-EDGES: Operator[EdgeKernels] = Operator("edges", EdgeKernels, _Reference(), _Native())
+EDGES: Operator[EdgeKernels] = Operator("edges", EdgeKernels, _Native())
 
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
     """A value for each entry (r, c) from the rows ``a[r]`` and ``b[c]``, see :func:`hpcgnn.kernels.autograd.sddmm`."""
     check_choice("op", op, OPERATIONS)
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
-        raise WrongValueError(
-            f"a must be float32 or float64 of shape ({csr.num_rows}, F), not {a.dtype} {tuple(a.shape)}"
-        )
+        raise misfit("a", a, f"float32 or float64 of shape ({csr.num_rows}, F)")
     if b.shape != (csr.num_cols, a.shape[1]) or b.dtype != a.dtype:
-        raise WrongValueError(
-            f"b must be {a.dtype} of shape ({csr.num_cols}, {a.shape[1]}), not {b.dtype} {tuple(b.shape)}"
-        )
+        raise misfit("b", b, f"{a.dtype} of shape ({csr.num_cols}, {a.shape[1]})")
     check_heads(op, heads, a.shape[1])
     width = a.shape[1] if op == "add" else heads or 1
     kernels = choose(EDGES, backend, a=a, b=b, csr=csr.indices)
@@ -115,7 +108,7 @@ def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, backend: st
     """The gradient of the scores, from the softmax ``alpha`` and its ``gradient``; all (entries,) or (entries, H)."""
     _check_entries(csr, alpha, "alpha")
     if gradient.shape != alpha.shape or gradient.dtype != alpha.dtype:
-        raise WrongValueError(f"gradient must be {alpha.dtype} of shape {tuple(alpha.shape)}")
+        raise misfit("gradient", gradient, f"{alpha.dtype} of shape {tuple(alpha.shape)}")
     return _run("edge_softmax_backward", csr, csr.num_entries, backend, alpha=alpha, gradient=gradient)
 
 
@@ -139,7 +132,7 @@ def _run(name: str, csr: Csr, rows: int, backend: str, **values: Tensor) -> Tens
 def repeat_rows(csr: Csr, a: Tensor, backend: str = "auto") -> Tensor:
     """Row r of ``a`` (R,) or (R, F) for each entry of row r, (entries,) or (entries, F): the transpose of :func:`edge_sum`."""
     if a.dim() not in (1, 2) or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
-        raise WrongValueError(f"a must be float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
+        raise misfit("a", a, f"float32 or float64 of shape ({csr.num_rows},) or ({csr.num_rows}, F)")
     columns = as_columns(a).contiguous()
     kernels = choose(EDGES, backend, a=a, csr=csr.indices)
     out = buffers.empty(csr.num_entries, columns.shape[1], a.dtype, a.device)
@@ -158,6 +151,4 @@ def check_heads(op: str, heads: int | None, width: int) -> None:
 
 def _check_entries(csr: Csr, values: Tensor, name: str) -> None:
     if values.dim() not in (1, 2) or values.shape[0] != csr.num_entries or values.dtype not in _TYPES:
-        found = f"{values.dtype} {tuple(values.shape)}"
-        shape = f"({csr.num_entries},) or ({csr.num_entries}, F)"
-        raise WrongValueError(f"{name} must be float32 or float64 of shape {shape}, not {found}")
+        raise misfit(name, values, f"float32 or float64 of shape ({csr.num_entries},) or ({csr.num_entries}, F)")

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers, packing
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.edges import check_heads
 from hpcgnn.kernels.keyed import check_key
@@ -75,8 +75,7 @@ class Int8Kernels(Protocol):
 
     def gathers_bytes(self) -> bool:
         """Return whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with
-        float32.
-        """
+        float32."""
         return False
 
     def quantize_rows(self, x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
@@ -91,8 +90,7 @@ class Int8Kernels(Protocol):
         accumulate: bool, out: Tensor,
     ) -> None:  # fmt: skip
         """Write ``(codes * scale) @ weight + bias`` to ``out`` (n, H), or add it; ``codes`` (n, F), ``scale`` (n,), ``weight``
-        (F, H; any strides), whose columns are quantized with noise of ``weight_key``, ``bias`` (H,).
-        """
+        (F, H; any strides), whose columns are quantized with noise of ``weight_key``, ``bias`` (H,)."""
         columns, column_scale = codes.new_empty(weight.shape[::-1]), scale.new_empty(weight.shape[1])
         self.quantize_rows(weight.T.contiguous(), None, weight_key, columns, column_scale)
         sums = (codes.double() @ columns.double().T).float()  # exact: sums of products are far below 2**53
@@ -148,9 +146,6 @@ def _codes(values: np.ndarray, scale: np.ndarray, key: int | None, numbers: np.n
     return ((steps.astype(np.int32) + noise) >> packing.FRACTION_BITS).astype(np.int8)
 
 
-class _Reference(Int8Kernels): ...
-
-
 class _Native(Int8Kernels):
     def dot_products(self) -> bool:
         return has_dot_products()
@@ -194,7 +189,7 @@ def _best(name: str, **arguments: Any) -> None:
     native(f"{name}_dot" if has_dot_products() else name, **arguments)
 
 
-INT8: Operator[Int8Kernels] = Operator("int8", Int8Kernels, _Reference(), _Native(), of_features=False)
+INT8: Operator[Int8Kernels] = Operator("int8", Int8Kernels, _Native(), of_features=False)
 
 
 def dot_products(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
@@ -204,8 +199,7 @@ def dot_products(backend: str = "auto", torch_device: torch.device | str = "cpu"
 
 def gathers_bytes(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
     """Return whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as
-    measured.
-    """
+    measured."""
     return choose(INT8, backend, x=torch.empty(0, device=torch_device)).gathers_bytes()
 
 
@@ -219,9 +213,7 @@ def quantize_rows(
     _check_float("x", x)
     check_key("key", key)
     if factor is not None and (factor.shape != x.shape[:1] or factor.dtype != torch.float32):
-        raise WrongValueError(
-            f"factor must be float32 of shape ({x.shape[0]},), not {factor.dtype} {tuple(factor.shape)}"
-        )
+        raise misfit("factor", factor, f"float32 of shape ({x.shape[0]},)")
     kernels = choose(INT8, backend, x=x, factor=factor)
     codes = buffers.empty(x.shape[0], x.shape[1], torch.int8, x.device)
     rows = Int8Rows(codes, torch.empty(x.shape[0], device=x.device))
@@ -251,16 +243,14 @@ def product(
     _check_operand("x", x)
     _check_float("weight", weight)
     if weight.shape[0] != x.shape[1]:
-        raise WrongValueError(
-            f"weight must have a row for each of the {x.shape[1]} columns of x, not {weight.shape[0]}"
-        )
+        raise WrongValueError(f"weight must have a row for each of the {x.shape[1]} columns of x, not {len(weight)}")
     _check_terms(x.shape[1])
     check_key("weight_key", weight_key)
     shape = x.shape[0], weight.shape[1]
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != torch.float32):
-        raise WrongValueError(f"bias must be float32 of shape ({shape[1]},), not {bias.dtype} {tuple(bias.shape)}")
+        raise misfit("bias", bias, f"float32 of shape ({shape[1]},)")
     if out is not None and (out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous()):
-        raise WrongValueError(f"out must be contiguous float32 of shape {shape}, not {out.dtype} {tuple(out.shape)}")
+        raise misfit("out", out, f"contiguous float32 of shape {shape}")
     kernels = choose(INT8, backend, weight=weight, x=x.codes, bias=bias, out=out)
     accumulate = out is not None
     if out is None:
@@ -325,7 +315,7 @@ def _check_operand(name: str, x: Int8Rows) -> None:
 
 def _check_float(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32:
-        raise WrongValueError(f"{name} must be a float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise misfit(name, x, "a float32 matrix")
 
 
 def _check_terms(terms: int) -> None:

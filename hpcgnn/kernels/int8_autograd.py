@@ -5,13 +5,12 @@ Operands are kept for backward as integers, a quarter of the bytes; weights, and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels.autograd import Kept, once_differentiable, run_dense, transposed_with
+from hpcgnn.kernels.autograd import Gradients, Kept, recorded, run_dense, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
@@ -23,7 +22,17 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, q
 
     The memory of ``plus`` may become that of the result, as for :func:`hpcgnn.kernels.autograd.dense`.
     """
-    return run_dense(_Products(quantizer), x, weight, bias, plus)
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
+        rows, backend = quantizer.rows(x), quantizer.backend
+        y = int8.product(rows, weight, bias, out, weight_key=quantizer.next_key(), backend=backend)
+        return y, (rows.codes, rows.scale)
+
+    def weight_gradient(kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
+        key, backend = quantizer.next_key(), quantizer.backend
+        return int8.weight_gradient(Int8Rows(*kept), dy, key=key, sums=sums, backend=backend)
+
+    return run_dense(product, weight_gradient, x, weight, bias, plus)
 
 
 def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Tensor:
@@ -32,42 +41,25 @@ def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Te
 
     Differentiable in both; the gradient of ``weight`` is an integer SDDMM. Without ``weight``, ``csr.weight`` is used.
     """
-    return _Spmm.apply(x, weight, csr, quantizer)
+    backend = quantizer.backend
 
-
-class _Products(NamedTuple):
-    quantizer: Quantizer
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> tuple[Tensor, Kept]:
-        rows, backend = self.quantizer.rows(x), self.quantizer.backend
-        y = int8.product(rows, weight, bias, out, weight_key=self.quantizer.next_key(), backend=backend)
-        return y, (rows.codes, rows.scale)
-
-    def weight_gradient(self, kept: Kept, dy: Tensor, sums: bool) -> tuple[Tensor, Tensor | None]:
-        key, backend = self.quantizer.next_key(), self.quantizer.backend
-        return int8.weight_gradient(Int8Rows(*kept), dy, key=key, sums=sums, backend=backend)
-
-
-class _Spmm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csr: Csr, quantizer: Quantizer) -> Tensor:
+    def run(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
         rows = quantizer.rows(x)
         weight = None if weight is None else weight.contiguous()
-        ctx.save_for_backward(weight, *((rows.codes, rows.scale) if ctx.needs_input_grad[1] else ()))
-        ctx.csr, ctx.quantizer = csr, quantizer
-        return plain_spmm(csr, rows.codes, weight, scale=rows.scale, backend=quantizer.backend)
+        ctx.save_for_backward(weight, *((rows.codes, rows.scale) if ctx.needs_input_grad[-1] else ()))
+        return plain_spmm(csr, rows.codes, weight, scale=rows.scale, backend=backend)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+    def back(ctx: Any, dz: Tensor) -> Gradients:
         weight, *kept = ctx.saved_tensors
-        csr, quantizer, backend = ctx.csr, ctx.quantizer, ctx.quantizer.backend
+        needs_x, needs_weight = ctx.needs_input_grad[-2:]
         gradient = quantizer.rows(dz.contiguous())  # quantized once for both products
         dx = dweight = None
-        if ctx.needs_input_grad[0]:
+        if needs_x:
             transpose, values = transposed_with(csr, weight, backend)
             dx = plain_spmm(transpose, gradient.codes, values, scale=gradient.scale, backend=backend)
-        if ctx.needs_input_grad[1]:
+        if needs_weight:
             heads = None if weight.dim() == 1 else weight.shape[1]
             dweight = int8.sddmm(csr, gradient, Int8Rows(*kept), heads, backend)
-        return dx, dweight, None, None
+        return dx, dweight
+
+    return recorded(run, back, x, weight)

@@ -58,19 +58,17 @@ class Library:
             if compiled != ctypes.sizeof(structure):
                 raise ValueError(f"{path.name}: {name} has {compiled} bytes, not {ctypes.sizeof(structure)} as here")
 
-    def function(self, name: str, symbol: str = "") -> Callable[..., Any]:
-        """The function that the header calls ``name`` and the library ``symbol``. It is called with named arguments."""
-        prototype, flags = self.interface.prototype(name)
-        return prototype((symbol or name, self._library), flags)
+    def function(self, name: str, symbol: str = "", *, takes_addresses: bool = False) -> Callable[..., Any]:
+        """The function that the header calls ``name`` and the library ``symbol``. It is called with named arguments.
 
-    def bound(self, name: str, symbol: str, fixed: dict[str, Any]) -> Callable[..., Any]:
-        """The function with the arguments ``fixed``, which are checked once and live as long as it. It takes the others by name:
-        addresses, unchecked, in place of tensors.
+        takes_addresses: whether it takes addresses, which nothing checks, in place of tensors.
         """
-        prototype, flags = self.interface.prototype(name, takes_addresses=True)
-        made = functools.partial(prototype((symbol, self._library), flags), **self.interface.converted(name, fixed))
-        vars(made)["fixed"] = fixed
-        return made
+        result, parameters = self.interface.functions[name]
+        types = list(parameters.values())
+        if takes_addresses:
+            types = [ctypes.c_void_p if isinstance(each, Values) else each for each in types]
+        named = tuple((_INPUT, parameter) for parameter in parameters)
+        return ctypes.CFUNCTYPE(result, *types)((symbol or name, self._library), named)
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Call a function that is no kernel, and return its result."""
@@ -80,26 +78,25 @@ class Library:
 def load() -> Library | None:
     """The native library, or None if there is none that this version can use. Threads get the same one."""
     with _FINDING:
-        return _find()[0]
+        found = _find()
+    return None if isinstance(found, str) else found
 
 
 def missing() -> str | None:
     """The reason why there are no native kernels; None if there are."""
-    if load() is not None:
-        return None
-    return _find()[1] or "hpcgnn was installed without a C++ compiler"
+    return None if load() is not None else str(_find())
 
 
 @functools.cache
-def _find() -> tuple[Library | None, str]:
-    """The library, or None and the problem of the library file that was found."""
-    problem = ""
+def _find() -> Library | str:
+    """The library, or the reason why there is none."""
+    problem = "hpcgnn was installed without a C++ compiler"
     for path in sorted(_HERE.parent.glob("_native*.so")):
         try:
-            return Library(path), ""
+            return Library(path)
         except ValueError as error:
             problem = str(error)
-    return None, problem
+    return problem
 
 
 def isas() -> list[str]:
@@ -135,8 +132,7 @@ def multiplies_bf16() -> bool:
 @functools.cache
 def has_dot_products() -> bool:
     """Return whether there are kernels that add the products of four 8-bit integers by one instruction, for the CPU and the
-    instruction set in use. ``HPCGNN_DOT_PRODUCTS=off`` makes it False, to run as on CPUs without these instructions.
-    """
+    instruction set in use. ``HPCGNN_DOT_PRODUCTS=off`` makes it False, to run as on CPUs without these instructions."""
     library = load()
     if library is None or os.environ.get("HPCGNN_DOT_PRODUCTS", "on") == "off":
         return False
@@ -168,14 +164,23 @@ def _names(name: str, dtype: torch.dtype | None) -> tuple[str, str]:
 
 
 def bound(name: str, dtype: torch.dtype | None = None, /, **fixed: Any) -> Callable[..., Any]:
-    """The same kernel with some arguments fixed; see :meth:`Library.bound`."""
-    return _loaded().bound(*_names(name, dtype), fixed)
+    """The same kernel with the arguments ``fixed``, which are checked once and live as long as it. It takes the others by name:
+    addresses, unchecked, in place of tensors."""
+    library, (typed, symbol) = _loaded(), _names(name, dtype)
+    kinds = library.interface.functions[typed][1]
+    converted = {
+        parameter: kinds[parameter].from_param(value) if isinstance(kinds[parameter], Values) else value
+        for parameter, value in fixed.items()
+    }
+    made = functools.partial(library.function(typed, symbol, takes_addresses=True), **converted)
+    vars(made)["fixed"] = fixed
+    return made
 
 
 @functools.cache
-def struct(name: str) -> Callable[..., ctypes.Structure]:
-    """A function that makes a structure of ``native/hpcgnn.h`` from all its fields; see :meth:`Interface.struct`."""
-    return _loaded().interface.struct(name)
+def struct(name: str) -> type[Struct]:
+    """The structure ``name`` of ``native/hpcgnn.h``."""
+    return _loaded().interface.structs[name]
 
 
 @functools.cache
@@ -239,6 +244,21 @@ class Values:
         return ctypes.c_void_p(self.address(tensor))  # raises, unless it is a parameter
 
 
+class Struct(ctypes.Structure):
+    """A structure of the header, made from all its fields by name. Fields that point to values take tensors, which live as long
+    as it."""
+
+    names: frozenset[str]
+    pointers: dict[str, Values]
+
+    def __init__(self, **given: Any) -> None:
+        if given.keys() != self.names:
+            wrong = sorted(self.names ^ given.keys())
+            raise TypeError(f"{type(self).__name__}: these fields are missing or unknown: {wrong}")
+        self.tensors = [given[field] for field in self.pointers]
+        super().__init__(**given | {field: kind.address(given[field]) for field, kind in self.pointers.items()})
+
+
 class Interface:
     """The declarations of ``text``.
 
@@ -255,36 +275,9 @@ class Interface:
     def __init__(self, text: str) -> None:
         self.functions: dict[str, tuple[Any, dict[str, Any]]] = {}
         self.constants: dict[str, int] = {}
-        self.structs: dict[str, type[ctypes.Structure]] = {}
-        self._makers: dict[str, Callable[..., ctypes.Structure]] = {}
+        self.structs: dict[str, type[Struct]] = {}
         for statement in _statements(text):
             self._read(statement)
-
-    def struct(self, name: str) -> Callable[..., ctypes.Structure]:
-        """A function that makes the structure ``name`` from all its fields, given by name; fields that point to values take
-        tensors.
-
-        The tensors must live while the structure is used. The function raises TypeError for a wrong field.
-        """
-        return self._makers[name]
-
-    def prototype(self, name: str, *, takes_addresses: bool = False) -> tuple[Any, tuple[tuple[int, str], ...]]:
-        """The ctypes type of a function, and the flags that allow calls with named parameters. takes_addresses: addresses, which
-        nothing checks, in place of tensors.
-        """
-        result, parameters = self.functions[name]
-        types = list(parameters.values())
-        if takes_addresses:
-            types = [ctypes.c_void_p if isinstance(each, Values) else each for each in types]
-        return ctypes.CFUNCTYPE(result, *types), tuple((_INPUT, parameter) for parameter in parameters)
-
-    def converted(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments ``given`` of a function, checked, with tensors as the addresses of their values."""
-        kinds = self.functions[name][1]
-        return {
-            parameter: kinds[parameter].from_param(value) if isinstance(kinds[parameter], Values) else value
-            for parameter, value in given.items()
-        }
 
     def _read(self, statement: str) -> None:
         if found := _FUNCTION.match(statement):
@@ -304,17 +297,8 @@ class Interface:
     def _add_struct(self, name: str, fields: list[tuple[str, str]]) -> None:
         pointers = {field: _values(kind) for field, kind in fields if kind.endswith("*")}
         types = [(field, ctypes.c_void_p if field in pointers else _number(kind)) for field, kind in fields]
-        structure = type(name, (ctypes.Structure,), {"_fields_": types, "__slots__": ()})
-        names = {field for field, _ in fields}
-
-        def make(**given: Any) -> ctypes.Structure:
-            if given.keys() != names:
-                raise TypeError(f"{name}: these fields are missing or unknown: {sorted(names ^ given.keys())}")
-            for field, values in pointers.items():
-                given[field] = values.address(given[field])
-            return structure(**given)
-
-        self.structs[name], self._makers[name] = structure, make
+        names = frozenset(field for field, _ in fields)
+        self.structs[name] = type(name, (Struct,), {"_fields_": types, "names": names, "pointers": pointers})
 
     def _argument(self, kind: str) -> Any:
         if not kind.endswith("*"):

@@ -53,7 +53,7 @@ from torch import Tensor
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.kernels import buffers, packing
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.keyed import check_key
@@ -209,9 +209,6 @@ def _dequantize(payload: Tensor, params: Tensor, bits: int, out: Tensor) -> None
     torch.add(zero, torch.from_numpy(codes).float() * scale, out=out)
 
 
-class _Reference(MessageKernels): ...
-
-
 class _Native(MessageKernels):
     def encode_rows(
         self, x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor,
@@ -293,9 +290,6 @@ class Int8MessageKernels(Protocol):
         return int(others) if others.is_cpu else others
 
 
-class _ReferenceInt8(Int8MessageKernels): ...
-
-
 class _NativeInt8(Int8MessageKernels):
     def encode_codes(
         self, codes: Tensor, scale: Tensor, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor
@@ -314,9 +308,9 @@ class _NativeInt8(Int8MessageKernels):
         )  # fmt: skip
 
 
-MESSAGES: Operator[MessageKernels] = Operator("messages", MessageKernels, _Reference(), _Native())
+MESSAGES: Operator[MessageKernels] = Operator("messages", MessageKernels, _Native())
 INT8_MESSAGES: Operator[Int8MessageKernels] = Operator(
-    "int8_messages", Int8MessageKernels, _ReferenceInt8(), _NativeInt8(), of_features=False
+    "int8_messages", Int8MessageKernels, _NativeInt8(), of_features=False
 )
 
 
@@ -394,7 +388,7 @@ def spmm_rows(
     """
     _check_matrix("out", out)
     if out.shape != (csr.num_rows, num_columns):
-        raise WrongValueError(f"out must have shape ({csr.num_rows}, {num_columns}), not {tuple(out.shape)}")
+        raise misfit("out", out, f"float32 of shape ({csr.num_rows}, {num_columns})")
     if csr.weight is not None and csr.weight.dtype != torch.float32:
         raise WrongValueError(f"csr.weight must be float32, not {csr.weight.dtype}")
     where = {"payload_at": payload_at, "params_at": params_at}
@@ -446,14 +440,12 @@ def decode_codes(
 
 def _check_matrix(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.dtype != torch.float32 or not x.is_contiguous():
-        raise WrongValueError(f"{name} must be a contiguous float32 matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise misfit(name, x, "a contiguous float32 matrix")
 
 
 def _check_numbers(name: str, numbers: Tensor) -> None:
     if numbers.dim() != 1 or numbers.dtype != torch.int64 or not numbers.is_contiguous():
-        raise WrongValueError(
-            f"{name} must be contiguous int64 of shape (n,), not {numbers.dtype} of {tuple(numbers.shape)}"
-        )
+        raise misfit(name, numbers, "contiguous int64 of shape (n,)")
 
 
 def _check_rows(rows: Tensor, size: int, check: bool) -> None:
@@ -479,9 +471,7 @@ def _check_places(
     if bits not in MESSAGE_BITS:
         raise WrongValueError(f"bits must be 1, 2, 4, 8, 16 or 32, not {bits}")
     if buffer.dim() != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous():
-        raise WrongValueError(
-            f"buffer must be contiguous one-dimensional uint8, not {buffer.dtype} of {tuple(buffer.shape)}"
-        )
+        raise misfit("buffer", buffer, "contiguous one-dimensional uint8")
     _check_offsets("payload_at", payload_at, count, buffer.numel() - payload_bytes(num_columns, bits), check)
     if bits in QUANTIZED_BITS:
         if params_at is None:
@@ -497,7 +487,7 @@ def _check_offsets(name: str, offsets: Tensor, count: int, last: int, check: boo
         least, most = map(int, torch.aminmax(offsets))
         if least < 0 or most > last:
             raise WrongValueError(
-                f"{name} must lie in [0, {last}] for rows inside the buffer, not from {least} to {most}"
+                f"{name} must lie in [0, {last}], inside the buffer, not reach from {least} to {most}"
             )
 
 

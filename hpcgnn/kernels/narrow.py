@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn.base.arguments import check_given, check_tensors
-from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.library import native
 
 
@@ -27,9 +26,6 @@ class NarrowKernels(Protocol):
         out.copy_(x)
 
 
-class _Reference(NarrowKernels): ...
-
-
 class _Native(NarrowKernels):
     def pack_bf16(self, x: Tensor, out: Tensor) -> None:
         native("pack_bf16", count=x.numel(), x=x, out=out)
@@ -38,7 +34,7 @@ class _Native(NarrowKernels):
         native("unpack_bf16", count=x.numel(), x=x, out=out)
 
 
-NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels, _Reference(), _Native())
+NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels, _Native())
 
 
 def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
@@ -65,12 +61,10 @@ def _checked(
     check_tensors(out=out)
     check_given(x=x)
     if x.dim() != 2 or x.dtype != given:
-        raise WrongValueError(f"x must be a {given} matrix, not {x.dtype} of shape {tuple(x.shape)}")
+        raise misfit("x", x, f"a {given} matrix")
     kernels = choose(NARROW, backend, x=x, out=out)
     if out is None:
         out = buffers.empty(x.shape[0], x.shape[1], wanted, x.device)
     elif out.shape != x.shape or out.dtype != wanted or not out.is_contiguous():
-        raise WrongValueError(
-            f"out must be contiguous {wanted} of shape {tuple(x.shape)}, not {out.dtype} of {tuple(out.shape)}"
-        )
+        raise misfit("out", out, f"contiguous {wanted} of shape {tuple(x.shape)}")
     return kernels, out

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.library import native
 
 
@@ -41,9 +41,6 @@ class RowKernels(Protocol):
         order.copy_(torch.argsort(index, stable=True))
 
 
-class _Reference(RowKernels): ...
-
-
 class _Native(RowKernels):
     def gather_rows(self, x: Tensor, index: Tensor, out: Tensor) -> None:
         native("gather_rows", index.dtype, x=x, row_bytes=x.shape[1], index=index, count=index.numel(), out=out)
@@ -53,7 +50,7 @@ class _Native(RowKernels):
         native("cluster", index.dtype, index=index, count=index.numel(), rows=rows, indptr=indptr, order=order)
 
 
-ROWS: Operator[RowKernels] = Operator("rows", RowKernels, _Reference(), _Native(), of_features=False)
+ROWS: Operator[RowKernels] = Operator("rows", RowKernels, _Native(), of_features=False)
 
 
 def gather_rows(x: Tensor, index: Tensor, backend: str = "auto", *, check: bool = True) -> Tensor:
@@ -123,9 +120,7 @@ def check_index(index: Tensor, size: int) -> None:
         ValueError: unless it holds (m,) int32 or int64 numbers in [0, size).
     """
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
-        raise WrongValueError(
-            f"index must be one-dimensional int32 or int64, not {index.dim()}-dimensional {index.dtype}"
-        )
+        raise misfit("index", index, "one-dimensional int32 or int64")
     if index.numel():
         least, most = torch.aminmax(index)
         if not 0 <= int(least) <= int(most) < size:

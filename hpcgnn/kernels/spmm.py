@@ -6,12 +6,10 @@ They raise ValueError, which names the argument, where one is wrong.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,22 +17,19 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose
+from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.csr import Csr, HotColumns, as_columns
-from hpcgnn.kernels.library import bound, function, native, segment_entries, struct
+from hpcgnn.kernels.library import Struct, bound, function, native, segment_entries, struct
 from hpcgnn.kernels.rows import cluster
 
 REDUCTIONS = ("sum", "mean")
-# The types in which features may be stored, and the types in which they are added.
-_VALUE_TYPE = {torch.bfloat16: torch.float32, torch.int8: torch.float32} | {
-    t: t for t in (torch.float32, torch.float64)
-}
+# The type in which features are added, by the type in which they are stored.
+_VALUE_TYPE = {torch.float64: torch.float64} | dict.fromkeys((torch.float32, torch.bfloat16, torch.int8), torch.float32)
 
 
 class SpmmKernels(Protocol):
     """A module may also have ``bind(csr, dtype, width)``, which returns a faster form of its ``spmm`` with the same arguments,
-    for this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it.
-    """
+    for this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it."""
 
     def spmm(
         self, csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor
@@ -55,9 +50,6 @@ class SpmmKernels(Protocol):
         if accumulate:
             result += out
         out.copy_(result)
-
-
-class _Reference(SpmmKernels): ...
 
 
 # -- native ------------------------------------------------------------------------------------------------------------
@@ -87,7 +79,7 @@ class Tuning:
     hot_bytes: int = 8 << 20
 
     @cached_property
-    def arguments(self) -> tuple[ctypes.Structure, ctypes.Structure]:
+    def arguments(self) -> tuple[Struct, Struct]:
         """The tuning as the kernels take it: for results that are stored as usual, and for those stored past the caches."""
         names = "prefetch_bytes", "tile_bytes", "tasks_a_thread", "split_rows"
         fields = {name: getattr(self, name) for name in names}
@@ -99,7 +91,6 @@ Packed = tuple[HotColumns, Tensor]
 # Copying a row pays off if it is used at least this often, and x is too large for the caches.
 _LEAST_USES = 16
 _LEAST_BYTES_TO_PACK = 32 << 20
-_arguments: WeakKeyDictionary[Csr, ctypes.Structure] = WeakKeyDictionary()  # a cache: matrices do not change
 
 
 class NativeSpmm(SpmmKernels):
@@ -163,23 +154,21 @@ def _heads(weight: Tensor | None) -> int:
     return 1 if weight is None or weight.dim() == 1 else weight.shape[1]
 
 
-def csr_argument(csr: Csr, hot: HotColumns | None = None) -> ctypes.Structure:
-    """The native kernels' structure for ``csr``; valid while ``csr`` and ``hot`` live."""
-    known = _arguments.get(csr) if hot is None else None
-    if known is not None:
-        return known
-    heavy = csr.heavy_rows(segment_entries())  # csr keeps this tensor alive
-    hot_indices, num_hot = (None, 0) if hot is None else (hot.indices, hot.columns.numel())
-    argument = struct("hpcgnn_csr")(
-        rows=csr.num_rows, indptr=csr.indptr, indices=csr.indices, heavy=heavy, num_heavy=heavy.numel(),
-        hot_indices=hot_indices, num_hot=num_hot,
-    )  # fmt: skip
-    if hot is None:
-        _arguments[csr] = argument
-    return argument
+def csr_argument(csr: Csr, hot: HotColumns | None = None) -> Struct:
+    """The native kernels' structure for ``csr``. hot: from ``csr``, which keeps both."""
+
+    def make() -> Struct:
+        heavy = torch.nonzero(csr.row_lengths() > segment_entries()).flatten()  # threads share these rows
+        hot_indices, num_hot = (None, 0) if hot is None else (hot.indices, hot.columns.numel())
+        return struct("hpcgnn_csr")(
+            rows=csr.num_rows, indptr=csr.indptr, indices=csr.indices, heavy=heavy, num_heavy=heavy.numel(),
+            hot_indices=hot_indices, num_hot=num_hot,
+        )  # fmt: skip
+
+    return csr.kept(("native", id(hot)), make)
 
 
-SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels, _Reference(), NativeSpmm())
+SPMM: Operator[SpmmKernels] = Operator("spmm", SpmmKernels, NativeSpmm())
 
 # -- every backend -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +253,7 @@ def _check_spmm(
     if x.dim() != 2 or x.shape[0] != csr.num_cols:
         raise WrongValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
     if x.dtype not in _VALUE_TYPE:
-        raise WrongValueError(f"x must be float32, float64, bfloat16 or int8, not {x.dtype}")
+        raise misfit("x", x, "float32, float64, bfloat16 or int8")
     value_type, width = _VALUE_TYPE[x.dtype], x.shape[1]
     if weight is not None:
         _check_weight(csr, weight, width, value_type)
@@ -282,9 +271,7 @@ def _check_spmm(
 
 def _check_weight(csr: Csr, weight: Tensor, width: int, value_type: torch.dtype) -> None:
     if weight.dim() not in (1, 2) or weight.shape[0] != csr.num_entries or weight.dtype != value_type:
-        raise WrongValueError(
-            f"weight must be {value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)"
-        )
+        raise misfit("weight", weight, f"{value_type} of shape ({csr.num_entries},) or ({csr.num_entries}, heads)")
     if weight.dim() == 2 and (weight.shape[1] == 0 or width % weight.shape[1]):
         raise WrongValueError(f"weight has {weight.shape[1]} heads, which do not divide the {width} columns of x")
     if not weight.is_contiguous():

@@ -22,7 +22,7 @@ from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, edge_softm
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.triton import launch, words
 from hpcgnn.kernels.triton import rows as row_kernels
-from hpcgnn.kernels.triton.tasks import plan_of, vector
+from hpcgnn.kernels.triton.tasks import tasks_of, vector
 
 KEY = keyed.derive_key(7, 8, 9)
 LENGTHS = [3, 2 * SEGMENT + 5, 0, SEGMENT, SEGMENT + 1, 2, 0, 40]
@@ -37,7 +37,7 @@ def csr_of(lengths: list[int]) -> Csr:
 
 @of_the_host
 def test_hubs_are_cut_into_tasks_and_long_rows_come_first():
-    tasks = plan_of(csr_of(LENGTHS)).tasks
+    tasks = tasks_of(csr_of(LENGTHS))
     assert tasks.parts == 5
     assert max(tasks.length.tolist()) == SEGMENT
     whole = tasks.length[tasks.parts :].tolist()
@@ -46,8 +46,8 @@ def test_hubs_are_cut_into_tasks_and_long_rows_come_first():
 
 def test_one_plan_for_a_structure_that_goes_with_it():
     csr = csr_of([1, 2])
-    plan = plan_of(csr)
-    assert plan_of(csr.with_weight(torch.ones(3))) is plan
+    plan = tasks_of(csr)
+    assert tasks_of(csr.with_weight(torch.ones(3))) is plan
     watched = [weakref.ref(csr), weakref.ref(plan)]
     gc.disable()
     try:
@@ -95,19 +95,18 @@ def test_counts_stay_on_the_device():
 
 
 def test_alignments_are_found_once_and_again_after_a_change(monkeypatch):
-    calls, find = [], words._alignment
+    calls, find, before = [], words._alignment, len(words._known)
     monkeypatch.setattr(words, "_alignment", lambda offsets: calls.append(offsets.numel()) or find(offsets))
     buffer = torch.zeros(64, dtype=torch.uint8)
-    alignments = words.Alignments()
     offsets = torch.arange(9) * 12
-    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [4, 4, 1]
+    assert [words.alignment_of(offsets, buffer), words.alignment_of(offsets, buffer), len(calls)] == [4, 4, 1]
     offsets[3] = 7
-    assert [alignments.of(offsets, buffer), alignments.of(offsets, buffer), len(calls)] == [1, 1, 2]
+    assert [words.alignment_of(offsets, buffer), words.alignment_of(offsets, buffer), len(calls)] == [1, 1, 2]
     nothing = torch.zeros(0, dtype=torch.int64)
-    assert alignments.of(torch.arange(4) * 64, buffer) == words.MOST == alignments.of(nothing, buffer)
-    assert [alignments.of(torch.arange(4) * 64, buffer[begin:]) for begin in (1, 2, 4)] == [1, 2, 4]
+    assert words.alignment_of(torch.arange(4) * 64, buffer) == words.MOST == words.alignment_of(nothing, buffer)
+    assert [words.alignment_of(torch.arange(4) * 64, buffer[begin:]) for begin in (1, 2, 4)] == [1, 2, 4]
     del offsets, nothing
-    assert len(alignments._found) == 0, "nothing is kept longer than its tensor"
+    assert len(words._known) == before, "nothing is kept longer than its tensor"
 
 
 def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(monkeypatch):

@@ -137,7 +137,7 @@ def test_a_library_of_another_kind_is_not_loaded(tmp_path):
 
 
 def test_structures_take_all_their_fields_and_tensors_of_their_types():
-    make = Interface(HEADER).struct("hpcgnn_csr")
+    make = Interface(HEADER).structs["hpcgnn_csr"]
     fields = {"rows": 1, "indptr": torch.zeros(2, dtype=torch.int64), "indices": None, "heavy": None}
     fields |= {"num_heavy": 0, "hot_indices": None, "num_hot": 0}
     made = make(**fields)

@@ -47,8 +47,16 @@ _TASKS_A_THREAD = 16
 
 
 def row_tasks(csr: Csr) -> np.ndarray:
-    """(tasks, 2) int64 first row, and row after the last, of tasks with about equal work."""
-    return np.array(csr.row_blocks(numba.get_num_threads() * _TASKS_A_THREAD), np.int64).reshape(-1, 2)
+    """(tasks, 2) int64 first row, and row after the last, of tasks with about equal work (entries plus rows)."""
+    count = numba.get_num_threads() * _TASKS_A_THREAD
+
+    def cut() -> np.ndarray:
+        work = csr.indptr.numpy() + np.arange(csr.num_rows + 1)
+        inner = np.searchsorted(work, np.arange(1, count) * work[-1] // count)
+        cuts = np.unique([0, *inner, csr.num_rows])
+        return np.stack((cuts[:-1], cuts[1:]), axis=1)
+
+    return csr.kept(("tasks", count), cut)
 
 
 @njit(nogil=True, cache=True)

@@ -63,8 +63,7 @@ def _tf32() -> Iterator[None]:
 
 def _adds_in_float32(x: Tensor) -> bool:
     """Return whether torch returns products of bfloat16 as float32 sums on the device of ``x``: on CUDA it does from torch 2.8
-    on.
-    """
+    on."""
     return x.is_cuda and torch.version.hip is None and "dtype" in torch.ops.aten.mm.overloads()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton.launch import interprets, launch
-from hpcgnn.kernels.triton.tasks import LANES, join, plan_of, vector
+from hpcgnn.kernels.triton.tasks import LANES, join, rows_of_entries, tasks_of, vector
 
 _MOST_HEADS = 32  # heads of a tile
 
@@ -20,7 +20,7 @@ __all__ = ["edge_softmax", "edge_softmax_backward", "edge_sum", "sddmm"]
 def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, scores), scores.shape[1]
+    tasks, shape, heads = tasks_of(csr), _shape_of_a_program(csr, scores), scores.shape[1]
     tops, totals = tasks.scratch(heads, scores), tasks.scratch(heads, scores)
     at = (tasks.begin, tasks.length, tasks.hub_of, scores)
     _launch_on_tasks(_softmax, tasks.count, (*at, tops, totals, out), tasks.parts, scores, shape, JOINED=False)
@@ -39,7 +39,7 @@ def edge_softmax(csr: Csr, scores: Tensor, out: Tensor) -> None:
 def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    tasks, shape, heads = plan_of(csr).tasks, _shape_of_a_program(csr, alpha), alpha.shape[1]
+    tasks, shape, heads = tasks_of(csr), _shape_of_a_program(csr, alpha), alpha.shape[1]
     partial = tasks.scratch(heads, alpha)
     at = (tasks.begin, tasks.length, tasks.hub_of, alpha, gradient)
     _launch_on_tasks(_softmax_backward, tasks.count, (*at, partial, out), tasks.parts, alpha, shape, JOINED=False)
@@ -52,7 +52,7 @@ def edge_softmax_backward(csr: Csr, alpha: Tensor, gradient: Tensor, out: Tensor
 def edge_sum(csr: Csr, values: Tensor, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    tasks = plan_of(csr).tasks
+    tasks = tasks_of(csr)
     partial = tasks.scratch(values.shape[1], values)
     arguments = (tasks.begin, tasks.length, tasks.row, values, partial, out)
     _launch_on_tasks(_sum, tasks.count, arguments, tasks.parts, values, _shape_of_a_program(csr, values))
@@ -262,7 +262,7 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tenso
     entries = _values() // columns
     launch(
         _add, triton.cdiv(csr.num_entries, entries) * triton.cdiv(a.shape[1], columns),
-        plan_of(csr).entry_rows, csr.indices, a, b, out, csr.num_entries, a.shape[1] // units,
+        rows_of_entries(csr), csr.indices, a, b, out, csr.num_entries, a.shape[1] // units,
         VECTOR=units, ENTRIES=entries, COLUMNS=columns,
     )  # fmt: skip
 
@@ -275,7 +275,7 @@ def _dots(csr: Csr, a: Tensor, b: Tensor, heads: int, out: Tensor) -> None:
     entries = max(1, _values() // (chunks * _LANES * block_heads))
     launch(
         _dot, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads),
-        plan_of(csr).entry_rows, csr.indices, a, b, out, csr.num_entries, heads, columns // units,
+        rows_of_entries(csr), csr.indices, a, b, out, csr.num_entries, heads, columns // units,
         VECTOR=units, ENTRIES=entries, HEADS=block_heads, LANES=_LANES, CHUNKS=chunks,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
 from hpcgnn.kernels.triton.messages import column_of, lanes
-from hpcgnn.kernels.triton.tasks import columns_of_a_program, plan_of, vector
+from hpcgnn.kernels.triton.tasks import columns_of_a_program, rows_of_entries, vector
 
 __all__ = ["dot_products", "gathers_bytes", "product", "quantize_rows", "sddmm", "weight_gradient"]
 
@@ -226,8 +226,7 @@ def _quantize_columns(
     VECTOR: tl.constexpr, NEAREST: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Quantize 32 columns of a block of ROWS rows of ``dy``, times their ``scale``, to ``codes`` (blocks, H, ROWS) and
-    ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros.
-    """
+    ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros."""
     width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * _GROUP)
     block = (tl.program_id(0) // tiles).to(tl.int64)
     pair = (tl.program_id(0) % tiles) * _GROUP + tl.arange(0, _GROUP)[None, :]
@@ -331,7 +330,7 @@ _MOST_OF_A_HEAD = 256  # columns of a tile of products
 def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    given = plan_of(csr).entry_rows, csr.indices, a, a_scale, b, b_scale, out, csr.num_entries
+    given = rows_of_entries(csr), csr.indices, a, a_scale, b, b_scale, out, csr.num_entries
     more = _INTERPRETED if interprets() else 1
     of_a_head = a.shape[1] // heads
     units = vector(of_a_head, 1)

@@ -15,10 +15,9 @@ from hpcgnn.kernels import packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
-from hpcgnn.kernels.triton.tasks import join, plan_of
-from hpcgnn.kernels.triton.words import Alignments, decode_words, encode_words, load_words, store_words
+from hpcgnn.kernels.triton.tasks import join, tasks_of
+from hpcgnn.kernels.triton.words import alignment_of, decode_words, encode_words, load_words, store_words
 
-_ALIGNMENTS = Alignments()
 _VALUES = 4 * WARP  # values of a tile: with fewer, programs would end faster than a GPU starts new ones
 _SUMS = 32  # most sums of a thread in spmm_rows
 _ENTRIES_AT_ONCE = 8  # entries whose bytes each thread of spmm_rows reads at once
@@ -27,45 +26,32 @@ _ENTRIES_AT_ONCE = 8  # entries whose bytes each thread of spmm_rows reads at on
 def encode_rows(
     x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None
 ) -> Tensor:
-    tile, num_warps = _tile(rows.numel(), x.shape[1], bits, max(8 // bits, 2) if bits in QUANTIZED_BITS else 1)
-    nonfinite = _new_counts(rows, tile["ROWS"])
-    constants = tile | {"ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer), "num_warps": num_warps}
-    count = rows.numel()
+    slots = max(8 // bits, 2) if bits in QUANTIZED_BITS else 1
+    constants, counts = _constants(rows, x.shape[1], bits, slots, buffer, payload_at, params_at)
     if params_at is not None and bits in QUANTIZED_BITS:
-        launch(
-            quantize_rows, nonfinite.numel(), x, rows, key or 0, buffer, payload_at, params_at, nonfinite, count, **constants,
-            CENTRES=key is None, PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
-        )  # fmt: skip
+        given = x, rows, key or 0, buffer, payload_at, params_at, counts, rows.numel()
+        launch(quantize_rows, counts.numel(), *given, **constants, CENTRES=key is None)
     else:
-        launch(encode_words, nonfinite.numel(), x, rows, buffer, payload_at, nonfinite, count, **constants)
-    return nonfinite.sum()
+        launch(encode_words, counts.numel(), x, rows, buffer, payload_at, counts, rows.numel(), **constants)
+    return counts.sum()
 
 
 def decode_rows(
     buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor, rows: Tensor, accumulate: bool
 ) -> Tensor:
-    tile, num_warps = _tile(rows.numel(), out.shape[1], bits, max(8 // bits, 1))
-    nonfinite = _new_counts(rows, tile["ROWS"])
-    constants = tile | {
-        "ALIGNMENT": _ALIGNMENTS.of(payload_at, buffer),
-        "ACCUMULATE": accumulate,
-        "num_warps": num_warps,
-    }
-    count = rows.numel()
+    constants, counts = _constants(rows, out.shape[1], bits, max(8 // bits, 1), buffer, payload_at, params_at)
+    kernel, places = decode_words, (payload_at,)
     if params_at is not None and bits in QUANTIZED_BITS:
-        launch(
-            dequantize_rows, nonfinite.numel(), buffer, payload_at, params_at, out, rows, nonfinite, count, **constants,
-            PARAMS_ALIGNMENT=_ALIGNMENTS.of(params_at, buffer),
-        )  # fmt: skip
-    else:
-        launch(decode_words, nonfinite.numel(), buffer, payload_at, out, rows, nonfinite, count, **constants)
-    return nonfinite.sum()
+        kernel, places = dequantize_rows, (payload_at, params_at)
+    given = buffer, *places, out, rows, counts, rows.numel()
+    launch(kernel, counts.numel(), *given, **constants, ACCUMULATE=accumulate)
+    return counts.sum()
 
 
 def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor) -> None:
     if out.numel() == 0 or csr.num_entries == 0:
         return
-    tasks, width, slots = plan_of(csr).tasks, out.shape[1], max(8 // bits, 1)
+    tasks, width, slots = tasks_of(csr), out.shape[1], max(8 // bits, 1)
     count = lanes(width, bits, slots) if bits in QUANTIZED_BITS else width
     vector = min(_SUMS // slots, 128 // max(bits, 8))
     tile = padded(count) if interprets() else min(padded(count), 32 * vector)
@@ -76,29 +62,28 @@ def spmm_rows(csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | 
         tasks.begin, tasks.length, tasks.row, csr.indices, csr.weight, buffer, payload_at, params_at, out, partial,
         tasks.count, tasks.parts,
         WIDTH=width, BITS=bits, SLOTS=slots, STRIDE=last_stride(width, bits), LANES=count,
-        ALIGNMENT=_ALIGNMENTS.of(payload_at, buffer),
-        PARAMS_ALIGNMENT=1 if params_at is None else _ALIGNMENTS.of(params_at, buffer),
+        ALIGNMENT=alignment_of(payload_at, buffer),
+        PARAMS_ALIGNMENT=1 if params_at is None else alignment_of(params_at, buffer),
         TASKS=together, TILE=tile, VECTOR=vector, AT_ONCE=2 if interprets() else _ENTRIES_AT_ONCE, num_warps=1,
     )  # fmt: skip
     join(tasks, partial, True, out)
 
 
-def _tile(rows: int, width: int, bits: int, slots: int) -> tuple[dict[str, int], int]:
-    """The constants of a program's tile for kernels of these ``bits``, and its number of warps. slots: columns of a lane."""
+def _constants(
+    rows: Tensor, width: int, bits: int, slots: int, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None
+) -> tuple[dict[str, int], Tensor]:
+    """The constants of kernels for rows of ``bits``, and (programs,) int32 memory for counts. slots: columns of a lane."""
     count = lanes(width, bits, slots) if bits in QUANTIZED_BITS else width
     wide = padded(count)
-    together = rows_of_tile(rows, wide * slots, _VALUES)
-    tile = {"WIDTH": width, "ROWS": together, "PADDED": wide}
-    if bits in QUANTIZED_BITS:
-        tile |= {"BITS": bits, "SLOTS": slots, "STRIDE": last_stride(width, bits), "LANES": count}
+    together = rows_of_tile(rows.numel(), wide * slots, _VALUES)
+    constants = {"WIDTH": width, "ROWS": together, "PADDED": wide, "ALIGNMENT": alignment_of(payload_at, buffer)}
+    if params_at is not None and bits in QUANTIZED_BITS:
+        constants |= {"BITS": bits, "SLOTS": slots, "STRIDE": last_stride(width, bits), "LANES": count}
+        constants |= {"PARAMS_ALIGNMENT": alignment_of(params_at, buffer)}
     else:
-        tile |= {"BYTES": bits // 8}
-    return tile, warps(together * wide * slots)
-
-
-def _new_counts(rows: Tensor, rows_of_a_program: int) -> Tensor:
-    """(programs,) int32 memory for the number of rows of each program that are not finite."""
-    return torch.empty(triton.cdiv(rows.numel(), rows_of_a_program), dtype=torch.int32, device=rows.device)
+        constants |= {"BYTES": bits // 8}
+    counts = torch.empty(triton.cdiv(rows.numel(), together), dtype=torch.int32, device=rows.device)
+    return constants | {"num_warps": warps(together * wide * slots)}, counts
 
 
 _LARGEST = tl.constexpr(float(packing.LARGEST))

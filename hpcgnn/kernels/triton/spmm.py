@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.triton.launch import interprets, launch
-from hpcgnn.kernels.triton.tasks import columns_of_a_program, join, plan_of, tasks_of_a_program, vector
+from hpcgnn.kernels.triton.tasks import columns_of_a_program, join, tasks_of, tasks_of_a_program, vector
 
 _ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane starts at once
 
@@ -18,7 +18,7 @@ _ENTRIES_AT_ONCE = 8  # reads of 16 bytes that each lane starts at once
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    tasks, width, size = plan_of(csr).tasks, x.shape[1], x.element_size()
+    tasks, width, size = tasks_of(csr), x.shape[1], x.element_size()
     heads = 1 if weight is None else as_columns(weight).shape[1]
     columns = width // heads
     block_columns = columns_of_a_program(columns, size)

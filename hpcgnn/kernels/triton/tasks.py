@@ -9,9 +9,7 @@ one, and the bits are the same in each run.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import triton
@@ -63,55 +61,37 @@ class Tasks:
         return like.new_empty(self.parts, width)
 
 
-class Plan:
-    """Data that is made from a matrix's structure on first use, and kept as long as the matrix lives."""
-
-    def __init__(self, csr: Csr) -> None:
-        self._indptr, self._entries = csr.indptr, csr.num_entries  # not the matrix, which would live forever
-
-    @cached_property
-    def tasks(self) -> Tasks:
-        """The tasks of the matrix. The first access waits for the device, to read the number of parts."""
-        lengths = self._indptr[1:] - self._indptr[:-1]
-        rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
-        # Shorter rows come later within a window. Hubs have the smallest keys of all; their parts replace them.
-        by_window = torch.div(rows, _WINDOW, rounding_mode="floor").long() * (SEGMENT + 1) + SEGMENT - lengths
-        order = torch.argsort(torch.where(lengths > SEGMENT, -1, by_window), stable=True)
-        num_hubs = int((lengths > SEGMENT).sum()) if self._entries > SEGMENT else 0
-        hubs, whole = order[:num_hubs], order[num_hubs:]
-        parts_of = torch.div(lengths[hubs] + SEGMENT - 1, SEGMENT, rounding_mode="floor")
-        hub_parts = torch.cat((parts_of.new_zeros(1), parts_of.cumsum(0)))
-        hub_of = torch.repeat_interleave(torch.arange(num_hubs, device=lengths.device), parts_of)
-        parts = hub_of.numel()
-        first = (torch.arange(parts, device=lengths.device) - hub_parts[hub_of]) * SEGMENT
-        begins = self._indptr[:-1]
-        return Tasks(
-            torch.cat((begins[hubs][hub_of] + first, begins[whole])),
-            torch.cat(((lengths[hubs][hub_of] - first).clamp(max=SEGMENT), lengths[whole])).int(),
-            torch.cat((hubs[hub_of], whole)).int(),
-            parts,
-            hub_of.int(),
-            hubs.int(),
-            hub_parts.int(),
-        )
-
-    @cached_property
-    def entry_rows(self) -> Tensor:
-        """(entries,) int32 row of each entry."""
-        lengths = self._indptr[1:] - self._indptr[:-1]
-        rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
-        return torch.repeat_interleave(rows, lengths, output_size=self._entries)
+def tasks_of(csr: Csr) -> Tasks:
+    """The tasks of a matrix. The first call waits for the device, to read the number of parts."""
+    return csr.kept("device tasks", lambda: _divided(csr))
 
 
-_plans: weakref.WeakKeyDictionary[Csr, Plan] = weakref.WeakKeyDictionary()
+def rows_of_entries(csr: Csr) -> Tensor:
+    """(entries,) int32 row of each entry."""
+    return csr.kept("entry rows", lambda: csr.entry_rows(torch.int32))
 
 
-def plan_of(csr: Csr) -> Plan:
-    """The plan of a matrix's structure; all matrices with this structure share it."""
-    plan = _plans.get(csr.structure)
-    if plan is None:
-        plan = _plans.setdefault(csr.structure, Plan(csr))
-    return plan
+def _divided(csr: Csr) -> Tasks:
+    lengths, begins = csr.row_lengths(), csr.indptr[:-1]
+    rows = torch.arange(lengths.numel(), dtype=torch.int32, device=lengths.device)
+    # Shorter rows come later within a window. Hubs have the smallest keys of all; their parts replace them.
+    by_window = torch.div(rows, _WINDOW, rounding_mode="floor").long() * (SEGMENT + 1) + SEGMENT - lengths
+    order = torch.argsort(torch.where(lengths > SEGMENT, -1, by_window), stable=True)
+    num_hubs = int((lengths > SEGMENT).sum()) if csr.num_entries > SEGMENT else 0
+    hubs, whole = order[:num_hubs], order[num_hubs:]
+    parts_of = torch.div(lengths[hubs] + SEGMENT - 1, SEGMENT, rounding_mode="floor")
+    hub_parts = torch.cat((parts_of.new_zeros(1), parts_of.cumsum(0)))
+    hub_of = torch.repeat_interleave(torch.arange(num_hubs, device=lengths.device), parts_of)
+    first = (torch.arange(hub_of.numel(), device=lengths.device) - hub_parts[hub_of]) * SEGMENT
+    return Tasks(
+        begin=torch.cat((begins[hubs][hub_of] + first, begins[whole])),
+        length=torch.cat(((lengths[hubs][hub_of] - first).clamp(max=SEGMENT), lengths[whole])).int(),
+        row=torch.cat((hubs[hub_of], whole)).int(),
+        parts=hub_of.numel(),
+        hub_of=hub_of.int(),
+        hubs=hubs.int(),
+        hub_parts=hub_parts.int(),
+    )
 
 
 def vector(row_values: int, value_bytes: int) -> int:

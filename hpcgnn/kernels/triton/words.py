@@ -1,4 +1,4 @@
-"""Loads and stores of words at any byte of a buffer, as wide as the alignment allows; alignments are looked up once."""
+"""Loads and stores of words at any byte of a buffer, as wide as the alignment allows."""
 
 # mypy: disallow-incomplete-defs=False
 
@@ -17,23 +17,20 @@ from hpcgnn.kernels.triton.launch import WARP, launch, rows_of_tile
 MOST = 16  # bytes: the widest access of one thread
 
 
-class Alignments:
-    """The alignment of each tensor of offsets seen so far. It is computed once, because reading it waits for the device.
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # the version and the alignment of each tensor of offsets
 
-    An alignment is kept as long as its tensor lives, and computed again if the tensor was written to since.
+
+def alignment_of(offsets: Tensor, buffer: Tensor) -> int:
+    """The largest power of two, at most :data:`MOST`, that divides the addresses of ``offsets`` (n,) int64 in ``buffer``.
+
+    That of ``offsets`` is computed once, because reading it waits for the device, and again if they were written to since.
     """
-
-    def __init__(self) -> None:
-        self._found: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-    def of(self, offsets: Tensor, buffer: Tensor) -> int:
-        """The largest power of two, at most :data:`MOST`, that divides the addresses of ``offsets`` (n,) int64 in ``buffer``."""
-        known = self._found.get(offsets)
-        if known is None or known[0] != offsets._version:
-            known = offsets._version, _alignment(offsets)
-            self._found[offsets] = known
-        begin = buffer.data_ptr() | MOST
-        return min(known[1], begin & -begin)
+    known = _known.get(offsets)
+    if known is None or known[0] != offsets._version:
+        known = offsets._version, _alignment(offsets)
+        _known[offsets] = known
+    begin = buffer.data_ptr() | MOST
+    return min(known[1], begin & -begin)
 
 
 def _alignment(offsets: Tensor) -> int:
