@@ -333,8 +333,7 @@ def layer_product(
     fits = x.dtype is weight.dtype and x.shape[1:] == weight.shape[:1] and x.is_cpu is weight.is_cpu
     fits = fits and (bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[1:]))
     if type(x) is not Tensor or x.dtype not in _FLOATS or x.is_neg() or not fits:
-        check_given(x=x, weight=weight)
-        plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
+        return dense(x, weight, bias, plus, backend, compute)
     return _dense(plain_dense.kernels_for(x, backend), compute, x, weight, bias, plus)
 
 
@@ -350,10 +349,7 @@ def layer_activation(
     )
     fits = fits and (mask is None or mask.ids.shape == x.shape[:1])
     if x.dim() != 2 or x.dtype not in _FLOATS or x.is_neg() or not fits:
-        check_given(x=x)
-        if norm is not None:
-            check_given(weight=norm.weight, bias=norm.bias)
-        plain_activation.check_activation(x, norm, mask)
+        return activation(x, norm, mask, backend)
     return _activation(plain_activation.activation_kernels(x, norm, None, backend), x, norm, mask)
 
 

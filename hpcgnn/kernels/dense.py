@@ -114,13 +114,9 @@ def has_tf32(torch_device: torch.device | str, backend: str = "auto") -> bool:
 
 
 def product(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-    backend: str = "auto",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, backend: str = "auto",
     compute: str = "float32",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """``x @ weight``, plus ``bias`` in each row.
 
     ``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so

@@ -19,7 +19,6 @@ from hpcgnn.kernels.csr import Csr, as_columns
 from hpcgnn.kernels.library import constant, native
 from hpcgnn.kernels.spmm import csr_argument
 
-OPERATIONS = ("dot", "add")
 _TYPES = (torch.float32, torch.float64)
 
 
@@ -84,7 +83,7 @@ EDGES: Operator[EdgeKernels] = Operator("edges", EdgeKernels, _Native())
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = None, backend: str = "auto") -> Tensor:
     """A value for each entry (r, c) from the rows ``a[r]`` and ``b[c]``, see :func:`hpcgnn.kernels.autograd.sddmm`."""
-    check_choice("op", op, OPERATIONS)
+    check_choice("op", op, ("dot", "add"))
     if a.dim() != 2 or a.shape[0] != csr.num_rows or a.dtype not in _TYPES:
         raise misfit("a", a, f"float32 or float64 of shape ({csr.num_rows}, F)")
     if b.shape != (csr.num_cols, a.shape[1]) or b.dtype != a.dtype:

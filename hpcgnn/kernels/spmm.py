@@ -22,7 +22,7 @@ from hpcgnn.kernels.csr import Csr, HotColumns, as_columns
 from hpcgnn.kernels.library import Struct, bound, function, native, segment_entries, struct
 from hpcgnn.kernels.rows import cluster
 
-REDUCTIONS = ("sum", "mean")
+_REDUCTIONS = ("sum", "mean")
 # The type in which features are added, by the type in which they are stored.
 _VALUE_TYPE = {torch.float64: torch.float64} | dict.fromkeys((torch.float32, torch.bfloat16, torch.int8), torch.float32)
 
@@ -179,10 +179,15 @@ def spmm(
 ) -> Tensor:  # fmt: skip
     """``csr @ x``, see :func:`hpcgnn.kernels.autograd.spmm`."""
     weight = csr.weight if weight is None else weight
-    _check_spmm(csr, x, weight, reduce, out, scale)
+    check_choice("reduce", reduce, _REDUCTIONS)
+    _check_spmm(csr, x, weight, out, scale)
     kernels = choose(SPMM, backend, x=x, weight=weight, out=out, scale=scale, csr=csr.indices)
-    if reduce == "mean":
-        return _mean(csr, spmm(csr, x, weight, backend=backend, scale=scale), out, accumulate)
+    if reduce == "mean":  # training scales rows by a plan's diagonal instead
+        sums = spmm(csr, x, weight, backend=backend, scale=scale)
+        sums /= csr.row_lengths().clamp(min=1).to(sums.dtype)[:, None]
+        if out is None:
+            return sums
+        return out.add_(sums) if accumulate else out.copy_(sums)
     accumulate = accumulate and out is not None
     if out is None:
         out = buffers.empty(csr.num_rows, x.shape[1], _VALUE_TYPE[x.dtype], x.device)
@@ -214,20 +219,11 @@ def multiply(
 
 
 def _bind(csr: Csr, x: Tensor, backend: str, scale: Tensor | None) -> Callable[..., None]:
-    _check_spmm(csr, x, csr.weight, "sum", None, scale)
+    _check_spmm(csr, x, csr.weight, None, scale)
     kernels: Any = choose(SPMM, backend, x=x, weight=csr.weight, scale=scale, csr=csr.indices)
     run = kernels.bind(csr, x.dtype, x.shape[1]) if hasattr(kernels, "bind") else kernels.spmm
     csr.products[x.dtype, x.shape[1], backend] = run
     return run
-
-
-def _mean(csr: Csr, sums: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    """``sums``, which is overwritten, divided by the rows' numbers of entries. Training does not use this: it scales rows by a
-    plan's diagonal."""
-    sums /= csr.row_lengths().clamp(min=1).to(sums.dtype)[:, None]
-    if out is None:
-        return sums
-    return out.add_(sums) if accumulate else out.copy_(sums)
 
 
 def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:
@@ -246,10 +242,7 @@ def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -
     return spmm(matrix, src, backend=backend)
 
 
-def _check_spmm(
-    csr: Csr, x: Tensor, weight: Tensor | None, reduce: str, out: Tensor | None, scale: Tensor | None
-) -> None:
-    check_choice("reduce", reduce, REDUCTIONS)
+def _check_spmm(csr: Csr, x: Tensor, weight: Tensor | None, out: Tensor | None, scale: Tensor | None) -> None:
     if x.dim() != 2 or x.shape[0] != csr.num_cols:
         raise WrongValueError(f"x must have shape ({csr.num_cols}, F), not {tuple(x.shape)}")
     if x.dtype not in _VALUE_TYPE:

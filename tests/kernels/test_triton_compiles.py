@@ -25,10 +25,10 @@ from hpcgnn.kernels.triton import activation, edges, int8, messages, rows, spmm,
 TARGETS = ["cuda:90", "hip:gfx942"]
 NODES, WIDTH, HEADS = 70, 128, 8
 KERNELS = {
-    "_spmm", "_join", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
+    "_spmm", "add_parts", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
     "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "_spmm_rows",
     "_forward", "_backward", "_add_segments", "_pack", "_unpack",
-    "_quantize", "_quantize_columns", "_multiply", "_contract", "_add_in_order", "_dot_codes",
+    "_quantize", "_quantize_columns", "_multiply", "_contract", "_dot_codes",
 }  # fmt: skip
 RUN = JITFunction.run
 EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"

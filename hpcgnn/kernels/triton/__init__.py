@@ -6,7 +6,7 @@ If ``TRITON_INTERPRET=1`` is set before Triton is first imported, its interprete
 for tests without a GPU, and only if ``backend="triton"`` is asked for by name.
 """
 
-from hpcgnn.kernels.backend import FEATURES, Backend
+from hpcgnn.kernels.backend import Backend
 from hpcgnn.kernels.contract import Operators
 from hpcgnn.kernels.messages import INT8_MESSAGES
 from hpcgnn.kernels.triton import launch
@@ -19,6 +19,6 @@ def _load() -> Operators:
     return Operators(spmm, edges, rows, dense, activation, activation, messages, words, int8, codes)
 
 
-BACKEND = Backend(
-    "triton", _load, devices=launch.devices(), dtypes=FEATURES, rank=launch.rank(), missing=launch.missing
-)
+# "cuda" is torch's name for AMD's GPUs, too. An interpreter must be asked for by name.
+_DEVICES, _RANK = (("cuda", "cpu"), None) if launch.interprets() else (("cuda",), 3)
+BACKEND = Backend("triton", _load, devices=_DEVICES, rank=_RANK, missing=launch.missing)

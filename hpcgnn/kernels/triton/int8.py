@@ -18,29 +18,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hpcgnn.kernels import packing
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
-from hpcgnn.kernels.triton.messages import column_of, lanes
-from hpcgnn.kernels.triton.tasks import columns_of_a_program, rows_of_entries, vector
+from hpcgnn.kernels.triton.messages import (
+    FRACTION_BITS,
+    GROUP,
+    HALF,
+    INFINITY,
+    LARGEST,
+    ONE,
+    SMALLEST_SCALE,
+    column_of,
+    lanes,
+    upper_half,
+)  # fmt: skip
+from hpcgnn.kernels.triton.tasks import add_parts, columns_of_a_program, rows_of_entries, vector
 
 __all__ = ["dot_products", "gathers_bytes", "product", "quantize_rows", "sddmm", "weight_gradient"]
 
-_LARGEST = tl.constexpr(float(packing.LARGEST))
-_SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
-_FRACTION_BITS = tl.constexpr(packing.FRACTION_BITS)
-_ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
-_HALF = tl.constexpr(packing.HALF)
 _TOP = tl.constexpr(127.0)
-_INFINITY = tl.constexpr(0x7F800000)
-_GROUP = tl.constexpr(16)  # number of consecutive pairs of columns
 _VALUES = 4 * WARP  # values of a tile of rows to quantize, as for messages
 _LONG, _SHORT, _LEAST = 128, 64, 16  # sides of a product's tile: two long ones would need too many registers
 _DEPTH = 64  # terms that such a tile adds at a time
 _WORKSPACE = 1 << 26  # bytes
-_SEGMENTS_AT_ONCE = 8  # segments whose sums each thread reads at once
 
 
 def dot_products() -> bool:
@@ -131,7 +133,7 @@ def weight_gradient(
         begin, count = first * ROWS_OF_A_SEGMENT, min(together, segments - first)
         blocks = triton.cdiv(min(rows - begin, count * ROWS_OF_A_SEGMENT), ROWS_OF_A_BLOCK)
         launch(
-            _quantize_columns, blocks * triton.cdiv(width, 2 * _GROUP.value),
+            _quantize_columns, blocks * triton.cdiv(width, 2 * GROUP.value),
             dy, scale, key or 0, dy_codes, dy_scale, begin, rows, width // dy_units,
             VECTOR=dy_units, NEAREST=key is None, ROWS=ROWS_OF_A_BLOCK, num_warps=8,
         )  # fmt: skip
@@ -142,8 +144,8 @@ def weight_gradient(
             COLUMNS=sides[0], DY_COLUMNS=sides[1], num_warps=_warps(*sides),
         )  # fmt: skip
         launch(
-            _add_in_order, triton.cdiv(dweight.numel(), block), partial, dweight, count, dweight.numel(),
-            BLOCK=block, AT_ONCE=_SEGMENTS_AT_ONCE, num_warps=1,
+            add_parts, triton.cdiv(dweight.numel(), block), partial, None, None, dweight, count, dweight.numel(),
+            BLOCK=block, ACCUMULATE=True, BY_HUB=False, num_warps=1,
         )  # fmt: skip
 
 
@@ -166,12 +168,12 @@ def _magnitude(values):
 @triton.jit
 def _grid(most):
     """The scale of rows with these largest magnitudes; 2**17 divided by the scale; and whether all values of a row are finite."""
-    finite = most < _INFINITY
-    largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), _LARGEST)
-    wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), _SMALLEST_SCALE)
-    up = (wanted.to(tl.uint32, bitcast=True) + 0xFFFF) & 0xFFFF0000  # rounded up to a number that bfloat16 can hold
-    scale = tl.where(largest > 0, up.to(tl.float32, bitcast=True), 0.0)
-    per_step = tl.div_rn(tl.where(largest > 0, _ONE, 0.0), tl.where(largest > 0, scale, 1.0))
+    finite = most < INFINITY
+    largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), LARGEST)
+    wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), SMALLEST_SCALE)
+    up = upper_half(wanted.to(tl.uint32, bitcast=True) + 0xFFFF)  # rounded up to a number that bfloat16 can hold
+    scale = tl.where(largest > 0, up, 0.0)
+    per_step = tl.div_rn(tl.where(largest > 0, ONE, 0.0), tl.where(largest > 0, scale, 1.0))
     return tl.where(finite, scale, float("nan")), per_step, finite
 
 
@@ -179,7 +181,7 @@ def _grid(most):
 def _noise(key, number, pair, NEAREST: tl.constexpr):
     """int32 noise, in units of 2**-17 of a step, for both columns of each pair: 16 random bits plus a half, or half a step."""
     if NEAREST:
-        first = tl.full((1, 1), _HALF, tl.int32)
+        first = tl.full((1, 1), HALF, tl.int32)
         second = first
     else:
         low, high = keyed.row_hash(key, number)
@@ -192,8 +194,8 @@ def _noise(key, number, pair, NEAREST: tl.constexpr):
 @triton.jit
 def _codes(values, per_step, finite, noise):
     steps = tl.where(finite, values, 0.0) * per_step
-    steps = tl.minimum(tl.maximum(steps, -_TOP * _ONE), _TOP * _ONE).to(tl.int32)
-    return tl.where(finite, (steps + noise) >> _FRACTION_BITS, 0).to(tl.int8)
+    steps = tl.minimum(tl.maximum(steps, -_TOP * ONE), _TOP * ONE).to(tl.int32)
+    return tl.where(finite, (steps + noise) >> FRACTION_BITS, 0).to(tl.int8)
 
 
 @triton.jit(do_not_specialize=["key", "count"])
@@ -204,7 +206,7 @@ def _quantize(
     """Quantize ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, PADDED)[None, :]
-    first, second = column_of(pair, 0, 0, 2, _GROUP), column_of(pair, 1, 0, 2, _GROUP)
+    first, second = column_of(pair, 0, 0, 2, GROUP), column_of(pair, 1, 0, 2, GROUP)
     here, width, at = number < count, vectors * VECTOR, number * vectors * VECTOR
     left = tl.load(x + at + first, mask=here & (first < width), other=0.0)
     right = tl.load(x + at + second, mask=here & (second < width), other=0.0)
@@ -227,16 +229,16 @@ def _quantize_columns(
 ):  # fmt: skip
     """Quantize 32 columns of a block of ROWS rows of ``dy``, times their ``scale``, to ``codes`` (blocks, H, ROWS) and
     ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros."""
-    width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * _GROUP)
+    width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * GROUP)
     block = (tl.program_id(0) // tiles).to(tl.int64)
-    pair = (tl.program_id(0) % tiles) * _GROUP + tl.arange(0, _GROUP)[None, :]
+    pair = (tl.program_id(0) % tiles) * GROUP + tl.arange(0, GROUP)[None, :]
     row = tl.arange(0, ROWS)[:, None]
     number = begin + block * ROWS + row
     here = number < count
     by = tl.load(scale + number, mask=here, other=0.0)
     noise = _noise(key, number, pair, NEAREST)
     for slot in tl.static_range(2):
-        column = column_of(pair, slot, 0, 2, _GROUP)
+        column = column_of(pair, slot, 0, 2, GROUP)
         values = tl.load(dy + number * vectors * VECTOR + column, mask=here & (column < width), other=0.0) * by
         of_column, per_step, finite = _grid(tl.max(_magnitude(values), axis=0, keep_dims=True))
         place = block * width + column
@@ -304,21 +306,6 @@ def _contract(
         of_segment += total.to(tl.float32) * tl.load(dy_scale + place, mask=dy_column < dy_width, other=0.0)
     to = partial + (segment.to(tl.int64) * width + column) * dy_vectors * DY_VECTOR + dy_column
     tl.store(to, of_segment, mask=(column < width) & (dy_column < dy_width))
-
-
-@triton.jit(do_not_specialize=["segments"])
-def _add_in_order(partial, out, segments, values, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
-    """Add the segments of ``partial`` (segments, values) to ``out`` (values,), one after the other."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    exists = at < values
-    total = tl.load(out + at, mask=exists, other=0.0)
-    end = tl.where(exists, segments, 0)
-    source = partial + at
-    for first in range(0, segments, AT_ONCE):
-        for k in tl.static_range(AT_ONCE):
-            total += tl.load(source, mask=first + k < end, other=0.0)
-            source += values
-    tl.store(out + at, total, mask=exists)
 
 
 _BYTES = 8192  # bytes of each operand that a program of 128 lanes reads at once: four reads of 16 bytes by each lane

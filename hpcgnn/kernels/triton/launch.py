@@ -11,22 +11,11 @@ import torch
 from torch import Tensor
 
 _LEAST_VERSION = (3, 3)
-_RANK = 3  # above all backends for CPUs, whose tensors it does not take
 
 
 def interprets() -> bool:
     """Return whether Triton's interpreter runs the kernels, on tensors of the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def devices() -> tuple[str, ...]:
-    """Types of torch devices whose tensors are taken; ``cuda`` is torch's name for AMD's GPUs, too."""
-    return ("cuda", "cpu") if interprets() else ("cuda",)
-
-
-def rank() -> int | None:
-    """The rank of the backend for ``auto``; None for an interpreter, which must be asked for by name."""
-    return None if interprets() else _RANK
 
 
 @functools.cache

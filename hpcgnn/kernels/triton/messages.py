@@ -86,14 +86,14 @@ def _constants(
     return constants | {"num_warps": warps(together * wide * slots)}, counts
 
 
-_LARGEST = tl.constexpr(float(packing.LARGEST))
-_SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
-_FRACTION_BITS = tl.constexpr(packing.FRACTION_BITS)
-_ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
-_HALF = tl.constexpr(packing.HALF)
-_GROUP = tl.constexpr(16)
+LARGEST = tl.constexpr(float(packing.LARGEST))
+SMALLEST_SCALE = tl.constexpr(float(packing.SMALLEST_SCALE))
+FRACTION_BITS = tl.constexpr(packing.FRACTION_BITS)
+ONE = tl.constexpr(float(2**packing.FRACTION_BITS))
+HALF = tl.constexpr(packing.HALF)
+GROUP = tl.constexpr(16)
 _NAN_PARAMS = tl.constexpr(int(packing.NAN) << 16 | int(packing.NAN))
-_INFINITY = tl.constexpr(0x7F800000)
+INFINITY = tl.constexpr(0x7F800000)
 _MINUS_INFINITY = tl.constexpr(0xFF800000 - 2**32 ^ 0x7FFFFFFF)  # ordered() of -infinity
 
 
@@ -115,10 +115,10 @@ def last_stride(width: int, bits: int) -> int:
 @triton.jit
 def column_of(lane, slot, WIDTH: tl.constexpr, SLOTS: tl.constexpr, STRIDE: tl.constexpr):
     """The column whose code is in this slot of each lane; columns from WIDTH on do not exist. STRIDE: :func:`last_stride`."""
-    first = lane // _GROUP * (_GROUP * SLOTS)
-    if STRIDE == _GROUP:
-        return first + slot * _GROUP + lane % _GROUP
-    return first + slot * tl.where(first + _GROUP * SLOTS > WIDTH, STRIDE, _GROUP) + lane % _GROUP
+    first = lane // GROUP * (GROUP * SLOTS)
+    if STRIDE == GROUP:
+        return first + slot * GROUP + lane % GROUP
+    return first + slot * tl.where(first + GROUP * SLOTS > WIDTH, STRIDE, GROUP) + lane % GROUP
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def ordered(pattern):
 
 
 @triton.jit
-def _upper_half(pattern):
+def upper_half(pattern):
     return (pattern & 0xFFFF0000).to(tl.float32, bitcast=True)
 
 
@@ -136,21 +136,21 @@ def _upper_half(pattern):
 def _scale_of(low, high, STEPS: tl.constexpr):
     """The smallest bfloat16 of which STEPS steps reach from low to high, at least the smallest scale; 0 if high is not above
     low."""
-    scale = tl.maximum(tl.div_rn(high - low, tl.full(low.shape, STEPS, tl.float32)), _SMALLEST_SCALE)
-    return tl.where(high > low, _upper_half(scale.to(tl.uint32, bitcast=True) + 0xFFFF), 0.0)
+    scale = tl.maximum(tl.div_rn(high - low, tl.full(low.shape, STEPS, tl.float32)), SMALLEST_SCALE)
+    return tl.where(high > low, upper_half(scale.to(tl.uint32, bitcast=True) + 0xFFFF), 0.0)
 
 
 @triton.jit
 def _grid_of(low, high, BITS: tl.constexpr, CENTRES: tl.constexpr):
     """Zero-points and scales, float32 numbers that bfloat16 can hold, of rows whose values range from ``low`` to ``high``."""
-    low = tl.minimum(tl.maximum(low, -_LARGEST), _LARGEST) + 0.0  # -0 becomes 0
-    high = tl.minimum(tl.maximum(high, -_LARGEST), _LARGEST)
+    low = tl.minimum(tl.maximum(low, -LARGEST), LARGEST) + 0.0  # -0 becomes 0
+    high = tl.minimum(tl.maximum(high, -LARGEST), LARGEST)
     if CENTRES:
         scale = _scale_of(low, high, 1 << BITS)
         pattern = (low + scale * 0.5).to(tl.uint32, bitcast=True)
-        return _upper_half(pattern + 0x7FFF + ((pattern >> 16) & 1)), scale  # ties to even
+        return upper_half(pattern + 0x7FFF + ((pattern >> 16) & 1)), scale  # ties to even
     pattern = low.to(tl.uint32, bitcast=True)
-    zero = _upper_half(tl.where(low < 0, pattern + 0xFFFF, pattern))  # towards -infinity
+    zero = upper_half(tl.where(low < 0, pattern + 0xFFFF, pattern))  # towards -infinity
     return zero, _scale_of(zero, high, (1 << BITS) - 1)
 
 
@@ -172,7 +172,7 @@ def _measure(
     # Compared as integers: a NaN is at an end of the order, and no minimum depends on the order of its operands.
     least = tl.min(ordered(low.to(tl.int32, bitcast=True)), axis=1)
     most = tl.max(ordered(high.to(tl.int32, bitcast=True)), axis=1)
-    finite = (least > _MINUS_INFINITY) & (most < _INFINITY)
+    finite = (least > _MINUS_INFINITY) & (most < INFINITY)
     if WIDTH == 0:
         least, most, finite = tl.zeros_like(least), tl.zeros_like(most), finite | True
     low = ordered(tl.where(finite, least, 0)).to(tl.float32, bitcast=True)
@@ -191,25 +191,25 @@ def _codes(
     Codes of a row that is not finite have no meaning.
     """
     zero, low, high = zero[:, None], low[:, None], high[:, None]
-    per_step = tl.div_rn(tl.where(scale > 0, _ONE, 0.0), tl.where(scale > 0, scale, 1.0))[:, None]
+    per_step = tl.div_rn(tl.where(scale > 0, ONE, 0.0), tl.where(scale > 0, scale, 1.0))[:, None]
     codes = ()
     for slot in tl.static_range(SLOTS):
-        steps = tl.minimum(tl.maximum((values[slot] - zero) * per_step, 0.0), ((1 << BITS) - 1) * _ONE)
+        steps = tl.minimum(tl.maximum((values[slot] - zero) * per_step, 0.0), ((1 << BITS) - 1) * ONE)
         code = steps.to(tl.int32).to(tl.uint32, bitcast=True)
         if CENTRES:
-            code += _HALF
-        elif STRIDE == _GROUP:
+            code += HALF
+        elif STRIDE == GROUP:
             if slot % 2 == 0:  # one draw for this slot and the next, whose columns are 16 further on
-                counter = lane // _GROUP * (_GROUP * SLOTS // 2) + slot * (_GROUP // 2) + lane % _GROUP
+                counter = lane // GROUP * (GROUP * SLOTS // 2) + slot * (GROUP // 2) + lane % GROUP
                 random = keyed.draw(low, high, counter)
                 code += ((random << 1) & 0x1FFFF) | 1
             else:
                 code += (random >> 15) | 1
         else:
-            counter = columns[slot] // (2 * _GROUP) * _GROUP + columns[slot] % _GROUP
-            random = keyed.draw(low, high, counter) >> (columns[slot] // _GROUP % 2 * _GROUP).to(tl.uint32)
+            counter = columns[slot] // (2 * GROUP) * GROUP + columns[slot] % GROUP
+            random = keyed.draw(low, high, counter) >> (columns[slot] // GROUP % 2 * GROUP).to(tl.uint32)
             code += ((random & 0xFFFF) << 1) | 1
-        codes = codes + (code >> _FRACTION_BITS,)
+        codes = codes + (code >> FRACTION_BITS,)
     return codes
 
 
@@ -265,7 +265,7 @@ def quantize_rows(
 @triton.jit
 def grid_in(params):
     """float32 zero-points and scales, from the uint32 parameters that :func:`quantize_rows` has written."""
-    return (params << 16).to(tl.float32, bitcast=True), _upper_half(params)
+    return (params << 16).to(tl.float32, bitcast=True), upper_half(params)
 
 
 @triton.jit

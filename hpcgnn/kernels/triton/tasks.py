@@ -122,33 +122,38 @@ def join(tasks: Tasks, partial: Tensor, accumulate: bool, out: Tensor, *, by_hub
     """
     width = partial.shape[1]
     block = columns_of_a_program(width, 16)  # few columns for each program, because hubs are few
-    programs = tasks.hubs.numel() * triton.cdiv(width, block)
     launch(
-        _join, programs,
-        partial, tasks.hubs, tasks.hub_parts, out, width,
-        BLOCK=block, AT_ONCE=8, ACCUMULATE=accumulate, BY_HUB=by_hub, num_warps=1,
+        add_parts, tasks.hubs.numel() * triton.cdiv(width, block),
+        partial, tasks.hubs, tasks.hub_parts, out, tasks.parts, width,
+        BLOCK=block, ACCUMULATE=accumulate, BY_HUB=by_hub, num_warps=1,
     )  # fmt: skip
 
 
-@triton.jit
-def _join(
-    partial, hubs, hub_parts, out, width,
-    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, ACCUMULATE: tl.constexpr, BY_HUB: tl.constexpr,
-):  # fmt: skip
+_PARTS_AT_ONCE = tl.constexpr(8)  # parts that each thread reads at once
+
+
+@triton.jit(do_not_specialize=["parts"])
+def add_parts(
+    partial, hubs, hub_parts, out, parts, width, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr, BY_HUB: tl.constexpr
+):
+    """See :func:`join`. Without ``hub_parts``, all ``parts`` are those of one hub, the row 0 of ``out``."""
     tiles = tl.cdiv(width, BLOCK)
     hub = tl.program_id(0) // tiles
     columns = (tl.program_id(0) % tiles) * BLOCK + tl.arange(0, BLOCK)
     exists = columns < width
-    first, last = tl.load(hub_parts + hub), tl.load(hub_parts + hub + 1)
-    row = hub.to(tl.int64) if BY_HUB else tl.load(hubs + hub).to(tl.int64)
+    if hub_parts is None:
+        first, last, row = hub, parts, hub.to(tl.int64)
+    else:
+        first, last = tl.load(hub_parts + hub), tl.load(hub_parts + hub + 1)
+        row = hub.to(tl.int64) if BY_HUB else tl.load(hubs + hub).to(tl.int64)
     to = out + row * width + columns
     source = partial + first.to(tl.int64) * width + columns
     total = tl.load(source, mask=exists, other=0.0)
     if ACCUMULATE:
         total = tl.load(to, mask=exists, other=0.0) + total
     end = tl.where(exists, last, 0)  # columns that do not exist have no parts
-    for part in range(first + 1, last, AT_ONCE):
-        for k in tl.static_range(AT_ONCE):
+    for part in range(first + 1, last, _PARTS_AT_ONCE):
+        for k in tl.static_range(_PARTS_AT_ONCE):
             source += width
             value = tl.load(source, mask=part + k < end, other=0.0)
             total = tl.where(part + k < end, total + value, total)
