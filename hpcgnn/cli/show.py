@@ -33,21 +33,17 @@ def _facts_of(
     title: str,
     quiet: bool,
 ) -> Facts:
-    """The result of the reader for this kind of file. Raises HpcgnnError for a file of another kind, or a damaged one.
-
-    ``of_checkpoint`` reads checkpoints and the messages that ranks keep beside them. ``of_graph`` reads graphs and parts, with a
-    progress bar of ``count_steps`` steps and this title.
-    """
+    """The result of the reader for this kind of file: ``of_graph``, for graphs and parts, has a progress bar of ``count_steps``
+    steps. Raises HpcgnnError for a file of another kind, or a damaged one."""
     if not path.is_file():
         raise HpcgnnError(f"{path} does not exist or is not a file: give an existing file or run folder")
     try:
-        with path.open("rb") as stream:
-            begins = stream.read(len(HDF5))
+        is_archive, is_hdf5 = (h5.begins_with(path, signature) for signature in (_ZIP, HDF5))
     except OSError as error:
         raise HpcgnnError(f"cannot read {path}: {error.strerror or error}") from error
-    if begins.startswith(_ZIP):
+    if is_archive:
         return of_checkpoint(path)
-    if not begins.startswith(HDF5):
+    if not is_hdf5:
         raise HpcgnnError(
             f"{path} is not a file of hpcgnn, or its first bytes are damaged: it is neither an HDF5 file nor a checkpoint"
         )
@@ -95,9 +91,8 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
 
 
 def _verified_file(path: Path, *, quiet: bool) -> Facts:
-    return _facts_of(
-        path, _verified_checkpoint, whole_check.count_steps, whole_check.verify, title="checking", quiet=quiet
-    )
+    count, verify = whole_check.count_steps, whole_check.verify
+    return _facts_of(path, _verified_checkpoint, count, verify, title="checking", quiet=quiet)
 
 
 def _verified_checkpoint(path: Path) -> Facts:
@@ -137,24 +132,26 @@ def _texts(path: Path) -> Iterator[str]:
     from hpcgnn.train.rank_report import Ranks
     from hpcgnn.train.run_config import check_file, read_file
 
-    def lines(file: Path, kind: type) -> None:
-        typed.check_epochs(typed.read_lines(file, kind), file)
-
-    def ranks(file: Path) -> None:
-        if not typed.read_json(file, Ranks).is_whole:
-            raise HpcgnnError(f"{file} is damaged: its lists do not have the same length")
-
-    looks = {
-        run_config.CONFIG: lambda file: check_file(read_file(file), str(file)),
-        run_config.RECORDS: lambda file: lines(file, run_folder.Record),
-        run_config.DECISIONS: lambda file: lines(file, Decision),
-        run_config.SUMMARY: lambda file: typed.read_json(file, dict[str, Any]),
-        run_config.RANKS: ranks,
+    kinds = {
+        run_config.CONFIG: None,
+        run_config.RECORDS: run_folder.Record,
+        run_config.DECISIONS: Decision,
+        run_config.SUMMARY: dict[str, Any],
+        run_config.RANKS: Ranks,
     }
-    for name, look in looks.items():
-        if (path / name).exists():
-            look(path / name)
-            yield name
+    for name, kind in kinds.items():
+        file = path / name
+        if not file.exists():
+            continue
+        if kind is None:
+            check_file(read_file(file), str(file))
+        elif file.suffix == ".jsonl":
+            typed.check_epochs(typed.read_lines(file, kind), file)
+        else:
+            found = typed.read_json(file, kind)
+            if isinstance(found, Ranks) and not found.is_whole:
+                raise HpcgnnError(f"{file} is damaged: its lists do not have the same length")
+        yield name
 
 
 def _rows_of_verified(facts: Facts) -> Rows:
@@ -262,11 +259,8 @@ def _rows_of_file(facts: Facts) -> Rows:
     for name in ("kind", "version", "uuid"):
         yield name, facts[name]
     if "degrees" not in facts:  # predictions
-        yield from (
-            (name, facts[name])
-            for name in facts
-            if name not in ("kind", "version", "uuid", "path", "file_bytes", "data")
-        )
+        shown = facts.keys() - {"kind", "version", "uuid", "path", "file_bytes", "data"}
+        yield from ((name, facts[name]) for name in facts if name in shown)
         yield from _rows_of_data(facts["data"])
         return
     yield "nodes", facts["nodes"]
@@ -322,18 +316,14 @@ def _rows_of_parts(facts: Facts) -> Rows:
         return
     yield "parts", facts["parts"]
     yield from ((f"partition: {name.replace('_', ' ')}", value) for name, value in facts["made_by"].items())
-    named = {"edges": "in-edges"}  # as `hpcgnn partition` names them
-    yield from (
-        (f"max/mean {named.get(name, name.replace('_', ' '))}", f"{value:.3f}")
-        for name, value in facts["balance"].items()
-    )
+    for name, value in facts["balance"].items():
+        named = "in-edges" if name == "edges" else name.replace("_", " ")  # as `hpcgnn partition` names them
+        yield f"max/mean {named}", f"{value:.3f}"
     share = 100 * facts["cut_edges"] / facts["edges"] if facts["edges"] else 0.0
     yield "edges between parts", f"{facts['cut_edges']:,} ({share:.2f} %)"
     for strategy, told in facts["plans"].items():
-        yield (
-            f"plan {strategy}",
-            f"{told['rows']:,} rows per aggregation, all ranks, in {told['pairs_of_parts']:,} pairs of parts",
-        )
+        rows, pairs = told["rows"], told["pairs_of_parts"]
+        yield f"plan {strategy}", f"{rows:,} rows per aggregation, all ranks, in {pairs:,} pairs of parts"
         yield "  rows aggregated before sending", told["rows_summed_before_sending"]
         yield "  largest number of rows of a part", told["rows_of_the_busiest_part"]
 

@@ -26,11 +26,7 @@ _CALLED = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch 
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` (tensors and plain values) with its digest.
-
-    Raises:
-        OSError: the error of the file system, which torch would hide.
-    """
+    """Write ``content`` (tensors and plain values) with its digest. Raises the OSError that torch would hide."""
     content = _on_host(content)
     with path.open("wb", buffering=1 << 20) as file:
         stream = _Stream(file)
@@ -74,11 +70,8 @@ class _Stream:
 
 
 def read(source: Path | io.BytesIO, path: Path) -> dict[str, Any]:
-    """The verified content of ``source``. path: its name in messages.
-
-    Raises:
-        HpcgnnError: if it is another kind of file, or damaged.
-    """
+    """The verified content of ``source``, which messages call ``path``. Raises HpcgnnError if it is another kind of file, or
+    damaged."""
     try:
         _check_members(source, path)
         if isinstance(source, io.BytesIO):

@@ -33,9 +33,9 @@ _MOST_WIDTH = 4096  # of a model that its weights do not show; see :func:`_check
 class Checkpoint(msgspec.Struct):
     """The content of ``best.pt``.
 
-    model_config: the model's ``description()``. model: its weights. next_epoch: number of epochs that were trained. data: of the
-    graph (:func:`hpcgnn.data.digests.in_text`), empty in older files. The other fields must be the same in a run that continues
-    this one; they depend on the task.
+    model_config: the model's ``description()``. next_epoch: number of epochs that were trained. data: of the graph
+    (:func:`hpcgnn.data.digests.in_text`), empty in older files. The fields from ``task`` on depend on the task, and must be the
+    same in a run that continues this one.
     """
 
     version: int
@@ -77,22 +77,18 @@ class _Group(msgspec.Struct):
 
 
 class _OptimiserState(msgspec.Struct):
-    """The state of :class:`hpcgnn.train.optimiser.Adam`; parameters are named by their numbers."""
+    """The state of an optimiser, in which parameters are named by their numbers."""
 
     state: dict[int, _Moments]
     param_groups: list[_Group]
 
 
 class _PoliciesState(msgspec.Struct):
-    """The state of :class:`hpcgnn.policy.policies.Policies`."""
-
     names: list[str]
     state: dict[str, Any]
 
 
 class _Widths(msgspec.Struct):
-    """The fields of the description of a native model that :func:`_check_widths` compares with its weights."""
-
     model: str
     features: Count
     classes: Count
@@ -129,11 +125,8 @@ def read(
     kind: type[Checkpoint] = Checkpoint,
     data: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Read ``path`` on rank 0, send it to every rank, and check that it belongs to ``model`` and to ``data``. Collective.
-
-    model: the model's ``description()``; None accepts any model. :func:`check_weights` compares the weights. data: of the graph;
-    None accepts any graph.
-    """
+    """Read ``path`` on rank 0, send it to every rank, and check that it belongs to ``model``, a model's ``description()``, and to
+    the ``data`` of a graph; None accepts any. :func:`check_weights` compares the weights. Collective."""
     content: dict[str, Any] = {}
     payload = b""
     with raise_on_all_ranks(world, f"read checkpoint {path}"):
@@ -167,10 +160,8 @@ def read(
 
 
 def look_at(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, or of the messages that a rank keeps beside it (which have ``rows``). Not collective.
-
-    Checksums, the digest and the types of all fields are verified.
-    """
+    """The verified content of a checkpoint, or of the messages that a rank keeps beside it (which have ``rows``). Not
+    collective."""
     content = archive.read(path, path)
     if "model" not in content and isinstance(content.get("rows"), Tensor):
         return content
@@ -179,7 +170,6 @@ def look_at(path: Path) -> dict[str, Any]:
 
 
 def _check_content(content: dict[str, Any], kind: type[Checkpoint], path: Path) -> None:
-    """Raise HpcgnnError unless ``content`` has the fields of a checkpoint."""
     version = content.get("version")
     if isinstance(version, int) and not 1 <= version <= CHECKPOINT_VERSION:
         advice = ": update hpcgnn" if version > CHECKPOINT_VERSION else ""

@@ -31,10 +31,8 @@ _LOG = logging.getLogger("hpcgnn")
 
 
 def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
-    """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its gradients.
-
-    Halo rows, messages, most temporary memory and the memory of libraries come on top.
-    """
+    """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its
+    gradients."""
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
     model, hidden_layers = MODELS[config.model], 0
     if LayerSettings in config.sections():
@@ -91,21 +89,17 @@ def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per
 
 
 def warn_at_start(validation_size: int, graph: LocalGraph, config: TrainConfig) -> None:
-    """Log, on rank 0, a line for features that are too large and for each setting that cannot have an effect. Collective.
-
-    validation_size: number of this rank's nodes or links for validation.
-    """
+    """Log, on rank 0, a line for features that are too large and for each setting that cannot have an effect. Collective."""
     world, warmup = graph.world, config.schedule.warmup
     largest, for_validation = world.allreduce(np.array([_largest(graph), validation_size]), "max").tolist()
     if world.rank:
         return
     if largest > _LARGEST_FEATURE:
-        _LOG.warning(
+        sentence = (
             "%s has features of up to %.0e, whose squares float32 cannot hold: the model may learn nothing from them, so scale "
-            "them down (`hpcgnn convert --row-normalise`)",
-            graph.path,
-            largest,
+            "them down (`hpcgnn convert --row-normalise`)"
         )
+        _LOG.warning(sentence, graph.path, largest)
     for name, reason in _without_effect(config, graph if not for_validation else None):
         _LOG.warning("%s has no effect, because %s", name, reason)
     if warmup > config.epochs:
@@ -148,6 +142,5 @@ def judge(summary: dict[str, Any], rank: int) -> None:
         _LOG.warning("%d of %d epochs had no loss, and changed no weight, because %s", without, epochs, reason)
     if decrease is not None and epochs >= _ENOUGH_EPOCHS and decrease < _LEAST_DECREASE:
         least = f"has fallen by {100 * decrease:.1f} %" if decrease > 0 else "was never below that of the first one"
-        _LOG.warning(
-            "the loss has hardly fallen: in %d epochs it %s (look at the features, --lr and the labels)", epochs, least
-        )
+        advice = "(look at the features, --lr and the labels)"
+        _LOG.warning("the loss has hardly fallen: in %d epochs it %s %s", epochs, least, advice)

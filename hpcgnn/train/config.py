@@ -44,7 +44,7 @@ class LinkConfig(Checked):
     )
 
     def check(self) -> None:
-        """As :meth:`Checked.check`, and raise HpcgnnError for a split that leaves no links for training."""
+        """As :meth:`Checked.check`, and for a split that leaves no links for training."""
         super().check()
         if not (min(self.link_split) >= 0 and sum(self.link_split) < 1):  # false for a NaN
             raise WrongValueError(
@@ -154,10 +154,8 @@ class Best:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Best:
-        """The inverse of :meth:`state`.
-
-        Older checkpoints have no ``improved``: the first of equally good evaluations was the best one then.
-        """
+        """The inverse of :meth:`state`. Without ``improved``, in older ones, the first of equally good evaluations is the
+        best."""
         return cls(**{"improved": state["epoch"]} | state)
 
     def state(self) -> dict[str, float | int | None]:

@@ -41,7 +41,8 @@ def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor
     world, nodes, result = graph.world, graph.meta.num_nodes, None
     with raise_on_all_ranks(world, "gather scores"):
         mine = _on_host(scores, graph)
-    kind = _kind_of(mine)
+    width = f"of width {mine.shape[1]}" if mine.ndim > 1 else "without a width"
+    kind = f"{str(mine.dtype).removeprefix('torch.')} {width}"
     theirs = world.broadcast(kind, 0, "the type of scores")
     with raise_on_all_ranks(world, "gather scores"):
         if kind != theirs:
@@ -49,7 +50,6 @@ def gather(scores: torch.Tensor | np.ndarray, graph: LocalGraph) -> torch.Tensor
                 f"scores of rank {world.rank} are {kind}, those of rank 0 {theirs}: give scores of the same type and width on "
                 "all ranks, also on those that own no node"
             )
-    with raise_on_all_ranks(world, "gather scores"):
         if world.rank == 0:
             result = _empty(nodes, mine)
     if mine.shape[1:].numel():
@@ -65,10 +65,8 @@ def to_first(
     num_rows: int,
     window_bytes: int = _WINDOW_BYTES,
 ) -> None:
-    """Copy ``rows`` (n, bytes) uint8 of all ranks to the places ``ids`` of ``result``, (num_rows, bytes), on rank 0. Collective.
-
-    Windows of ids go one after another, and rank 0 holds the received rows of one.
-    """
+    """Copy ``rows`` (n, bytes) uint8 of all ranks to the places ``ids`` of ``result``, (num_rows, bytes), on rank 0, in windows
+    of ids. Collective."""
     order = torch.argsort(ids)
     window = max(1, window_bytes // (rows.shape[1] + ids.element_size()))
     bounds = torch.arange(0, num_rows + window, window).clamp_(max=num_rows)
@@ -104,11 +102,6 @@ def _on_host(scores: Any, graph: LocalGraph) -> torch.Tensor:
     if not scores.numel():  # an array without values may have strides that no view of bytes takes
         return torch.empty(scores.shape, dtype=scores.dtype)
     return scores.detach().cpu().contiguous()
-
-
-def _kind_of(scores: torch.Tensor) -> str:
-    width = f"of width {scores.shape[1]}" if scores.ndim > 1 else "without a width"
-    return f"{str(scores.dtype).removeprefix('torch.')} {width}"
 
 
 def _empty(num_rows: int, like: torch.Tensor) -> torch.Tensor:

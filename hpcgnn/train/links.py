@@ -93,8 +93,8 @@ def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Links:
-    """The links that end at owned nodes. csr: (n, n + h), from extended rows (:mod:`hpcgnn.nn.halo`). ids: (links,) int64,
-    made of the original ids of both ends."""
+    """The links that end at owned nodes. csr: (n, n + h), from extended rows (:mod:`hpcgnn.nn.halo`). ids: (links,) int64, made
+    of the original ids of both ends."""
 
     csr: Csr
     ids: np.ndarray
@@ -111,11 +111,8 @@ def links_of(graph: LocalGraph) -> Links:
 
 @dataclass(frozen=True)
 class Negatives:
-    """Negative pairs, whose sources are the M nodes of a pool that is the same on all ranks.
-
-    pairs: (n, M) matrix of the pairs that are no links. owned: (m,) int64 owned nodes that are in the pool. slots: (m,) int64
-    index of each of them in the pool.
-    """
+    """Negative pairs, whose sources are the M nodes of a pool that is the same on all ranks. pairs: (n, M) matrix of the pairs
+    that are no links. owned: (m,) int64 owned nodes in the pool. slots: (m,) int64 index of each of them in the pool."""
 
     pairs: Csr
     owned: torch.Tensor
@@ -154,10 +151,7 @@ class NegativeSampler:
         return target * self._graph.meta.num_nodes + position
 
     def draw(self, links: Links, *words: int) -> Negatives:
-        """Draw negative pairs for ``links``. They depend on ``words`` and on original ids only. Collective.
-
-        words: integers, such as seed and epoch, that key the random numbers.
-        """
+        """Draw negative pairs for ``links``, keyed by ``words``, such as seed and epoch, and by original ids. Collective."""
         pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
         pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
         owned, slots = self._owned(pool)
@@ -220,8 +214,6 @@ class _PoolRows(torch.autograd.Function):
 
 
 def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
-    """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes. Collective, also backward.
-
-    Takes O(M F) memory and bytes. Rows travel in the dtype of ``x``, and are never quantized.
-    """
+    """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes; they are never quantized.
+    Takes O(M F) memory and bytes. Collective, also backward."""
     return _PoolRows.apply(x, negatives, messages)

@@ -11,33 +11,24 @@ import torch
 import torch.nn.functional as F
 
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.data.schema import MULTI_LABEL
 from hpcgnn.world import World
 
 
 def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, summed over (m,) int64 ``nodes``; for multi-label graphs binary cross-entropy, averaged over classes.
-
-    It is differentiable for m = 0, too, so the rank takes part in every backward exchange.
-    """
+    """Cross-entropy, summed over (m,) int64 ``nodes``; for multi-label graphs binary cross-entropy, averaged over classes. It is
+    differentiable for m = 0, too, so the rank takes part in every backward exchange."""
     learned, targets = scores.index_select(0, nodes), y.index_select(0, nodes)
     if y.dim() == 2:
         return F.binary_cross_entropy_with_logits(learned, targets.to(scores.dtype), reduction="sum") / y.shape[1]
     return F.cross_entropy(learned, targets, reduction="sum")
 
 
-def default_metric(task: str) -> str:
-    """``accuracy``, or ``micro-f1`` for multi-label graphs."""
-    return "micro-f1" if task == MULTI_LABEL else "accuracy"
-
-
 def evaluate(
     world: World, metric: str, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor]
 ) -> list[float | None]:
-    """The metric over the nodes of each mask on all ranks; None if it is not defined there. Collective.
+    """The metric over the nodes of each mask on all ranks; None for an empty mask and, for ROC-AUC, a single class. Collective.
 
-    It is not defined for an empty mask and, for ROC-AUC, for a single class. Every rank gets the numbers of rank 0 bit for bit,
-    because early stopping and schedules depend on them.
+    Every rank gets the numbers of rank 0 bit for bit, because early stopping and schedules depend on them.
     """
     measure = {"accuracy": _accuracy, "micro-f1": _micro_f1, "roc-auc": _roc_auc}[metric]
     return world.broadcast(measure(world, scores, y, masks), what="the metrics")
@@ -87,11 +78,8 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
 
 
 def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:
-    """One of :data:`hpcgnn.train.config.LINK_METRICS`, from all ranks' scores of links and of negative pairs. Collective.
-
-    ``hits@K`` is the share of links with a score above the K-th highest score of negative pairs, as OGB defines it. None without
-    links or without negative pairs.
-    """
+    """A metric from all ranks' scores of links and of negative pairs; None without one of both. ``hits@K`` is the share of links
+    with a score above the K-th highest score of negative pairs, as OGB defines it. Collective."""
     if metric == "roc-auc":
         positive = np.repeat([True, False], [joined.size, apart.size])
         return distributed_auc(world, np.concatenate((joined, apart)), positive)
@@ -112,11 +100,8 @@ _SPLITTERS_PER_RANK = 32
 
 
 def distributed_auc(world: World, scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """The exact area under the ROC curve of all ranks' (n,) scores and (n,) bool labels; ties count half. Collective.
-
-    A sample sort distributes ranges of the distinct scores, so each rank holds about 1/P of them and counts the pairs within its
-    range; only counts are combined. None if there are no positives or no negatives.
-    """
+    """The exact area under the ROC curve of all ranks' (n,) scores and (n,) bool labels; ties count half. None if there are no
+    positives or no negatives. A sample sort distributes ranges of the distinct scores over ranks. Collective."""
     rows = _counted(np.stack((scores, positive, ~positive), axis=1, dtype=np.float64))
     owners = np.searchsorted(_splitters(world, rows[:, 0]), rows[:, 0], side="right")
     received, _ = world.alltoallv(rows, np.bincount(owners, minlength=world.size))  # rows ascend, so owners do

@@ -18,20 +18,14 @@ from hpcgnn.world import Buffer, World
 
 
 class GradientBucket:
-    """Means of gradients and sums of a few scalars over ranks, in two concurrent all-reduces.
-
-    Gradients are sent in the type of the parameters, because on a slow network they cost as much as an exchange of few bits.
-    Scalars such as the loss, counts and stop requests are float64. All buffers are allocated once. Values on a device are copied
-    to the host together, with one wait.
-    """
+    """Means of gradients, in the type of the parameters, and sums of a few float64 scalars over ranks, in two concurrent
+    all-reduces. All buffers are allocated once. Values on a device are copied to the host together, with one wait."""
 
     def __init__(
         self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int, device: Device = CPU
     ) -> None:
-        def host_zeros(size: int, dtype: torch.dtype) -> Tensor:
-            return (
-                device.host_memory(size * dtype.itemsize).view(dtype).zero_()
-            )  # which the device copies from directly
+        def host_zeros(size: int, dtype: torch.dtype) -> Tensor:  # from which the device copies directly
+            return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
 
         self._world, self._device = world, device
         size, dtype = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
@@ -52,9 +46,9 @@ class GradientBucket:
     def reduce(self, scalars: list[float | Tensor], count: int) -> tuple[list[float], int]:
         """Replace every gradient of a sum over ``count`` nodes of this rank by the gradient of the mean over all ranks' nodes.
 
-        A parameter without a gradient on any rank keeps none, so that weight decay does not move it, as in one process. No rank
-        needs to know the total number of nodes beforehand. Returns the sums of ``scalars``, which may be on the device, and of
-        ``count``; if that sum is 0, gradients are only summed. Collective.
+        A parameter without a gradient on any rank keeps none, so that weight decay does not move it, as in one process. Returns
+        the sums of ``scalars``, which may be on the device, and of ``count``; if that is 0, gradients are only summed.
+        Collective.
         """
         given = []
         for parameter, piece, _ in self._places:
@@ -82,11 +76,8 @@ class GradientBucket:
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
-        """Return whether all gradients of the last :meth:`reduce` are finite.
-
-        Ranks must compare their answers: MPI does not guarantee that a sum has the same last bit on all ranks, so it may be
-        infinite on some of them only.
-        """
+        """Return whether all gradients of the last :meth:`reduce` are finite. Ranks must compare their answers: the last bit of a
+        sum, and so whether it is infinite, may differ among them."""
         return self._sums.numel() == 0 or all(math.isfinite(end) for end in torch.aminmax(self._sums))
 
     def _bring_to_host(self, scalars: list[float | Tensor]) -> None:
@@ -174,10 +165,8 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
 
 
 def _is_sum(gradient: Tensor | None) -> bool:
-    """Return whether ``gradient`` is a result of :func:`sum_gradients`, to which at most one ``backward`` has added its own.
-
-    Each change in place counts in a tensor's version. One change that leaves zeros is a ``zero_grad`` that keeps tensors.
-    """
+    """Return whether ``gradient`` is a result of :func:`sum_gradients`, to which at most one ``backward`` has added its own. One
+    change in place, which a tensor's version counts, that leaves zeros is a ``zero_grad`` that keeps tensors."""
     before = getattr(gradient, "version_of_sum", None)
     if gradient is None or before is None or gradient._version > before + 1:
         return False
@@ -195,11 +184,9 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 class Adam:
     """:class:`torch.optim.Adam` with ``foreach=True``, bit for bit; each can load the ``state_dict`` of the other.
 
-    torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing, and its
-    function for a step examines each of its arguments anew, which costs as much as the arithmetic of small parameters.
-
-    groups: parameter groups as torch has them, with ``params`` and ``weight_decay``. lr: learning rate of all groups, which the
-    trainer changes in ``param_groups``.
+    torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing, and
+    examining its arguments in each step costs as much as the arithmetic of small parameters. groups: parameter groups as torch
+    has them. lr: learning rate of all groups, which the trainer changes in ``param_groups``.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:

@@ -34,23 +34,18 @@ _ARRAYS = ("scores", "embeddings", _PER_PAIR)
 
 @torch.no_grad()
 def predict(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybrid") -> torch.Tensor:
-    """(n, C) scores of this rank's nodes, in the order of ``graph``, from a checkpoint's ``content``. Collective.
+    """(n, C) scores of this rank's nodes, in the order of ``graph``, from the ``content`` of a checkpoint. Collective.
 
     A link prediction model gives (n, F) embeddings, with messages along all edges of ``graph``. A model with labels as inputs
-    gets the labels of all training nodes, and no others. content: the result of :func:`hpcgnn.train.checkpoint.read`.
-
-    Raises:
-        HpcgnnError: on every rank, for another number of features, for a model of the user's own class, and for weights that do
-            not fit the model.
+    gets the labels of all training nodes, and no others. Raises HpcgnnError on every rank, for another number of features, for a
+    model of the user's own class, and for weights that do not fit the model.
     """
     return _applied(_model_of(graph, content, strategy), graph)
 
 
 def other_data(graph: LocalGraph, content: dict[str, Any]) -> str:
     """The data that the model reads and in which ``graph`` differs from the graph of the training, in words; empty if none does.
-
-    That is no error, since a model may be applied to other graphs: labels and splits count only if labels are inputs.
-    """
+    Labels and splits count only if labels are inputs."""
     description = content["model_config"]
     has_label_inputs = "model" in description and described(description).label_inputs
     return differences(content.get("data", {}), graph.data, ALL if has_label_inputs else ("nodes", "edges", "features"))
@@ -108,10 +103,8 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
 
 
 def read_pairs(world: World, path: Path) -> np.ndarray:
-    """(m, 2) int64: this rank's consecutive share of the pairs in a file. Collective.
-
-    The file is text with two ids in each line, which takes O(pairs) time and memory on each rank, or .npy (pairs, 2).
-    """
+    """(m, 2) int64: this rank's consecutive share of the pairs in a file: text with two ids in each line, which takes O(pairs)
+    time and memory on each rank, or .npy (pairs, 2). Collective."""
     with raise_on_all_ranks(world, f"read {path}"):
         if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
             raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
@@ -170,11 +163,8 @@ def write_predictions(
     what: str = "scores",
     inputs: Iterable[Path] = (),
 ) -> None:
-    """Write ``/scores`` (N, C) float32, or another array ``what``, in the order of original ids. Collective.
-
-    Rows are first distributed by ranges of ids, so each rank writes one slab and no rank holds all scores. inputs: files, in
-    addition to the graph, that the output must not replace.
-    """
+    """Write ``/scores`` (N, C) float32, or another array ``what``, in the order of original ids: each rank writes the slab of a
+    range of ids. inputs: files, beside the graph, that the output must not replace. Collective."""
     bounds, slab = _dealt_by_id(graph, scores)
     shape, first = (graph.meta.num_nodes, scores.shape[1]), int(bounds[graph.world.rank])
     _write_slab(graph, what, shape, first, slab, path, force, inputs)
@@ -211,11 +201,8 @@ def _write_slab(
 
 
 def look_at_predictions(path: Path) -> dict[str, Any]:
-    """The verified content of a file of :func:`write_predictions` or :func:`write_pair_scores`. Not collective.
-
-    Raises:
-        HpcgnnError: if it is another kind of file, incomplete, or has values that are not finite.
-    """
+    """The verified content of a file of predictions. Not collective. Raises HpcgnnError if it is another kind of file,
+    incomplete, or has values that are not finite."""
     with h5.open_checked(path, PREDICTIONS_KIND, (PREDICTIONS_VERSION,)) as file:
         names = [name for name in _ARRAYS if h5.child(file, name) is not None]
         if len(names) != 1:

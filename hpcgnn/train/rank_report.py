@@ -1,9 +1,7 @@
 """``ranks.json``: seconds, sizes and memory by rank, and the bytes between ranks, for at most 64 blocks of ranks.
 
-A job of up to 64 ranks is listed rank by rank. The ranks of a larger job are grouped into :data:`MOST_BLOCKS` blocks of
-consecutive ranks, so the file stays below 150 kB and needs three reductions of at most 64 x 64 numbers each, at the end of a
-run. An epoch costs two copies of (P,) counts, without new memory.
-"""
+The ranks of a larger job are grouped into blocks of consecutive ranks, so the file stays below 150 kB and needs three reductions
+of at most 64 x 64 numbers each, at the end of a run. An epoch costs two copies of (P,) counts, without new memory."""
 
 from __future__ import annotations
 
@@ -70,10 +68,8 @@ def first_ranks(num_ranks: int) -> np.ndarray:
 
 
 class RankReport:
-    """Counts the bytes that this rank sends to each other rank in training steps, and keeps its seconds by phase.
-
-    first_rows: (P,) number of rows to each rank in the model's first exchange.
-    """
+    """The bytes that this rank sends to each other rank in training steps, and its seconds by phase. first_rows: (P,) number of
+    rows to each rank in the model's first exchange."""
 
     def __init__(self, graph: LocalGraph, traffic: Traffic, first_rows: np.ndarray) -> None:
         self._graph, self._traffic, self._rows = graph, traffic, int(first_rows.sum())
@@ -95,10 +91,7 @@ class RankReport:
         self._epochs += 1
 
     def gathered(self) -> Ranks | None:
-        """The report of all ranks; None if no epoch was trained. Collective.
-
-        It needs three reductions, of at most (64, 64) int64 and (13, 64) float64.
-        """
+        """The report of all ranks; None if no epoch was trained. Collective."""
         if not self._epochs:
             return None
         world = self._graph.world
@@ -106,7 +99,12 @@ class RankReport:
         block = int(np.searchsorted(firsts, world.rank, "right")) - 1
         sent = np.zeros((firsts.size, firsts.size), np.int64)
         sent[block] = np.add.reduceat(self._sent, firsts)
-        mine = self._values()
+        has_first = 1 < self._epochs <= _KEPT_EPOCHS  # in which code is compiled and memory made
+        seconds = self._seconds[int(has_first) : self._epochs].mean(axis=0)
+        graph = self._graph
+        is_cut = (graph.indices < graph.first) | (graph.indices >= graph.first + graph.num_nodes)
+        counts = [graph.num_nodes, graph.indices.size, np.count_nonzero(is_cut), self._rows, peak_memory_bytes()]
+        mine = np.array([*seconds, *counts], np.float64)  # in the order of BREAKDOWN and COUNTS
         summed, most = np.zeros((mine.size, firsts.size)), np.full((mine.size, firsts.size), -np.inf)
         summed[:, block] = most[:, block] = mine
         sent = world.allreduce(sent, what="bytes between ranks")
@@ -124,15 +122,6 @@ class RankReport:
             largest=dict(zip(names, most.tolist(), strict=True)),
         )
 
-    def _values(self) -> np.ndarray:
-        """(n,) float64 figures of this rank, in the order of BREAKDOWN and COUNTS."""
-        graph = self._graph
-        has_first = 1 < self._epochs <= _KEPT_EPOCHS  # in which code is compiled and memory made
-        seconds = self._seconds[int(has_first) : self._epochs].mean(axis=0)
-        is_cut = (graph.indices < graph.first) | (graph.indices >= graph.first + graph.num_nodes)
-        counts = [graph.num_nodes, graph.indices.size, np.count_nonzero(is_cut), self._rows, peak_memory_bytes()]
-        return np.array([*seconds, *counts], np.float64)
-
 
 class OverRanks:
     """Reduces the breakdown and the bytes of an epoch over ranks, with ``num_sums`` other numbers, in memory made once."""
@@ -143,20 +132,13 @@ class OverRanks:
         self._buffers = [Buffer.of(values) for values in self._values]
 
     def reduce(self, mine: list[float], sums: list[float]) -> tuple[dict[str, Any], list[float]]:
-        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the maximum over ranks of each of ``sums``.
-        Collective.
-
-        ``sums`` were reduced before, but MPI does not guarantee that a sum has the same last bit on all ranks. A maximum has, so
-        decisions may depend on it.
-        """
+        """Maximum and mean of the breakdown over ranks, and the sum of bytes; and the maximum over ranks of each of ``sums``,
+        which are sums over ranks, whose last bit MPI does not guarantee to be the same on all ranks. Collective."""
         values, largest, total = self._values
         values[:] = [*mine, *sums]
         given, *results = self._buffers
-        under_way = [
-            self._world.start_allreduce(given, result, op, "the times of the epoch")
-            for op, result in zip(("max", "sum"), results, strict=True)
-        ]
-        for pending in under_way:
+        start, what = self._world.start_allreduce, "the times of the epoch"
+        for pending in [start(given, result, op, what) for op, result in zip(("max", "sum"), results, strict=True)]:
             self._world.wait(pending)
         record: dict[str, Any] = dict(zip(BREAKDOWN, largest.tolist(), strict=False))
         record |= zip(_MEANS, (total / self._world.size).tolist(), strict=False)

@@ -48,10 +48,7 @@ class RankState:
             save_messages(self._world, run, epoch, content)
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
-        """Continue from the state, and from the policies' state in ``last``.
-
-        The files count only if every rank has one for this very plan; otherwise exchanges start as in epoch 0.
-        """
+        """Continue from the state, if every rank has one for this very plan, and from the policies' state in ``last``."""
         if not self._is_used:
             return
         content = _read_messages(self._world, run, epoch) if same_parts else None
@@ -60,18 +57,21 @@ class RankState:
         if not self._fits(content):
             content = None
         with raise_on_all_ranks(self._world, f"use {where.parent}"):
-            if content is not None:
-                self._check(content, where)
+            if content is not None:  # of this model's exchanges and these policies
+                exchanges = [facts.exchange for facts in self._policies.all_facts]
+                counts = {
+                    each.id: RowCounts(int(each.send_counts.sum()), int(each.receive_counts.sum()), each.boundary_nodes)
+                    for each in exchanges
+                }
+                check_kept(content.get("kept"), counts, str(where))
+                self._policies.check_rank_state(content.get("policies"), str(where))
         if content is None:
             _LOG.warning(
                 "the checkpoint has no messages for these parts and this strategy: delta coding and staleness start as in epoch 0"
             )
         else:  # of different exchanges, some ranks would wait for the others forever
-            same_everywhere(
-                self._world,
-                [shape_of(content["kept"])],
-                f"the ranks' files in {where.parent} are not of one checkpoint",
-            )
+            differing = f"the ranks' files in {where.parent} are not of one checkpoint"
+            same_everywhere(self._world, [shape_of(content["kept"])], differing)
             is_delta = messages.config.message_coding == "delta"
             messages.kept.load(content["kept"], messages.tools(self._model.aggregator.backend), is_delta=is_delta)
         if policies.get("names") == self._policies.names:
@@ -83,16 +83,6 @@ class RankState:
             _LOG.warning(
                 "the checkpoint was made with other policies of --bits or --staleness: the new ones start as in epoch 0"
             )
-
-    def _check(self, content: dict[str, Any], where: Path) -> None:
-        """Raise HpcgnnError unless the state belongs to this model's exchanges and these policies."""
-        exchanges = [facts.exchange for facts in self._policies.all_facts]
-        counts = {
-            each.id: RowCounts(int(each.send_counts.sum()), int(each.receive_counts.sum()), each.boundary_nodes)
-            for each in exchanges
-        }
-        check_kept(content.get("kept"), counts, str(where))
-        self._policies.check_rank_state(content.get("policies"), str(where))
 
     def _fits(self, content: dict[str, Any] | None) -> bool:
         """Return whether the state fits this plan; the same on every rank."""
@@ -114,7 +104,7 @@ def save_messages(world: World, run: Path, epoch: int, content: dict[str, Any]) 
         with whole_file.replacing(mine, cleans=False) as temporary:
             archive.write(
                 temporary, content | {"rank": world.rank}
-            )  # streamed: it may be as large as all boundary rows
+            )  # streamed, as it may be as large as all boundary rows
         names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{world.rank}.pt"))
         epochs = {int(name[1]) for name in names if name}
         before = max((found for found in epochs if found < epoch), default=epoch)

@@ -3,6 +3,7 @@ made of runs that were killed or are still running."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -25,9 +26,8 @@ _LINES_NAMED = 3
 
 @dataclass(frozen=True)
 class Run:
-    """A run. settings: ``config.toml``. records: lines of ``metrics.jsonl``, by epoch. summary: ``summary.json``; empty if
-    missing. ranks: ``ranks.json``. state: whether the run has finished, in words. notes: sentences about missing or damaged
-    files."""
+    """A run. records: lines of ``metrics.jsonl``, by epoch. summary: empty if missing. state: whether the run has finished, in
+    words. notes: sentences about missing or damaged files."""
 
     path: Path
     name: str
@@ -55,8 +55,7 @@ class Run:
 
     def mean(self, name: str) -> float | None:
         """The mean over epochs, as in ``summary.json``; None if no epoch has the number."""
-        values = self.values(name)[1]
-        return mean_of_epochs(name, values)
+        return mean_of_epochs(name, self.values(name)[1])
 
     def number(self, name: str) -> float | None:
         """A figure of the summary; None if it is missing."""
@@ -81,12 +80,11 @@ class Run:
 
     def compared_settings(self) -> list[tuple[str, str, str]]:
         """The settings as (name, value, default)."""
-        known, found = settings_by_name(), []
-        for name, value in self.settings.items():
-            default = _plain(as_written(known[name].setting, known[name].setting.default)) if name in known else ""
-            if name != "parts":
-                found.append((name, _plain(value), default))
-        return found
+        defaults = {
+            name: plain(as_written(each.setting, each.setting.default)) for name, each in settings_by_name().items()
+        }
+        given = self.settings.items()
+        return [(name, plain(value), defaults.get(name, "")) for name, value in given if name != "parts"]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -94,10 +92,13 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any, missing: str = "none") -> str:
+    """A setting's value, almost as a TOML file has it; ``missing`` for None."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else "none" if value is None else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(each, missing) for each in value)
+    return missing if value is None else str(value)
 
 
 def is_run(folder: Path) -> bool:
@@ -119,11 +120,7 @@ def check_folder(folder: Path, other: str = "") -> None:
 
 
 def read_run(folder: Path, name: str = "") -> Run:
-    """The run in a folder.
-
-    Raises:
-        HpcgnnError: if the folder holds no run, or cannot be read at all.
-    """
+    """The run in a folder. Raises HpcgnnError if the folder holds no run, or cannot be read at all."""
     check_folder(folder)
     notes: list[str] = []
     settings = _settings_in(folder / CONFIG, notes)
@@ -139,22 +136,19 @@ def read_run(folder: Path, name: str = "") -> Run:
 
 
 def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
-    if not path.exists():
-        notes.append(f"there is no {path.name}, so the settings are unknown")
-        return {}
     try:
-        return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+        if path.exists():
+            return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+        notes.append(f"there is no {path.name}, so the settings are unknown")
     except (HpcgnnError, ValueError, RecursionError) as error:
         notes.append(f"{path.name} cannot be read: {error}")
-        return {}
+    return {}
 
 
 def _json_in(path: Path, kind: Any, notes: list[str]) -> Any:
     """The contents of a JSON file as a ``kind``; None if there is no file, or one with other contents."""
-    if not path.exists():
-        return None
     try:
-        return typed.read_json(path, kind)
+        return typed.read_json(path, kind) if path.exists() else None
     except HpcgnnError as error:
         notes.append(f"{path.name} is left out: {error}")
         return None
@@ -210,8 +204,7 @@ def _state(
 
 
 def _last_written(folder: Path) -> str:
-    try:
+    with contextlib.suppress(OSError):
         seconds = (folder / RECORDS).stat().st_mtime
-    except OSError:
-        return ""
-    return time.strftime(", last written %Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        return time.strftime(", last written %Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return ""

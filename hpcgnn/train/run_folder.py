@@ -30,35 +30,14 @@ _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch s
 _MOST_CHARACTERS = 200  # of a holder's name that are read from the file
 
 
-class RunLock:
-    """The lock of the folder ``path``, held from construction to :meth:`release`.
-
-    Raises:
-        HpcgnnError: if another process holds it.
-        OSError: if the folder cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        file = path / NAME
-        stream = _locked(file)
-        with contextlib.suppress(
-            OSError
-        ):  # on a full disk the lock has no name, and the run's own files say what is wrong
-            stream.truncate(0)
-            stream.write(_own_name())
-            stream.flush()
-        #: Remove the file, and let others have the lock. This also happens when the process exits.
-        self.release = weakref.finalize(self, _release, file, stream)
-
-
 def _release(file: Path, stream: IO[str]) -> None:
-    with contextlib.suppress(OSError):
-        file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        stream.close()
+    for end in (file.unlink, stream.close):
+        with contextlib.suppress(OSError):
+            end()
 
 
 def _locked(file: Path) -> IO[str]:
+    """The file with the lock of a folder, in which the holder's name is. Raises HpcgnnError if another process holds it."""
     while True:
         stream = file.open("a+")
         if not lock(stream, waits=False):
@@ -67,13 +46,14 @@ def _locked(file: Path) -> IO[str]:
                 holder = printable(stream.read(_MOST_CHARACTERS)) or "another process"
             raise HpcgnnError(f"{holder} is training into {file.parent}: wait until it ends, or choose another folder")
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-            return stream
+            break
         stream.close()  # its holder has ended and removed the file in between
-
-
-def _own_name() -> str:
     jobs = [f", job {os.environ[variable]}" for variable in _JOBS if os.environ.get(variable)]
-    return f"process {os.getpid()} on {socket.gethostname()}{''.join(jobs[:1])}"
+    with contextlib.suppress(OSError):  # on a full disk the lock has no name, and the run's own files say what is wrong
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()} on {socket.gethostname()}{''.join(jobs[:1])}")
+        stream.flush()
+    return stream
 
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
@@ -109,15 +89,12 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock: RunLock | None = None
+        self._unlock: weakref.finalize | None = None  # called at the latest when the process exits
 
     def prepare(self, *, resume: bool) -> None:
-        """Create the folder, and lock it until :meth:`release`; while it is locked, further calls have no effect.
-
-        Raises:
-            HpcgnnError: if it is a file, if it holds a run that is not resumed, or if another process trains into it.
-        """
-        if self._lock is not None:
+        """Create the folder, and lock it until :meth:`release`; while it is locked, further calls have no effect. Raises
+        HpcgnnError if it is a file, if it holds a run that is not resumed, or if another process trains into it."""
+        if self._unlock is not None:
             return
         if self.path.exists() and not self.path.is_dir():
             raise HpcgnnError(f"{self.path} is a file, and a run needs a folder: choose another name")
@@ -129,15 +106,15 @@ class RunFolder:
             )
         checkpoints = checkpoint.folder(self.path)
         checkpoints.mkdir(parents=True, exist_ok=True)
-        self._lock = RunLock(self.path)
+        self._unlock = weakref.finalize(self, _release, self.path / NAME, _locked(self.path / NAME))
         for folder in (self.path, checkpoints, checkpoints / checkpoint.MESSAGES):
             whole_file.remove_left(folder)
 
     def release(self) -> None:
         """Let other processes train into the folder."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
 
     def files(self) -> list[Path]:
         """The files of the run; an empty list if the run has no folder yet."""

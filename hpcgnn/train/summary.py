@@ -26,10 +26,8 @@ from hpcgnn.train.rank_report import BREAKDOWN
 
 
 def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
-    """The content of ``summary.json``, from the ``records`` of epochs and from facts of the trainer. Collective.
-
-    facts: ``metric_name``, ``epochs``, ``stop_reason``, ``startup_seconds`` of this rank, and the most important settings.
-    """
+    """The content of ``summary.json``, from the ``records`` of epochs and from facts of the trainer: ``metric_name``, ``epochs``,
+    ``stop_reason``, ``startup_seconds`` of this rank, and the most important settings. Collective."""
     phases, world = (*PHASES, "other_seconds"), graph.world
     mine = np.array([facts["startup_seconds"], peak_memory_bytes(), private_memory_bytes()])
     startup, peak, private = world.allreduce(mine, "max").tolist()
@@ -74,11 +72,8 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
 
 
 def mean_of_epochs(name: str, values: Sequence[float]) -> float | None:
-    """The mean over epochs of what an epoch takes; None without epochs.
-
-    Unlike a median, it has the work that only some epochs do. Times leave out the first of several epochs, in which code is
-    compiled and memory made.
-    """
+    """The mean over epochs, some of which may do more work than others; None without epochs. Times leave out the first of several
+    epochs, in which code is compiled and memory made."""
     counted = values[1:] if "seconds" in name and len(values) > 1 else values
     return float(np.mean(counted)) if counted else None
 
@@ -94,10 +89,8 @@ def _of_losses(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float]:
-    """For each bit-width, its share of the rows sent in all ``epochs``. epochs: the ``bits`` of the records.
-
-    An epoch with one bit-width for all rows has no number of rows, so it counts as many as an average one of the others.
-    """
+    """For each bit-width, its share of the rows sent in all ``epochs``, the ``bits`` of the records. An epoch with one bit-width
+    for all rows has no number of rows, so it counts as many as an average one of the others."""
     counted = [sum(map(Counter, epoch.values()), Counter()) for epoch in epochs if isinstance(epoch, dict)]
     rows: Counter[str] = sum(counted, Counter())
     shares = {bits: float(count) for bits, count in rows.items()}
@@ -130,10 +123,8 @@ METRICS = ("train_metric", "val_metric", "test_metric")
 
 
 def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    """Mean bit-width over rows, for each exchange by its name, and for all exchanges as ``all rows``.
-
-    bits: the key of a record; one number for all rows, or the number of rows of each bit-width, by exchange.
-    """
+    """Mean bit-width over rows, for each exchange by its name, and for all exchanges as ``all rows``, from the ``bits`` of a
+    record: one number for all rows, or the number of rows of each bit-width, by exchange."""
     if isinstance(bits, int):
         return {"all rows": float(bits)}
     rows: dict[str, Mapping[str, int]] = {"all rows": sum(map(Counter, bits.values()), Counter()), **bits}
@@ -145,10 +136,7 @@ def mean_bits(bits: int | Mapping[str, Mapping[str, int]]) -> dict[str, float]:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a line of ``metrics.jsonl``, by tags such as ``metric/val`` and ``seconds/aggregation``.
-
-    ``seconds`` are those of the slowest rank, ``seconds_mean`` the mean over ranks.
-    """
+    """The finite numbers of a line of ``metrics.jsonl``, by tags such as ``metric/val`` and ``seconds/aggregation``."""
     found: dict[str, Any] = {"loss": record.get("loss")}
     found |= {f"metric/{name.removesuffix('_metric')}": record.get(name) for name in METRICS}
     for name in BREAKDOWN:
@@ -172,11 +160,7 @@ _FLUSH_SECONDS = 10
 
 
 def writers() -> ModuleType:
-    """``torch.utils.tensorboard``; imported where it is asked for only, as it takes long.
-
-    Raises:
-        HpcgnnError: where the package ``tensorboard`` is missing.
-    """
+    """``torch.utils.tensorboard``, whose import takes long. Raises HpcgnnError where the package ``tensorboard`` is missing."""
     try:
         return importlib.import_module("torch.utils.tensorboard")
     except ImportError as error:
@@ -187,13 +171,8 @@ def writers() -> ModuleType:
 
 
 class TensorBoard:
-    """Adds epochs to the folder ``tensorboard`` of a run, beside ``metrics.jsonl``. Rank 0 alone writes it.
-
-    next_epoch: the first one to come. What a stopped run has written of it and of later ones is not shown any more.
-
-    Raises:
-        HpcgnnError: here and in each call, where nothing can be written.
-    """
+    """Adds epochs to the folder ``tensorboard`` of a run, on rank 0 alone. What a stopped run has written of ``next_epoch`` and
+    of later ones is not shown any more. Raises HpcgnnError, here and in each call, where nothing can be written."""
 
     def __init__(self, run: Path, next_epoch: int) -> None:
         self._folder = run / FOLDER

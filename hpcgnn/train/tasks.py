@@ -1,8 +1,7 @@
 """The tasks of a trainer: node classification and link prediction. A task has the loss, the metrics and their inputs.
 
 Label propagation follows SuperGCN (§3.3.2) and UniMP (Shi et al. 2021): some training labels are inputs, and the loss is on the
-other training nodes. Labels travel with the features through the exchange of the first layer, and nothing else is sent. At
-evaluation all training labels are inputs, and never another one.
+other training nodes. Labels travel with the features in the exchange of the first layer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.data.schema import MASKS
+from hpcgnn.data.schema import MASKS, MULTI_LABEL
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.aggregator import Aggregator
@@ -39,10 +38,7 @@ _LABELS = int.from_bytes(b"labels", "big")
 
 
 def drawn_nodes(config: LabelPropagationConfig, seed: int, epoch: int, ids: torch.Tensor) -> torch.Tensor:
-    """(n,) bool: the nodes whose label is an input in ``epoch`` if they are training nodes.
-
-    The draw is a function of (seed, epoch, original id), so it is the same for any number of ranks, and nothing needs saving.
-    """
+    """(n,) bool: the nodes whose label is an input in ``epoch`` if they are training nodes; a function of (seed, epoch, id)."""
     key = keyed.derive_key(seed, epoch if config.redraw == "epoch" else 0, _LABELS)
     draws = keyed.draws(keyed.row_hashes(key, index_array(ids)), np.zeros(1, dtype=np.uint32))
     return torch.from_numpy(draws < np.uint32(keyed.threshold(config.rate)))
@@ -77,15 +73,13 @@ def check_labels(graph: LocalGraph) -> None:
 
 
 class NodeTask:
-    """Node classification, with the labels and masks of ``graph``.
-
-    Input labels are (n, C) ones, as :class:`hpcgnn.nn.GraphModel` takes them, or None if no labels are propagated.
-    """
+    """Node classification. Input labels are (n, C) ones, or None if no labels are propagated."""
 
     def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
         with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
-        self.metric = objective.default_metric(graph.meta.task) if metric == "auto" else metric
+        usual = "micro-f1" if graph.meta.task == MULTI_LABEL else "accuracy"
+        self.metric = usual if metric == "auto" else metric
         self.model, self.graph, self.features = model, graph, features_of(graph, model)
         self._propagation, self._trained = labels, graph.masks["train_mask"].nonzero()[:, 0]
         self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
@@ -112,7 +106,7 @@ class NodeTask:
 
     @cached_property
     def all_labels(self) -> Csr | None:
-        """The input labels of evaluations: those of all training nodes."""
+        """The input labels of evaluations: those of all training nodes, and no others."""
         return training_labels(self.graph) if self._propagation.rate else None
 
     def identity(self) -> dict[str, Any]:
@@ -130,10 +124,7 @@ class NodeTask:
         return objective.loss_sum(self.model(self.features, given), self.graph.y, learned), learned.numel()
 
     def evaluate(self) -> list[float | None]:
-        """The metric on training, validation and test nodes; None if it is not defined there. Collective.
-
-        With label propagation, the training metric covers nodes whose label was an input.
-        """
+        """The metric on training, validation and test nodes; None if it is not defined there. Collective."""
         assert self.graph.y is not None
         masks = [self.graph.masks[name] for name in MASKS]
         scores = self.model(self.features, self.all_labels)
@@ -141,10 +132,8 @@ class NodeTask:
 
 
 class LinkTask:
-    """Link prediction on a split of the edges: messages use the training links, which are learned with negative pairs.
-
-    The methods are those of :class:`NodeTask`.
-    """
+    """Link prediction on a split of the edges, with the methods of :class:`NodeTask`: messages use the training links, which are
+    learned with negative pairs."""
 
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
@@ -226,5 +215,5 @@ def features_of(graph: LocalGraph, model: Trainable) -> Features:
 
 def _check_any(graph: LocalGraph, count: int, what: str) -> None:
     """Raise HpcgnnError, the same on all ranks, if there is nothing to learn from. Collective."""
-    if int(graph.world.allreduce(np.array([count], dtype=np.int64))[0]) == 0:
+    if not graph.world.allreduce(np.array([count], dtype=np.int64))[0]:
         raise HpcgnnError(f"{graph.path} has no {what}", agreed=True)

@@ -77,9 +77,10 @@ class Trainer:
         graph = graph.train if isinstance(graph, LinkSplit) else graph
         with raise_on_all_ranks(graph.world, "make a trainer"):
             check_type("model", model, torch.nn.Module)
-            given = {"config": (config, TrainConfig), "run": (run, RunFolder), "stop": (stop, StopRequest)}
-            for name, (value, kind) in (given | {"clock": (clock, Clock)}).items():
-                check_type(name, value, kind, type(None))
+            check_type("config", config, TrainConfig, type(None))
+            check_type("run", run, RunFolder, type(None))
+            check_type("stop", stop, StopRequest, type(None))
+            check_type("clock", clock, Clock, type(None))
             check_callable("on_epoch", on_epoch)
             check_callable("measure_costs", min if measure_costs is None else measure_costs)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
@@ -117,7 +118,7 @@ class Trainer:
         self._startup_seconds: float | None = None
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
-        """The settings of the run. Settings that only built the model and that it does not keep have their defaults."""
+        """Settings that only built the model and that it does not keep have their defaults."""
         model = self.model
         return RunConfig(
             task=NODE if links is None else LINK,
@@ -164,7 +165,6 @@ class Trainer:
             return self._finish()
 
     def _prepare_run(self) -> None:
-        """Make the run folder, and lock it. It may hold the run that is resumed, but no other run. Collective."""
         if self.run is not None:
             with raise_on_all_ranks(self.world, f"prepare the run folder {self.run.path}"):
                 if self.world.rank == 0:
@@ -233,12 +233,9 @@ class Trainer:
         return loss, stops, [seconds, *phases, other, *moved]
 
     def step(self, epoch: int) -> tuple[float | None, float]:
-        """Run a forward pass, a backward pass, the reduction of gradients and the optimiser's step. Collective.
-
-        Returns:
-            The mean loss over all training nodes before the step, None if every label is an input of this epoch; and the number
-            of ranks that ask to stop.
-        """
+        """Run a forward pass, a backward pass, the reduction of gradients and the optimiser's step. Returns the mean loss over
+        all training nodes before the step, None if every label is an input of this epoch; and the number of ranks that ask to
+        stop. Collective."""
         self.model.train()
         self.model.begin_epoch(epoch)
         self.policies.begin_epoch(epoch)
@@ -358,7 +355,7 @@ class Trainer:
                 self.run.keep_epochs(self.next_epoch)
 
     def _load(self, content: dict[str, Any]) -> None:
-        """Continue from a checkpoint that fits, with the arithmetic that was chosen when the run began. Collective."""
+        """Continue from a checkpoint that fits. Collective."""
         model, run = self.model, self.run
         assert run is not None
         same_parts = checkpoint.has_parts(content, self.graph.uuid, self.graph.data)
@@ -411,7 +408,7 @@ class Trainer:
 
 
 def as_trainable(model: torch.nn.Module) -> Trainable:
-    """A trainable model: a native model itself, or a wrapper of a distributed one. Collective."""
+    """A native model itself, or a wrapper of a distributed one. Collective."""
     if isinstance(model, GraphModel):
         return model
     from hpcgnn.pyg.trainable import TrainableModule  # PyG is optional, and is installed if it made the model

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
 
 from hpcgnn.cli import console
+from hpcgnn.train import run_files
 
 MISSING = "-"
 
@@ -65,13 +66,7 @@ def ratio(value: float | None, base: float | None) -> str:
     return f"x{found:.2f}" if 0.1 <= abs(found) < 1000 else f"x{found:.2g}"
 
 
-def plain(value: Any) -> str:
-    """A setting's value, almost as a TOML file has it."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(plain, value))
-    return MISSING if value is None else str(value)
+plain = partial(run_files.plain, missing=MISSING)
 
 
 def shortened(name: str, most: int = 28) -> str:
