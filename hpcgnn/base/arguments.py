@@ -93,10 +93,7 @@ def check_world(world: Any) -> None:
 
 
 def check_device(device: Any, *, may_be_name: bool) -> None:
-    """Raise WrongTypeError unless ``device`` has the methods of a :class:`hpcgnn.devices.Device`.
-
-    may_be_name: whether a name, such as ``cuda:0``, is allowed as well.
-    """
+    """Raise WrongTypeError unless ``device`` has the methods of a :class:`hpcgnn.devices.Device`, or may be and is a name."""
     if may_be_name and isinstance(device, str):
         return
     if not all(hasattr(device, name) for name in ("torch_device", "use", "synchronize")):

@@ -21,6 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError, quoted
 from hpcgnn.base.typed import MOST_FLOAT, MOST_INT, why_invalid
 
@@ -71,8 +72,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """The class of this name. Raises WrongValueError or WrongTypeError where there is none."""
-        self._check(name)
-        if name not in self._found:
+        if not isinstance(name, str) or name not in self._found:
+            check_choice(self._kind, name, tuple(self))
             with self._importing:
                 importlib.import_module(self._known[name].module)
         return self._found[name]
@@ -86,7 +87,6 @@ class Registry(Generic[T]):
 
     def settings(self, name: str) -> tuple[type, ...]:
         """The dataclasses of the settings that a class has of its own. Raises as :meth:`__getitem__`."""
-        self._check(name)
         return self._about(name).settings
 
     def summaries(self, but: str = "") -> str:
@@ -95,12 +95,7 @@ class Registry(Generic[T]):
         return "; ".join(f"{name}: {summary}" if summary else name for name, summary in told)
 
     def _about(self, name: str) -> Any:
-        return self._known.get(name) or self[name]
-
-    def _check(self, name: str) -> None:
-        if not isinstance(name, str) or name not in self:
-            kind = WrongValueError if isinstance(name, str) else WrongTypeError
-            raise kind(f"{self._kind} must be one of {', '.join(self)}, not {quoted(name)}")
+        return self._known[name] if isinstance(name, str) and name in self._known else self[name]
 
 
 _KEY = "hpcgnn"

@@ -35,10 +35,9 @@ def is_terminal(descriptor: int) -> bool:
     launcher = _outermost_launcher()
     if launcher is None:
         return os.isatty(descriptor)
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{launcher}/fd/{descriptor}").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False
+    return False
 
 
 def _outermost_launcher() -> int | None:

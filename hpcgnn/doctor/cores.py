@@ -179,10 +179,7 @@ MOST_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class Link:
-    """The link between two ranks.
-
-    small_seconds, large_seconds: time of the fastest exchange of :data:`SMALL_BYTES`, and of :data:`LARGE_BYTES`.
-    """
+    """The link between two ranks: seconds of the fastest exchange of :data:`SMALL_BYTES`, and of :data:`LARGE_BYTES`."""
 
     one: int
     other: int
@@ -242,10 +239,8 @@ def measure(world: World, one: int, other: int) -> Link:
 
 
 def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) -> float:
-    """Seconds of the fastest exchange of ``size`` bytes with ``peer``, which is None on ranks outside the pair. Collective.
-
-    Each exchange counts with the time of the slower rank, because the bytes may reach a late rank before it starts to wait.
-    """
+    """Seconds of the fastest exchange of ``size`` bytes with ``peer``, which is None on ranks outside the pair, each on the
+    slower rank, because the bytes may reach a late rank before it starts to wait. Collective."""
     counts = np.zeros(world.size, np.int64)
     if peer is not None:
         counts[peer] = 1
@@ -274,22 +269,18 @@ def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) 
 # -- which ranks ------------------------------------------------------------------------------------------------------
 
 
-def within_a_node(job: Job) -> Finding | None:
-    """Check the link between rank 0 and another rank of its node. Collective."""
-    mates = [rank for rank, node in enumerate(job.nodes) if node == job.nodes[0] and rank]
-    if not mates:
-        return None
-    link = measure(job.world, 0, mates[0])
-    return judge("link within a node", link, between_nodes=False, crowded=job.by_doctor and mpiexec.usable_cores() == 1)
+def link_check(name: str, *, between_nodes: bool) -> Check:
+    """A check of the link between rank 0 and another rank, of its node or of another one."""
+
+    def run(job: Job) -> Finding | None:
+        others = [rank for rank, node in enumerate(job.nodes) if rank and (node != job.nodes[0]) == between_nodes]
+        if not others:
+            return None
+        crowded = not between_nodes and job.by_doctor and mpiexec.usable_cores() == 1
+        return judge(name, measure(job.world, 0, others[0]), between_nodes=between_nodes, crowded=crowded)
+
+    return Check(name, run)
 
 
-def between_nodes(job: Job) -> Finding | None:
-    """Check the link between rank 0 and the first rank of another node. Collective."""
-    others = [rank for rank, node in enumerate(job.nodes) if node != job.nodes[0]]
-    if not others:
-        return None
-    return judge("link between nodes", measure(job.world, 0, others[0]), between_nodes=True)
-
-
-WITHIN = Check("link within a node", within_a_node)
-BETWEEN = Check("link between nodes", between_nodes)
+WITHIN = link_check("link within a node", between_nodes=False)
+BETWEEN = link_check("link between nodes", between_nodes=True)

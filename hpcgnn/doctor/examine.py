@@ -51,11 +51,8 @@ def family_of(words: str) -> str:
 
 
 def look_at_launcher(library: str, *, ranks_run: bool) -> Finding:
-    """Check the launcher of `hpcgnn launch`.
-
-    library: the MPI library of mpi4py; empty if it is unknown. ranks_run: whether ranks have started; the launcher is then not
-    broken, whatever else is found.
-    """
+    """Check the launcher of `hpcgnn launch`. library: the MPI library of mpi4py; empty if it is unknown. ranks_run: whether ranks
+    have started; the launcher is then not broken, whatever else is found."""
     try:
         launcher = mpiexec.find_launcher(sys.executable)
         said = mpiexec.version_of(launcher)
@@ -84,8 +81,7 @@ def judge_launcher(launcher: str, said: str, library: str, *, ranks_run: bool) -
 
 def _version_line(said: str) -> str:
     """The first line with a version; Hydra prints it in its second line."""
-    lines = [line.strip() for line in said.splitlines() if re.search(r"\d+\.\d+", line)]
-    return lines[0] if lines else ""
+    return next((line.strip() for line in said.splitlines() if _NUMBER.search(line)), "")
 
 
 def _title(said: str) -> str:
@@ -139,12 +135,11 @@ def start_ranks(folder: Path, seconds: float) -> Started:
     line = shlex.join([*start[1:], "hpcgnn", "doctor"])
     code, output, problems = _output_of([*start, sys.executable, *doctor], seconds)
     if code is None:
-        return Started(
-            None,
+        problem = (
             f"{RANKS} ranks did not end within {seconds:g} s (--timeout): try `hpcgnn launch -n {RANKS} -- hostname`, and check"
-            " that host names resolve, that no firewall stops connections, and that the job has slots for these ranks",
-            line,
+            " that host names resolve, that no firewall stops connections, and that the job has slots for these ranks"
         )
+        return Started(None, problem, line)
     for text in reversed(output.splitlines()):
         if text.startswith('{"hpcgnn"'):
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -187,11 +182,6 @@ def _reason(text: str) -> str:
     return said if 0 < len(said) <= _LONGEST else f"{said[:_LONGEST]}..." if said else "it printed nothing"
 
 
-def of_start(started: Started) -> Finding:
-    """The finding for ranks that could not be started. If they could, their own report has a finding of the same name."""
-    return Finding("ranks", started.line, BROKEN, started.problem)
-
-
 Tell = Callable[[str], None]  # called with the name of a check that begins
 
 CHECKS: tuple[Check, ...] = (
@@ -220,18 +210,12 @@ class Unfinished(Exception):
 
 
 def examine(folder: Path, seconds: float, tell: Tell, *, launch: bool = True, by_doctor: bool = False) -> Report | None:
-    """Run all checks and return the report, which is the same on every rank. Collective.
+    """Run all checks and return the report, which is the same on every rank; None on ranks that MPI takes for jobs of their own,
+    except the first of them. Collective.
 
-    Returns None on ranks that MPI takes for jobs of their own, except the first of them.
-
-    Args:
-        folder: the folder for a file of all ranks.
-        seconds: the longest time for the start of the ranks, and for an answer from another rank.
-        launch: whether to start ranks if this process is not a rank of a job.
-        by_doctor: whether ``hpcgnn doctor`` started this process as a rank.
-
-    Raises:
-        Unfinished: on rank 0, if a check failed on one rank only. The others raise HpcgnnError.
+    seconds: the longest time for the start of the ranks, and for an answer from another rank. launch: whether to start ranks if
+    this process is not a rank of a job. by_doctor: whether ``hpcgnn doctor`` started this process as a rank. Raises
+    :class:`Unfinished` on rank 0, if a check failed on one rank only; the others raise HpcgnnError.
     """
     if is_launched(os.environ):
         return _on_ranks(folder, seconds, tell, by_doctor=by_doctor)
@@ -242,8 +226,13 @@ def _on_ranks(folder: Path, seconds: float, tell: Tell, *, by_doctor: bool) -> R
     tell("ranks")
     try:
         world = MpiWorld(timeout_seconds=seconds)
-    except HpcgnnError as error:  # raised by each process by itself
-        return None if process.launcher_rank() else _without_the_others(folder, tell, error, by_doctor=by_doctor)
+    except HpcgnnError as error:  # raised by each of several processes that MPI did not join to one job
+        if process.launcher_rank():
+            return None
+        library, job = software.mpi_started()[0], Job(one_rank(), folder)
+        findings = [] if by_doctor else [look_at_launcher(library, ranks_run=False)]
+        findings.append(Finding("ranks", "", BROKEN, str(error)))
+        return _report(job.world, library, _findings(CHECKS, job, tell, findings))
     try:
         check_alike(world)
     except HpcgnnError as error:
@@ -263,14 +252,6 @@ def _on_ranks(folder: Path, seconds: float, tell: Tell, *, by_doctor: bool) -> R
     return _report(world, world.library, findings, nodes)
 
 
-def _without_the_others(folder: Path, tell: Tell, error: HpcgnnError, *, by_doctor: bool) -> Report:
-    """The report of the first of several processes that a launcher started, but that MPI did not join to one job."""
-    library = software.mpi_started()[0]
-    findings = [] if by_doctor else [look_at_launcher(library, ranks_run=False)]
-    findings.append(Finding("ranks", "", BROKEN, str(error)))
-    return _report(one_rank(), library, findings + _findings(CHECKS, Job(one_rank(), folder), tell))
-
-
 def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
     findings: list[Finding] = []
     if launch:
@@ -283,7 +264,7 @@ def _alone(folder: Path, seconds: float, tell: Tell, *, launch: bool) -> Report:
                 is_start = each.check == "ranks" and each.state == OK
                 found.append(replace(each, found=f"{each.found}, started by this command") if is_start else each)
             return replace(report, findings=tuple(found))
-        findings = [of_start(started)]
+        findings = [Finding("ranks", started.line, BROKEN, started.problem)]
     tell("MPI")
     library, problem = start_mpi(seconds)
     findings.insert(0, look_at_launcher(library, ranks_run=False))

@@ -25,11 +25,7 @@ EXTRAS = {
 
 
 def versions() -> dict[str, str]:
-    """The versions of hpcgnn and of the packages that it computes with, without importing them.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: if a package is missing.
-    """
+    """The versions of hpcgnn and of the packages that it computes with, without importing them. Raises PackageNotFoundError."""
     packages = {name: metadata.version(name) for name in ("torch", "numba", "numpy", "mpi4py")}
     return {"hpcgnn": __version__, **packages, "python": platform.python_version()}
 
@@ -42,9 +38,8 @@ def kernels_in_use() -> dict[str, Any]:
     from hpcgnn.kernels import library
     from hpcgnn.world.devices import openmp_runtimes
 
-    kernels.spmm(
-        kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), torch.ones(1, 1)
-    )  # loads the kernels that will run
+    one = kernels.Csr(torch.tensor([0, 1]), torch.tensor([0]), 1)
+    kernels.spmm(one, torch.ones(1, 1))  # loads the kernels that will run
     return {
         "kernels": kernels.resolve(),
         "missing": library.missing(),
@@ -121,10 +116,8 @@ VERSIONS = by_rank("versions", lambda job: versions(), judge_versions)
 
 
 def look_at_mpi(job: Job) -> Fact:
-    """The library that this process has loaded, with its files, and whether a second thread may call it.
-
-    Two libraries in one process receive each other's handles.
-    """
+    """The library that this process has loaded, with its files, and whether a second thread may call it. Two libraries in one
+    process receive each other's handles."""
     library, serialized = mpi_started()
     maps = Path("/proc/self/maps")
     paths = re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read_text() if maps.exists() else "")

@@ -33,11 +33,10 @@ _HANDED_ON = ("OMP_", "HPCGNN_")
 class Placing:
     """The placement of ranks on hosts and cores.
 
-    bind: each rank is bound to cores of its own, because the hosts belong to this job. Otherwise no rank is bound, because two
-        bound jobs on a shared machine would use the same cores.
-    ranks_per_host: number of ranks on each host; None: the launcher chooses, or all are on one host if they are bound.
-    hostfile: file of the hosts, one in each line; needs ``ranks_per_host``. None: this host, or those of the batch system's job.
-    virtual: ranks run on the hosts of a virtual cluster, which needs Open MPI, and sets most options in the environment.
+    bind: each rank is bound to cores of its own, because the hosts belong to this job: two bound jobs on a shared machine would
+    use the same cores. ranks_per_host: None: the launcher chooses, or all are on one host if they are bound. hostfile: file of
+    the hosts, one in each line; needs ``ranks_per_host``. None: this host, or those of the batch system's job. virtual: ranks run
+    on the hosts of a virtual cluster, which needs Open MPI.
     """
 
     bind: bool = False
@@ -51,10 +50,8 @@ def command(
 ) -> list[str]:
     """The words before ``program`` and its arguments that run it on ``ranks`` ranks; they set ``OMP_NUM_THREADS``, too.
 
-    threads: OpenMP threads of each rank. None: ``OMP_NUM_THREADS``, else the cores divided by the ranks of a host.
-
-    Raises:
-        HpcgnnError: if there is no such program, or no launcher that works and can place ranks like this.
+    threads: OpenMP threads of each rank. None: ``OMP_NUM_THREADS``, else the cores divided by the ranks of a host. Raises
+    HpcgnnError if there is no such program, or no launcher that works and can place ranks like this.
     """
     placing = placing or Placing()
     if placing.hostfile and not placing.ranks_per_host:
@@ -65,12 +62,8 @@ def command(
     if placing.bind:
         placing = dataclasses.replace(placing, bind=not crowded, ranks_per_host=here)
         if crowded:
-            _LOG.warning(
-                "%d ranks with %d threads each have only %d cores on this host: ranks are not bound to cores",
-                here,
-                threads,
-                cores,
-            )
+            sentence = "%d ranks with %d threads each have only %d cores on this host: ranks are not bound to cores"
+            _LOG.warning(sentence, here, threads, cores)
     launcher = find_launcher(program)
     version = version_of(launcher)
     if any(name in version for name in _OPEN_MPI):
@@ -201,14 +194,9 @@ _FOLDERS = (_PACKAGE / "launch" / "jobs", _PACKAGE.parent / "jobs")
 
 
 def job_script(system: str) -> Path:
-    """The job script for a system, one of :data:`JOB_SCRIPTS`.
-
-    Raises:
-        HpcgnnError: if this installation lacks it.
-    """
-    for folder in _FOLDERS:
-        if (path := folder / JOB_SCRIPTS[system]).is_file():
+    """The job script for a system, one of :data:`JOB_SCRIPTS`. Raises HpcgnnError if this installation lacks it."""
+    paths = [folder / JOB_SCRIPTS[system] for folder in _FOLDERS]
+    for path in paths:
+        if path.is_file():
             return path
-    raise HpcgnnError(
-        f"this installation lacks the job script {_FOLDERS[0] / JOB_SCRIPTS[system]}: install hpcgnn again"
-    )
+    raise HpcgnnError(f"this installation lacks the job script {paths[0]}: install hpcgnn again")
