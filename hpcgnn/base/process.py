@@ -42,7 +42,7 @@ def _forget_arrivals_in_forks() -> None:
 
 
 class StopRequest:
-    """Remembers the signals that have come. SIGUSR1 is what Slurm's ``--signal`` sends before the time limit.
+    """Remembers the signals that have come; Slurm's ``--signal`` sends SIGUSR1 before the time limit.
 
     The handler of SIGUSR1 stays installed, because the signal may come at any moment, also after the last epoch. Ctrl-C and
     SIGTERM, which launchers send, raise KeyboardInterrupt; repetitions within two seconds are ignored.
@@ -138,11 +138,8 @@ def peak_memory_bytes(*, or_of_children: bool = False) -> int:
 
 def disable_malloc_trimming() -> bool:
     """Make the C library take large blocks from its heap, and never return freed memory to the system: a training step allocates
-    the same sizes again and again, and page faults of fresh memory cost more than most computations on it.
-
-    Only commands call this, because a library must not decide it for other programs. Returns False where the C library has no
-    such settings.
-    """
+    the same sizes again and again, and page faults of fresh memory cost more than most computations on it. Only commands call
+    this. Returns False where the C library has no such settings."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 26))
     return mallopt is not None and all(mallopt(option, value) == 1 for option, value in settings)

@@ -27,17 +27,11 @@ _LEFT = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d+)\.hpcgnn\.tmp")
 def replacing(
     path: str | Path, *, force: bool = True, inputs: Iterable[str | Path] = (), cleans: bool = True
 ) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``; rename that file to ``path`` on success, delete it on any failure.
+    """Yield a temporary name beside ``path``; rename that file to ``path`` on success, delete it on any failure. A symbolic link
+    stays: the file to which it points is replaced. Raises HpcgnnError where the file must not or cannot be written.
 
-    A symbolic link stays; the file to which it points is replaced, and the temporary file is beside that file.
-
-    Args:
-        force: whether an existing file may be replaced.
-        inputs: files from which the new one is made; it never replaces one of them, whatever ``force`` is.
-        cleans: remove temporary files in the folder that processes of this host have left that no longer exist.
-
-    Raises:
-        HpcgnnError: where the file must not or cannot be written.
+    force: whether an existing file may be replaced. inputs: files from which the new one is made, which it never replaces.
+    cleans: remove temporary files in the folder that processes of this host have left that no longer exist.
     """
     target = check(path, force=force, inputs=inputs)
     if cleans:

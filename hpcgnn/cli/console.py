@@ -27,11 +27,8 @@ _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prted", "orted", "hydr
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Return whether the output of this process on ``descriptor`` is shown by a terminal.
-
-    Under a launcher, the descriptors of the launcher are examined, if it runs on this host. Those of the process do not tell:
-    Open MPI gives ranks a pseudo-terminal for stdout and a pipe for stderr in any case.
-    """
+    """Return whether a terminal shows the output on ``descriptor``: of the launcher, if there is one on this host, because Open
+    MPI gives ranks a pseudo-terminal for stdout and a pipe for stderr in any case."""
     launcher = _outermost_launcher()
     if launcher is None:
         return os.isatty(descriptor)
@@ -64,10 +61,8 @@ class _Formatter(logging.Formatter):
 
 
 def stdout() -> Console:
-    """The console for results: plain text unless stdout is a terminal. Brackets in names of files are not markup.
-
-    A file or a pipe has no width: it gets wide lines, so that no number of a table is cut.
-    """
+    """The console for results: plain text unless stdout is a terminal. Brackets in names of files are not markup. A file or a
+    pipe gets wide lines, so that no number of a table is cut."""
     is_shown = is_terminal(STDOUT)
     width = None if is_shown or "COLUMNS" in os.environ else _WIDTH_OF_FILES
     return _Console(force_terminal=is_shown, width=width, markup=False, emoji=False)
@@ -75,10 +70,8 @@ def stdout() -> Console:
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Yield ``advance(n)``, which draws a progress bar with the remaining time on stderr; with ``quiet``, it draws nothing.
-
-    If stderr is not a terminal, as in a batch job, it prints a line every ``_LINE_SECONDS``.
-    """
+    """Yield ``advance(n)``, which draws a progress bar with the remaining time on stderr, or prints a line now and then if that
+    is no terminal, as in a batch job; with ``quiet``, it does nothing."""
     if quiet or not is_terminal(STDERR):
         yield (lambda count: None) if quiet else _lines(description, total)
         return

@@ -78,20 +78,17 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
     if as_json:
         click.echo(json.dumps(summary.as_json()))
     elif not quiet:
-        console.table(str(output), [("source", source), *_rows(summary)])
-
-
-def _rows(summary: Any) -> list[tuple[str, object]]:
-    meta = summary.meta
-    kind = "sparse" if meta.x_nnz is not None else f"dense {meta.x_dtype}"
-    sizes = " / ".join(f"{size:,}" for size in summary.split_sizes.values())
-    return [
-        ("nodes", meta.num_nodes),
-        ("edges", f"{meta.num_edges:,} {'directed' if meta.directed else 'undirected, both ways'}"),
-        ("features", f"{meta.num_features:,} {kind}" if meta.num_features else "none"),
-        ("classes", f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none"),
-        ("train / val / test", sizes or "none"),
-        ("seconds", f"{summary.seconds:.2f}"),
-        ("peak memory", console.size(summary.peak_memory_bytes)),
-        ("file size", console.size(summary.file_bytes)),
-    ]
+        meta = summary.meta
+        kind = "sparse" if meta.x_nnz is not None else f"dense {meta.x_dtype}"
+        rows = {
+            "source": source,
+            "nodes": meta.num_nodes,
+            "edges": f"{meta.num_edges:,} {'directed' if meta.directed else 'undirected, both ways'}",
+            "features": f"{meta.num_features:,} {kind}" if meta.num_features else "none",
+            "classes": f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none",
+            "train / val / test": " / ".join(f"{size:,}" for size in summary.split_sizes.values()) or "none",
+            "seconds": f"{summary.seconds:.2f}",
+            "peak memory": console.size(summary.peak_memory_bytes),
+            "file size": console.size(summary.file_bytes),
+        }
+        console.table(str(output), rows.items())

@@ -200,9 +200,8 @@ def _leave_after(error: Exception) -> NoReturn:
     if not isinstance(error, HpcgnnError | click.ClickException) and (sentence := _sentence_of(error)):
         error = HpcgnnError(sentence)
     if isinstance(error, HpcgnnError | click.ClickException):
-        answer_interruptions(
-            signal.SIG_DFL
-        )  # the launcher's SIGTERM, or Ctrl-C, ends this rank without another message
+        # The launcher's SIGTERM, or Ctrl-C, ends this rank without another message.
+        answer_interruptions(signal.SIG_DFL)
     if isinstance(error, click.ClickException):
         _leave_before_mpi(error)
     if isinstance(error, HpcgnnError):

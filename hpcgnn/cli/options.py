@@ -29,11 +29,8 @@ class NumberRange(click.FloatRange):
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options in sections.
-
-    sections: the names of parameters under each title, in the order of the help. Options that are in none of them, such as
-    --help, come at the end of the last one.
-    """
+    """A command whose help lists its options in sections: the names of parameters under each title. Options that are in none of
+    them, such as --help, come at the end of the last one."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -9,7 +9,8 @@ import click
 
 from hpcgnn.base.lazy import importing
 from hpcgnn.cli import console
-from hpcgnn.cli.options import AS_JSON, FILE, QUIET, NumberRange
+from hpcgnn.cli.options import AS_JSON, FILE, QUIET
+from hpcgnn.cli.train import same_option
 from hpcgnn.world import MpiWorld, check_alike
 
 
@@ -25,11 +26,8 @@ from hpcgnn.world import MpiWorld, check_alike
                    "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,
               help="Checkpoint of the run folder: that of the best validation metric, or the last one.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
-              help="Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if "
-                   "there is a GPU for each rank, else cpu.")  # fmt: skip
-@click.option("--timeout", type=NumberRange(0, min_open=True), default=1800.0, show_default=True,
-              help="Seconds that a rank waits for another rank before the job is aborted.")  # fmt: skip
+@same_option("device")
+@same_option("timeout")
 @click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
 @QUIET
 @AS_JSON
@@ -69,9 +67,7 @@ def predict(
         prediction.write_predictions(graph, scores, out, force=force, what=what, inputs=inputs)
     world.close()
     facts = {"checkpoint": str(path), "trained_epochs": content["next_epoch"], "nodes": graph.meta.num_nodes}
-    facts |= (
-        {"pairs": str(pairs)} if pairs is not None else {"classes" if what == "scores" else "width": scores.shape[1]}
-    )
+    facts |= {"pairs": str(pairs)} if pairs else {"classes" if what == "scores" else "width": scores.shape[1]}
     facts |= {"ranks": world.size, "out": str(out)}
     if world.rank == 0 and as_json:
         print(json.dumps(facts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +77,14 @@ def option(named: RunSetting) -> click.Option:
     )
 
 
+def same_option(name: str) -> Callable[[Any], Any]:
+    """The option of this name for another command."""
+    same = option(settings_by_name()[name])
+    return click.option(
+        as_flag(name), type=same.type, default=same.default, show_default=True, metavar=same.metavar, help=same.help
+    )
+
+
 def _type(setting: Setting) -> Any:
     kind, _ = kind_of(setting.type)
     if choices := setting.chosen_from():
@@ -108,14 +116,8 @@ def _users(named: RunSetting) -> str:
 
 
 def run_config(ctx: click.Context, settings: Mapping[str, Any], may_be_unused: set[str]) -> RunConfig:
-    """The run that ``settings`` describe. Settings that are not defaults count as given.
-
-    may_be_unused: names of settings from files of older runs, which hold all settings of their time.
-
-    Raises:
-        HpcgnnError: for settings that contradict each other, for a given setting that nothing uses, and for a file of settings
-            that could not be read.
-    """
+    """The run that ``settings`` describe. Settings that are not defaults count as given. may_be_unused: names of settings from
+    files of older runs, which hold all settings of their time. Raises HpcgnnError, also for the problem of a file of settings."""
     if PROBLEM in ctx.meta:
         raise ctx.meta[PROBLEM]
     sources = {name: ctx.get_parameter_source(name) for name in settings}
@@ -148,9 +150,7 @@ class _RunFolder(click.Path):
         return "Name the run folder to create, such as --out run"
 
 
-class _BesideSettings(msgspec.Struct, kw_only=True):
-    """The options that a TOML file may set in addition to the settings of a run."""
-
+class _BesideSettings(msgspec.Struct, kw_only=True):  # which a file may set as well
     parts: str | None = None
     tensorboard: bool = False
     quiet: bool = False
@@ -180,11 +180,8 @@ def _with_suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Set the defaults of the other options once --out, --resume, --preset and --config are known.
-
-    A resumed run keeps its settings; those of a preset override them, and those of --config override both. Files that a run
-    wrote, which name its parts, may hold settings that nothing uses any more.
-    """
+    """Set the defaults of the other options once --out, --resume, --preset and --config are known. Files that a run wrote, which
+    name its parts, may hold settings that nothing uses any more."""
     ctx.meta[str(parameter.name)] = value
     if {"out", "resume", "preset", "config"} <= ctx.meta.keys():
         stored = ctx.meta["out"] / CONFIG

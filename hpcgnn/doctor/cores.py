@@ -73,9 +73,6 @@ def threads_of(facts: list[Fact], ranks: list[int]) -> dict[int, int]:
     return found
 
 
-# -- binding ----------------------------------------------------------------------------------------------------------
-
-
 def judge_binding(facts: list[Fact], job: Job) -> Verdict:
     """Ranks of a node should not be bound to the same cores."""
     nodes = job.ranks_by_node()
@@ -114,9 +111,6 @@ def _about_binding(facts: list[Fact], ranks: list[int], job: Job) -> Iterator[Pr
 
 def _listed(cores: Sequence[int], most: int = 8) -> str:
     return ", ".join(map(str, cores[:most])) + (", ..." if len(cores) > most else "")
-
-
-# -- threads ----------------------------------------------------------------------------------------------------------
 
 
 def judge_threads(facts: list[Fact], job: Job) -> Verdict:
@@ -223,9 +217,6 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.1f} GB/s" if bytes_per_second >= 1e9 else f"{bytes_per_second / 1e6:.0f} MB/s"
 
 
-# -- measuring --------------------------------------------------------------------------------------------------------
-
-
 def measure(world: World, one: int, other: int) -> Link:
     """Measure the link between two ranks. Collective, because its MPI calls are; the other ranks send nothing."""
     mine = world.rank in (one, other)
@@ -264,9 +255,6 @@ def _fastest(world: World, neighbours: Neighbours, peer: int | None, size: int) 
     rounds = int(min(_MOST_ROUNDS, _SECONDS / max(slowest, 1e-6)))  # the same on all ranks
     seconds = np.array([first, *(exchange() for _ in range(rounds))])
     return float(world.allreduce(seconds, "max", "the seconds of both ranks").min())
-
-
-# -- which ranks ------------------------------------------------------------------------------------------------------
 
 
 def link_check(name: str, *, between_nodes: bool) -> Check:

@@ -42,9 +42,6 @@ def is_launched(variables: Mapping[str, str]) -> bool:
     return any(name in variables for name in _RANKS_OF_LAUNCHERS) or (step.isdecimal() and int(step) > 1)
 
 
-# -- the launcher -----------------------------------------------------------------------------------------------------
-
-
 def family_of(words: str) -> str:
     """``Open MPI`` or ``MPICH``; empty if ``words`` name neither."""
     return next((name for name, known in _FAMILIES.items() if any(word in words for word in known)), "")
@@ -91,9 +88,6 @@ def _title(said: str) -> str:
     return f"{name} {version[0]}" if name and version else line or name or "unknown version"
 
 
-# -- ranks ------------------------------------------------------------------------------------------------------------
-
-
 def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
     """Judge whether MPI and the launcher have the same number of ranks. sizes: from :func:`hpcgnn.world.world.told_sizes`."""
     problems: list[Problem] = []
@@ -110,9 +104,6 @@ def judge_size(size: int, sizes: Mapping[str, int]) -> Finding:
                 " the job of another one"
             ]
     return of_problems("ranks", f"one job of {counted(size, 'rank')}", problems)
-
-
-# -- starting some ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,6 @@ _MOST_ROWS, _MOST_BYTES, _COLUMNS = 4099, 64 << 20, 61  # odd, so that ranks mee
 _MOUNTS = Path("/proc/self/mounts")
 
 
-# -- a file of all ranks ----------------------------------------------------------------------------------------------
-
-
 def shared_folder(job: Job) -> Finding:
     """Check that all ranks can write to one HDF5 file by MPI-IO, and read the same bytes back. Collective."""
     free = 0
@@ -112,9 +109,6 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
     return max(above, default=(0, "unknown file system"))[1]
 
 
-# -- temporary files --------------------------------------------------------------------------------------------------
-
-
 def look_at_temporary(job: Job) -> Fact:
     """The folder of this rank's temporary files, its free bytes, and whether other users may replace files there."""
     folder = Path(tempfile.gettempdir())
@@ -147,9 +141,6 @@ def _about_temporary(fact: Fact) -> Iterator[Problem]:
         )
     if fact["free"] < LEAST_FREE_BYTES:
         yield f"{where} has only {fact['free'] / 2**20:.0f} MiB free: remove files, or set TMPDIR to another folder"
-
-
-# -- shared memory ----------------------------------------------------------------------------------------------------
 
 
 def look_at_shared_memory(job: Job) -> Fact:

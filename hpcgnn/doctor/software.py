@@ -89,8 +89,6 @@ def mpi_libraries() -> list[str]:
     return sorted(set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", text)))
 
 
-# -- versions ---------------------------------------------------------------------------------------------------------
-
 _MUST_BE_ALIKE = ("hpcgnn", "torch")  # the first of the versions
 
 
@@ -110,9 +108,6 @@ def judge_versions(facts: list[Fact], job: Job) -> Verdict:
 
 
 VERSIONS = by_rank("versions", lambda job: versions(), judge_versions)
-
-
-# -- the MPI library --------------------------------------------------------------------------------------------------
 
 
 def look_at_mpi(job: Job) -> Fact:
@@ -153,9 +148,6 @@ def _about_mpi(facts: list[Fact]) -> Iterator[Problem]:
 MPI = by_rank("MPI", look_at_mpi, judge_mpi)
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------------
-
-
 def judge_kernels(facts: list[Fact], job: Job) -> Verdict:
     """They should be native ones in the best instruction set, the same on all ranks, with one OpenMP runtime."""
     sets = {fact["isa"] or "numba" for fact in facts}
@@ -187,8 +179,6 @@ def _about_kernels(facts: list[Fact]) -> Iterator[Problem]:
 
 KERNELS = by_rank("kernels", lambda job: kernels_in_use() | {"asked": os.environ.get("HPCGNN_ISA", "")}, judge_kernels)
 
-
-# -- GPUs -------------------------------------------------------------------------------------------------------------
 
 _GPU_FILES = ("/dev/nvidia0", "/dev/kfd")
 
@@ -235,8 +225,6 @@ def _about_gpus(facts: list[Fact], nodes: list[tuple[list[int], int]], job: Job)
 
 GPUS = by_rank("GPUs", look_at_gpus, judge_gpus)
 
-
-# -- optional parts ---------------------------------------------------------------------------------------------------
 
 _ADDS = {  # of partitioners: what one of them would add
     ("kaminpar",): "KaMinPar would partition larger graphs in one process (pip install kaminpar)",

@@ -127,11 +127,8 @@ def _largest(graph: LocalGraph) -> float:
 
 
 def judge(summary: dict[str, Any], rank: int) -> None:
-    """Log, on rank 0, a line if the run has learned next to nothing. ``summary``: the content of ``summary.json``.
-
-    Raises:
-        HpcgnnError: on every rank, if no epoch had a loss.
-    """
+    """Log, on rank 0, a line if the run, of which this is the ``summary.json``, has learned next to nothing. Raises HpcgnnError
+    on every rank if no epoch had a loss."""
     epochs, without, decrease = summary["epochs"], summary["epochs_without_loss"], summary["loss_decrease"]
     reason = "every training label was a model input: lower --label-propagation"
     if without and without == epochs:

@@ -121,11 +121,8 @@ def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: 
 
 @dataclass
 class Best:
-    """The best evaluation so far (a higher metric is better), and the number of decays that followed from plateaus.
-
-    Among equally good evaluations the last one counts, because its model has trained for longer and a few hundred validation
-    nodes cannot tell them apart. ``improved`` is the epoch of the first of them. Epochs are counted from 0.
-    """
+    """The best evaluation so far (a higher metric is better), and the number of decays that followed from plateaus. Among equally
+    good evaluations the last one counts, whose model has trained for longer; ``improved`` is the epoch of the first of them."""
 
     epoch: int = -1
     val_metric: float | None = None

@@ -44,15 +44,29 @@ class RankState:
                 "kept": self._model.messages.kept.state(),
                 "policies": self._policies.rank_state(),
                 "rows": self._model.aggregator.exchange.rows_that_travel(),
+                "rank": self._world.rank,
             }
-            save_messages(self._world, run, epoch, content)
+            self._write(run, epoch, content)
+
+    def _write(self, run: Path, epoch: int, content: dict[str, Any]) -> None:
+        """The file of the previous checkpoint remains, because ``last.pt`` still refers to it; older files are removed."""
+        mine = self._path(run, epoch)
+        with raise_on_all_ranks(self._world, f"write {mine.parent}"):
+            mine.parent.mkdir(exist_ok=True)
+            with whole_file.replacing(mine, cleans=False) as temporary:
+                archive.write(temporary, content)  # streamed, as it may be as large as all boundary rows
+            names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{self._world.rank}.pt"))
+            epochs = {int(name[1]) for name in names if name}
+            before = max((found for found in epochs if found < epoch), default=epoch)
+            for other in epochs - {epoch, before}:
+                self._path(run, other).unlink()
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
         """Continue from the state, if every rank has one for this very plan, and from the policies' state in ``last``."""
         if not self._is_used:
             return
-        content = _read_messages(self._world, run, epoch) if same_parts else None
-        where = _path(run, epoch, self._world.rank)
+        where = self._path(run, epoch)
+        content = self._read(where) if same_parts else None
         messages, policies = self._model.messages, last.get("policies") or {}
         if not self._fits(content):
             content = None
@@ -92,43 +106,24 @@ class RankState:
         fits = isinstance(theirs, torch.Tensor) and theirs.dtype == rows.dtype and torch.equal(theirs, rows)
         return bool(self._world.allreduce(np.array([fits], np.int64), "min")[0])
 
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """The state, or None if any rank has no such file."""
+        world = self._world
+        with raise_on_all_ranks(world, f"read {path}"):
+            if path.exists() and not path.is_file():
+                raise HpcgnnError(f"{path} is not a file")
+        if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
+            return None
+        with raise_on_all_ranks(world, f"read {path}"):
+            content = archive.read(path, path)
+            if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
+                raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
+            rank = content.get("rank", world.rank)  # older files have no rank, so their name counts
+            if rank != world.rank:
+                raise HpcgnnError(
+                    f"{path} belongs to rank {rank}: rename the files in this folder to their original names"
+                )
+        return content
 
-def save_messages(world: World, run: Path, epoch: int, content: dict[str, Any]) -> None:
-    """Write the rows that this rank's exchanges keep between epochs, in one file for each rank. Collective.
-
-    The file of the previous checkpoint remains, because ``last.pt`` still refers to it; older files are removed.
-    """
-    mine = _path(run, epoch, world.rank)
-    with raise_on_all_ranks(world, f"write {mine.parent}"):
-        mine.parent.mkdir(exist_ok=True)
-        with whole_file.replacing(mine, cleans=False) as temporary:
-            archive.write(
-                temporary, content | {"rank": world.rank}
-            )  # streamed, as it may be as large as all boundary rows
-        names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{world.rank}.pt"))
-        epochs = {int(name[1]) for name in names if name}
-        before = max((found for found in epochs if found < epoch), default=epoch)
-        for other in epochs - {epoch, before}:
-            _path(run, other, world.rank).unlink()
-
-
-def _read_messages(world: World, run: Path, epoch: int) -> dict[str, Any] | None:
-    """The state that :func:`save_messages` wrote, or None if any rank has no such file. Collective."""
-    path = _path(run, epoch, world.rank)
-    with raise_on_all_ranks(world, f"read {path}"):
-        if path.exists() and not path.is_file():
-            raise HpcgnnError(f"{path} is not a file")
-    if not world.allreduce(np.array([path.is_file()], np.int64), "min")[0]:
-        return None
-    with raise_on_all_ranks(world, f"read {path}"):
-        content = archive.read(path, path)
-        if not isinstance(content.get("rows"), torch.Tensor):  # rows exist in files of all versions
-            raise HpcgnnError(f"{path} is damaged: rows is missing, or not a tensor")
-        rank = content.get("rank", world.rank)  # older files have no rank, so their name counts
-        if rank != world.rank:
-            raise HpcgnnError(f"{path} belongs to rank {rank}: rename the files in this folder to their original names")
-    return content
-
-
-def _path(run: Path, epoch: int, rank: int) -> Path:
-    return checkpoint.folder(run) / checkpoint.MESSAGES / f"{epoch}-{rank}.pt"
+    def _path(self, run: Path, epoch: int) -> Path:
+        return checkpoint.folder(run) / checkpoint.MESSAGES / f"{epoch}-{self._world.rank}.pt"

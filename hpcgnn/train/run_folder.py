@@ -18,12 +18,13 @@ from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.typed import Count, Finite, MessageBits
 from hpcgnn.base.whole_file import lock
-from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.exchange import BYTES
 from hpcgnn.exchange.passes import ExchangeName
 from hpcgnn.policy.clock import Decision
 from hpcgnn.train import checkpoint
-from hpcgnn.train.rank_report import Ranks
+from hpcgnn.train.rank_report import BREAKDOWN, Ranks
 from hpcgnn.train.run_config import CONFIG, DECISIONS, RANKS, RECORDS, SUMMARY
+from hpcgnn.train.summary import METRICS
 
 NAME = ".lock"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job
@@ -57,8 +58,6 @@ def _locked(file: Path) -> IO[str]:
 
 
 _BitsName = Literal["1", "2", "4", "8", "16", "32"]
-_SECONDS = [f"{name}{mean}" for name in ("seconds", *PHASES, "other_seconds") for mean in ("", "_mean")]
-_METRICS = ("train_metric", "val_metric", "test_metric")
 # A line of ``metrics.jsonl``. Lines of older runs may lack keys, and those of later versions may have more.
 Record = msgspec.defstruct(
     "Record",
@@ -72,8 +71,8 @@ Record = msgspec.defstruct(
         ("eval_seconds", Finite, 0.0),
         ("stale_epochs", dict[ExchangeName, Count], {}),
         ("policy", dict[str, Any], {}),
-        *((name, Finite | None, None) for name in _METRICS),
-        *((name, Finite, 0.0) for name in _SECONDS),
+        *((name, Finite | None, None) for name in METRICS),
+        *((f"{name}{mean}", Finite, 0.0) for name in BREAKDOWN for mean in ("", "_mean")),
     ],
 )
 
@@ -125,8 +124,7 @@ class RunFolder:
         """Write ``config.toml``, from which ``hpcgnn train --config`` repeats the run. Rank 0 calls it; not collective.
 
         Args:
-            config: values by the names of settings, such as ``RunConfig.settings()``. Values that are None are left out, and
-                paths become strings.
+            config: values by the names of settings, such as ``RunConfig.settings()``.
         """
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in config.items()}
         self._replace(CONFIG, tomli_w.dumps({name: value for name, value in plain.items() if value is not None}))

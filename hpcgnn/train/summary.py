@@ -18,7 +18,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes, private_memory_bytes
 from hpcgnn.base.version import __version__
-from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.exchange import BYTES
 from hpcgnn.graph import METHODS
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.train.config import Best
@@ -28,7 +28,7 @@ from hpcgnn.train.rank_report import BREAKDOWN
 def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
     """The content of ``summary.json``, from the ``records`` of epochs and from facts of the trainer: ``metric_name``, ``epochs``,
     ``stop_reason``, ``startup_seconds`` of this rank, and the most important settings. Collective."""
-    phases, world = (*PHASES, "other_seconds"), graph.world
+    phases, world = BREAKDOWN[1:], graph.world
     mine = np.array([facts["startup_seconds"], peak_memory_bytes(), private_memory_bytes()])
     startup, peak, private = world.allreduce(mine, "max").tolist()
 

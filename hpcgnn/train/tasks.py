@@ -138,15 +138,11 @@ class LinkTask:
     def __init__(self, model: Trainable, split: LinkSplit, metric: str) -> None:
         graph = split.train
         with raise_on_all_ranks(graph.world, f"train on the links of {graph.path}"):
-            if not isinstance(model, GraphModel) or model.decoder is None:
-                raise HpcgnnError(
-                    "link prediction needs a native model with a decoder: set decoder='dot' or 'mlp' in ModelConfig"
-                )
+            assert isinstance(model, GraphModel)  # with a decoder, as RunConfig has checked
             if model.graph is not graph:
                 raise HpcgnnError(
                     "the model was built for another graph, which would show it held-out links: build it for split.train"
                 )
-        assert isinstance(model, GraphModel)
         self.model, self.split, self.metric = model, split, "roc-auc" if metric == "auto" else metric
         self.features = features_of(graph, model)
         self.sampler = NegativeSampler(split.graph, split.config)

@@ -141,6 +141,6 @@ def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
     """Even if a killed run left the files of an incomplete checkpoint."""
     checkpoint.folder(tmp_path).mkdir()
     for epoch in (5, 10, 20, 15):
-        rank_state.save_messages(one_rank(), tmp_path, epoch, {"kept": {}})
+        rank_state.RankState(one_rank(), None, None)._write(tmp_path, epoch, {"kept": {}})
     found = sorted(path.name for path in (checkpoint.folder(tmp_path) / checkpoint.MESSAGES).iterdir())
     assert found == ["10-0.pt", "15-0.pt"]
