@@ -18,6 +18,7 @@ from hpcgnn.exchange import Exchange, Messages, QuantizedRows
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels import Csr
+from hpcgnn.kernels.autograd import tracked
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, destinations, first_sources, padded
@@ -36,6 +37,7 @@ class Aggregator:
         self.rows = FloatRows(linear)
         exchange.boundary_nodes = correction.nodes.numel()
         self._aggregating = exchange.messages.timings.measure("aggregation_seconds")
+        self._is_alone = exchange.messages.world.size == 1
 
     def __call__(self, x: Tensor) -> Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -48,6 +50,12 @@ class Aggregator:
         travel. Collective. No other aggregation may begin before this one is finished.
         """
         return PendingAggregation(self, x)
+
+    def overlaps(self) -> bool:
+        """Return whether the halves of an aggregation are apart: of a rank that is alone, only random numbers for integers
+        depend on the order.
+        """
+        return not self._is_alone or type(self.rows) is not FloatRows
 
     @cached_property
     def reverse(self) -> Aggregator:
@@ -109,6 +117,8 @@ class Aggregator:
 
     def _pre_aggregate(self, own: Any, step: Step) -> QuantizedRows | None:
         """Write the rows to send to the memory of ``step``. Return those that are 8-bit integers already."""
+        if not self.overlaps():
+            return None
         rows = step.rows_to_send()
         with self._aggregating:
             return self.rows.pre_aggregate(own, rows, step.codec)
@@ -194,13 +204,22 @@ class PendingAggregation:
         self.aggregator, self._back = aggregator, back
         self._gradient: PendingAggregation | None = None
         self.under_way: tuple[Any, Message] | None = None
-        self._begun: Tensor | None = _Begin.apply(x, self)
+        self._begun: Tensor | None = None
+        self._whole: Tensor | None = None
+        if not tracked(x):
+            self.run_first_half(aggregator, x)
+        elif aggregator.overlaps():
+            self._begun = _Begin.apply(x, self)
+        else:
+            self._whole = _Whole.apply(x, aggregator, self.back)
 
     def finish(self) -> Tensor:
         """Finish the aggregation, and return the (n, F) result."""
         # autograd's nodes refer to this object: a reference cycle would keep their memory
         begun, self._begun = self._begun, None
-        return _Finish.apply(begun, self)
+        if begun is not None:
+            return _Finish.apply(begun, self)
+        return self.run_second_half(self.aggregator) if self._whole is None else self._whole
 
     @property
     def back(self) -> Aggregator:
@@ -267,6 +286,22 @@ class _Finish(torch.autograd.Function):
         return gradients[0].new_empty(0), None
 
 
+class _Whole(torch.autograd.Function):
+    """Both halves at once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, aggregator: Aggregator, back: Aggregator) -> Tensor:
+        ctx.both = back, aggregator
+        return aggregator.finish_step(*aggregator.start_step(x))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            return _Whole.apply(gradients[0], *ctx.both), None, None
+        back, _ = ctx.both
+        return back.finish_step(*back.start_step(gradients[0])), None, None
+
+
 class CachedAggregator:
     """Aggregates features that never change once, with float32 messages, and keeps the (n, F) result.
 
@@ -300,6 +335,10 @@ class CachedAggregator:
             nonfinite = torch.tensor([float(traffic.nonfinite_count())])
             self._messages.raise_if_nonfinite(float(self._messages.world.allreduce(nonfinite)))
         return self
+
+    def overlaps(self) -> bool:
+        """See :meth:`Aggregator.overlaps`."""
+        return False
 
     def finish(self) -> Tensor:
         """See :meth:`PendingAggregation.finish`."""

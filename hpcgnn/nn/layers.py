@@ -14,6 +14,7 @@ from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, sdd
 from hpcgnn.kernels.activation import drop
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
+from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import moments_over_ranks
 from hpcgnn.world import World
@@ -101,6 +102,8 @@ class SAGELayer(LinearLayer):
         root = matmul(own, self.weight_root, backend, bias=self.bias)
         if self.transform_first:
             return under_way.finish() + root
+        if self.compute == FLOAT32 and not self.aggregator.overlaps():
+            return matmul(under_way.finish(), self.weight_neighbour, backend, plus=root)
         late = LateWeight(self.weight_neighbour, backend)
         return late.multiply(operand(under_way.finish(), self.compute), plus=root)
 

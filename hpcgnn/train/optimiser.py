@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from itertools import count as counting
@@ -50,13 +51,11 @@ class GradientBucket:
         the sums of ``scalars``, which may be on the device, and of ``count``; if that is 0, gradients are only summed.
         Collective.
         """
-        given = []
-        for parameter, piece, _ in self._places:
-            if parameter.grad is None:
-                piece.zero_()
-            else:
-                given.append((piece, parameter.grad))
-        _copy(given)
+        given = [(piece, parameter.grad) for parameter, piece, _ in self._places if parameter.grad is not None]
+        if len(given) < len(self._places):
+            self._flat.zero_()
+        if given:
+            torch._foreach_copy_([piece for piece, _ in given], [gradient for _, gradient in given])
         has_gradient = [float(parameter.grad is not None) for parameter, _, _ in self._places]
         self._bring_to_host([*scalars, count, *has_gradient])
         for pending in [self._world.start_allreduce(*pair, "sum", "gradients") for pair in self._buffers]:
@@ -66,13 +65,9 @@ class GradientBucket:
         self._sums /= max(total_count, 1)
         if self._summed is not self._sums:
             self._device.follow(self._device.copy(self._summed, self._sums))
-        reduced = []
         for (parameter, _, piece), ranks in zip(self._places, have_gradient, strict=True):
             if ranks:
-                if parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter)
-                reduced.append((parameter.grad, piece))
-        _copy(reduced)
+                parameter.grad = piece
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
@@ -94,12 +89,6 @@ class GradientBucket:
             known = dict(zip(numbers, self._on_device.tolist(), strict=False))
             scalars = [known.get(k, value) for k, value in enumerate(scalars)]
         self._my_scalars.copy_(torch.tensor([float(value) for value in scalars], dtype=torch.float64))
-
-
-def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair to the first."""
-    if pairs:
-        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
 def _pieces(flat: Tensor, parameters: list[torch.nn.Parameter]) -> list[Tensor]:
@@ -177,8 +166,7 @@ def _is_sum(gradient: Tensor | None) -> bool:
 _RATES = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 _SWITCHES = {"amsgrad": False, "maximize": False, "foreach": True, "capturable": False, "differentiable": False}
 _OPTIONS = _RATES | _SWITCHES | {"fused": None, "decoupled_weight_decay": False}
-_ONE = torch.tensor(1.0)
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
@@ -191,7 +179,7 @@ class Adam:
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
         self.param_groups: list[dict[str, Any]] = [_OPTIONS | {"lr": lr} | group for group in groups]
-        self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter
+        self.state: dict[int, dict[str, Any]] = {}  # by the number of the parameter; torch keeps "step" as a tensor
 
     def _parameters(self) -> Iterator[Tensor]:
         return (parameter for group in self.param_groups for parameter in group["params"])
@@ -209,8 +197,8 @@ class Adam:
             moved = [(k, p) for p, k in zip(group["params"], numbers, strict=False) if p.grad is not None]
             for number, parameter in moved:
                 if number not in self.state:
-                    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-                    self.state[number] = {"step": torch.tensor(0.0)} | moments
+                    moments = {name: torch.zeros_like(parameter) for name in _MOMENTS}
+                    self.state[number] = {"step": 0.0} | moments
             if moved:
                 _update(group, [parameter for _, parameter in moved], [self.state[number] for number, _ in moved])
 
@@ -218,7 +206,8 @@ class Adam:
         """The state in torch's format, in which parameters are numbered."""
         numbers = counting()
         groups = [group | {"params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
-        return {"state": {number: dict(state) for number, state in self.state.items()}, "param_groups": groups}
+        states = {number: state | {"step": torch.tensor(state["step"])} for number, state in self.state.items()}
+        return {"state": states, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a :meth:`state_dict` of an optimiser of as many parameters, in the same order."""
@@ -229,29 +218,42 @@ class Adam:
         ]
         self.state = {
             number: {
-                name: values[name].clone() if name == "step" else values[name].to(parameters[number].device, copy=True)
-                for name in _MOMENTS
+                "step": float(values["step"]),
+                **{name: values[name].to(parameters[number].device, copy=True) for name in _MOMENTS},
             }
             for number, values in state["state"].items()
         }
 
 
-def _update(group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Tensor]]) -> None:
+def _update(group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Any]]) -> None:
     """One step of the parameters of a group, by the operations of torch's ``foreach`` in their order."""
     gradients: tuple[Tensor, ...] = tuple(p.grad for p in parameters if p.grad is not None)
-    means, squares, steps = ([state[name] for state in states] for name in _MOMENTS)
+    means, squares = ([state[name] for state in states] for name in _MOMENTS)
     beta1, beta2 = group["betas"]
-    torch._foreach_add_(steps, _ONE, alpha=1.0)
+    for state in states:
+        state["step"] += 1.0
     if group["weight_decay"] != 0:
         gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
     torch._foreach_lerp_(means, gradients, 1 - beta1)
-    torch._foreach_mul_(squares, beta2)
+    torch._foreach_mul_(squares, _operands([beta2] * len(squares), squares))
     torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-    counts = [step.item() for step in steps]
+    counts = [state["step"] for state in states]
     roots = torch._foreach_sqrt(squares)
-    torch._foreach_div_(roots, [(1 - beta2**count) ** 0.5 for count in counts])
-    torch._foreach_add_(roots, group["eps"])
+    torch._foreach_div_(roots, _operands([(1 - beta2**count) ** 0.5 for count in counts], roots))
+    torch._foreach_add_(roots, _operands([group["eps"]] * len(roots), roots))
     torch._foreach_addcdiv_(parameters, means, roots, [(group["lr"] / (1 - beta1**count)) * -1 for count in counts])
+
+
+def _operands(numbers: list[float], tensors: list[Tensor] | tuple[Tensor, ...]) -> list[Any]:
+    """The operand of each tensor for a ``foreach`` operation, which on the host is slower with numbers than with tensors."""
+    if not tensors[0].is_cpu:
+        return numbers
+    return [_on_host(number, tensor.dtype) for number, tensor in zip(numbers, tensors, strict=True)]
+
+
+@functools.lru_cache(maxsize=64)
+def _on_host(number: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(number, dtype=dtype)
 
 
 def parameter_groups(model: Trainable, weight_decay: float, dense_weight_decay: float | None) -> list[dict[str, Any]]:

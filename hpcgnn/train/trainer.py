@@ -84,6 +84,7 @@ class Trainer:
             check_callable("on_epoch", on_epoch)
             check_callable("measure_costs", min if measure_costs is None else measure_costs)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
+        self._modules = list(model.modules())
         messages, keys = self.model.messages, self.model.keys
         self.world, self.device, self.timings = graph.world, graph.device, messages.timings
         self.run, self.on_epoch, self.stop = run, on_epoch, stop or StopRequest().listen()
@@ -236,7 +237,8 @@ class Trainer:
         """Run a forward pass, a backward pass, the reduction of gradients and the optimiser's step. Returns the mean loss over
         all training nodes before the step, None if every label is an input of this epoch; and the number of ranks that ask to
         stop. Collective."""
-        self.model.train()
+        if not all(module.training for module in self._modules):
+            self.model.train()
         self.model.begin_epoch(epoch)
         self.policies.begin_epoch(epoch)
         factor = learning_rate_factor(self.config.schedule, epoch, self.config.epochs, self.best)
