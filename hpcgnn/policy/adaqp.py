@@ -1,10 +1,8 @@
 """AdaQP's adaptive bit-widths (§3.3, §4.2): in each period, Eq. 12 is solved for each layer and direction from ranges of rows.
 
 This differs from the published code in three points. Variances stay with their groups. The sum of squared weights is a sum of
-squares: the squared column norm of Dl R in the forward direction, and of Sᵀ with its scaling in the backward direction, which
-the receiver sends to its senders once. The ranges of rows are mean squares over the messages of a period. The first epoch uses
-8 bits everywhere, and its ranges make the first assignment. If no network costs fit the measurements, or there is no assignment,
-all rows have 8 bits.
+squares: the squared column norm of Dl R forward, and of Sᵀ with its scaling backward. The ranges of rows are mean squares over
+the messages of a period. Until the first ranges are known, and where there is no assignment, all rows have 8 bits.
 """
 
 from __future__ import annotations
@@ -25,9 +23,10 @@ from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy.assignment import NoAssignment, Problem, assign, own_loads
 from hpcgnn.policy.base import BitsPolicy, Setup
 from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, AdaQPSettings, PeriodSettings
-from hpcgnn.policy.link_costs import CLASSES, LinkCosts, classes_of, kept_costs, measure_links
+from hpcgnn.policy.link_costs import CLASSES, LinkCosts, kept_costs, measure_links, rings
 
 _LOG = logging.getLogger("hpcgnn")
+_DETAILS = ("objective", "bound", "gap", "seconds", "variance")  # of an assignment, for the records
 
 
 def group_rows(
@@ -112,17 +111,17 @@ class AdaQPBits(BitsPolicy):
             counts, ranges = self.all_facts[number].exchange.send_counts, self._ranges[number]
             seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
             fixed = own_loads(world, np.arange(world.size), seconds)
-            width = ranges.width
-            assert width is not None
-            beta = self._weights[number] * width * ranges.take() / 6  # Eq. 11
-            found = group_rows(beta, self._receivers[number], theta * width / 8, self._own.group_rows, fixed)
-            groups.append(found[0])
-            problems.append(found[1])
-        details, names = {}, ("objective", "bound", "gap", "seconds", "variance")
+            assert ranges.width is not None
+            beta = self._weights[number] * ranges.width * ranges.take() / 6  # Eq. 11
+            per_bit = theta * ranges.width / 8
+            of_row, problem = group_rows(beta, self._receivers[number], per_bit, self._own.group_rows, fixed)
+            groups.append(of_row)
+            problems.append(problem)
+        details: dict[str, Any] = {}
         assignments = assign(world, problems, self._own.variance_weight)
         for number, of_row, assignment in zip(numbers, groups, assignments, strict=True):
             self.all_facts[number].exchange.assign_bits(assignment.bits[of_row].astype(np.uint8))
-            details[self.all_facts[number].name] = {name: getattr(assignment, name) for name in names}
+            details[self.all_facts[number].name] = {name: getattr(assignment, name) for name in _DETAILS}
         return details
 
     def _measured(self) -> dict[str, Any] | None:
@@ -140,7 +139,7 @@ class AdaQPBits(BitsPolicy):
         if self.costs is None:
             raise NoAssignment("no costs of messages fit the times that were measured on this network")
         # classes of all ranks' links, so all ranks find the same ones missing
-        missing = [name for name in classes_of(self._nodes) if name not in self.costs["seconds_per_byte"]]
+        missing = [name for name in rings(self._nodes) if name not in self.costs["seconds_per_byte"]]
         if missing:
             raise NoAssignment(f"the file of link costs has no costs of {missing[0]!r} links: give --refit-links")
         mine = self.setup.world.rank
@@ -185,8 +184,7 @@ class AdaQPBits(BitsPolicy):
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from the states; without ranges of these very rows, the next epoch uses 8 bits and measures them."""
-        names = {facts.name for facts in self.all_facts}
-        if rank_state is None or names != rank_state.keys():
+        if rank_state is None or {facts.name for facts in self.all_facts} != rank_state.keys():
             return
         self.due, self.costs = state["due"], None if self._own.refit_links else state["costs"]
         for facts, ranges in zip(self.all_facts, self._ranges, strict=True):

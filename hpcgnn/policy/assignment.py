@@ -6,17 +6,8 @@ A group g of rows that one rank sends to another costs ``seconds_per_bit[g] * bi
     weight * (sum of variances) / V  +  (1 - weight) * (Z - Z0) / T,
 
 where Z is an upper bound of the seconds of every rank's sending and of every rank's receiving (the paper's rounds of a ring do
-not exist with alltoallv). V and T are the ranges of both terms between all groups with the fewest bits and all with the most,
-so a weight means the same for any graph, width and network. Z0 is Z with the fewest bits; without it, the objective would
-contain time that no bit-width can save, and any gap would look small.
-
-Small problems are solved exactly by HiGHS (:func:`exact`), large ones by prices (:func:`by_prices`). Z times its weight w is the
-maximum of ``p @ seconds`` over prices p >= 0 with the sum w, one for each rank's sending and one for each rank's receiving
-(Lagrangian duality). For given prices the problem separates into groups, and the sum of their costs is a lower bound of the
-optimum; the best prices give the largest bound. They are found by mirror ascent on the simplex with Polyak's steps. A round is
-one all-reduce of O(P) numbers, and nothing is gathered. Between two ranks, groups get more bits in the order of the variance
-that a second saves, so the seconds of a pair of ranks determine its groups. If many groups are alike, prices choose all of them
-or none; the assignment therefore gives each pair the seconds that it took on average over the last rounds.
+not exist with alltoallv), V and T are the ranges of both terms, and Z0 is Z with the fewest bits. Small problems are solved by
+HiGHS (:func:`exact`), large ones by prices (:func:`by_prices`); docs/explanation/adaptive-bits.md explains both.
 """
 
 from __future__ import annotations
@@ -26,6 +17,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -122,14 +114,12 @@ def scales(world: World, problem: Problem, weight: float) -> Scales:
     ends = [_loads(world, problem, np.full(problem.beta.size, bits)) for bits in (CHOICES[0], CHOICES[-1])]
     (slim, most_variance), (wide, least_variance) = ends
     spans = most_variance - least_variance, float(wide.max() - slim.max())
-    variance, seconds = (
-        part / span if span > 0 else 0.0 for part, span in zip((weight, 1 - weight), spans, strict=True)
-    )
-    return Scales(variance, seconds, float(slim.max()))
+    parts = zip((weight, 1 - weight), spans, strict=True)
+    return Scales(*(part / span if span > 0 else 0.0 for part, span in parts), float(slim.max()))
 
 
 def _evaluated(world: World, problem: Problem, bits: np.ndarray, by: Scales, bound: float | None) -> Assignment:
-    """The assignment ``bits`` with its costs. bound: None if it is the optimum. Collective."""
+    """The assignment ``bits`` with its costs. bound: None stands for its objective. Collective."""
     seconds, variance = _loads(world, problem, bits)
     longest = float(seconds.max())
     objective = by.objective(variance, longest)
@@ -186,11 +176,10 @@ def exact(world: World, problem: Problem, by: Scales, limits: dict[str, float] |
     sender = np.repeat(np.arange(world.size), counts)
     rows = np.concatenate([rows[:count] for rows, count in zip(everyones, counts, strict=True)])
     receiver, beta, seconds_per_bit = rows.T
-    total_fixed = world.allreduce(problem.fixed)
+    costs = beta, seconds_per_bit, world.allreduce(problem.fixed)
     found: tuple[np.ndarray, float] | str = ""
     if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
         try:
-            costs = beta, seconds_per_bit, total_fixed
             found = _solve(sender, receiver.astype(np.int64), *costs, by, limits)
         except ValueError as error:
             found = str(error)
@@ -265,8 +254,7 @@ def _quiet_stdout() -> Iterator[None]:
 # -- prices ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Ladder:
+class _Ladder(NamedTuple):
     """The steps from the fewest bits upwards for the groups of one pair of ranks, best first.
 
     least_seconds: of the fewest bits. group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves.
@@ -279,14 +267,6 @@ class _Ladder:
     price: np.ndarray
     seconds: np.ndarray
     saved: np.ndarray
-
-    def steps_at(self, price: float) -> int:
-        """The number of steps that are worth ``price`` per second."""
-        return int(np.searchsorted(-self.price, -price, side="left"))
-
-    def steps_within(self, seconds: float) -> int:
-        """The number of steps that take at most ``seconds``."""
-        return int(np.searchsorted(self.seconds, seconds, side="right")) - 1
 
 
 def _ladders(problem: Problem, by: Scales) -> list[_Ladder]:
@@ -347,30 +327,41 @@ class _Market:
         self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
 
     def offer(self) -> np.ndarray:
-        """(4 + 4P,) the choices of this rank's pairs at the present prices, which are summed over ranks for :meth:`take`."""
-        chosen = [ladder.steps_at(price) for ladder, price in zip(self.ladders, self._own_prices(), strict=True)]
-        taken = self._taken(chosen)
+        """(4 + 4P,) numbers that are summed over ranks for :meth:`take`: whether a rank is content, the costs of this rank's
+        pairs at the present prices, and the scaled variances and the seconds of both candidates.
+        """
+        prices = self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
+        chosen = [int(np.searchsorted(-ladder.price, -price)) for ladder, price in zip(self.ladders, prices, strict=True)]
+        taken = np.array([ladder.seconds[steps] for ladder, steps in zip(self.ladders, chosen, strict=True)])
         self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
-        rounded = [ladder.steps_within(most) for ladder, most in zip(self.ladders, self.average, strict=True)]
+        rounded = [
+            int(np.searchsorted(ladder.seconds, most, side="right")) - 1
+            for ladder, most in zip(self.ladders, self.average, strict=True)
+        ]
         self.candidates = [chosen, rounded]
-        loads, costs = map(self._loads, self.candidates), [self._cost(steps) for steps in self.candidates]
-        first, *others = loads
-        return np.concatenate([[self.is_settled, costs[0] + self.prices @ first], costs, first, *others])
+        (cost, loads), (other_cost, other_loads) = map(self._costs, self.candidates)
+        return np.concatenate([[self.is_settled, cost + self.prices @ loads, cost, other_cost], loads, other_loads])
+
+    def _costs(self, candidate: list[int]) -> tuple[float, np.ndarray]:
+        """The scaled variance, and the (2P,) seconds of :func:`own_loads`, after so many steps of each ladder."""
+        reached = list(zip(self.ladders, candidate, strict=True))
+        seconds = self.least_seconds + np.array([ladder.seconds[steps] for ladder, steps in reached])
+        saved = sum(ladder.saved[steps] for ladder, steps in reached)
+        return self.least_bits_cost - float(saved), own_loads(self.world, self.receivers, seconds)
 
     def take(self, sums: np.ndarray) -> None:
         """Take the sums: keep the best bound and assignment, and move the prices or end, in the same round on all ranks."""
-        (settled, value), total = sums[:2], sums[2:]
+        (settled, value, *costs), loads = sums[:4].tolist(), sums[4:].reshape(2, -1) + self.fixed
         if settled:
             self.is_closed = True
             return
-        seconds = total[len(self.candidates) :].reshape(len(self.candidates), -1) + self.fixed
-        for steps, cost, load in zip(self.candidates, total, seconds, strict=False):
-            objective = float(cost) + self.by.objective(0.0, float(load.max()))
+        for candidate, cost, seconds in zip(self.candidates, costs, loads, strict=True):
+            objective = cost + self.by.objective(0.0, float(seconds.max()))
             if objective < self.objective:
-                self.objective, self.best = objective, steps
+                self.objective, self.best = objective, candidate
         value = float(value + self.prices @ self.fixed) + self.by.objective(0.0, 0.0)
         self.bound = max(self.bound, value)
-        slope = seconds[0] - seconds[0].mean()
+        slope = loads[0] - loads[0].mean()
         steepest = np.abs(slope).max()
         gap = self.objective - self.bound
         self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
@@ -385,21 +376,6 @@ class _Market:
     def bits(self) -> np.ndarray:
         """(G,) bit-widths of the best assignment so far."""
         level = np.zeros(self.problem.beta.size, np.int64)
-        for ladder, count in zip(self.ladders, self.best, strict=True):
-            np.add.at(level, ladder.group[:count], 1)
+        for ladder, steps in zip(self.ladders, self.best, strict=True):
+            np.add.at(level, ladder.group[:steps], 1)
         return np.array(CHOICES)[level]
-
-    def _own_prices(self) -> np.ndarray:
-        """The price of a second for each of this rank's pairs: that of the sender plus that of the receiver."""
-        return self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
-
-    def _taken(self, steps: list[int]) -> np.ndarray:
-        return np.array([ladder.seconds[count] for ladder, count in zip(self.ladders, steps, strict=True)])
-
-    def _loads(self, steps: list[int]) -> np.ndarray:
-        return own_loads(self.world, self.receivers, self.least_seconds + self._taken(steps))
-
-    def _cost(self, steps: list[int]) -> float:
-        """The scaled variance."""
-        saved = sum(ladder.saved[count] for ladder, count in zip(self.ladders, steps, strict=True))
-        return self.least_bits_cost - float(saved)

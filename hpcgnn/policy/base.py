@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from hpcgnn.base import typed
@@ -103,7 +104,7 @@ class Policy:
 
     def state(self) -> dict[str, Any]:
         """The state that is the same on every rank, as plain values, for a checkpoint."""
-        return {name: getattr(self, name) for name in self._kept()}
+        return msgspec.to_builtins({name: getattr(self, name) for name in self._kept()})
 
     def _kept(self) -> tuple[str, ...]:
         return getattr(self.state_type, "__struct_fields__", ())

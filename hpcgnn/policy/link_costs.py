@@ -8,7 +8,6 @@ fit takes O(P) messages, and no rank needs data of all pairs.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,11 +65,11 @@ def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | 
     """Time messages between ranks and fit their costs; None if no costs fit for a class of links. Collective."""
     nodes = world.hosts()
     samples = []
-    for ring in rings(nodes):
-        partner = ring.after(world.rank)
+    for partners in rings(nodes).values():
+        partner = partners[world.rank]
         for size in sizes:
             rounds = _ROUNDS if size < _LARGE else _LARGE_ROUNDS
-            seconds = np.median([_timed(world, ring, size) for _ in range(rounds)])
+            seconds = np.median([_timed(world, partners, size) for _ in range(rounds)])
             if partner != world.rank:
                 samples.append((nodes[partner] != nodes[world.rank], size, seconds))  # the index into CLASSES
     return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
@@ -119,50 +118,37 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
     return costs
 
 
-@dataclass(frozen=True)
-class Ring:
-    """Rings of ranks: each rank of ``order`` sends to the next one, and the last of each run of ``lengths`` to its first."""
-
-    order: np.ndarray
-    lengths: np.ndarray
-
-    def after(self, rank: int, step: int = 1) -> int:
-        """The rank ``step`` places after ``rank``; ``rank`` itself if it is alone."""
-        place = int(np.flatnonzero(self.order == rank)[0])
-        ends = np.cumsum(self.lengths)
-        run = int(np.searchsorted(ends, place, side="right"))
-        start, length = ends[run] - self.lengths[run], self.lengths[run]
-        return int(self.order[start + (place - start + step) % length])
-
-
-def rings(nodes: np.ndarray) -> list[Ring]:
-    """For each existing class of links, a partner of each rank over such a link. nodes: (P,) node of each rank.
+def rings(nodes: np.ndarray) -> dict[_Class, np.ndarray]:
+    """For each existing class of links, the (P,) partner to which each rank sends, itself if it is alone. nodes: (P,) node of each.
 
     Within a node, each rank sends to the next rank of its node. Between nodes, ranks are ordered by their place within their
     node, and each sends to the next one, which is on another node unless one node has more ranks than all others.
     """
     by_node = np.argsort(nodes, kind="stable")
-    lengths = np.unique(nodes[by_node], return_counts=True)[1]
-    found = []
+    lengths = np.unique(nodes, return_counts=True)[1]
+    place = np.empty_like(by_node)
+    place[by_node] = np.arange(nodes.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found: dict[_Class, np.ndarray] = {}
     if lengths.max() > 1:
-        found.append(Ring(by_node, lengths))
+        found["node"] = _in_rings(by_node, lengths)
     if lengths.size > 1:
-        place = np.empty(nodes.size, np.int64)
-        place[by_node] = np.arange(nodes.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        found.append(Ring(np.lexsort((nodes, place)), np.array([nodes.size])))
+        found["network"] = _in_rings(np.lexsort((nodes, place)), np.array([nodes.size]))
     return found
 
 
-def classes_of(nodes: np.ndarray) -> list[_Class]:
-    """The classes of links between ranks on these (P,) nodes."""
-    counts = np.unique(nodes, return_counts=True)[1]
-    return [name for name, there in zip(CLASSES, (counts.max() > 1, counts.size > 1), strict=True) if there]
+def _in_rings(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(P,) the next of each rank in ``order``, and the first one of its run for the last one of each run of ``lengths``."""
+    following, ends = np.arange(1, order.size + 1), np.cumsum(lengths)
+    following[ends - 1] = ends - lengths
+    partners = np.empty_like(order)
+    partners[order] = order[following]
+    return partners
 
 
-def _timed(world: World, ring: Ring, size: int) -> float:
+def _timed(world: World, partners: np.ndarray, size: int) -> float:
     """Seconds of a message of ``size`` bytes from each rank to its partner. Collective."""
-    sent, received = np.zeros((2, world.size), np.int64)
-    sent[ring.after(world.rank)] = received[ring.after(world.rank, -1)] = ring.after(world.rank) != world.rank
+    to, others = partners[world.rank], np.arange(world.size) != world.rank
+    sent, received = ((others & at).astype(np.int64) for at in (np.arange(world.size) == to, partners == world.rank))
     rows = torch.zeros(2, size, dtype=torch.uint8)
     mine, theirs = rows[: sent.sum()], rows[1 : 1 + received.sum()]
     segments = Segments(Buffer.of(mine), sent), Segments(Buffer.of(theirs), received)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hpcgnn.base import typed
 from hpcgnn.base.typed import Finite, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
@@ -25,53 +26,33 @@ from hpcgnn.world import World
 CHOICES = (1, 2, 4, 8)
 
 
-class DescentState(msgspec.Struct):
-    """The state of :class:`LossDescent`."""
+class LossDescent(msgspec.Struct):
+    """The running average of the loss, and its descent rates in the last ``loss_window`` + 1 epochs; also their state in a
+    checkpoint.
+    """
 
     average: Finite | None
     rates: list[float]
+
+    def add(self, seen: Observation, own: DescentSettings) -> None:
+        """Add the loss and the seconds of an epoch."""
+        if self.average is None:
+            self.average = seen.loss
+            return
+        before, sign = self.average, -1 if own.descent_rule == "printed" else 1
+        self.average = own.loss_memory * self.average + (1 - own.loss_memory) * seen.loss
+        self.rates = [*self.rates[-own.loss_window :], sign * (before - self.average) / seen.seconds]
+
+    def is_slower(self, own: DescentSettings) -> bool | None:
+        """Return whether the loss falls more slowly than ``loss_window`` epochs ago; None until there were so many."""
+        return self.rates[-1] < self.rates[0] if len(self.rates) > own.loss_window else None
 
 
 class SylvieState(msgspec.Struct):
     """The state of :class:`SylvieBits`."""
 
     base: MessageBits
-    descent: DescentState
-
-
-class LossDescent:
-    """The descent rates of the running average of the loss, of the last ``window`` + 1 epochs."""
-
-    def __init__(self, memory: float, window: int, rule: str = "corrected") -> None:
-        self._memory, self._window, self._sign = memory, window, -1 if rule == "printed" else 1
-        self.average: float | None = None
-        self.rates: list[float] = []
-
-    def add(self, seen: Observation) -> None:
-        """Add the loss and the seconds of an epoch."""
-        if self.average is None:
-            self.average = seen.loss
-            return
-        before, self.average = self.average, self._memory * self.average + (1 - self._memory) * seen.loss
-        self.rates = [*self.rates[-self._window :], self._sign * (before - self.average) / seen.seconds]
-
-    @property
-    def is_slower(self) -> bool | None:
-        """Return whether the loss falls more slowly than ``window`` epochs ago; None until there were so many."""
-        return self.rates[-1] < self.rates[0] if len(self.rates) > self._window else None
-
-    def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-        return {"average": self.average, "rates": self.rates}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`."""
-        self.average, self.rates = state["average"], state["rates"]
-
-
-def _descent(setup: Setup) -> LossDescent:
-    own = setup.config.section(DescentSettings)
-    return LossDescent(own.loss_memory, own.loss_window, own.descent_rule)
+    descent: LossDescent
 
 
 @BITS_POLICIES.register("sylvie")
@@ -89,7 +70,7 @@ class SylvieBits(BitsPolicy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.base, self._descent = CHOICES[0], _descent(setup)
+        self.base, self.descent, self._own = CHOICES[0], LossDescent(None, []), setup.config.section(DescentSettings)
         self._classes = row_classes(setup.world, setup.all_facts)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -100,19 +81,10 @@ class SylvieBits(BitsPolicy):
 
     def observe(self, seen: Observation) -> None:
         """Double or halve the base bits (Eq. 5)."""
-        self._descent.add(seen)
-        slower = self._descent.is_slower
+        self.descent.add(seen, self._own)
+        slower = self.descent.is_slower(self._own)
         if slower is not None:
             self.base = min(self.base * 2, CHOICES[-1]) if slower else max(self.base // 2, CHOICES[0])
-
-    def state(self) -> dict[str, Any]:
-        """The base bits and the descent of the loss."""
-        return {"base": self.base, "descent": self._descent.state()}
-
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Continue from :meth:`state`."""
-        self.base = state["base"]
-        self._descent.load(state["descent"])
 
 
 @STALENESS_POLICIES.register("sylvie")
@@ -120,28 +92,28 @@ class SylvieStaleness(StalenessPolicy):
     """Rows of the previous epoch, but fresh rows after an epoch in which the loss fell more slowly than before (§V-B)."""
 
     needs_clock = True
-    state_type = DescentState
+    state_type = LossDescent
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._descent = _descent(setup)
+        self._descent, self._own = LossDescent(None, []), setup.config.section(DescentSettings)
 
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set all exchanges of an epoch to the same freshness."""
         for facts in all_facts:
-            facts.exchange.freshness = FRESH if self._descent.is_slower else STALE
+            facts.exchange.freshness = FRESH if self._descent.is_slower(self._own) else STALE
 
     def observe(self, seen: Observation) -> None:
         """Add the loss and the seconds of the epoch."""
-        self._descent.add(seen)
+        self._descent.add(seen, self._own)
 
     def state(self) -> dict[str, Any]:
         """The descent of the loss."""
-        return self._descent.state()
+        return msgspec.to_builtins(self._descent)
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
-        self._descent.load(state)
+        self._descent = typed.validated(state, LossDescent, "the state of a policy")
 
 
 def row_classes(world: World, all_facts: list[ExchangeFacts]) -> list[dict[int, RowBits]]:

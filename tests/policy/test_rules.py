@@ -14,7 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.base import ExchangeFacts, Observation, Setup
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.config import DescentSettings, PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
 from hpcgnn.policy.simple import UniformBits
 from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
@@ -30,10 +30,11 @@ def seen(loss: float, seconds: float = 1.0) -> Observation:
 
 
 def slower(losses: list[float], rule: str = "corrected", seconds: list[float] | None = None) -> list[bool | None]:
-    descent, found = LossDescent(0.5, 2, rule), []
+    descent, found = LossDescent(None, []), []
+    own = DescentSettings(loss_memory=0.5, loss_window=2, descent_rule=rule)
     for loss, duration in zip(losses, seconds or [1.0] * len(losses), strict=True):
-        descent.add(seen(loss, duration))
-        found.append(descent.is_slower)
+        descent.add(seen(loss, duration), own)
+        found.append(descent.is_slower(own))
     return found
 
 
