@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.exchange.layout import BLOCK_BYTES, Group, Layout, RowRanges
 from hpcgnn.exchange.passes import Scratch, ScratchKey, ScratchUse
@@ -45,8 +46,8 @@ class Differences:
     """The rows to which delta coding adds differences. sent: (s, F) float32 this rank's copy of the rows that the receivers hold.
     received: (r, F) float32 the rows that this rank holds."""
 
-    sent: torch.Tensor
-    received: torch.Tensor
+    sent: Tensor
+    received: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class QuantizedRows:
     row that is a sum of several."""
 
     rows: Int8Rows
-    sources: torch.Tensor
+    sources: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(
-        self,
-        rows: torch.Tensor,
-        wire: torch.Tensor,
-        key: int,
-        differences: Differences | None,
-        given: QuantizedRows | None,
+        self, rows: Tensor, wire: Tensor, key: int, differences: Differences | None, given: QuantizedRows | None
     ) -> DeviceCount:
         """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return a number above 0 if a row has a NaN
         or an infinity, else 0.
@@ -104,22 +100,22 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+    def add_received(self, wire: Tensor, differences: Differences | None, matrix: Csr, z: Tensor) -> None:
         """``z`` (n, F) += ``matrix`` (n, r) times the rows in ``wire``."""
 
-    @abstractmethod
-    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+    def received_rows(self, wire: Tensor) -> Tensor:
         """(r, F) the received rows as numbers: in the wire's own memory if that holds numbers, else in new memory."""
+        raise AssertionError("a difference is no row")  # settings that need received rows are refused with delta coding
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
+    def received_codes(self, wire: Tensor, out: Int8Rows) -> bool:
         """Write the rows in ``wire`` to ``out`` (r, F); False if some of them are not 8-bit integers of this form."""
         return False
 
-    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+    def received_state(self, wire: Tensor) -> dict[str, Any]:
         """The received bytes for a checkpoint, in new memory. Rows restored from them give the same bits in later sums."""
         return {"rows": self.received_rows(wire).to("cpu", copy=True)}
 
-    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:  # noqa: B027 - most wires have none
+    def add_ranges(self, wire: Tensor, ranges: RowRanges) -> None:  # noqa: B027 - most wires have none
         """Add the ranges of the rows in an encoded wire to ``ranges``, if the wire has them."""
 
     def new_differences(self) -> Differences | None:
@@ -144,12 +140,7 @@ class PlainCodec(Codec):
         self._width, self._dtype = width, dtype
 
     def encode(
-        self,
-        rows: torch.Tensor,
-        wire: torch.Tensor,
-        key: int,
-        differences: Differences | None,
-        given: QuantizedRows | None,
+        self, rows: Tensor, wire: Tensor, key: int, differences: Differences | None, given: QuantizedRows | None
     ) -> DeviceCount:
         """Look for NaN and infinities only, because the rows are the wire. Returns 1 if any row has one, else 0."""
         if rows.numel() == 0:
@@ -160,18 +151,18 @@ class PlainCodec(Codec):
                 return int(not (isfinite(smallest.item()) and isfinite(largest.item())))
             return (~(smallest.isfinite() & largest.isfinite())).long()
 
-    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+    def add_received(self, wire: Tensor, differences: Differences | None, matrix: Csr, z: Tensor) -> None:
         with self.aggregating:
             multiply(matrix, self.received_rows(wire).to(z.dtype), z, self.tools.backend)
 
-    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+    def received_rows(self, wire: Tensor) -> Tensor:
         return wire.view(-1).view(self._dtype).view(wire.shape[0], self._width)
 
 
 class PackedCodec(Codec):
     """Rows of values of 1, 2, 4, 8, 16 or 32 bits; each row has its own bit-width. An item is a block of 64 bytes.
 
-    layouts: layouts of the wires to and from this rank. width: number of columns F.
+    layouts: of the wires to and from this rank. width: number of columns F.
     """
 
     def __init__(self, layouts: tuple[Layout, Layout], width: int, tools: CodecTools) -> None:
@@ -181,63 +172,52 @@ class PackedCodec(Codec):
         bits = {group.bits for group in layouts[0].groups}
         self.sends_int8_rows, self.sends_other_rows = INT8_BITS in bits, bool(bits - {INT8_BITS})
         self.num_sent, self.num_received = (sum(group.rows.numel() for group in layout.groups) for layout in layouts)
-        self._split: tuple[torch.Tensor, list[Encode], list[tuple[Group, torch.Tensor]]] | None = None
-        self._added_by: tuple[Csr, Callable[[torch.Tensor, torch.Tensor], None] | None] | None = None
+        self._split: tuple[Tensor | None, list[Encode], list[tuple[Group, Tensor]]] | None = None
+        self._added_by: tuple[Csr, Callable[[Tensor, Tensor], None] | None] | None = None
 
     @cached_property
     def _kernels(self) -> MessageKernels:
         """The kernels of messages on the device of the layouts, whose offsets and rows are right by construction."""
         return choose(MESSAGES, self.tools.backend, x=torch.empty(0, device=self.layouts[0].padding.device))
 
-    @cached_property
-    def _encoders(self) -> list[Encode]:
-        return [self._encoder(group) for group in self.layouts[0].groups]
-
-    def _encoder(self, group: Group) -> Encode:
-        return encoder(self._kernels, group.rows, group.bits, group.payload_at, group.params_at, self.width)
-
     def encode(
-        self,
-        rows: torch.Tensor,
-        wire: torch.Tensor,
-        key: int | None,
-        differences: Differences | None,
-        given: QuantizedRows | None,
+        self, rows: Tensor, wire: Tensor, key: int | None, differences: Differences | None, given: QuantizedRows | None
     ) -> DeviceCount:
         """The noise is a function of ``key``, the number of the row among all rows sent, and the column; None: no noise."""
-        flat = wire.view(-1)
+        flat, sources = wire.view(-1), None if given is None else given.sources
         nonfinite: DeviceCount = 0
         with self.quantizing:
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
-            encoders, whole = (self._encoders, ()) if given is None else self._divided(given)
+            if self._split is None or self._split[0] is not sources:
+                self._split = sources, *self._divided(sources)
+            _, encoders, given_groups = self._split
             for encode in encoders:
                 nonfinite += encode(rows, key, flat)
-            for group, sources in whole:
+            for group, numbers in given_groups:
                 assert given is not None
                 places = flat, group.payload_at, group.params_at
-                nonfinite += encode_codes(given.rows, sources, *places, backend=self.tools.backend)
+                nonfinite += encode_codes(given.rows, numbers, *places, backend=self.tools.backend)
         return nonfinite
 
-    def _divided(self, given: QuantizedRows) -> tuple[list[Encode], list[tuple[Group, torch.Tensor]]]:
-        """The kernels that encode rows, and the groups of rows that are given, each with their (n,) numbers in ``given.rows``.
-
-        Groups of 8 bits are split into given rows and others; the split is kept for the next call.
+    def _divided(self, sources: Tensor | None) -> tuple[list[Encode], list[tuple[Group, Tensor]]]:
+        """The kernels that encode rows, and the groups of rows that are given, each with their (n,) numbers among the given rows.
+        sources: see :class:`QuantizedRows`.
         """
-        if self._split is None or self._split[0] is not given.sources:
-            encoders, whole = [], []
-            for group in self.layouts[0].groups:
-                sources = given.sources[group.rows]
-                is_given = (sources >= 0) & (group.bits == INT8_BITS)
-                others, same = group.of(~is_given), group.of(is_given)
-                if others.rows.numel():
-                    encoders.append(self._encoder(others))
-                if same.rows.numel():
-                    whole.append((same, sources[is_given]))
-            self._split = given.sources, encoders, whole
-        return self._split[1:]
+        groups, given_groups = list(self.layouts[0].groups), []
+        for place, group in enumerate(groups):
+            if sources is not None and group.bits == INT8_BITS:
+                numbers = sources[group.rows]
+                given_groups.append((group.of(numbers >= 0), numbers[numbers >= 0]))
+                groups[place] = group.of(numbers < 0)
+        encoders = [
+            encoder(self._kernels, each.rows, each.bits, each.payload_at, each.params_at, self.width)
+            for each in groups
+            if each.rows.numel()
+        ]
+        return encoders, [each for each in given_groups if each[1].numel()]
 
-    def received_codes(self, wire: torch.Tensor, out: Int8Rows) -> bool:
+    def received_codes(self, wire: Tensor, out: Int8Rows) -> bool:
         groups = self.layouts[1].groups
         if any(group.bits != INT8_BITS for group in groups):
             return False
@@ -249,7 +229,7 @@ class PackedCodec(Codec):
                 return False
         return True
 
-    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+    def add_received(self, wire: Tensor, differences: Differences | None, matrix: Csr, z: Tensor) -> None:
         if self._added_by is None or self._added_by[0] is not matrix:
             self._added_by = matrix, self._adder(matrix)
         add = self._added_by[1]
@@ -265,30 +245,30 @@ class PackedCodec(Codec):
         with self.aggregating:
             multiply(matrix, decoded.to(z.dtype), z, self.tools.backend)
 
-    def _adder(self, matrix: Csr) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+    def _adder(self, matrix: Csr) -> Callable[[Tensor, Tensor], None] | None:
         """The kernel that adds ``matrix`` times the rows in a wire, if that is faster than decoding them first."""
         groups = self.layouts[1].groups
         if len(groups) != 1 or not fuses(groups[0].bits, matrix, self.width):
             return None
         return adder(self._kernels, matrix, groups[0].payload_at, groups[0].params_at, groups[0].bits, self.width)
 
-    def decode(self, wire: torch.Tensor, layout: Layout, out: torch.Tensor, *, accumulate: bool = False) -> None:
+    def decode(self, wire: Tensor, layout: Layout, out: Tensor, *, accumulate: bool = False) -> None:
         """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
         for group in layout.groups:
             places = wire.view(-1), group.payload_at, group.params_at
             self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
 
-    def received_rows(self, wire: torch.Tensor) -> torch.Tensor:
+    def received_rows(self, wire: Tensor) -> Tensor:
         rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
         self.decode(wire, self.layouts[1], rows)
         return rows
 
-    def received_state(self, wire: torch.Tensor) -> dict[str, Any]:
+    def received_state(self, wire: Tensor) -> dict[str, Any]:
         layout = self.layouts[1].to(torch.device("cpu"))
         groups = [(group.bits, *group.tensors) for group in layout.groups]
         return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}
 
-    def add_ranges(self, wire: torch.Tensor, ranges: RowRanges) -> None:
+    def add_ranges(self, wire: Tensor, ranges: RowRanges) -> None:
         ranges.add(wire, self.layouts[0], self.width)
 
 
@@ -305,18 +285,11 @@ class DeltaCodec(Codec):
         self.send_counts, self.receive_counts = packed.send_counts, packed.receive_counts
 
     def encode(
-        self,
-        rows: torch.Tensor,
-        wire: torch.Tensor,
-        key: int,
-        differences: Differences | None,
-        given: QuantizedRows | None,
+        self, rows: Tensor, wire: Tensor, key: int, differences: Differences | None, given: QuantizedRows | None
     ) -> DeviceCount:
         """Encode the differences of ``rows`` to the rows that the receivers hold, and add the decoded differences to these rows.
 
-        Differences are rounded without noise. Stochastic rounding moves a value by up to a step of its row's grid; at 1 bit a
-        step is the row's whole range, so errors would grow. Rounding to the centre of the nearest cell leaves an error of at
-        most 2**-bits of the range.
+        There is no noise: with steps as wide as a row's range, at 1 bit, errors of stochastic rounding would grow.
         """
         assert differences is not None
         packed = self._packed
@@ -327,17 +300,13 @@ class DeltaCodec(Codec):
             packed.decode(wire, packed.layouts[0], differences.sent, accumulate=True)
         return nonfinite
 
-    def add_received(self, wire: torch.Tensor, differences: Differences | None, matrix: Csr, z: torch.Tensor) -> None:
+    def add_received(self, wire: Tensor, differences: Differences | None, matrix: Csr, z: Tensor) -> None:
         assert differences is not None
         packed = self._packed
         with self.quantizing:
             packed.decode(wire, packed.layouts[1], differences.received, accumulate=True)
         with self.aggregating:
             multiply(matrix, differences.received.to(z.dtype), z, self.tools.backend)
-
-    def received_rows(self, wire: torch.Tensor) -> NoReturn:
-        """Never called: a difference is no row, and settings that need received rows are refused with delta coding."""
-        raise AssertionError("a difference is no row")
 
     def new_differences(self) -> Differences:
         packed, torch_device = self._packed, self.tools.scratch.torch_device
@@ -367,7 +336,7 @@ def reads_codes_faster(bits: int, rows: int, width: int) -> bool:
     return bits <= 4 or rows * width * 4 > _CACHED_BYTES
 
 
-def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Tensor]:
+def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, Tensor]:
     """The codec and the received wire of a :meth:`Codec.received_state`; this codec can only decode."""
     torch_device = tools.scratch.torch_device
     if "rows" in state:
@@ -378,7 +347,7 @@ def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, torch.Ten
     return PackedCodec(layouts, state["width"], tools), state["bytes"].to(torch_device)
 
 
-def plain_rows(rows: torch.Tensor, tools: CodecTools) -> tuple[PlainCodec, torch.Tensor]:
+def plain_rows(rows: Tensor, tools: CodecTools) -> tuple[PlainCodec, Tensor]:
     """Received rows (r, F) as a codec and its wire; this codec can only decode."""
     none = np.zeros(0, np.int64)
     return PlainCodec((none, none), rows.shape[1], rows.dtype, tools), rows.view(torch.uint8)

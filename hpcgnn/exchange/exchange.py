@@ -27,8 +27,6 @@ from hpcgnn.world.transport import PieceLayout
 from hpcgnn.world.world import World, raise_on_all_ranks
 
 _ROUNDS = 5
-
-
 Links = tuple[Neighbours, Neighbours]  # the graph of ranks of an exchange, and that of the backward pass's exchange
 
 
@@ -78,16 +76,12 @@ def _is_faster(
 class Exchange:
     """The exchange of one layer in one direction, forward or backward.
 
-    Args:
-        messages: settings, memory and counters that all exchanges of a model share.
-        send_counts, receive_counts: (P,) int64 number of rows that go to, and come from, each rank.
-        layer: number of the exchange within a pass.
-        is_backward: whether gradients travel, by the reversed plan.
-        backend: backend of the kernels.
-        links: graph of the ranks that exchange rows; None: all ranks take part.
+    messages: settings, memory and counters that all exchanges of a model share. send_counts, receive_counts: (P,) int64 number of
+    rows to and from each rank. layer: number of the exchange within a pass. links: graph of the ranks that exchange rows; None:
+    all ranks take part.
 
     Attributes:
-        id: layer and direction. name: the same in messages to users.
+        name: layer and direction in messages to users.
         boundary_nodes: number of owned nodes to which received rows are added.
         freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.exchange.mailbox`), the same on all ranks. A
             policy sets it before each pass.
@@ -168,8 +162,8 @@ class Exchange:
     def uniform_bits(self, bits: int) -> RowBits:
         """The same bit-width for all rows."""
         if bits not in self._uniform:
-            counts = int(self.send_counts.sum()), int(self.receive_counts.sum())
-            self._uniform[bits] = RowBits.uniform(bits, *counts)
+            counts = self.send_counts, self.receive_counts
+            self._uniform[bits] = RowBits(*(np.full(each.sum(), bits, np.uint8) for each in counts))
         return self._uniform[bits]
 
     def trace_ranges(self) -> RowRanges:
@@ -222,7 +216,7 @@ class Exchange:
         if step is None or step.memory_state != state:
             # steps of an earlier state would keep memory that has been replaced
             self._steps = {key: step for key, step in self._steps.items() if step.memory_state == state}
-            step = self._steps[key] = Step(self, Slot(self.id, call, width), dtype, self._codec(width, dtype))
+            step = self._steps[key] = Step(self, Slot(*self.id, call, width), dtype, self._codec(width, dtype))
         return step
 
     def wait(self, message: Message) -> None:
@@ -265,7 +259,9 @@ class Exchange:
 
     def _codec(self, width: int, dtype: torch.dtype) -> Codec:
         """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""
-        messages, bits = self.messages, self._present_bits()
+        messages, bits = self.messages, None  # None: rows travel unchanged
+        if messages.is_rounded and (self._bits is not None or messages.config.bits != 32):
+            bits = self._bits or self.uniform_bits(messages.config.bits)
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
             self._codecs[key] = codec = self._new_codec(bits, width, dtype)
@@ -286,14 +282,6 @@ class Exchange:
         packed = PackedCodec(bits.layouts[width], width, self.tools)
         return DeltaCodec(packed) if self.messages.is_delta else packed
 
-    def _present_bits(self) -> RowBits | None:
-        """Bit-widths of rows in the present pass: those assigned, or those of the settings; None: rows travel unchanged."""
-        if not self.messages.is_rounded:
-            return None
-        if self.row_bits is not None:
-            return self.row_bits
-        return None if self.messages.config.bits == 32 else self.uniform_bits(self.messages.config.bits)
-
 
 class Step:
     """One exchange of rows of one width and type, in passes of one kind: what is the same in each epoch is decided here.
@@ -309,22 +297,17 @@ class Step:
         self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
         self._differences = messages.kept.differences_of(slot, codec)
         self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
-        is_wire, rows, size = codec.sends_rows_as_they_are, int(exchange.send_counts.sum()), codec.item_bytes
-        self.rows = scratch.rows(
-            ScratchKey(ScratchUse.ROWS_TO_SEND, self._own if is_wire else None), rows, slot.width, dtype
-        )
-        items = int(codec.send_counts.sum())
-        self._sent = (
-            self.rows.view(torch.uint8)
-            if is_wire
-            else scratch.bytes(ScratchKey(ScratchUse.SENT_BYTES, self._own), items, size)
-        )
-        nodes, to_ranks = messages.placement.node_of, codec.send_counts * size
+        key = ScratchKey(ScratchUse.ROWS_TO_SEND, self._own if codec.sends_rows_as_they_are else None)
+        self.rows = scratch.rows(key, int(exchange.send_counts.sum()), slot.width, dtype)
+        if codec.sends_rows_as_they_are:
+            self._sent = self.rows.view(torch.uint8)
+        else:
+            key = ScratchKey(ScratchUse.SENT_BYTES, self._own)
+            self._sent = scratch.bytes(key, int(codec.send_counts.sum()), codec.item_bytes)
+        nodes, to_ranks = messages.placement.node_of, codec.send_counts * codec.item_bytes
         away = to_ranks[nodes != nodes[messages.world.rank]]
         self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
-        self._wires: dict[int, tuple[torch.Tensor, Callable[[], Pending]]] = {}
-        for turn in (0,) if self._box is None else (0, 1):
-            self._wires[turn] = self._wire(turn)
+        self._wires = [self._wire(turn) for turn in range(1 if self._box is None else 2)]
         is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
         # The message of a rank that is alone, which has no rows.
         self._nothing = Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None

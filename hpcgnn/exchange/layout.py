@@ -125,11 +125,6 @@ class RowBits:
         layouts = make_layout(sent, self.sent, width), make_layout(received, self.received, width)
         return layouts[0].to(torch_device), layouts[1].to(torch_device)
 
-    @classmethod
-    def uniform(cls, bits: int, sent: int, received: int) -> RowBits:
-        """The same bit-width for ``sent`` rows to send and ``received`` rows to receive."""
-        return cls(np.full(sent, bits, np.uint8), np.full(received, bits, np.uint8))
-
     def counts(self) -> np.ndarray:
         """(len(MESSAGE_BITS),) int64 number of rows that are sent with each bit-width."""
         return np.bincount(self.sent, minlength=max(MESSAGE_BITS) + 1)[list(MESSAGE_BITS)].astype(np.int64)

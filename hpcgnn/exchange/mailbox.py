@@ -165,18 +165,22 @@ class Mailbox:
             self.arrived.replace_rows(self._average, self._tools)
 
 
-_PlainSlot = tuple[Count, bool, Count, Count]  # layer, is_backward, call, width
+_PlainSlot = tuple[Count, bool, Count, Count]  # the fields of Slot
+
+
+_KeptMessage = tuple[dict[str, Any], Count] | msgspec.UnsetType  # with the epoch in which it was sent
+_KeptRows = torch.Tensor | msgspec.UnsetType
 
 
 class _Box(msgspec.Struct, forbid_unknown_fields=True):
-    """State of a mailbox: messages, each with the epoch in which it was sent, the sums of that epoch, and rows."""
+    """State of a mailbox: messages, the sums of the epochs in which they were sent, and rows."""
 
-    arrived: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
-    in_flight: tuple[dict[str, Any], Count] | msgspec.UnsetType = msgspec.UNSET
-    last: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
-    average: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
-    arrived_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
-    in_flight_sums: torch.Tensor | msgspec.UnsetType = msgspec.UNSET
+    arrived: _KeptMessage = msgspec.UNSET
+    in_flight: _KeptMessage = msgspec.UNSET
+    last: _KeptRows = msgspec.UNSET
+    average: _KeptRows = msgspec.UNSET
+    arrived_sums: _KeptRows = msgspec.UNSET
+    in_flight_sums: _KeptRows = msgspec.UNSET
 
 
 class _Rows(msgspec.Struct, forbid_unknown_fields=True):
@@ -216,12 +220,10 @@ def check_kept(state: Any, counts: Mapping[ExchangeId, RowCounts], where: str) -
         for message in (box.arrived, box.in_flight):
             if not isinstance(message, msgspec.UnsetType):
                 _check_message(message[0], received, slot[3], f"{where}: {name}")
-        for sums in (box.arrived_sums, box.in_flight_sums):
-            if not isinstance(sums, msgspec.UnsetType):
-                _check_rows(sums, boundary, slot[3], f"{where}: sums of {name}")
-        for rows in (box.last, box.average):
+        of_boundary = [(sums, boundary, f"sums of {name}") for sums in (box.arrived_sums, box.in_flight_sums)]
+        for rows, count, what in (*of_boundary, (box.last, received, name), (box.average, received, name)):
             if not isinstance(rows, msgspec.UnsetType):
-                _check_rows(rows, received, slot[3], f"{where}: {name}")
+                _check_rows(rows, count, slot[3], f"{where}: {what}")
     for slot, differences in kept.differences.items():
         (*both, _), name = _rows_of(slot, counts, where)
         for rows, count in zip(differences, both, strict=True):
@@ -304,7 +306,7 @@ class StaleRows:
         if self.rules is None:
             return None
         if slot not in self.mailboxes:
-            self.mailboxes[slot] = Mailbox(self.rules, tools, is_backward=slot.exchange.is_backward)
+            self.mailboxes[slot] = Mailbox(self.rules, tools, is_backward=slot.is_backward)
         return self.mailboxes[slot]
 
     def differences_of(self, slot: Slot, codec: Codec) -> Differences | None:
@@ -318,7 +320,7 @@ class StaleRows:
 
     def mailboxes_of(self, exchange: ExchangeId) -> list[Mailbox]:
         """The mailboxes of one exchange: none before it first starts, several if a pass uses its layer more than once."""
-        return [box for slot, box in self.mailboxes.items() if slot.exchange == exchange]
+        return [box for slot, box in self.mailboxes.items() if slot[:2] == exchange]
 
     def in_flight(self) -> list[Pending]:
         """The started collectives of messages that were not waited for yet."""
@@ -330,9 +332,9 @@ class StaleRows:
     def state(self) -> dict[str, Any]:
         """This rank's kept rows as tensors and plain values. Messages in flight must have arrived (:meth:`Messages.drain`)."""
         return {
-            "mailboxes": {_plain(slot): box.state() for slot, box in self.mailboxes.items()},
+            "mailboxes": {tuple(slot): box.state() for slot, box in self.mailboxes.items()},
             "differences": {
-                _plain(slot): (kept.sent.cpu(), kept.received.cpu()) for slot, kept in self.differences.items()
+                tuple(slot): (kept.sent.cpu(), kept.received.cpu()) for slot, kept in self.differences.items()
             },
         }
 
@@ -342,20 +344,11 @@ class StaleRows:
         found: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]] = state["differences"] if is_delta else {}
         torch_device = tools.scratch.torch_device
         self.differences = {
-            _slot(slot): Differences(*(r.to(torch_device) for r in rows)) for slot, rows in found.items()
+            Slot(*slot): Differences(*(each.to(torch_device) for each in rows)) for slot, rows in found.items()
         }
         if self.rules is None:
             return
         for slot, content in state["mailboxes"].items():
-            box = self.mailbox(_slot(slot), tools)
+            box = self.mailbox(Slot(*slot), tools)
             assert box is not None
             box.load(content)
-
-
-def _plain(slot: Slot) -> _PlainSlot:
-    return slot.exchange.layer, slot.exchange.is_backward, slot.call, slot.width
-
-
-def _slot(plain: _PlainSlot) -> Slot:
-    layer, is_backward, call, width = plain
-    return Slot(ExchangeId(layer, is_backward), call, width)

@@ -51,11 +51,12 @@ class Pass:
 class Slot(NamedTuple):
     """Identifies rows of one exchange across passes, so that a later pass finds the rows that an earlier one kept.
 
-    call: number of times the exchange was started before in the same step; above 0 only if a pass uses the layer more than once.
-    width: number of columns.
+    layer, is_backward: see :class:`ExchangeId`. call: number of times the exchange was started before in the same step; above 0
+    only if a pass uses the layer more than once. width: number of columns.
     """
 
-    exchange: ExchangeId
+    layer: int
+    is_backward: bool
     call: int
     width: int
 

@@ -115,7 +115,8 @@ def scales(world: World, problem: Problem, weight: float) -> Scales:
     (slim, most_variance), (wide, least_variance) = ends
     spans = most_variance - least_variance, float(wide.max() - slim.max())
     parts = zip((weight, 1 - weight), spans, strict=True)
-    return Scales(*(part / span if span > 0 else 0.0 for part, span in parts), float(slim.max()))
+    variance, seconds = (part / span if span > 0 else 0.0 for part, span in parts)
+    return Scales(variance, seconds, float(slim.max()))
 
 
 def _evaluated(world: World, problem: Problem, bits: np.ndarray, by: Scales, bound: float | None) -> Assignment:
@@ -331,7 +332,9 @@ class _Market:
         pairs at the present prices, and the scaled variances and the seconds of both candidates.
         """
         prices = self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
-        chosen = [int(np.searchsorted(-ladder.price, -price)) for ladder, price in zip(self.ladders, prices, strict=True)]
+        chosen = [
+            int(np.searchsorted(-ladder.price, -price)) for ladder, price in zip(self.ladders, prices, strict=True)
+        ]
         taken = np.array([ladder.seconds[steps] for ladder, steps in zip(self.ladders, chosen, strict=True)])
         self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
         rounded = [

@@ -119,7 +119,8 @@ def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
 
 
 def rings(nodes: np.ndarray) -> dict[_Class, np.ndarray]:
-    """For each existing class of links, the (P,) partner to which each rank sends, itself if it is alone. nodes: (P,) node of each.
+    """For each existing class of links, the (P,) partner to which each rank sends, which is the rank itself if it is alone.
+    nodes: (P,) node of each rank.
 
     Within a node, each rank sends to the next rank of its node. Between nodes, ranks are ordered by their place within their
     node, and each sends to the next one, which is on another node unless one node has more ranks than all others.
