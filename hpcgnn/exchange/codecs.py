@@ -43,46 +43,42 @@ INT8_BITS = 8
 
 @dataclass(eq=False)
 class Differences:
-    """The rows to which delta coding adds differences. sent: (s, F) float32 this rank's copy of the rows that the receivers hold.
-    received: (r, F) float32 the rows that this rank holds."""
+    """The rows to which delta coding adds differences."""
 
-    sent: Tensor
-    received: Tensor
+    sent: Tensor  # (s, F) float32 this rank's copy of the rows that the receivers hold
+    received: Tensor  # (r, F) float32 the rows that this rank holds
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedRows:
-    """Rows that are 8-bit integers already. rows: (n, F). sources: (s,) int64 number in ``rows`` of each row to send; -1 for a
-    row that is a sum of several."""
+    """Rows that are 8-bit integers already."""
 
-    rows: Int8Rows
-    sources: Tensor
+    rows: Int8Rows  # (n, F)
+    sources: Tensor  # (s,) int64 number in ``rows`` of each row to send; -1 for a row that is a sum of several
 
 
 @dataclass(frozen=True)
 class CodecTools:
-    """Tools of codecs. timings: seconds of each phase. backend: backend of the kernels. scratch: memory for decoded rows."""
+    """Tools of codecs."""
 
     timings: Timings
-    backend: str
-    scratch: Scratch
+    backend: str  # of the kernels
+    scratch: Scratch  # for decoded rows
 
 
 class Codec(ABC):
-    """One encoding of rows as bytes.
+    """One encoding of rows as bytes."""
 
-    sends_rows_as_they_are: whether the wire is the memory of the rows themselves, so that rows are aggregated into the wire.
-    sends_int8_rows: whether some rows travel as 8-bit integers, so that rows which are such integers already can be sent
-    unchanged. sends_other_rows: whether some rows travel in another form. send_counts, receive_counts: (P,) int64 number of items
-    to and from each rank; an item has ``item_bytes`` bytes, and MPI counts items.
-    """
-
-    sends_rows_as_they_are: bool = False
-    sends_int8_rows: bool = False
-    sends_other_rows: bool = True
-    send_counts: np.ndarray
-    receive_counts: np.ndarray
-    item_bytes: int = BLOCK_BYTES
+    sends_rows_as_they_are: bool = (
+        False  # whether the wire is the memory of the rows, so that rows are aggregated into it
+    )
+    sends_int8_rows: bool = (
+        False  # whether some rows travel as 8-bit integers: rows that are such integers stay unchanged
+    )
+    sends_other_rows: bool = True  # whether some rows travel in another form
+    send_counts: np.ndarray  # (P,) int64 number of items to each rank
+    receive_counts: np.ndarray  # and from each rank
+    item_bytes: int = BLOCK_BYTES  # bytes of an item, which MPI counts
 
     def __init__(self, tools: CodecTools) -> None:
         self.tools = tools

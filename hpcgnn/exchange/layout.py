@@ -20,13 +20,12 @@ BLOCK_BYTES = 64
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one bit-width in a buffer; (n,) int64 each. rows: numbers of the rows, ascending. payload_at, params_at: byte
-    offsets of their payloads and parameters."""
+    """The rows of one bit-width in a buffer; (n,) int64 each."""
 
     bits: int
-    rows: torch.Tensor
-    payload_at: torch.Tensor
-    params_at: torch.Tensor
+    rows: torch.Tensor  # numbers of the rows, ascending
+    payload_at: torch.Tensor  # byte offsets of their payloads
+    params_at: torch.Tensor  # and of their parameters
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -40,15 +39,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """One rank's buffer in one direction.
+    """One rank's buffer in one direction."""
 
-    blocks: (P,) int64 number of blocks of each peer. groups: one for each bit-width that occurs. padding: (n,) int64 offsets of
-    the bytes that belong to no row; senders clear them, as they travel too.
-    """
-
-    blocks: np.ndarray
-    groups: tuple[Group, ...]
-    padding: torch.Tensor
+    blocks: np.ndarray  # (P,) int64 number of blocks of each peer
+    groups: tuple[Group, ...]  # one for each bit-width that occurs
+    padding: (
+        torch.Tensor
+    )  # (n,) int64 offsets of the bytes that belong to no row; senders clear them, as they travel too
 
     @property
     def num_bytes(self) -> int:
@@ -131,15 +128,12 @@ class RowBits:
 
 
 class RowRanges:
-    """The range of each row's values, largest minus least, in the messages since the last :meth:`take`.
-
-    squares: (s,) float32 sum of the squared ranges over messages. messages: number of messages. width: number of columns F, None
-    before the first message.
-    """
+    """The range of each row's values, largest minus least, in the messages since the last :meth:`take`."""
 
     def __init__(self, rows: int, torch_device: torch.device) -> None:
-        self.squares, self.messages = torch.zeros(rows, device=torch_device), 0
-        self.width: int | None = None
+        self.squares = torch.zeros(rows, device=torch_device)  # (s,) float32 sum of the squared ranges over messages
+        self.messages = 0
+        self.width: int | None = None  # number of columns F, None before the first message
 
     def add(self, wire: torch.Tensor, layout: Layout, width: int) -> None:
         """Add the ranges of an encoded message: a row's range is its scale times its number of steps. Rows of 16 and 32 bits have

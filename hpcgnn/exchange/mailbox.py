@@ -35,22 +35,18 @@ FRESH, STALE, REUSED, SKIPPED = "fresh", "stale", "reused", "skipped"
 
 @dataclass(eq=False)
 class Message:
-    """The rows that this rank sends to, and receives from, all peers in one exchange.
-
-    sent, received: wires of ``codec``, (items, item_bytes) uint8. epoch: the epoch in which the rows were sent. differences: the
-    rows that delta coding keeps. mailbox: the mailbox that keeps the message; None: its rows are used at once. pending: the
-    started collective; None once the rows have arrived. sums: (b, F) sums over local neighbours of this rank's b boundary nodes
-    when the rows were sent; stale rows are corrected by the change of these sums since (:mod:`hpcgnn.nn.correction`).
-    """
+    """The rows that this rank sends to, and receives from, all peers in one exchange."""
 
     codec: Codec
-    sent: torch.Tensor
+    sent: torch.Tensor  # wires of the codec, (items, item_bytes) uint8
     received: torch.Tensor
-    epoch: int
-    differences: Differences | None = None
-    mailbox: Mailbox | None = None
-    pending: Pending | None = None
-    sums: torch.Tensor | None = None
+    epoch: int  # in which the rows were sent
+    differences: Differences | None = None  # the rows that delta coding keeps
+    mailbox: Mailbox | None = None  # keeps the message; None: its rows are used at once
+    pending: Pending | None = None  # the started collective; None once the rows have arrived
+    sums: torch.Tensor | None = (
+        None  # (b, F) over local neighbours of b boundary nodes in that epoch (hpcgnn.nn.correction)
+    )
 
     def replace_rows(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """Replace the received bytes with ``rows`` (r, F)."""
@@ -59,32 +55,25 @@ class Message:
 
 @dataclass(frozen=True)
 class StaleRowRules:
-    """The treatment of received rows that are kept.
+    """The treatment of received rows that are kept."""
 
-    smooths_features, smooths_gradients: use a moving average of stale rows, ``decay * average + (1 - decay) * rows`` (PipeGCN's
-    smoothing). compares: compute the drift of each message from the one before (PipeQS Eq. 6). corrects: correct stale rows by
-    the change of local sums (:mod:`hpcgnn.nn.correction`), unless they are averaged.
-    """
-
-    smooths_features: bool = False
+    smooths_features: bool = False  # use a moving average of stale rows, decay * average + (1 - decay) * rows (PipeGCN)
     smooths_gradients: bool = False
     decay: float = 0.95
-    compares: bool = False
-    corrects: bool = False
+    compares: bool = False  # compute the drift of each message from the one before (PipeQS Eq. 6)
+    corrects: bool = (
+        False  # correct stale rows by the change of local sums (hpcgnn.nn.correction), unless they are averaged
+    )
 
 
 class Mailbox:
-    """The kept messages of one slot.
-
-    in_flight: the message to wait for in a later epoch. arrived: the message whose rows are in use. epochs_between_messages:
-    number of epochs between the two messages that :meth:`take_drift` compares. corrects: whether stale rows are corrected.
-    """
+    """The kept messages of one slot. corrects: whether stale rows are corrected."""
 
     def __init__(self, rules: StaleRowRules, tools: CodecTools, *, is_backward: bool) -> None:
-        self.in_flight: Message | None = None
-        self.arrived: Message | None = None
+        self.in_flight: Message | None = None  # to wait for in a later epoch
+        self.arrived: Message | None = None  # its rows are in use
         self._drift: torch.Tensor | None = None
-        self.epochs_between_messages = 1
+        self.epochs_between_messages = 1  # of the two messages that take_drift compares
         self._smooths = rules.smooths_gradients if is_backward else rules.smooths_features
         self.corrects = rules.corrects and not self._smooths
         self._rules, self._tools = rules, tools
@@ -283,16 +272,11 @@ def _check_range(places: torch.Tensor, end: int, where: str) -> None:
 
 
 class StaleRows:
-    """The kept rows of one model's exchanges, by :class:`Slot`.
-
-    rules: how received rows are kept for later epochs; None: rows are used in the epoch in which they were sent.
-    mailboxes: messages in flight and messages in use. differences: the rows that delta coding keeps. changes: number of times
-    that :meth:`begin` and :meth:`load` have replaced mailboxes or differences.
-    """
+    """The kept rows of one model's exchanges, by :class:`Slot`."""
 
     def __init__(self) -> None:
-        self.rules: StaleRowRules | None = None
-        self.changes = 0
+        self.rules: StaleRowRules | None = None  # None: rows are used in the epoch in which they were sent
+        self.changes = 0  # number of times that mailboxes or differences were replaced
         self.mailboxes: dict[Slot, Mailbox] = {}
         self.differences: dict[Slot, Differences] = {}
 

@@ -32,15 +32,11 @@ class ExchangeId(NamedTuple):
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over a model's layers.
+    """A pass over a model's layers."""
 
-    seed: seed of the run. epoch: number of the training step, or of the last step before an evaluation. is_training: True for
-    forward and backward of a training step, False for an evaluation.
-    """
-
-    seed: int = 0
-    epoch: int = 0
-    is_training: bool = True
+    seed: int = 0  # of the run
+    epoch: int = 0  # number of the training step, or of the last step before an evaluation
+    is_training: bool = True  # False for an evaluation
 
     def noise_key(self, exchange: ExchangeId, call: int, rank: int) -> int:
         """The key of one message's rounding noise (:mod:`hpcgnn.kernels.messages`)."""
@@ -49,16 +45,12 @@ class Pass:
 
 
 class Slot(NamedTuple):
-    """Identifies rows of one exchange across passes, so that a later pass finds the rows that an earlier one kept.
-
-    layer, is_backward: see :class:`ExchangeId`. call: number of times the exchange was started before in the same step; above 0
-    only if a pass uses the layer more than once. width: number of columns.
-    """
+    """Identifies rows of one exchange across passes, so that a later pass finds the rows that an earlier one kept."""
 
     layer: int
     is_backward: bool
-    call: int
-    width: int
+    call: int  # number of earlier starts of the exchange in the same step: above 0 only if a pass uses the layer more than once
+    width: int  # number of columns
 
 
 class ScratchUse(Enum):
@@ -71,12 +63,11 @@ class ScratchUse(Enum):
 
 
 class ScratchKey(NamedTuple):
-    """Key of one piece of memory. slot: the only slot that uses it; None: all exchanges use it in turn. turn: 0 or 1 where
-    messages are received into two pieces alternately."""
+    """Key of one piece of memory."""
 
     use: ScratchUse
-    slot: Slot | None = None
-    turn: int = 0
+    slot: Slot | None = None  # the only slot that uses it; None: all exchanges use it in turn
+    turn: int = 0  # 0 or 1 where messages are received into two pieces alternately
 
 
 class Scratch:

@@ -80,31 +80,29 @@ BYTES = ("bytes_sent", "bytes_between_nodes", "bytes_shared_on_nodes")
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """Bytes of a message. to_ranks: (P,) int64 bytes for each rank. total: their sum. between_nodes: the sum over ranks on other
-    nodes."""
+    """Bytes of a message."""
 
-    to_ranks: np.ndarray
+    to_ranks: np.ndarray  # (P,) int64 bytes for each rank
     total: int
-    between_nodes: int
+    between_nodes: int  # the sum over ranks on other nodes
 
 
 class Traffic:
-    """Bytes of all passes, and the observations of the present training step; among P ranks.
-
-    bytes_sent: bytes that this rank has sent in messages, by exchange; quantization parameters are included. bytes_between_nodes:
-    the part of them for ranks on other nodes. bytes_shared_on_nodes: bytes of rows that this rank has read from memory which it
-    shares with other ranks of its node. bytes_to: (P,) int64 ``bytes_sent`` of all exchanges, by receiving rank. ages: number of
-    epochs since the rows that each exchange last used in this step were sent. calls: number of times that each exchange was
-    started in this step, if it was; above 1 only if a pass uses its layer more than once.
-    """
+    """Bytes of all passes, and the observations of the present training step; among P ranks."""
 
     def __init__(self, num_ranks: int) -> None:
-        self.bytes_to = np.zeros(num_ranks, np.int64)
-        self.bytes_sent: Counter[ExchangeId] = Counter()
-        self.bytes_shared_on_nodes: Counter[ExchangeId] = Counter()
-        self.bytes_between_nodes: Counter[ExchangeId] = Counter()
-        self.ages: dict[ExchangeId, int] = {}
-        self.calls: dict[ExchangeId, int] = {}
+        self.bytes_sent: Counter[ExchangeId] = Counter()  # by this rank in messages, with parameters of quantization
+        self.bytes_between_nodes: Counter[ExchangeId] = Counter()  # the part of them for ranks on other nodes
+        self.bytes_shared_on_nodes: Counter[ExchangeId] = (
+            Counter()
+        )  # read from memory shared with other ranks of the node
+        self.bytes_to = np.zeros(num_ranks, np.int64)  # bytes_sent of all exchanges, by receiving rank
+        self.ages: dict[
+            ExchangeId, int
+        ] = {}  # epochs since the rows that each exchange last used in this step were sent
+        self.calls: dict[
+            ExchangeId, int
+        ] = {}  # starts in this step; above 1 only if a pass uses a layer more than once
         self._started: list[ExchangeId] = []
         self._nonfinite: list[DeviceCount] = []
 

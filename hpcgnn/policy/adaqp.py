@@ -50,9 +50,9 @@ def group_rows(
 
 
 class AdaQPState(msgspec.Struct):
-    """The state of :class:`AdaQPBits`: the epoch of the next assignment, and the link costs."""
+    """The state of :class:`AdaQPBits`."""
 
-    due: Count | None
+    due: Count | None  # the epoch of the next assignment
     costs: LinkCosts | None
 
 

@@ -42,32 +42,25 @@ class NoAssignment(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem of one exchange, with G groups of rows that this rank sends.
+    """The problem of one exchange, with G groups of rows that this rank sends."""
 
-    receiver: (G,) int64 receiving rank. beta: (G,) float64 sum of Eq. 11's beta over the rows. seconds_per_bit: (G,) float64
-    seconds on the wire that one more bit of each value adds. fixed: (2P,) this rank's share of the seconds that each rank sends
-    and receives independently of bit-widths; shares are summed over ranks.
-    """
-
-    receiver: np.ndarray
-    beta: np.ndarray
-    seconds_per_bit: np.ndarray
-    fixed: np.ndarray
+    receiver: np.ndarray  # (G,) int64 receiving rank
+    beta: np.ndarray  # (G,) float64 sum of Eq. 11's beta over the rows
+    seconds_per_bit: np.ndarray  # (G,) float64 seconds on the wire that one more bit of each value adds
+    fixed: (
+        np.ndarray
+    )  # (2P,) this rank's share of the seconds that each rank sends and receives whatever the bit-widths
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment of bit-widths.
+    """An assignment of bit-widths."""
 
-    bits: (G,) int64 bit-widths of this rank's groups. objective: value of Eq. 12. bound: a lower bound of the objective of every
-    assignment. seconds: Z. variance: the sum over the groups of all ranks.
-    """
-
-    bits: np.ndarray
-    objective: float
-    bound: float
-    seconds: float
-    variance: float
+    bits: np.ndarray  # (G,) int64 bit-widths of this rank's groups
+    objective: float  # value of Eq. 12
+    bound: float  # a lower bound of the objective of every assignment
+    seconds: float  # Z
+    variance: float  # the sum over the groups of all ranks
 
     @property
     def gap(self) -> float:
@@ -256,18 +249,14 @@ def _quiet_stdout() -> Iterator[None]:
 
 
 class _Ladder(NamedTuple):
-    """The steps from the fewest bits upwards for the groups of one pair of ranks, best first.
-
-    least_seconds: of the fewest bits. group: (S,) int64. price: (S,) float64 descending, the scaled variance that a second saves.
-    seconds, saved: (S + 1,) sums over the first steps.
-    """
+    """The S steps from the fewest bits upwards for the groups of one pair of ranks, best first."""
 
     receiver: int
-    least_seconds: float
-    group: np.ndarray
-    price: np.ndarray
-    seconds: np.ndarray
-    saved: np.ndarray
+    least_seconds: float  # of the fewest bits
+    group: np.ndarray  # (S,) int64
+    price: np.ndarray  # (S,) float64 descending, the scaled variance that a second saves
+    seconds: np.ndarray  # (S + 1,) sums over the first steps
+    saved: np.ndarray  # (S + 1,) scaled variance, likewise
 
 
 def _ladders(problem: Problem, by: Scales) -> list[_Ladder]:

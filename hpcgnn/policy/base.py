@@ -23,16 +23,12 @@ from hpcgnn.world import World
 
 @dataclass(frozen=True)
 class ExchangeFacts:
-    """The exchange of one layer in one direction, and the facts about its rows that policies use.
-
-    square_weights: a function that returns (s,) float64: for each row sent, the sum of squares of the weights with which its
-    receiver adds it to other rows (AdaQP's sum of squared alpha). degrees: a function that returns (s,) and (r,) int64: for each
-    row, the in-degree in the whole graph of its source node, or of its destination node if it is aggregated before sending. Both
-    functions are collective.
-    """
+    """The exchange of one layer in one direction, and the facts about its rows that policies use, by collective functions."""
 
     exchange: Exchange
+    # (s,) float64: the sum of squares of the weights with which a row's receiver adds it to others (AdaQP's sum of squared alpha)
     square_weights: Callable[[], np.ndarray]
+    # (s,) and (r,) int64 in-degrees of the rows' source nodes, or destination nodes if they are aggregated before sending
     degrees: Callable[[], tuple[np.ndarray, np.ndarray]]
 
     @property
@@ -43,56 +39,39 @@ class ExchangeFacts:
 
 @dataclass(frozen=True)
 class Observation:
-    """The observation of an epoch, the same on every rank.
-
-    loss: mean loss. seconds: training step on the slowest rank, by the clock. drift: for each exchange that received new rows,
-    the distance d of PipeQS' Eq. 6 over the rows of all ranks, and the number of epochs between the two messages. late: the
-    exchanges whose message of this epoch had not arrived at some rank when the gradients were reduced, if a policy asks.
-    """
+    """The observation of an epoch, the same on every rank."""
 
     epoch: int
-    loss: float
-    seconds: float
+    loss: float  # mean over all training nodes
+    seconds: float  # of the training step on the slowest rank, by the clock
+    # by exchange that received new rows: the distance d of PipeQS' Eq. 6, and the number of epochs between the two messages
     drift: dict[str, tuple[float, int]]
+    # exchanges whose message had not arrived at some rank when the gradients were reduced, if a policy asks
     late: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The arguments of a policy.
-
-    all_facts: the exchanges of the model. measure_costs: a collective function that replaces
-    :func:`hpcgnn.policy.link_costs.measure_links`; it returns None if no costs fit. None: measure.
-    """
+    """The arguments of a policy."""
 
     world: World
-    all_facts: list[ExchangeFacts]
+    all_facts: list[ExchangeFacts]  # of all exchanges of the model
     config: PolicyConfig
     clock: Clock
-    measure_costs: Callable[[], LinkCosts | None] | None = None
+    measure_costs: Callable[[], LinkCosts | None] | None = None  # replaces hpcgnn.policy.link_costs.measure_links
 
 
 class Policy:
-    """The interface of a policy to the rest of the package.
+    """The interface of a policy to the rest of the package."""
 
-    Attributes:
-        summary: a phrase about the policy, for the help of the command.
-        settings: the dataclasses of its settings.
-        needs_clock: whether it uses the seconds of epochs (:attr:`Observation.seconds`), which are then logged and replayed. A
-            policy makes other measurements through ``setup.clock``.
-        compares_rows: whether received rows are compared with those of the previous message (:attr:`Observation.drift`).
-        uses_late: whether it uses :attr:`Observation.late`.
-        allows_delta: whether it can be combined with delta coding.
-        state_type: the type of :meth:`state`, with which states in checkpoints are compared. If it is a ``msgspec.Struct``, the
-            state consists of the policy's attributes with the names of its fields.
-    """
-
-    summary: ClassVar[str] = ""
-    settings: ClassVar[tuple[type, ...]] = ()
-    needs_clock: ClassVar[bool] = False
-    compares_rows: ClassVar[bool] = False
-    uses_late: bool = False
-    allows_delta: ClassVar[bool] = True
+    summary: ClassVar[str] = ""  # a phrase about the policy, for the help of the command
+    settings: ClassVar[tuple[type, ...]] = ()  # the dataclasses of its settings
+    needs_clock: ClassVar[bool] = False  # whether it uses Observation.seconds, which are then logged and replayed
+    compares_rows: ClassVar[bool] = False  # whether it uses Observation.drift, so that received rows are compared
+    uses_late: bool = False  # whether it uses Observation.late
+    allows_delta: ClassVar[bool] = True  # whether it can be combined with delta coding
+    # The type of state(), with which states in checkpoints are compared. If it is a msgspec.Struct, the state consists of the
+    # policy's attributes with the names of its fields.
     state_type: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, setup: Setup) -> None:
@@ -117,12 +96,9 @@ class Policy:
 
 
 class BitsPolicy(Policy, ABC):
-    """A policy that chooses bit-widths.
+    """A policy that chooses bit-widths."""
 
-    alternates: whether it sets the same few ``RowBits`` again and again. Their numbers of rows by bit-width are then kept, and
-    not summed over ranks anew.
-    """
-
+    # whether it sets the same few RowBits again and again, whose numbers of rows are then not summed over ranks anew
     alternates: ClassVar[bool] = False
 
     @abstractmethod
@@ -142,18 +118,15 @@ class BitsPolicy(Policy, ABC):
 
 
 class StalenessPolicy(Policy, ABC):
-    """A policy that decides which exchanges use stale rows. reuses_rows: whether any exchange may do so."""
+    """A policy that decides which exchanges use stale rows."""
 
     settings: ClassVar[tuple[type, ...]] = (CorrectionSettings, SmoothingSettings)
-    reuses_rows: ClassVar[bool] = True
+    reuses_rows: ClassVar[bool] = True  # whether any exchange may use stale rows
     allows_delta = False
 
     @abstractmethod
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
-        """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, to the same values on all ranks.
-
-        Collective only if the policy itself communicates.
-        """
+        """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, alike on all ranks."""
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""

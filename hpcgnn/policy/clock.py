@@ -26,22 +26,18 @@ class Observed(msgspec.Struct):
 
 
 class Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of ``decisions.jsonl``: the observations of an epoch by name, and the decisions. data: of the graph, in the first
-    line (:func:`hpcgnn.data.digests.in_text`)."""
+    """A line of ``decisions.jsonl``: the observations of an epoch by name, and the decisions."""
 
     epoch: Count
     observed: Observed
     bits: MessageBits | dict[ExchangeName, dict[str, Count]] = 32
     stale_epochs: dict[ExchangeName, Count] = {}
     policy: dict[str, Any] = {}
-    data: dict[str, str] = {}
+    data: dict[str, str] = {}  # of the graph, in the first line (hpcgnn.data.digests.in_text)
 
 
 class Clock:
-    """Observations by epoch and name.
-
-    log: the observations of another run, which replace measurements; None: measure. epoch: the current epoch.
-    """
+    """Observations by epoch and name. log: those of another run, which replace measurements; None: measure."""
 
     def __init__(self, log: dict[int, dict[str, Any]] | None = None) -> None:
         self._log, self.epoch = log, 0

@@ -115,18 +115,12 @@ class DriftBitsSettings:
 
 
 @dataclass(frozen=True)
-class AgeSettings:
-    """Settings of B_CHECK's part about staleness."""
+class BypassSettings:
+    """Settings of S_CHECK, and of B_CHECK's part about staleness."""
 
     most_stale_epochs: int = setting(
         4, "Maximum staleness: largest number of epochs between the sending of rows and their last use.", least=1
     )
-
-
-@dataclass(frozen=True)
-class BypassSettings:
-    """Settings of S_CHECK."""
-
     bypass: str = setting(
         "drift",
         "Exchanges that send nothing in an epoch: all whose rows change little (drift), or only those of them whose last message "
@@ -161,7 +155,7 @@ KNOWN_STALENESS = {
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago, while they change little",
-        (DriftSettings, AgeSettings, BypassSettings, *_STALE),
+        (DriftSettings, BypassSettings, *_STALE),
     ),
 }
 

@@ -28,13 +28,10 @@ _LARGE = 1 << 18
 
 
 class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The costs of messages, and the content of a file of them.
+    """The costs of messages by class of link, for existing classes, and the content of a file of them."""
 
-    seconds_per_byte (theta), seconds_per_message (gamma): by class of link, for existing classes.
-    """
-
-    seconds_per_byte: dict[_Class, NotNegative]
-    seconds_per_message: dict[_Class, NotNegative]
+    seconds_per_byte: dict[_Class, NotNegative]  # theta
+    seconds_per_message: dict[_Class, NotNegative]  # gamma
 
     def save(self, path: Path) -> None:
         """Write the costs to a JSON file. Only one rank calls this."""
@@ -43,11 +40,7 @@ class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: Path) -> LinkCosts:
-        """The costs in a file of :meth:`save`.
-
-        Raises:
-            HpcgnnError: if the file holds no link costs.
-        """
+        """The costs in a file of :meth:`save`. Raises HpcgnnError if it holds none."""
         try:
             found = typed.read_json(path, cls)
             if found.seconds_per_byte.keys() != found.seconds_per_message.keys() or not found.seconds_per_byte:

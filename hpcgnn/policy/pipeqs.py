@@ -2,20 +2,13 @@
 
 The distance d is 1 minus the cosine between the rows of the last two messages, over the rows of all ranks (the published code
 uses those of rank 0). B_CHECK: if d <= E, the received rows may be used again and bit-widths stay. If d > E, they may not be
-used again, and bit-widths are raised if p > 1/2, else lowered. All ranks decide alike. Rows that are older than
-``most_stale_epochs`` are never used.
+used again, and bit-widths are raised if p > 1/2, else lowered. Exchanges that use rows again are chosen by ``bypass``: by the
+text of B_CHECK ("drift") or of S_CHECK ("late"), for which ranks agree in the reduction of gradients, because a message of its
+own would queue behind the messages in question.
 
-The setting ``bypass`` chooses the exchanges that use rows again. "drift" follows the text of B_CHECK, "the previous
-features/gradients can be reused [...], effectively bypassing communication": nothing is sent until rows reach their maximum
-age. "late" follows S_CHECK: only exchanges whose last message had not arrived everywhere when the previous epoch ended. Ranks
-agree on this in the reduction of gradients, because a message of its own would queue behind the messages in question.
-
-Eq. 7, p = 1 / (1 + exp(-K d / q)), is above 1/2 for any d > 0, so as printed it can only raise bit-widths (rule "printed"). The
-paper's text also wants them to fall, "thereby speeding up communication to avoid staleness". The default rule ("corrected")
-measures d from the threshold: p = 1 / (1 + exp(-K (d / q - E))). q is the paper's "counter tracking the continuous quantization
-updates and the staleness count": the number of epochs that messages took since rows last changed little. Rows that begin to
-change get more bits. Rows that keep changing get fewer, because an epoch later they are wrong by d anyway, and rounding errors
-below d do not matter. K does not change whether p is above 1/2, so it is not a setting.
+Eq. 7 as printed, p = 1 / (1 + exp(-K d / q)), can only raise bit-widths. The default rule measures d from the threshold instead,
+p = 1 / (1 + exp(-K (d / q - E))); q is the number of epochs that messages took since rows last changed little
+(docs/explanation/adaptive-bits.md). K does not change whether p is above 1/2, so it is not a setting.
 """
 
 from __future__ import annotations
@@ -28,14 +21,7 @@ from hpcgnn.base.typed import Count, MessageBits
 from hpcgnn.exchange.mailbox import REUSED, SKIPPED, STALE
 from hpcgnn.policy.assignment import CHOICES
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
-from hpcgnn.policy.config import (
-    BITS_POLICIES,
-    STALENESS_POLICIES,
-    AgeSettings,
-    BypassSettings,
-    DriftBitsSettings,
-    DriftSettings,
-)
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, BypassSettings, DriftBitsSettings, DriftSettings
 
 
 def raises_bits(drift: float, count: int, threshold: float, rule: str) -> bool:
@@ -105,8 +91,8 @@ class PipeQSStaleness(StalenessPolicy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._threshold = setup.config.section(DriftSettings).drift_threshold
-        self._most = setup.config.section(AgeSettings).most_stale_epochs
-        self._bypass = setup.config.section(BypassSettings).bypass
+        own = setup.config.section(BypassSettings)
+        self._most, self._bypass = own.most_stale_epochs, own.bypass
         self.uses_late = self._bypass == "late"
         self.may_skip: dict[str, bool] = {}
         self.late: list[str] = []

@@ -21,10 +21,8 @@ from hpcgnn.world import World
 
 
 class Policies:
-    """Decides before each pass, observes each epoch, and returns the decisions for the records.
-
-    Methods are collective where their text says so. all_facts: the exchanges of the model. clock: measures time, or replays it.
-    measure_costs: a function that returns link costs for AdaQP; None: measure.
+    """Decides before each pass, observes each epoch, and returns the decisions for the records. Methods are collective where
+    their text says so. The arguments are described by :class:`Setup`.
     """
 
     def __init__(

@@ -1,11 +1,9 @@
 """Sylvie (§IV, §V): bit-widths by in-degrees and by the descent of the loss, which also decides about staleness.
 
-The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds. It raises bit-widths and waits for messages if the rate is
-lower than ``window`` epochs ago: "training is about to converge or too many errors are introduced". As printed, however, the
-rate of a falling loss is negative, and it grows when training is about to converge, so bit-widths would fall and messages become
-stale. The default rule ("corrected") follows the text: (F_{t-1} - F_t) / seconds. Most losses fall ever more slowly, so this rule
-soon has 8 bits and synchronous messages; the speeds in the paper are closer to those of the printed rate ("printed"). Both rules
-use the loss of all ranks (the published code uses that of rank 0). F_0 is the first loss.
+The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds, with which bit-widths would fall and messages become stale
+when training is about to converge, against its own text. The default rule ("corrected") follows the text: (F_{t-1} - F_t) /
+seconds; the speeds in the paper are closer to those of the printed rate ("printed"). Both rules use the loss of all ranks (the
+published code uses that of rank 0). F_0 is the first loss.
 """
 
 from __future__ import annotations

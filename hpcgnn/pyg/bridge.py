@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Messages
@@ -40,57 +41,39 @@ class Seen:
     Collective decisions depend on identities and never on values, because some ranks may have no edges.
     """
 
-    def __init__(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> None:
+    def __init__(self, edge_index: Tensor, weight: Tensor | None) -> None:
         self.edge_index, self.weight, self.versions = edge_index, weight, _versions(edge_index, weight)
 
-    def is_of(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    def is_of(self, edge_index: Tensor, weight: Tensor | None) -> bool:
         """Return whether the given tensors are these very objects, unchanged."""
         same = self.edge_index is edge_index and self.weight is weight
         return same and self.versions == _versions(edge_index, weight)
 
 
 class Kept(Generic[T]):
-    """Objects made from tensors, stored by tensor and tag. The oldest ones are dropped."""
+    """Objects made from an ``edge_index`` and its weights, by these very tensors and a tag. The oldest ones are dropped."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[Seen, Hashable, T]] = []
 
-    def find(self, edge_index: torch.Tensor, weight: torch.Tensor | None, tag: Hashable = None) -> T | None:
-        """The object that was stored for these very tensors, or None."""
+    def find(self, edge_index: Tensor, weight: Tensor | None, tag: Hashable = None) -> T | None:
+        """The object that was stored for these tensors, or None."""
         return next((made for seen, of, made in self._entries if of == tag and seen.is_of(edge_index, weight)), None)
 
-    def keep(self, edge_index: torch.Tensor, weight: torch.Tensor | None, made: T, tag: Hashable = None) -> None:
+    def keep(self, edge_index: Tensor, weight: Tensor | None, made: T, tag: Hashable = None) -> None:
         """Store ``made`` for these tensors."""
         self._entries = [*self._entries[1 - _MOST_KEPT :], (Seen(edge_index, weight), tag, made)]
 
 
-class Recurrence:
-    """The tensors of the previous pass. Within one pass, the layers and hops of a model use the same tensors."""
-
-    def __init__(self) -> None:
-        self._before: dict[Hashable, Seen] = {}
-        self._now: dict[Hashable, Seen] = {}
-
-    def begin_pass(self) -> None:
-        """Begin a pass: the tensors used so far belong to the previous pass."""
-        self._before, self._now = self._now, {}
-
-    def comes_again(self, place: Hashable, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
-        """Return whether these tensors were used last at this ``place`` in the previous pass."""
-        self._now[place] = Seen(edge_index, weight)
-        return place in self._before and self._before[place].is_of(edge_index, weight)
-
-
-def _versions(*tensors: torch.Tensor | None) -> list[int]:
+def _versions(*tensors: Tensor | None) -> list[int]:
     """The numbers of changes of tensors; torch counts none of inference tensors."""
     return [-1 if each is None or each.is_inference() else each._version for each in tensors]
 
 
 @contextmanager
 def draws_of_rank(graph: LocalGraph) -> Iterator[None]:
-    """In this context, ranks draw different numbers for their rows, also after ``torch.manual_seed`` with the same seed: torch's
-    global generators are seeded from their next number and from the rank; then they go on as if they had drawn only that one.
-    With one rank nothing changes.
+    """In this context, several ranks draw different numbers for their rows, also after ``torch.manual_seed`` with the same seed:
+    torch's generators are seeded from their next number and from the rank, and go on as if they had drawn only that number.
     """
     if graph.world.size == 1:
         yield
@@ -116,7 +99,7 @@ def seeded(graph: LocalGraph, key: int) -> Iterator[None]:
             generator.set_state(state)
 
 
-Operator = Callable[[torch.Tensor], torch.Tensor]
+Operator = Callable[[Tensor], Tensor]
 _HALO = "halo"
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -146,9 +129,10 @@ class Bridge:
         self._num_common = 0  # uses of common draws in the pass
         self._draws = {True: 0, False: 0}  # masks drawn in the pass, in layers and outside of them
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
-        self._structures: Kept[tuple[Csr, torch.Tensor]] = Kept()
+        self._structures: Kept[tuple[Csr, Tensor]] = Kept()
         self._kinds: Kept[str] = Kept()
-        self._recurrence = Recurrence()
+        self._before: dict[Hashable, Seen] = {}  # the tensors that were used last at each place in the previous pass
+        self._now: dict[Hashable, Seen] = {}  # and in this one
 
     @property
     def halo(self) -> Aggregator:
@@ -161,7 +145,7 @@ class Bridge:
     def begin_pass(self) -> None:
         """Begin a call of the model: tensors of the previous call may come again. The first one is collective."""
         self.exact.know_ids()  # here, because layers leave out their dropout on ranks without edges
-        self._recurrence.begin_pass()
+        self._before, self._now = self._now, {}
         self.mode.forget()
         self.mode.mark(self.graph.edge_index, ENDS, 1, of_graph=True)
         epoch = self.messages.current_pass.epoch
@@ -169,7 +153,7 @@ class Bridge:
         self._pass = epoch, number + 1 if epoch == epoch_before else 0
         self._draws, self._num_common = {True: 0, False: 0}, 0
 
-    def _drop(self, x: torch.Tensor, rate: float, ids: torch.Tensor | None, *, in_layer: bool) -> torch.Tensor:
+    def _drop(self, x: Tensor, rate: float, ids: Tensor | None, *, in_layer: bool) -> Tensor:
         """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None. in_layer: whether a layer
         computes messages.
         """
@@ -192,7 +176,7 @@ class Bridge:
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 
-    def extended(self, layer: int, x: torch.Tensor, node_dim: int = 0) -> torch.Tensor:
+    def extended(self, layer: int, x: Tensor, node_dim: int = 0) -> Tensor:
         """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
@@ -203,13 +187,7 @@ class Bridge:
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
 
     def operator(
-        self,
-        layer: int,
-        edge_index: torch.Tensor,
-        weight: torch.Tensor | None,
-        dtype: torch.dtype,
-        *,
-        mean: bool = False,
+        self, layer: int, edge_index: Tensor, weight: Tensor | None, dtype: torch.dtype, *, mean: bool = False
     ) -> Operator:
         """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F).
         Collective.
@@ -226,7 +204,7 @@ class Bridge:
             return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)
         return self._of_layer(layer, *planned)
 
-    def note_kind(self, edge_index: torch.Tensor, weight: torch.Tensor, kind: str) -> None:
+    def note_kind(self, edge_index: Tensor, weight: Tensor, kind: str) -> None:
         """Note that these edges stay the same. ``kind`` is a kind of :func:`make_aggregator` if it uses exactly these edges,
         else ``fixed``.
         """
@@ -234,20 +212,23 @@ class Bridge:
 
     # -- choice of the plan -------------------------------------------------------------------------------------------
 
-    def is_graphs(self, edge_index: torch.Tensor) -> bool:
+    def is_graphs(self, edge_index: Tensor) -> bool:
         """Return whether these are the graph's own edges."""
         return edge_index is self.graph.edge_index
 
-    def _stays(self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    def _stays(self, layer: int, edge_index: Tensor, weight: Tensor | None) -> bool:
         if weight is not None and weight.requires_grad:
             return False
         if self._kinds.find(edge_index, weight) is not None or (self.is_graphs(edge_index) and weight is None):
             return True
-        return self._recurrence.comes_again(layer, edge_index, weight)
+        return self.comes_again(layer, edge_index, weight)
 
-    def _planned(
-        self, edge_index: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype, *, mean: bool
-    ) -> Aggregator:
+    def comes_again(self, place: Hashable, edge_index: Tensor, weight: Tensor | None) -> bool:
+        """Return whether these tensors were used last at this ``place`` in the previous pass."""
+        self._now[place] = Seen(edge_index, weight)
+        return place in self._before and self._before[place].is_of(edge_index, weight)
+
+    def _planned(self, edge_index: Tensor, weight: Tensor | None, dtype: torch.dtype, *, mean: bool) -> Aggregator:
         how: dict[str, Any] = {"messages": self.messages, "backend": self.backend}
         kind = self._kinds.find(edge_index, weight)
         if kind is None and weight is None and self.is_graphs(edge_index):
@@ -260,7 +241,7 @@ class Bridge:
         left = 1 / torch.from_numpy(graph.indptr).diff().clamp(min=1).to(dtype)[:, None] if mean else None
         return aggregator_of_plan(self.graph, plan, left, **how)
 
-    def _with_edges(self, edge_index: torch.Tensor, weight: torch.Tensor | None) -> LocalGraph:
+    def _with_edges(self, edge_index: Tensor, weight: Tensor | None) -> LocalGraph:
         """The graph with other edges, in the file's order of nodes."""
         graph = self.graph
         nodes = torch.arange(graph.num_nodes) if graph.order.nodes is None else graph.order.nodes
@@ -276,14 +257,12 @@ class Bridge:
 
     # -- aggregation over the halo ------------------------------------------------------------------------------------
 
-    def _over_halo(
-        self, layer: int, edge_index: torch.Tensor, weight: torch.Tensor | None, x: torch.Tensor, *, mean: bool
-    ) -> torch.Tensor:
+    def _over_halo(self, layer: int, edge_index: Tensor, weight: Tensor | None, x: Tensor, *, mean: bool) -> Tensor:
         csr, order = self._structure(edge_index)
         z = spmm(csr, self.extended(layer, x), None if weight is None else weight[order], backend=self.backend)
         return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
 
-    def _structure(self, edge_index: torch.Tensor) -> tuple[Csr, torch.Tensor]:
+    def _structure(self, edge_index: Tensor) -> tuple[Csr, Tensor]:
         """The (n, n + h) matrix of the edges, and the number of the edge of each entry."""
         found = self._structures.find(edge_index, None)
         if found is None:
@@ -303,6 +282,6 @@ class Bridge:
         return self.exchanges[key]
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
+def widened(x: Tensor) -> Tensor:
     """``x`` in a type in which rows travel and are added: ``torch.autocast`` gives layers rows of 16 bits."""
     return x.float() if x.dtype in _NARROW else x

@@ -1,8 +1,7 @@
 """PyG's layers on many ranks: their own code, with another ``propagate``.
 
-In a linear layer, ``propagate`` becomes an aggregator (L, S and R, quantized and overlapped). Any other layer keeps its own
-``propagate``, which is given the rows of halo nodes: each node tensor from which messages are computed becomes a pair (extended
-rows, owned rows).
+In a linear layer, ``propagate`` becomes an aggregator (L, S and R). Any other layer keeps its own, with each node tensor from
+which messages are computed replaced by a pair (rows of owned and halo nodes, owned rows).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.nn import (
     APPNP,
     Aggregation,
@@ -33,12 +33,13 @@ from torch_geometric.nn import (
     SSGConv,
     TAGConv,
 )
-from torch_geometric.utils import add_remaining_self_loops, add_self_loops, remove_self_loops, scatter
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import get_laplacian, scatter
 
 from hpcgnn.base.arguments import is_plain
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.nn.plans import check_degrees
-from hpcgnn.pyg.bridge import Bridge, Kept, Recurrence, widened
+from hpcgnn.pyg.bridge import Bridge, Kept, widened
 from hpcgnn.pyg.rows import EDGES, ENDS, NODES, plain
 
 
@@ -83,11 +84,11 @@ def restore_methods(module: torch.nn.Module, memo: dict[int, Any]) -> None:
             setattr(module, name, copy.deepcopy(before, memo))
 
 
-Edges = tuple[torch.Tensor, torch.Tensor]
+Edges = tuple[Tensor, Tensor]
 
 
 class Normaliser:
-    """Edge weights that depend on degrees, also those of halo nodes: replaces PyG's functions in the layers of one model.
+    """Edge weights that depend on degrees, by PyG's functions with the degrees of halo nodes, for the layers of one model.
 
     Results for the graph's own edges, or for tensors that were already used in the previous pass, are kept, and the same objects
     are returned from then on, so that they get a plan (:meth:`hpcgnn.pyg.bridge.Bridge.operator`).
@@ -96,16 +97,11 @@ class Normaliser:
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
         self._kept: Kept[Edges] = Kept()
-        self._recurrence = Recurrence()
-
-    def begin_pass(self) -> None:
-        """See :meth:`Bridge.begin_pass`."""
-        self._recurrence.begin_pass()
 
     def gcn_norm(
         self,
-        edge_index: torch.Tensor,
-        edge_weight: torch.Tensor | None = None,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
         num_nodes: int | None = None,
         improved: bool = False,
         add_self_loops: bool = True,
@@ -114,55 +110,60 @@ class Normaliser:
     ) -> Edges:
         """``gcn_norm`` of ``torch_geometric.nn.conv.gcn_conv``, for ids in which halo nodes follow the owned ones. Collective."""
         is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
-        return self._once(
-            edge_index,
-            edge_weight,
-            ("gcn", improved, add_self_loops, dtype),
-            "gcn" if is_plain else "fixed",
-            lambda: self._gcn_norm(edge_index, edge_weight, improved, add_self_loops, dtype),
-        )
+        options = improved, add_self_loops, dtype
+        return self._once(self._gcn_norm, edge_index, edge_weight, options, "gcn" if is_plain else "fixed")
 
     def _gcn_norm(
-        self, edges: torch.Tensor, weight: torch.Tensor | None, improved: bool, loops: bool, dtype: torch.dtype | None
+        self, edges: Tensor, weight: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype | None
     ) -> Edges:
-        owned, is_weighted = self.bridge.graph.num_nodes, weight is not None
-        if loops:
-            edges, weight = add_remaining_self_loops(edges, weight, 2.0 if improved else 1.0, owned)
-        if weight is None:
-            weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
-        degree = scatter(weight, edges[1], 0, owned, "sum")
-        if is_weighted:
-            has_edges = torch.bincount(edges[1], minlength=owned) > 0
-            ids = self.bridge.graph.original_ids.to(degree.device)
-            check_degrees(degree.detach()[has_edges], ids[has_edges], self.bridge.graph.world)
-        scale = self.bridge.exact.extended(_inverse_root(degree))
-        return edges, scale[edges[0]] * weight * scale[edges[1]]
+        owned = self.bridge.graph.num_nodes
+
+        def degrees(values: Tensor, index: Tensor, **_: Any) -> Tensor:
+            degree = scatter(values, index, 0, owned, "sum")
+            if weight is not None:
+                has_edges = torch.bincount(index, minlength=owned) > 0
+                ids = self.bridge.graph.original_ids.to(degree.device)
+                check_degrees(degree.detach()[has_edges], ids[has_edges], self.bridge.graph.world)
+            return self.bridge.exact.extended(degree)
+
+        norm = _calling(gcn_norm, {"scatter": degrees})
+        return norm(edges, weight, owned, improved, loops, dtype=dtype)
 
     def scaled_laplacian(
         self,
-        edge_index: torch.Tensor,
+        edge_index: Tensor,
         num_nodes: int | None,
-        edge_weight: torch.Tensor | None,
+        edge_weight: Tensor | None,
         normalization: str | None,
-        lambda_max: torch.Tensor | float | None = None,
+        lambda_max: Tensor | float | None = None,
         dtype: torch.dtype | None = None,
-        batch: torch.Tensor | None = None,
+        batch: Tensor | None = None,
     ) -> Edges:
         """``ChebConv.__norm__``: 2 L / lambda_max - I, where lambda_max None stands for twice the largest entry of L.
         Collective.
         """
         if batch is not None:
             raise HpcgnnError("ChebConv with batch, for several graphs at once, cannot be distributed")
-        largest = None if lambda_max is None else float(lambda_max)
-        return self._once(
-            edge_index,
-            edge_weight,
-            ("laplacian", normalization, largest, dtype),
-            "fixed",
-            lambda: self._scaled(*self._laplacian(edge_index, edge_weight, normalization, dtype), largest),
-        )
+        options = normalization, dtype, None if lambda_max is None else float(lambda_max)
+        return self._once(self._scaled_laplacian, edge_index, edge_weight, options, "fixed")
 
-    def _scaled(self, edges: torch.Tensor, weight: torch.Tensor, largest: float | None) -> Edges:
+    def _scaled_laplacian(
+        self,
+        edges: Tensor,
+        weight: Tensor | None,
+        normalization: str | None,
+        dtype: torch.dtype | None,
+        largest: float | None,
+    ) -> Edges:
+        exact = self.bridge.exact
+
+        def degrees(values: Tensor, index: Tensor, *_: Any, **__: Any) -> Tensor:
+            # sums of the weights of each node's out-edges, on all ranks at which they end
+            degree = exact.summed(scatter(values, index, 0, self.bridge.num_extended, "sum"))
+            return degree if normalization is None else exact.extended(degree)
+
+        laplacian = _calling(get_laplacian, {"scatter": degrees})
+        edges, weight = laplacian(edges, weight, normalization, dtype, self.bridge.graph.num_nodes)
         if largest is None:
             mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
             largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
@@ -170,53 +171,23 @@ class Normaliser:
         weight = torch.where(weight == float("inf"), 0, weight)
         return edges, weight - (edges[0] == edges[1]).to(weight.dtype)
 
-    def _laplacian(
-        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, kind: str | None, dtype: torch.dtype | None
-    ) -> Edges:
-        """``torch_geometric.utils.get_laplacian``, which uses the degrees of sources."""
-        owned = self.bridge.graph.num_nodes
-        edges, weight = remove_self_loops(edge_index, edge_weight)
-        if weight is None:
-            weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
-        # sums of the weights of each node's out-edges, on all ranks at which they end
-        mine = scatter(weight, edges[0], 0, self.bridge.num_extended, "sum")
-        degree = self.bridge.exact.extended(self.bridge.exact.summed(mine))
-        if kind is None:
-            looped, _ = add_self_loops(edges, num_nodes=owned)
-            return looped, torch.cat((-weight, degree[:owned]))
-        if kind == "sym":
-            scale = _inverse_root(degree)
-            weight = scale[edges[0]] * weight * scale[edges[1]]
-        else:
-            weight = torch.where(degree > 0, 1 / degree, 0)[edges[0]] * weight
-        looped, values = add_self_loops(edges, -weight, fill_value=1.0, num_nodes=owned)
-        return looped, values
-
     def _once(
-        self,
-        edge_index: torch.Tensor,
-        weight: torch.Tensor | None,
-        key: tuple[Any, ...],
-        kind: str,
-        make: Callable[[], Edges],
+        self, make: Callable[..., Edges], edge_index: Tensor, weight: Tensor | None, options: tuple[Any, ...], kind: str
     ) -> Edges:
-        """The result of ``make``, or of the call of an earlier pass with these tensors. kind: see :meth:`Bridge.note_kind`."""
+        """``make(edge_index, weight, *options)``, or its result in an earlier pass. kind: see :meth:`Bridge.note_kind`."""
+        key = make.__name__, *options
         result = self._kept.find(edge_index, weight, key)
         if result is None:
             with torch._C.DisableTorchFunction():
-                result = make()
+                result = make(edge_index, weight, *options)
             is_graphs = weight is None and self.bridge.is_graphs(edge_index)
             is_trained = weight is not None and weight.requires_grad
-            if not is_trained and (self._recurrence.comes_again(key, edge_index, weight) or is_graphs):
+            if not is_trained and (self.bridge.comes_again(key, edge_index, weight) or is_graphs):
                 self._kept.keep(edge_index, weight, result, key)
                 self.bridge.note_kind(*result, kind)
         self.bridge.mode.mark(result[0], ENDS, 1)
         self.bridge.mode.mark(result[1], EDGES)
         return result
-
-
-def _inverse_root(degree: torch.Tensor) -> torch.Tensor:
-    return torch.where(degree > 0, degree.clamp(min=0) ** -0.5, 0)
 
 
 # Layers whose message is x_j, or x_j times a weight of the edge, and the names of these two in their ``propagate``.
@@ -305,8 +276,8 @@ class _Layer:
         self.layer, self.number, self.bridge = layer, number, bridge
 
     def aggregate(
-        self, name: str, weight_name: str | None, edge_index: torch.Tensor, size: Any = None, **given: Any
-    ) -> torch.Tensor:
+        self, name: str, weight_name: str | None, edge_index: Tensor, size: Any = None, **given: Any
+    ) -> Tensor:
         """Replaces ``propagate`` of a linear layer."""
         edge_index, bridge, layer = self._plain_edges(edge_index), self.bridge, self.layer
         x = given[name][0] if isinstance(given[name], tuple) else given[name]
@@ -320,7 +291,7 @@ class _Layer:
                 z = z - given["b"] * self._operator_of_own(edge_index, weight, x.dtype)
         return bridge.mode.mark(z.view(x.shape).to(dtype), NODES)
 
-    def _operator_of_own(self, edges: torch.Tensor, weight: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    def _operator_of_own(self, edges: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
         """(n, 1) sums, or averages, of the weights of each node's in-edges."""
         zeros = torch.zeros(self.bridge.graph.num_nodes, dtype=dtype, device=edges.device)
         counts = zeros.index_add(0, edges[1], zeros.new_ones(edges.shape[1]))
@@ -333,7 +304,7 @@ class _Layer:
         from_sources: set[str],
         own: dict[str, Any],
         kind: str,
-        edge_index: torch.Tensor,
+        edge_index: Tensor,
         size: Any = None,
         **given: Any,
     ) -> Any:
@@ -353,12 +324,12 @@ class _Layer:
                 result = result if edge_index.shape[1] else _tied(result, given)
         finally:
             own.clear()
-        of_nodes = kind == NODES and isinstance(result, torch.Tensor)
+        of_nodes = kind == NODES and isinstance(result, Tensor)
         return bridge.mode.mark(result, kind, self.layer.node_dim % result.dim() if of_nodes else 0)
 
     def _sources_extended(self, value: Any, name: str) -> tuple[Any, Any]:
         source, target = value if isinstance(value, (tuple, list)) else (value, value)
-        if isinstance(source, torch.Tensor):
+        if isinstance(source, Tensor):
             count, owned = source.shape[self.layer.node_dim], self.bridge.graph.num_nodes
             if count != owned:
                 raise HpcgnnError(
@@ -368,7 +339,7 @@ class _Layer:
             source = self.bridge.extended(self.number, source, self.layer.node_dim)
         return source, target
 
-    def _plain_edges(self, edge_index: Any) -> torch.Tensor:
+    def _plain_edges(self, edge_index: Any) -> Tensor:
         name = type(self.layer).__name__
         # a checkpoint repeats calls in the backward pass
         if not self.bridge.in_pass and torch._C._current_graph_task_id() == -1:
@@ -376,8 +347,8 @@ class _Layer:
                 f"{name} of a distributed model was called outside of a call of the model, where nothing is checked: "
                 "call the model itself, and let its forward do what encode and other methods do"
             )
-        if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
-            kind = edge_index.layout if isinstance(edge_index, torch.Tensor) else type(edge_index).__name__
+        if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided:
+            kind = edge_index.layout if isinstance(edge_index, Tensor) else type(edge_index).__name__
             raise HpcgnnError(
                 f"{name} was given edges as a sparse matrix ({kind}): a distributed model takes graph.edge_index, "
                 "or a (2, e) tensor made of it"
@@ -392,20 +363,20 @@ def _with_own_rows(
     return original(*inputs, **given | {name: own[name] for name in names & given.keys()})
 
 
-def _tied(result: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+def _tied(result: Tensor, given: dict[str, Any]) -> Tensor:
     """``result`` with a dependence on ``given``. The result of a rank without edges may have none, and its backward pass would
     then leave out exchanges for which other ranks wait.
     """
     for one in given.values():
         for value in one if isinstance(one, tuple) else (one,):
-            if isinstance(value, torch.Tensor) and value.requires_grad:
+            if isinstance(value, Tensor) and value.requires_grad:
                 result = result + value.flatten()[:0].sum()
     return result
 
 
 def _padded_alike(
-    original: Callable[..., Any], bridge: Bridge, x: torch.Tensor, index: Any = None, *others: Any, **named: Any
-) -> torch.Tensor:
+    original: Callable[..., Any], bridge: Bridge, x: Tensor, index: Any = None, *others: Any, **named: Any
+) -> Tensor:
     """Replaces an aggregation whose result depends on the largest in-degree, to which it pads: the largest one over all ranks
     is used.
     """
@@ -415,15 +386,16 @@ def _padded_alike(
 
 
 def _replace_functions(layer: torch.nn.Module, replacements: dict[str, Callable[..., Any]]) -> None:
-    """Replace methods of the layer that call functions of these names by copies that call other functions.
-
-    The class and its module stay unchanged.
-    """
+    """Replace methods of the layer that call functions of these names, without a change of the class and its module."""
     for name, method in inspect.getmembers(layer, inspect.ismethod):
         function = method.__func__
         if isinstance(function, types.FunctionType) and set(replacements) & set(function.__code__.co_names):
-            found = function.__globals__ | replacements
-            also = function.__name__, function.__defaults__, function.__closure__
-            other = types.FunctionType(function.__code__, found, *also)
-            other.__kwdefaults__ = function.__kwdefaults__
-            replace_method(layer, name, other, layer)
+            replace_method(layer, name, _calling(function, replacements), layer)
+
+
+def _calling(function: types.FunctionType, replacements: dict[str, Callable[..., Any]]) -> types.FunctionType:
+    """A copy of ``function`` that calls other functions in place of those with these names."""
+    found = function.__globals__ | replacements
+    other = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
+    other.__kwdefaults__ = function.__kwdefaults__
+    return other

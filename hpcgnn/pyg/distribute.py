@@ -89,9 +89,7 @@ def distribute(
 
 
 def _rehearse_again(twin: torch.nn.Module, graph: LocalGraph, before: tuple[int | None, int], call: Call) -> None:
-    """Rehearse a real call of a new kind, unless the model was rehearsed with arguments of these kinds and is unchanged.
-    Collective.
-    """
+    """Rehearse a real call, unless the model was rehearsed with arguments of these kinds and is unchanged. Collective."""
     mine = np.array([before != (call.shape(), _flags(twin))], dtype=np.int64)
     if graph.world.allreduce(mine, "max", "the rehearsal of a model")[0]:
         with raise_on_all_ranks(graph.world, f"call {type(twin).__name__}"):
@@ -112,14 +110,12 @@ def _flags(model: torch.nn.Module) -> int:
 
 def _check_model(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
+        described = f"{name} ({type(module).__name__})" if name else f"this {type(module).__name__}"
         if type(module).__name__ == "OptimizedModule":  # model.compile() is left behind by copies
-            described = f"{name} ({type(module).__name__})" if name else f"this {type(module).__name__}"
             raise HpcgnnError(
                 f"{described} is compiled, and a distributed model is not: give hpcgnn.distribute the model before torch.compile"
             )
-    for name, module in model.named_modules():
         if is_distributed(module):
-            described = f"{name} ({type(module).__name__})" if name else f"this {type(model).__name__}"
             raise HpcgnnError(f"{described} is distributed already")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
@@ -130,9 +126,7 @@ def _check_model(model: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def _agree_on_weights(model: torch.nn.Module, world: World) -> None:
-    """Copy rank 0's parameters and buffers to all ranks, because programs often do not seed their generators
-    alike. Collective.
-    """
+    """Copy rank 0's parameters and buffers to all ranks: programs often do not seed their generators alike. Collective."""
     for tensor in (*model.parameters(), *model.buffers()):
         values = tensor.detach().flatten()
         world.broadcast_into(values)

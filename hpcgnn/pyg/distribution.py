@@ -77,7 +77,12 @@ def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
     Other convolutions compute with their own code, in float32. So does the layer before the softmax: the last convolution, or a
     linear layer after it, in the order in which the model's class names them.
     """
-    tops = _tops(model)
+    tops: list[torch.nn.Module] = []  # convolutions, and linear layers outside of convolutions, in the model's order
+    inside: set[torch.nn.Module] = set()
+    for module in model.modules():
+        if module not in inside and isinstance(module, (MessagePassing, *_LINEAR)):
+            tops.append(module)
+            inside |= set(module.modules())
     kept = set() if int8.config.before_softmax or not tops else set(tops[-1].modules())
     bridge.int8 = int8
     bridge.float32_layers = {number for number, module in enumerate(model.modules()) if module in kept}
@@ -88,22 +93,10 @@ def use_integers(model: torch.nn.Module, bridge: Bridge, int8: Int8) -> None:
     int8.watch(first, partial(setattr, bridge, "int8", None))
 
 
-def _tops(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Convolutions, and linear layers outside of convolutions, in the model's order."""
-    found: list[torch.nn.Module] = []
-    inside: set[torch.nn.Module] = set()
-    for module in model.modules():
-        if module not in inside and isinstance(module, (MessagePassing, *_LINEAR)):
-            found.append(module)
-            inside |= set(module.modules())
-    return found
-
-
 def _linear(
-    layer: torch.nn.Module, original: Callable[[torch.Tensor], torch.Tensor], bridge: Bridge, x: torch.Tensor
+    layer: Any, original: Callable[[torch.Tensor], torch.Tensor], bridge: Bridge, x: torch.Tensor
 ) -> torch.Tensor:
     """Replaces ``forward`` of a linear layer."""
-    assert isinstance(layer, _LINEAR)
     if bridge.int8 is None or not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype != torch.float32:
         return original(x)
     y = matmul(bridge.int8.operand(x), layer.weight.T, bridge.backend, bias=layer.bias)
@@ -120,7 +113,6 @@ class Distribution:
     def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
         self.graph, self.messages = graph, messages
         self.bridge = Bridge(graph, messages, strategy, backend)
-        self.normaliser = Normaliser(self.bridge)
         self.same_weights = SameWeights(graph.world)
         self.has_trainer = False
         self.int8: Int8 | None = None
@@ -129,13 +121,13 @@ class Distribution:
 
     def another(self) -> Distribution:
         """A distribution for a copy of the model. Not collective: its exchanges are made in the copy's first call."""
-        present, bridge = self.messages.current_pass, self.bridge
+        present, bridge, int8 = self.messages.current_pass, self.bridge, self.int8
         messages = Messages(self.graph.world, self.messages.config, seed=present.seed, device=self.graph.device)
         made = Distribution(self.graph, messages, bridge.strategy, bridge.backend)
         made.begin_epoch(present.epoch)
-        if self.int8 is not None:
-            made.int8 = Int8(self.int8.config, self.int8.uses, messages, bridge.backend)
-            made.int8.is_checked, made.asked_compute = self.int8.is_checked, self.asked_compute
+        if int8 is not None:
+            made.int8, made.asked_compute = Int8(int8.config, int8.uses, messages, bridge.backend), self.asked_compute
+            made.int8.is_checked = int8.is_checked
         return made
 
     @property
@@ -159,7 +151,6 @@ class Distribution:
         if training and not self.has_trainer:
             self.begin_epoch(self.messages.current_pass.epoch + 1)
         self.bridge.begin_pass()
-        self.normaliser.begin_pass()
 
 
 def on_ranks(
@@ -186,10 +177,11 @@ def on_ranks(
 def _adapt(model: torch.nn.Module, distribution: Distribution) -> None:
     """Make ``model`` itself run on the ranks of ``distribution``. Not collective."""
     bridge, world = distribution.bridge, distribution.graph.world
+    normaliser = Normaliser(bridge)
     for number, (name, module) in enumerate(list(model.named_modules())):
         described = name or type(model).__name__
         if isinstance(module, MessagePassing):
-            convolutions.adapt(module, number, bridge, distribution.normaliser, described)
+            convolutions.adapt(module, number, bridge, normaliser, described)
         elif isinstance(module, BatchNorm) and getattr(module, "allow_single_element", False):
             raise HpcgnnError(
                 f"{described} (BatchNorm) cannot be distributed with allow_single_element: a rank may own one node of many"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,12 @@ GRAPH = "graph"  # the graph itself, as an argument
 
 @dataclass(frozen=True)
 class Rows:
-    """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph.
-
-    low, high: range of the values.
-    """
+    """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph."""
 
     kind: str
     tail: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
-    low: float = -1.0
+    low: float = -1.0  # range of the values
     high: float = 1.0
     has_gradient: bool = False
 
@@ -42,10 +39,6 @@ class Call:
     """The arguments of a call of a model: a tree (of ``torch.utils._pytree``) whose leaves are :class:`Rows` or values."""
 
     arguments: dict[str, Any]
-
-    def leaves(self) -> Iterator[Rows]:
-        """The arguments that have rows."""
-        return (leaf for leaf in pytree.tree_leaves(self.arguments) if isinstance(leaf, Rows))
 
     def shape(self) -> int:
         """A number that is the same for calls with arguments of the same kinds and types."""
@@ -82,12 +75,9 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     """
     paths, tree = pytree.tree_flatten_with_path(arguments)
     num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
-    said = [(str(path), _type_of(leaf)) for path, leaf in paths]
-    same_everywhere(
-        graph.world,
-        [zlib.crc32(repr(said).encode())],
-        "the ranks call the model with different arguments: give arguments of the same names and types on all ranks",
-    )
+    said = zlib.crc32(repr([(str(path), _type_of(leaf)) for path, leaf in paths]).encode())
+    why = "the ranks call the model with different arguments: give arguments of the same names and types on all ranks"
+    same_everywhere(graph.world, [said], why)
     if not paths:
         return Call(arguments)
     mine = np.array([_described(leaf, graph, num_edges) for _, leaf in paths])
@@ -97,9 +87,9 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
 
 
 def _type_of(leaf: Any) -> object:
-    return (
-        (str(leaf.dtype), () if _is_ends(leaf) else tuple(leaf.shape[1:])) if _has_rows(leaf) else type(leaf).__name__
-    )
+    if not _has_rows(leaf):
+        return type(leaf).__name__
+    return str(leaf.dtype), () if _is_ends(leaf) else tuple(leaf.shape[1:])
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -137,12 +127,11 @@ _KEPT = 8
 
 
 class Given:
-    """Arguments of calls, made what layers take. before_new: called with each :class:`Call` of a new kind, a
-    rehearsal."""
+    """Arguments of calls, made what layers take."""
 
     def __init__(self, graph: LocalGraph) -> None:
         self.graph = graph
-        self.before_new: Callable[[Call], None] | None = None
+        self.before_new: Callable[[Call], None] | None = None  # a rehearsal of each call of a new kind
         self._signature: inspect.Signature | None = None  # of the model's forward
         self._kinds: dict[Any, list[str | None]] = {}  # by what is the same in calls on all ranks
         self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -176,25 +165,20 @@ class Given:
 
     def _plain(self, model: torch.nn.Module, name: str, leaf: Any, *, dense: bool) -> Any:
         """A tensor of torch's own class: subclasses do not reach kernels. The same object is made for the same tensor."""
-        if type(leaf).__name__ == "SparseTensor":
-            raise self._sparse(model, name)
-        if not isinstance(leaf, torch.Tensor) or (is_plain(leaf) and leaf.layout == torch.strided):
+        is_tensor = isinstance(leaf, torch.Tensor)
+        if (leaf.layout == torch.strided and is_plain(leaf)) if is_tensor else type(leaf).__name__ != "SparseTensor":
             return leaf
         for given, made in self._made:
             if given is leaf:
                 return made
-        if leaf.layout == torch.strided:
+        if is_tensor and leaf.layout == torch.strided:
             made = plain(leaf)
-        elif leaf.layout == torch.sparse_csr and dense:
+        elif is_tensor and leaf.layout == torch.sparse_csr and dense:
             made = leaf.to_dense()
         else:
-            raise self._sparse(model, name)
-        self._made = [*self._made[-(_KEPT - 1) :], (leaf, made)]
+            raise HpcgnnError(
+                f"{type(model).__name__} cannot be called with a sparse matrix as {name}: a distributed model takes "
+                "graph.edge_index, and values of edges as a tensor of their own"
+            )
+        self._made = [*self._made[1 - _KEPT :], (leaf, made)]
         return made
-
-    @staticmethod
-    def _sparse(model: torch.nn.Module, name: str) -> HpcgnnError:
-        return HpcgnnError(
-            f"{type(model).__name__} cannot be called with a sparse matrix as {name}: a distributed model takes "
-            "graph.edge_index, and values of edges as a tensor of their own"
-        )

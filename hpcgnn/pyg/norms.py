@@ -57,8 +57,8 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
         if not self.training and self.running_mean is not None and self.running_var is not None:
             mean, variance = self.running_mean, self.running_var
         else:
-            exact_mean, exact_variance, total = moments_over_ranks(x, self.world)
-            mean, variance = exact_mean.to(x.dtype), exact_variance.to(x.dtype)
+            *moments, total = moments_over_ranks(x, self.world)
+            mean, variance = (each.to(x.dtype) for each in moments)
             if self.training and self.track_running_stats:
                 self._remember(mean.detach(), variance.detach() * total / max(total - 1, 1))
         y = (x - mean) * (variance + self.eps).rsqrt()

@@ -1,8 +1,6 @@
 """A rehearsal of a model on a tiny graph, before it runs on a real one: several ranks must give the same results as one.
 
 The ranks are threads, so a refused model leaves no other rank waiting, and it is refused on one rank as well as on many.
-Outputs and gradients must agree. If they do not, the message names the first layer, or torch function outside of
-layers, whose results differ.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
@@ -47,11 +46,15 @@ class Recorded:
 
     name: str
     where: str
-    result: torch.Tensor
+    result: Tensor
 
 
 class PartError(Exception):
     """An error that a model raised, with its place in the code."""
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError))
 
 
 class Recorder(TorchFunctionMode):
@@ -74,7 +77,7 @@ class Recorder(TorchFunctionMode):
             self._inside.append(described)
 
         def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
-            if len(self._inside) == 1 and isinstance(result, torch.Tensor) and not isinstance(module, _DROPOUT_MODULES):
+            if len(self._inside) == 1 and isinstance(result, Tensor) and not isinstance(module, _DROPOUT_MODULES):
                 self.calls.append(Recorded(described, "", result.detach()))
             self._inside.pop()
 
@@ -96,14 +99,13 @@ class Recorder(TorchFunctionMode):
         if is_models:
             for tensor in result if isinstance(result, tuple) else (result,):
                 # inside torch.vmap, a tensor is a column of others, and may not be looked at afterwards
-                if isinstance(tensor, torch.Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                if isinstance(tensor, Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                     self.calls.append(Recorded(name, line_of_user(), tensor.detach()))
         return result
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
-        refused = isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError))
-        if isinstance(error, Exception) and not refused and not isinstance(error, threading.BrokenBarrierError):
+        if isinstance(error, Exception) and not (_is_refusal(error) or isinstance(error, threading.BrokenBarrierError)):
             where = self._inside[0] if self._inside else self._last
             raise PartError(f"{where} raised {type(error).__name__}: {error}") from error
 
@@ -135,13 +137,12 @@ class TinyGraph:
         self.dtype = dtype
         self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
         leaves, self._tree = pytree.tree_flatten(call.arguments)
-        self._leaves: list[tuple[Rows | None, Any]] = [
-            (leaf, _draw(leaf, generator, dtype, self.edges.shape[1]) if leaf.kind != ENDS else None)
-            if isinstance(leaf, Rows)
-            else (None, leaf)
-            for leaf in leaves
+        draws = (generator, dtype, self.edges.shape[1])
+        self._leaves: list[tuple[Any, Any]] = [
+            (leaf, _draw(leaf, *draws) if isinstance(leaf, Rows) else leaf) for leaf in leaves
         ]
-        self.x = next((value for rows, value in self._leaves if rows is not None and rows.kind in (NODES, GRAPH)), None)
+        of_nodes = (value for leaf, value in self._leaves if isinstance(leaf, Rows) and leaf.kind in (NODES, GRAPH))
+        self.x = next(of_nodes, None)
         self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, self.edges.shape[1]))
 
     def whole(self) -> Arguments:
@@ -179,10 +180,10 @@ class TinyGraph:
         )
         return graph, self._arguments(graph, graph.original_ids, numbers)
 
-    def _arguments(self, graph: Any, nodes: torch.Tensor, edges: torch.Tensor) -> Arguments:
+    def _arguments(self, graph: Any, nodes: Tensor, edges: Tensor) -> Arguments:
         given, leaves = [], []
         for rows, value in self._leaves:
-            if rows is None:
+            if not isinstance(rows, Rows):
                 made = _constant(value, self.dtype)
             elif rows.kind in (GRAPH, ENDS):
                 made = graph if rows.kind == GRAPH else graph.edge_index
@@ -199,10 +200,10 @@ class Arguments:
     """Arguments by name, those with a gradient and their kinds, the original numbers of the rows, and the pull at each node."""
 
     named: dict[str, Any]
-    with_gradient: list[tuple[torch.Tensor, str]]
-    nodes: torch.Tensor
-    edges: torch.Tensor
-    pull: torch.Tensor
+    with_gradient: list[tuple[Tensor, str]]
+    nodes: Tensor
+    edges: Tensor
+    pull: Tensor
 
     def give(self, model: torch.nn.Module) -> Any:
         """Call ``model`` with the arguments."""
@@ -211,8 +212,10 @@ class Arguments:
         return model(*bound.args, **bound.kwargs)
 
 
-def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> torch.Tensor:
-    """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types."""
+def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> Tensor | None:
+    """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types. None: an ``edge_index``."""
+    if rows.kind == ENDS:
+        return None
     shape = (num_edges if rows.kind == EDGES else NUM_NODES, *rows.tail)
     high = rows.high if rows.high > rows.low else rows.low + 1
     if rows.dtype.is_floating_point:
@@ -221,7 +224,7 @@ def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, num_ed
 
 
 def _constant(value: Any, dtype: torch.dtype) -> Any:
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, Tensor):
         return value
     value = value.detach().cpu().clone()
     return value.to(dtype) if value.is_floating_point() else value
@@ -237,10 +240,10 @@ _NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, s
 class Outcome:
     """The outcome of running a model: its result, its gradients by name, its recorded calls, and the numbers of its rows."""
 
-    result: torch.Tensor
-    gradients: dict[str, torch.Tensor]
+    result: Tensor
+    gradients: dict[str, Tensor]
     calls: list[Recorded]
-    rows: dict[str, torch.Tensor]
+    rows: dict[str, Tensor]
 
 
 def rehearse(model: torch.nn.Module, graph: LocalGraph, call: Call | None = None) -> int | None:
@@ -293,23 +296,19 @@ class _DoesNotRun(Exception):
 
 def _rehearse(plain: torch.nn.Module, tiny: TinyGraph) -> None:
     with _ALONE, torch.random.fork_rng(devices=[]):
-        _compare_ranks(plain, tiny)
-
-
-def _compare_ranks(plain: torch.nn.Module, tiny: TinyGraph) -> None:
-    try:
-        with among(one_rank()):
-            wanted, after = _run(copy.deepcopy(plain), tiny.whole()), torch.get_rng_state()
-            again = _run(copy.deepcopy(plain), tiny.whole())
-    except Exception as error:  # any error of the user's model, such as wrong arguments of a kernel
-        if isinstance(error, HpcgnnError) and not isinstance(error, (ValueError, TypeError)):
-            raise
-        raise _DoesNotRun(error) from error
-    # models that seed the generator themselves leave it in the same state
-    if not (torch.equal(after, torch.get_rng_state()) and _same(wanted[-1].result, again[-1].result)):
-        return  # the model draws random numbers of its own, so there is nothing to compare with
-    for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny), strict=True):
-        _compare(type(plain).__name__, whole, parts)
+        try:
+            with among(one_rank()):
+                wanted, after = _run(copy.deepcopy(plain), tiny.whole()), torch.get_rng_state()
+                again = _run(copy.deepcopy(plain), tiny.whole())
+        except Exception as error:  # any error of the user's model, such as wrong arguments of a kernel
+            if _is_refusal(error):
+                raise
+            raise _DoesNotRun(error) from error
+        # models that seed the generator themselves leave it in the same state
+        if not (torch.equal(after, torch.get_rng_state()) and _same(wanted[-1].result, again[-1].result)):
+            return  # the model draws random numbers of its own, so there is nothing to compare with
+        for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny), strict=True):
+            _compare(type(plain).__name__, whole, parts)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -337,7 +336,7 @@ def _run(model: torch.nn.Module, arguments: Arguments) -> list[Outcome]:
         recorder = Recorder(model)
         with recorder:
             result = arguments.give(model)
-        if not isinstance(result, torch.Tensor) or result.shape[:1] != pull.shape:
+        if not isinstance(result, Tensor) or result.shape[:1] != pull.shape:
             raise HpcgnnError(
                 f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node, of which "
                 "each rank would have its own"
@@ -356,7 +355,7 @@ def _run(model: torch.nn.Module, arguments: Arguments) -> list[Outcome]:
     return outcomes
 
 
-def _gradient(leaf: torch.Tensor) -> torch.Tensor:
+def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.detach().clone()
 
 
@@ -379,7 +378,7 @@ def _compare(model: str, wanted: Outcome, found: list[Outcome]) -> None:
             )
 
 
-def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, torch.Tensor]) -> str:
+def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, Tensor]) -> str:
     for call, *theirs in zip(wanted.calls, *(outcome.calls for outcome in found), strict=False):
         if any(call.name != other.name for other in theirs):
             break
@@ -392,7 +391,7 @@ def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, torch.Tensor]
     return "its result on a part of a graph differs from that on the whole graph, because of an operation that was not found"
 
 
-def _agree(whole: torch.Tensor, parts: list[torch.Tensor], rows: dict[str, torch.Tensor]) -> bool:
+def _agree(whole: Tensor, parts: list[Tensor], rows: dict[str, Tensor]) -> bool:
     """Return whether the parts together have the whole's rows, or, for a result of the whole graph, whether each equals it."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
         kind = {rows[kind].numel(): kind for kind in rows}.get(whole.shape[0])
@@ -406,7 +405,7 @@ def _agree(whole: torch.Tensor, parts: list[torch.Tensor], rows: dict[str, torch
     return True  # the result belongs to other things than nodes or edges
 
 
-def _same(wanted: torch.Tensor, found: torch.Tensor, largest: float | None = None) -> bool:
+def _same(wanted: Tensor, found: Tensor, largest: float | None = None) -> bool:
     """Return whether two tensors are equal up to rounding, relative to ``largest``, or to the largest value of ``wanted``."""
     if wanted.shape != found.shape:
         return False

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hpcgnn.nn.halo import edge_ids
@@ -32,7 +33,7 @@ class _Call(NamedTuple):
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    found: list[tuple[torch.Tensor, Role]]
+    found: list[tuple[Tensor, Role]]
 
     def __call__(self) -> Any:
         return self.func(*self.args, **self.kwargs)
@@ -53,6 +54,13 @@ class _Call(NamedTuple):
     def dim(self, dims: int) -> int:
         """The argument ``dim`` in 0 to ``dims`` - 1, where 0 is its default."""
         return int(self.get("dim", 1, 0)) % dims
+
+    def axis_after(self, tensor: Tensor, axis: int) -> int:
+        """The dimension of the result that is dimension ``axis`` of the argument ``tensor``, found with sizes that all differ."""
+        sizes = torch.empty(*range(2, tensor.dim() + 2), device="meta")
+        args = [sizes if each is tensor else each for each in self.args]
+        kwargs = {name: sizes if each is tensor else each for name, each in self.kwargs.items()}
+        return self.func(*args, **kwargs).shape.index(axis + 2)
 
     def where(self) -> str:
         return f"{self.name} {rows.place()}"
@@ -85,7 +93,7 @@ def _check_along(call: _Call) -> None:
     name, (tensor, role) = call.name, call.found[0]
     place, default = rows.ALONG[name]
     dim = call.kwargs.get("dims", call.kwargs.get("axis", call.get("dim", place, default)))
-    if name in ("max", "min") and isinstance(dim, torch.Tensor):
+    if name in ("max", "min") and isinstance(dim, Tensor):
         return  # of two tensors, element by element
     if dim is None and name in ("softmax", "log_softmax", "softmin"):
         dim = 0 if tensor.dim() in (0, 1, 3) else 1
@@ -141,20 +149,20 @@ class RowMode(TorchFunctionMode):
         self,
         owned: int,
         halo: HaloRows,
-        drop: Callable[..., torch.Tensor],
+        drop: Callable[..., Tensor],
         common_draws: Callable[[], AbstractContextManager[None]],
     ) -> None:
         super().__init__()
         self._owned, self._halo, self._drop, self._common_draws = owned, halo, drop, common_draws
-        self._roles: dict[int, tuple[weakref.ref[torch.Tensor], Role]] = {}
-        self._edges: torch.Tensor | None = None  # those of the layer whose messages are being computed
+        self._roles: dict[int, tuple[weakref.ref[Tensor], Role]] = {}
+        self._edges: Tensor | None = None  # those of the layer whose messages are being computed
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def mark(self, value: Any, kind: str, axis: int = 0, *, of_graph: bool = False) -> Any:
         """Note that ``value``, or each tensor in it, has rows of this kind along ``axis``. Returns ``value``."""
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, Tensor):
                 self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis, of_graph)
         return value
 
@@ -163,7 +171,7 @@ class RowMode(TorchFunctionMode):
         found = self._roles.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
 
-    def hand_on(self, source: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    def hand_on(self, source: Tensor, result: Tensor) -> Tensor:
         """Note that ``result`` has the rows of ``source``. Returns ``result``."""
         role = self.role(source)
         return result if role is None else self.mark(result, role.kind, role.axis)
@@ -173,7 +181,7 @@ class RowMode(TorchFunctionMode):
         self._roles.clear()
 
     @contextmanager
-    def inside(self, edge_index: torch.Tensor) -> Iterator[None]:
+    def inside(self, edge_index: Tensor) -> Iterator[None]:
         """In this context a layer computes messages of these edges (2, e): its own code is right on a part of a graph."""
         before, self._edges = self._edges, edge_index
         try:
@@ -181,11 +189,11 @@ class RowMode(TorchFunctionMode):
         finally:
             self._edges = before
 
-    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[torch.Tensor, Role]]:
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Tensor, Role]]:
         given = (
             one for value in (*args, *kwargs.values()) for one in (value if type(value) in (tuple, list) else (value,))
         )
-        return [(one, role) for one in given if isinstance(one, torch.Tensor) and (role := self.role(one)) is not None]
+        return [(one, role) for one in given if isinstance(one, Tensor) and (role := self.role(one)) is not None]
 
     # -- each call of torch -------------------------------------------------------------------------------------------
 
@@ -238,7 +246,7 @@ class RowMode(TorchFunctionMode):
         by = None if count is None else rows.called_by()
         if count is not None and by == "user":
             rows.refuse_count(count)
-        if by == "pyg" and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.int64:
+        if by == "pyg" and isinstance(args[0], Tensor) and args[0].dtype == torch.int64:
             most = self._halo.original_ids.numel()
             return tuple(most if isinstance(value, Count) else value for value in args)
         return args
@@ -246,9 +254,9 @@ class RowMode(TorchFunctionMode):
     def _made(self, call: _Call) -> Any:
         result, size = call(), call.get("size", int(call.name.startswith("new_")), ())
         first = size[0] if isinstance(size, (tuple, list)) and size else size
-        return self.mark(result, first.kind) if isinstance(first, Count) else result  # type: ignore[attr-defined]
+        return self.mark(result, first.kind) if isinstance(first, Count) else result
 
-    def _inherit(self, result: Any, found: list[tuple[torch.Tensor, Role]]) -> Any:
+    def _inherit(self, result: Any, found: list[tuple[Tensor, Role]]) -> Any:
         """Give the result of a function that works on each row by itself the role of its first argument with one."""
         if not found:
             return result
@@ -257,12 +265,12 @@ class RowMode(TorchFunctionMode):
         kind = NODES if NODES in kinds else EDGES if len(kinds) > 1 else role.kind
         size, place = tensor.shape[role.axis], role.axis - tensor.dim()
         for one in result if isinstance(result, (tuple, list)) else (result,):
-            if not isinstance(one, torch.Tensor) or one is tensor:
+            if not isinstance(one, Tensor) or one is tensor:
                 continue
             for axis in (role.axis, one.dim() + place):
                 if 0 <= axis < one.dim() and one.shape[axis] == size:
-                    moved = kind in IDS and not rows.is_ids(one)
-                    self.mark(one, EDGES if moved else kind, axis)
+                    may_be_ids = not one.is_floating_point() and one.dtype != torch.bool
+                    self.mark(one, EDGES if kind in IDS and not may_be_ids else kind, axis)
                     break
         return result
 
@@ -295,7 +303,7 @@ class RowMode(TorchFunctionMode):
 
     def _on_size(self, call: _Call) -> Any:
         dim = call.get("dim")
-        sizes = self._on_shape(_Call(torch.Tensor.size, call.args[:1], {}, call.found))
+        sizes = self._on_shape(_Call(Tensor.size, call.args[:1], {}, call.found))
         return sizes if dim is None else sizes[dim]
 
     def _on_len(self, call: _Call) -> Any:
@@ -312,23 +320,11 @@ class RowMode(TorchFunctionMode):
     _on_nelement = _on_numel
 
     def _transposed(self, call: _Call) -> Any:
-        (tensor, role), name = call.found[0], call.name
-        order = list(range(tensor.dim()))
-        if name in ("t", "T"):
-            order.reverse()
-        elif name in ("mT", "adjoint"):
-            order[-2:] = order[:-3:-1]
-        elif name == "permute":
-            order = [each % tensor.dim() for each in call.many("dims")]
-        else:
-            one, two = (each % tensor.dim() for each in (*call.args[1:], *call.kwargs.values()))
-            if name in ("movedim", "moveaxis"):
-                order.insert(two, order.pop(one))
-            else:
-                order[one], order[two] = order[two], order[one]
-        return self.mark(call(), role.kind, order.index(role.axis))
+        tensor, role = call.found[0]
+        axis = call.axis_after(tensor, role.axis)
+        return self.mark(call(), role.kind, axis)
 
-    _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _transposed
+    _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _on_unsqueeze = _transposed
     _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
 
     def _on_view(self, call: _Call) -> Any:
@@ -350,10 +346,6 @@ class RowMode(TorchFunctionMode):
         return self.mark(call(), role.kind, role.axis if call.get("start_dim", 1, 0) > role.axis else 0)
 
     _on_ravel = _on_flatten
-
-    def _on_unsqueeze(self, call: _Call) -> Any:
-        tensor, role = call.found[0]
-        return self.mark(call(), role.kind, role.axis + (call.dim(tensor.dim() + 1) <= role.axis))
 
     def _on_unbind(self, call: _Call) -> Any:
         tensor, role = call.found[0]
@@ -414,7 +406,7 @@ class RowMode(TorchFunctionMode):
         tensor, key = call.args
         role = self.role(tensor)
         if role is None:  # a table of other rows, indexed by a column of nodes or edges
-            is_picked = isinstance(key, torch.Tensor) and key.dtype != torch.bool
+            is_picked = isinstance(key, Tensor) and key.dtype != torch.bool
             return self.mark(call(), rows.of_edges(call.found[0][1].kind)) if is_picked else call()
         keys = key if isinstance(key, tuple) else (key,)
         before, at, axis = rows.split_key(keys, role.axis, tensor.dim())
@@ -424,7 +416,7 @@ class RowMode(TorchFunctionMode):
             if not rows.is_all(at, role.kind) and rows.called_by() == "user":
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
             return self.mark(call(), role.kind, axis)
-        if isinstance(at, torch.Tensor):
+        if isinstance(at, Tensor):
             return self._picked(lambda wide: call.func(wide, key), tensor, role, at, axis)
         if isinstance(at, int) and rows.called_by() == "user":
             raise Refused(f"a line {rows.place()} takes row {at} of the {role.kind}, but a rank has its own only")
@@ -450,9 +442,7 @@ class RowMode(TorchFunctionMode):
             return self.mark(call(), role.kind, role.axis)
         return self._picked(lambda wide: call.func(wide, dim, index), tensor, role, index, dim)
 
-    def _picked(
-        self, pick: Callable[[torch.Tensor], Any], tensor: torch.Tensor, role: Role, index: torch.Tensor, axis: int
-    ) -> Any:
+    def _picked(self, pick: Callable[[Tensor], Any], tensor: Tensor, role: Role, index: Tensor, axis: int) -> Any:
         """Rows that ``index`` names: those of sources may belong to halo nodes."""
         of = self.role(index)
         is_of_nodes, of_sources = role.kind == NODES, of is not None and of.kind in (SOURCES, ENDS)

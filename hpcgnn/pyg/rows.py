@@ -112,10 +112,12 @@ class Role:
 class Count(int):
     """The number of nodes or edges of this rank, which may be the size of a tensor, but no value to compute with."""
 
+    kind: str
+
     def __new__(cls, value: int, kind: str) -> Count:
         """Make a number of rows of this kind."""
         made = super().__new__(cls, value)
-        made.kind = kind  # type: ignore[attr-defined]
+        made.kind = kind
         return made
 
 
@@ -123,7 +125,7 @@ def _refusing(name: str) -> Any:
     plain = getattr(int, name)
 
     def method(self: Count, *others: Any) -> Any:
-        alike = bool(others) and isinstance(others[0], Count) and others[0].kind == self.kind  # type: ignore[attr-defined]
+        alike = bool(others) and isinstance(others[0], Count) and others[0].kind == self.kind
         if name in ("__eq__", "__ne__") and others and not isinstance(others[0], int):
             alike = True  # compared with an object of another type, as in a search
         if not alike and called_by() == "user":
@@ -144,10 +146,9 @@ Count.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 def refuse_count(count: Count) -> NoReturn:
     """Raise Refused, because a program computes with a rank's number of nodes or edges."""
-    kind = count.kind  # type: ignore[attr-defined]
     raise Refused(
-        f"a computation {place()} with the number of {kind}, of which a rank has some only, gives other values: use "
-        f"graph.meta.num_{kind} for the number in the whole graph, and -1 in a shape"
+        f"a computation {place()} with the number of {count.kind}, of which a rank has some only, gives other values: use "
+        f"graph.meta.num_{count.kind} for the number in the whole graph, and -1 in a shape"
     )
 
 
@@ -199,28 +200,22 @@ def line_of_user() -> str:
     Empty if there is none, as for a model of PyG that is rehearsed.
     """
     frame = _caller(_TORCH, _PYG, _OURS)
-    place = Path(frame.f_code.co_filename)
-    return (
-        ""
-        if _STANDARD in place.parents and "site-packages" not in place.parts
-        else f"{place.name}, line {frame.f_lineno}"
-    )
+    file = Path(frame.f_code.co_filename)
+    is_standard = _STANDARD in file.parents and "site-packages" not in file.parts
+    return "" if is_standard else f"{file.name}, line {frame.f_lineno}"
 
 
 def place() -> str:
     """:func:`line_of_user` in brackets, after the class of PyG's layer whose code is running, if there is one."""
+    line = line_of_user()
+    in_brackets = f"({line})" if line else ""
     frame: FrameType | None = _caller(_TORCH, *_HERE)
     while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _PYG, _OURS)):
         layer = frame.f_locals.get("self")
         if frame.f_code.co_filename.startswith(_PYG) and isinstance(layer, torch.nn.Module):
-            return f"in {type(layer).__name__}{_in_brackets()}"
+            return f"in {type(layer).__name__} {in_brackets}".strip()
         frame = frame.f_back
-    return _in_brackets().strip()
-
-
-def _in_brackets() -> str:
-    line = line_of_user()
-    return f" ({line})" if line else ""
+    return in_brackets
 
 
 def is_checkpointed() -> bool:
@@ -250,17 +245,12 @@ def of_edges(kind: str) -> str:
     return EDGES if kind in IDS else kind
 
 
-def is_ids(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of integers may still hold ids."""
-    return not tensor.is_floating_point() and tensor.dtype != torch.bool
-
-
 def split_key(keys: tuple[Any, ...], axis: int, dim: int) -> tuple[Any, Any, int]:
     """Of the keys of an index: the key at the dimension before ``axis``, the one at ``axis``, and the result's axis."""
     if Ellipsis in [key for key in keys if not isinstance(key, torch.Tensor)]:
-        place = next(number for number, key in enumerate(keys) if key is Ellipsis)
+        gap = next(number for number, key in enumerate(keys) if key is Ellipsis)
         used = sum(key is not None for key in keys) - 1
-        keys = (*keys[:place], *[slice(None)] * (dim - used), *keys[place + 1 :])
+        keys = (*keys[:gap], *[slice(None)] * (dim - used), *keys[gap + 1 :])
     at, moved, before = 0, 0, None
     for key in keys:
         if key is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,10 @@ class TrainableModule:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.module, self._of = model, distribution_of(model)
+        self.parameters, self.state_dict = model.parameters, model.state_dict
+        self.load_state_dict, self.train, self.eval = model.load_state_dict, model.train, model.eval
         self._of.has_trainer = True
+        self.begin_epoch, self.use_compute = self._of.begin_epoch, self._of.use_compute
         self.graph, self.messages = self._of.graph, self._of.messages
         self.keys = DropoutKeys(self.graph.original_ids, self.messages.current_pass.seed)
         self.aggregator = self._of.bridge.halo
@@ -36,11 +38,9 @@ class TrainableModule:
         self.asked_compute = self._of.asked_compute
         self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
-        weight = self.graph.edge_weight
-        takes_weight = "edge_weight" in inspect.signature(model.forward).parameters
-        dtype = next(model.parameters()).dtype
+        dtype, weight = next(model.parameters()).dtype, self.graph.edge_weight
         self._others = {}
-        if takes_weight and weight is not None:
+        if weight is not None and "edge_weight" in inspect.signature(model.forward).parameters:
             self._others["edge_weight"] = weight.to(self.graph.device.torch_device, dtype)
         was_training = model.training
         model.eval()
@@ -56,24 +56,6 @@ class TrainableModule:
         """(n, F) features to the model's (n, C) result. Sparse features are made dense."""
         return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
 
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        return self.module.parameters()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.module.state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        return self.module.load_state_dict(state_dict)
-
-    def train(self) -> None:
-        self.module.train()
-
-    def eval(self) -> None:
-        self.module.eval()
-
-    def begin_epoch(self, epoch: int) -> None:
-        self._of.begin_epoch(epoch)
-
     def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         return [facts for each in self._of.bridge.exchanges.values() for facts in each.exchange_facts(degrees)]
 
@@ -81,9 +63,6 @@ class TrainableModule:
     def compute(self) -> str:
         """The arithmetic of linear layers; other layers compute with their own code."""
         return self._of.compute
-
-    def use_compute(self, compute: str) -> None:
-        self._of.use_compute(compute)
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         return []

@@ -88,8 +88,8 @@ def decided_by(path: Path) -> Assumptions:
     if not records:
         raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
-    own = (config.PeriodSettings, config.AdaQPSettings, config.AgeSettings, config.BypassSettings)
-    names = {setting.name for section in (*own, config.SmoothingSettings) for setting in fields(section)}
+    own = (config.PeriodSettings, config.AdaQPSettings, config.BypassSettings, config.SmoothingSettings)
+    names = {setting.name for section in own for setting in fields(section)}
     # exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same
     started = [len(each["bits"]) for each in records if isinstance(each["bits"], dict)]
     sent = started or [each["bytes_sent"] for each in records]
@@ -299,7 +299,7 @@ def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tupl
         return stale, sent, f"that {stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}"
     if policy.section(config.BypassSettings).bypass == "late":
         return stale, 1.0, "that no message is late when the next epoch begins, so that no exchange is skipped"
-    most = policy.section(config.AgeSettings).most_stale_epochs
+    most = policy.section(config.BypassSettings).most_stale_epochs
     said = f"that rows change little: each row is sent in one of {most} epochs and used again in the others"
     return stale, max(1 / most, 1 - stale), said
 
