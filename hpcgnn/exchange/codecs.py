@@ -69,12 +69,8 @@ class CodecTools:
 class Codec(ABC):
     """One encoding of rows as bytes."""
 
-    sends_rows_as_they_are: bool = (
-        False  # whether the wire is the memory of the rows, so that rows are aggregated into it
-    )
-    sends_int8_rows: bool = (
-        False  # whether some rows travel as 8-bit integers: rows that are such integers stay unchanged
-    )
+    sends_rows_as_they_are: bool = False  # whether the wire is the memory of the rows to send
+    sends_int8_rows: bool = False  # whether some rows travel as 8-bit integers, and can be such integers already
     sends_other_rows: bool = True  # whether some rows travel in another form
     send_counts: np.ndarray  # (P,) int64 number of items to each rank
     receive_counts: np.ndarray  # and from each rank
@@ -90,9 +86,7 @@ class Codec(ABC):
         self, rows: Tensor, wire: Tensor, key: int, differences: Differences | None, given: QuantizedRows | None
     ) -> DeviceCount:
         """Fill ``wire`` from ``rows`` (s, F), with rounding noise of ``key``; return a number above 0 if a row has a NaN
-        or an infinity, else 0.
-
-        given: rows that are 8-bit integers already; a codec with :attr:`sends_int8_rows` sends them unchanged.
+        or an infinity, else 0. A codec with :attr:`sends_int8_rows` sends ``given`` rows unchanged.
         """
 
     @abstractmethod

@@ -44,9 +44,7 @@ class Message:
     differences: Differences | None = None  # the rows that delta coding keeps
     mailbox: Mailbox | None = None  # keeps the message; None: its rows are used at once
     pending: Pending | None = None  # the started collective; None once the rows have arrived
-    sums: torch.Tensor | None = (
-        None  # (b, F) over local neighbours of b boundary nodes in that epoch (hpcgnn.nn.correction)
-    )
+    sums: torch.Tensor | None = None  # (b, F) over the boundary nodes' local neighbours in that epoch, for corrections
 
     def replace_rows(self, rows: torch.Tensor, tools: CodecTools) -> None:
         """Replace the received bytes with ``rows`` (r, F)."""
@@ -61,9 +59,7 @@ class StaleRowRules:
     smooths_gradients: bool = False
     decay: float = 0.95
     compares: bool = False  # compute the drift of each message from the one before (PipeQS Eq. 6)
-    corrects: bool = (
-        False  # correct stale rows by the change of local sums (hpcgnn.nn.correction), unless they are averaged
-    )
+    corrects: bool = False  # correct stale rows by the change of local sums, unless they are averaged
 
 
 class Mailbox:

@@ -36,10 +36,7 @@ _MOST_KEPT = 16
 
 
 class Seen:
-    """An ``edge_index`` and its weights. They are kept alive, so that no other tensor can get their identity.
-
-    Collective decisions depend on identities and never on values, because some ranks may have no edges.
-    """
+    """An ``edge_index`` and its weights. They are kept alive, so that no other tensor can get their identity."""
 
     def __init__(self, edge_index: Tensor, weight: Tensor | None) -> None:
         self.edge_index, self.weight, self.versions = edge_index, weight, _versions(edge_index, weight)
@@ -107,18 +104,18 @@ _NARROW = (torch.bfloat16, torch.float16)
 class Bridge:
     """The exchanges of one graph for the layers of one model.
 
-    exact: the exchange of rows that are never rounded. mode: it follows the rows of nodes through each call.
-
     Sets of edges are distinguished by the tensors that hold them, not by their values: all ranks, including those without
     edges, must decide alike whether a plan is made.
     """
 
-    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str = "auto") -> None:
+    def __init__(self, graph: LocalGraph, messages: Messages, strategy: str, backend: str) -> None:
         self.int8: Int8 | None = None  # used instead of float32 where it is faster
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
-        self.exact = HaloRows(graph)
-        self.mode = RowMode(graph.num_nodes, self.exact, self._drop, self._common_draws)
+        self.exact = HaloRows(graph)  # the exchange of rows that are never rounded
+        self.mode = RowMode(
+            graph.num_nodes, self.exact, self._drop, self._common_draws
+        )  # follows rows through each call
         self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._halo: Aggregator | None = None
@@ -154,9 +151,7 @@ class Bridge:
         self._draws, self._num_common = {True: 0, False: 0}, 0
 
     def _drop(self, x: Tensor, rate: float, ids: Tensor | None, *, in_layer: bool) -> Tensor:
-        """Replaces ``F.dropout``. ids: (rows,) int64, on which the mask of each row depends, or None. in_layer: whether a layer
-        computes messages.
-        """
+        """Replaces ``F.dropout``; ids and in_layer: see :class:`RowMode`."""
         if not self.drops:
             return x
         epoch, number = self._pass
@@ -189,8 +184,7 @@ class Bridge:
     def operator(
         self, layer: int, edge_index: Tensor, weight: Tensor | None, dtype: torch.dtype, *, mean: bool = False
     ) -> Operator:
-        """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F).
-        Collective.
+        """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F). Collective.
 
         Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.convolutions` made from them, and
         any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
@@ -205,23 +199,20 @@ class Bridge:
         return self._of_layer(layer, *planned)
 
     def note_kind(self, edge_index: Tensor, weight: Tensor, kind: str) -> None:
-        """Note that these edges stay the same. ``kind`` is a kind of :func:`make_aggregator` if it uses exactly these edges,
-        else ``fixed``.
-        """
+        """Note that these edges stay the same. kind: that of :func:`make_aggregator` for exactly these edges, or ``fixed``."""
         self._kinds.keep(edge_index, weight, kind)
 
     # -- choice of the plan -------------------------------------------------------------------------------------------
 
-    def is_graphs(self, edge_index: Tensor) -> bool:
-        """Return whether these are the graph's own edges."""
-        return edge_index is self.graph.edge_index
+    def is_graphs(self, edge_index: Tensor, weight: Tensor | None) -> bool:
+        """Return whether these are the graph's own edges, without weights."""
+        return edge_index is self.graph.edge_index and weight is None
 
     def _stays(self, layer: int, edge_index: Tensor, weight: Tensor | None) -> bool:
         if weight is not None and weight.requires_grad:
             return False
-        if self._kinds.find(edge_index, weight) is not None or (self.is_graphs(edge_index) and weight is None):
-            return True
-        return self.comes_again(layer, edge_index, weight)
+        is_known = self._kinds.find(edge_index, weight) is not None or self.is_graphs(edge_index, weight)
+        return is_known or self.comes_again(layer, edge_index, weight)
 
     def comes_again(self, place: Hashable, edge_index: Tensor, weight: Tensor | None) -> bool:
         """Return whether these tensors were used last at this ``place`` in the previous pass."""
@@ -231,7 +222,7 @@ class Bridge:
     def _planned(self, edge_index: Tensor, weight: Tensor | None, dtype: torch.dtype, *, mean: bool) -> Aggregator:
         how: dict[str, Any] = {"messages": self.messages, "backend": self.backend}
         kind = self._kinds.find(edge_index, weight)
-        if kind is None and weight is None and self.is_graphs(edge_index):
+        if kind is None and self.is_graphs(edge_index, weight):
             kind = "mean" if mean else "sum"
         if kind not in (None, "fixed") and (kind == "mean" or not mean):
             unweighted = replace(self.graph, edge_weight=None)

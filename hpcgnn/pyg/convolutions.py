@@ -109,7 +109,7 @@ class Normaliser:
         dtype: torch.dtype | None = None,
     ) -> Edges:
         """``gcn_norm`` of ``torch_geometric.nn.conv.gcn_conv``, for ids in which halo nodes follow the owned ones. Collective."""
-        is_plain = edge_weight is None and self.bridge.is_graphs(edge_index) and add_self_loops and not improved
+        is_plain = self.bridge.is_graphs(edge_index, edge_weight) and add_self_loops and not improved
         options = improved, add_self_loops, dtype
         return self._once(self._gcn_norm, edge_index, edge_weight, options, "gcn" if is_plain else "fixed")
 
@@ -180,9 +180,8 @@ class Normaliser:
         if result is None:
             with torch._C.DisableTorchFunction():
                 result = make(edge_index, weight, *options)
-            is_graphs = weight is None and self.bridge.is_graphs(edge_index)
-            is_trained = weight is not None and weight.requires_grad
-            if not is_trained and (self.bridge.comes_again(key, edge_index, weight) or is_graphs):
+            comes_again, is_trained = self.bridge.comes_again, weight is not None and weight.requires_grad
+            if not is_trained and (comes_again(key, edge_index, weight) or self.bridge.is_graphs(edge_index, weight)):
                 self._kept.keep(edge_index, weight, result, key)
                 self.bridge.note_kind(*result, kind)
         self.bridge.mode.mark(result[0], ENDS, 1)

@@ -40,11 +40,9 @@ class SameWeights:
 
     @torch.no_grad()
     def check(self, model: torch.nn.Module) -> None:
-        """Check the weights in a call of the model. Collective.
+        """Raise HpcgnnError, on every rank, if most parameters differ between ranks. Collective.
 
-        Raises:
-            HpcgnnError: on every rank, if most parameters differ between ranks. Single ones may, because rounding errors are
-                all that moves a bias before a norm.
+        Single ones may differ, because rounding errors are all that moves a bias before a norm.
         """
         self._calls += 1
         if self._world.size == 1 or self._calls & (self._calls - 1):

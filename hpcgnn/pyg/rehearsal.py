@@ -116,10 +116,8 @@ RANKS, NUM_NODES, NUM_EDGES = 3, 26, 127
 class TinyGraph:
     """A tiny graph, whole and in parts, and random arguments for a call, with floating-point ones in ``dtype``.
 
-    It is directed and has self-loops, parallel edges and an isolated node. The parts have their nodes, and therefore in-edges,
-    in another order than the whole graph, as parts of real graphs have.
-
-    offsets: (RANKS + 1,) first position of each part. both_ways: whether it is undirected, without parallel edges.
+    It has self-loops, parallel edges and an isolated node, and is directed, or with ``both_ways`` undirected without parallel
+    edges. Its parts have their nodes, and therefore in-edges, in another order than the whole graph, as those of real graphs.
     """
 
     def __init__(self, call: Call, dtype: torch.dtype = torch.float64, *, both_ways: bool = False) -> None:
@@ -129,7 +127,7 @@ class TinyGraph:
         if both_ways:
             edges = generator.permutation(np.unique(np.concatenate((edges, edges[::-1]), axis=1), axis=1), axis=1)
         self.edges = edges[:, np.argsort(edges[1], kind="stable")]  # some aggregations ask for edges by destination
-        self.offsets = np.array([0, 11, 22, NUM_NODES])
+        self.offsets = np.array([0, 11, 22, NUM_NODES])  # (RANKS + 1,) first position of each part
         self.nodes = generator.permutation(NUM_NODES)  # the node at each position
         self.position = np.argsort(self.nodes)
         ends = self.position[self.edges]
@@ -159,15 +157,12 @@ class TinyGraph:
         lengths = np.bincount(ends[1][mine] - first, minlength=last - first)
         begin = int((ends[1] < first).sum())
         nodes, numbers = torch.from_numpy(self.nodes[first:last]), torch.from_numpy(self.order[mine])
+        num_features = 0 if self.x is None else self.x[0].numel()
         graph = LocalGraph(
             world=world,
             path=Path("the rehearsal's graph"),
             uuid="",
-            meta=GraphMeta(
-                num_nodes=NUM_NODES,
-                num_edges=self.edges.shape[1],
-                num_features=0 if self.x is None else self.x[0].numel(),
-            ),
+            meta=GraphMeta(num_nodes=NUM_NODES, num_edges=self.edges.shape[1], num_features=num_features),
             node_offsets=self.offsets,
             features=None if self.x is None else self.x[nodes],
             y=None,
@@ -247,18 +242,14 @@ class Outcome:
 
 
 def rehearse(model: torch.nn.Module, graph: LocalGraph, call: Call | None = None) -> int | None:
-    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one.
+    """Raise HpcgnnError if ``model`` does not give the same results on several ranks as on one. Returns the ``shape`` of the call
+    that was rehearsed, or None. Collective where the model needs both directions of each edge, which the tiny graph has if
+    ``graph`` does.
 
-    All ranks do the same. Collective where the model needs a graph with both directions of each edge: the tiny graph has them
-    if ``graph`` does.
-
-    call: the arguments of a real call. None stands for those that are expected, see :func:`expected_call`; a model that takes
-    others is rehearsed in its first real call. A model that does not run in float64 is rehearsed in float32; if it does not run
-    on a tiny graph at all, a warning says so.
-
-    Returns the ``shape`` of the call that was rehearsed, or None.
+    call: the arguments of a real call. None stands for :func:`expected_call`; a model that takes others is rehearsed in its first
+    real call. A model that does not run in float64 is rehearsed in float32; if it does not run at all, a warning says so.
     """
-    name, expected = type(model).__name__, call is None
+    expected = call is None
     call = call or expected_call(model.forward, graph)
     if call is None:
         return None
@@ -270,7 +261,7 @@ def rehearse(model: torch.nn.Module, graph: LocalGraph, call: Call | None = None
             if dtype is torch.float32 and expected:
                 return None  # the arguments of the first real call may be others
             if dtype is torch.float32 and graph.world.rank == 0:
-                _LOG.warning(_NOT_REHEARSED, name, error)
+                _LOG.warning(_NOT_REHEARSED, type(model).__name__, error)
     return call.shape()
 
 
@@ -347,8 +338,8 @@ def _run(model: torch.nn.Module, arguments: Arguments) -> list[Outcome]:
         if result.requires_grad:
             (result.flatten(1).sum(1) if result.dim() > 1 else result).mul(pull).sum().backward()
         gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
-        for number, (leaf, kind) in enumerate(arguments.with_gradient):
-            gradients[f"argument {number + 1} with rows of {kind}"] = _gradient(leaf)
+        for number, (leaf, kind) in enumerate(arguments.with_gradient, start=1):
+            gradients[f"argument {number} with rows of {kind}"] = _gradient(leaf)
         rows = {NODES: arguments.nodes, EDGES: arguments.edges}
         outcomes.append(Outcome(result.detach(), gradients, recorder.calls, rows))
         recorder.stop()

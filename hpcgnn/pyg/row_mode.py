@@ -1,8 +1,7 @@
 """Follows the rows of nodes and edges through a call of a distributed model.
 
 On the way it replaces what would be wrong on a part of a graph by what is right (rows and degrees of sources, random draws), and
-refuses what cannot be right: values of all nodes, and their number as a value. It looks at each call of the model, so a branch
-that is taken later is seen, too.
+refuses what cannot be right: values of all nodes, and their number as a value. It sees branches that are taken later, too.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager as ContextManager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -140,17 +140,12 @@ def _check_einsum(call: _Call, role_of: RoleOf) -> None:
 class RowMode(TorchFunctionMode):
     """The roles of the tensors of one call. It is entered anew for each call.
 
-    owned: number of owned nodes, n. halo: the exchange of rows of halo nodes. drop: replaces ``F.dropout(x, p)``, given
-    the original ids of its rows, or None, and whether a layer computes messages. common_draws: a context in which all ranks draw
-    the same random numbers.
+    owned: number of owned nodes, n. drop: replaces ``F.dropout(x, p)``, given the original ids on which the mask of each row
+    depends, or None, and whether a layer computes messages. common_draws: a context in which all ranks draw the same numbers.
     """
 
     def __init__(
-        self,
-        owned: int,
-        halo: HaloRows,
-        drop: Callable[..., Tensor],
-        common_draws: Callable[[], AbstractContextManager[None]],
+        self, owned: int, halo: HaloRows, drop: Callable[..., Tensor], common_draws: Callable[[], ContextManager[None]]
     ) -> None:
         super().__init__()
         self._owned, self._halo, self._drop, self._common_draws = owned, halo, drop, common_draws
