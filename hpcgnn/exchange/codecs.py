@@ -36,6 +36,7 @@ from hpcgnn.kernels.messages import (
     encoder,
 )
 from hpcgnn.kernels.spmm import multiply
+from hpcgnn.world.transport import PieceLayout
 
 _CACHED_BYTES = 8 << 20
 INT8_BITS = 8
@@ -75,6 +76,7 @@ class Codec(ABC):
     send_counts: np.ndarray  # (P,) int64 number of items to each rank
     receive_counts: np.ndarray  # and from each rank
     item_bytes: int = BLOCK_BYTES  # bytes of an item, which MPI counts
+    route: PieceLayout  # of the items to other ranks; codecs that only decode have none
 
     def __init__(self, tools: CodecTools) -> None:
         self.tools = tools

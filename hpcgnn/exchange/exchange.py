@@ -16,14 +16,13 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.codecs import Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
-from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges
+from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.exchange.messages import Messages
 from hpcgnn.exchange.passes import ExchangeId, ScratchKey, ScratchUse, Slot
 from hpcgnn.exchange.traffic import Sent
 from hpcgnn.kernels import Csr
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
-from hpcgnn.world.transport import PieceLayout
 from hpcgnn.world.world import World, raise_on_all_ranks
 
 _ROUNDS = 5
@@ -86,7 +85,6 @@ class Exchange:
         freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.exchange.mailbox`), the same on all ranks. A
             policy sets it before each pass.
         ranges: ranges of the rows that were sent; None before :meth:`trace_ranges`.
-        routes: the route of each codec's rows to other ranks.
     """
 
     def __init__(
@@ -110,7 +108,6 @@ class Exchange:
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
-        self.routes: dict[Codec, PieceLayout] = {}
         self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
 
     def reverse(self) -> Exchange:
@@ -136,7 +133,6 @@ class Exchange:
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
-        self.routes = {codec: self.routes[codec] for codec in self._codecs.values()}
         self._steps = {}
 
     bits = row_bits  # the name that policies of a user's own were told to use before
@@ -178,8 +174,10 @@ class Exchange:
     # -- answers to policies ------------------------------------------------------------------------------------------
 
     def mailboxes(self) -> list[Mailbox]:
-        """The mailboxes in which rows of this exchange are kept between epochs; none before it first starts."""
-        return self.messages.kept.mailboxes_of(self.id)
+        """The mailboxes in which rows of this exchange are kept between epochs: none before it first starts, several if a pass
+        uses its layer more than once.
+        """
+        return [box for slot, box in self.messages.kept.mailboxes.items() if slot[:2] == self.id]
 
     def is_late(self) -> bool:
         """Return whether rows that were sent to this rank in an earlier epoch are still on their way."""
@@ -265,7 +263,7 @@ class Exchange:
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
             self._codecs[key] = codec = self._new_codec(bits, width, dtype)
-            self.routes[codec] = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
+            codec.route = messages.transport.route(codec.send_counts, codec.receive_counts, codec.item_bytes)
         return self._codecs[key]
 
     def _new_codec(self, bits: RowBits | None, width: int, dtype: torch.dtype) -> Codec:
@@ -276,9 +274,10 @@ class Exchange:
             return PlainCodec(counts, width, dtype, self.tools)
         if width not in bits.layouts:
             world.check_counts(*counts, self.name)
-            send, received = layouts = bits.make_layouts(counts, width, self.messages.device.torch_device)
+            send, received = make_layout(counts[0], bits.sent, width), make_layout(counts[1], bits.received, width)
             world.check_counts(send.blocks, received.blocks, f"{self.name} in blocks of {BLOCK_BYTES} bytes")
-            bits.layouts[width] = layouts
+            torch_device = self.messages.device.torch_device
+            bits.layouts[width] = send.to(torch_device), received.to(torch_device)
         packed = PackedCodec(bits.layouts[width], width, self.tools)
         return DeltaCodec(packed) if self.messages.is_delta else packed
 
@@ -286,14 +285,14 @@ class Exchange:
 class Step:
     """One exchange of rows of one width and type, in passes of one kind: what is the same in each epoch is decided here.
 
-    codec: the encoding of the rows. rows: (s, F) memory to aggregate into before :meth:`start`; other exchanges may use it, too.
-    memory_state: number of changes of the memory that it refers to.
+    rows: (s, F) memory to aggregate into before :meth:`start`; other exchanges may use it, too. memory_state: number of changes
+    of the memory that it refers to.
     """
 
     def __init__(self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec) -> None:
         messages, scratch = exchange.messages, exchange.messages.scratch
         self.codec, self._exchange = codec, exchange
-        # The mailbox that keeps rows of the slot; None in evaluations, and where rows are used in their own epoch.
+        # None in evaluations, and where rows are used in their own epoch
         self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
         self._differences = messages.kept.differences_of(slot, codec)
         self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
@@ -309,7 +308,7 @@ class Step:
         self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
         self._wires = [self._wire(turn) for turn in range(1 if self._box is None else 2)]
         is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
-        # The message of a rank that is alone, which has no rows.
+        # the message of a rank that is alone, which has no rows
         self._nothing = Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
         self.memory_state = scratch.allocations + messages.kept.changes
 
@@ -322,7 +321,7 @@ class Step:
         received = exchange.messages.scratch.bytes(key, int(codec.receive_counts.sum()), codec.item_bytes)
         neighbours = None if exchange.links is None else exchange.links[0]
         transport = exchange.messages.transport
-        return received, transport.bind(self._sent, received, exchange.routes[codec], exchange.name, neighbours)
+        return received, transport.bind(self._sent, received, codec.route, exchange.name, neighbours)
 
     def reused(self) -> Message | None:
         """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""

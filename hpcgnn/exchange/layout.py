@@ -114,14 +114,6 @@ class RowBits:
         self.sent, self.received = sent.astype(np.uint8), received.astype(np.uint8)
         self.layouts: dict[int, tuple[Layout, Layout]] = {}
 
-    def make_layouts(
-        self, counts: tuple[np.ndarray, np.ndarray], width: int, torch_device: torch.device
-    ) -> tuple[Layout, Layout]:
-        """The layouts of both messages, for ``counts`` (P,) of rows to and from each rank and rows of ``width`` values."""
-        sent, received = counts
-        layouts = make_layout(sent, self.sent, width), make_layout(received, self.received, width)
-        return layouts[0].to(torch_device), layouts[1].to(torch_device)
-
     def counts(self) -> np.ndarray:
         """(len(MESSAGE_BITS),) int64 number of rows that are sent with each bit-width."""
         return np.bincount(self.sent, minlength=max(MESSAGE_BITS) + 1)[list(MESSAGE_BITS)].astype(np.int64)

@@ -46,10 +46,6 @@ class Message:
     pending: Pending | None = None  # the started collective; None once the rows have arrived
     sums: torch.Tensor | None = None  # (b, F) over the boundary nodes' local neighbours in that epoch, for corrections
 
-    def replace_rows(self, rows: torch.Tensor, tools: CodecTools) -> None:
-        """Replace the received bytes with ``rows`` (r, F)."""
-        self.codec, self.received = plain_rows(rows, tools)
-
 
 @dataclass(frozen=True)
 class StaleRowRules:
@@ -99,7 +95,7 @@ class Mailbox:
                 if self._average is None or message.epoch == epoch:
                     self._average = rows.clone()
                 rows = self._average.lerp_(rows, 1 - self._rules.decay)
-        message.replace_rows(rows, self._tools)
+        message.codec, message.received = plain_rows(rows, self._tools)
 
     def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The sum of the rows' dot products a·b. It is the same for any number of threads, because policies decide by it."""
@@ -147,7 +143,7 @@ class Mailbox:
                 setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, sums=sums))
         self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
-            self.arrived.replace_rows(self._average, self._tools)
+            self.arrived.codec, self.arrived.received = plain_rows(self._average, self._tools)
 
 
 _PlainSlot = tuple[Count, bool, Count, Count]  # the fields of Slot
@@ -297,15 +293,6 @@ class StaleRows:
                 return None
             self.differences[slot] = new
         return self.differences[slot]
-
-    def mailboxes_of(self, exchange: ExchangeId) -> list[Mailbox]:
-        """The mailboxes of one exchange: none before it first starts, several if a pass uses its layer more than once."""
-        return [box for slot, box in self.mailboxes.items() if slot[:2] == exchange]
-
-    def in_flight(self) -> list[Pending]:
-        """The started collectives of messages that were not waited for yet."""
-        messages = [box.in_flight for box in self.mailboxes.values()]
-        return [message.pending for message in messages if message is not None and message.pending is not None]
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -167,10 +167,12 @@ class Messages:
     def drain(self) -> None:
         """Wait for all messages in flight; each exchange still uses their rows in the epoch in which they are due. Collective."""
         with self._waiting:
-            for pending in self.kept.in_flight():
-                self.world.wait(pending)
-                if pending.arrive is not None:
-                    pending.seconds = pending.arrive()
+            for box in self.kept.mailboxes.values():
+                pending = None if box.in_flight is None else box.in_flight.pending
+                if pending is not None:
+                    self.world.wait(pending)
+                    if pending.arrive is not None:
+                        pending.seconds = pending.arrive()
 
     def claim_memory(self, name: str) -> None:
         """Note that the exchange ``name`` begins to use the memory that all exchanges share.
