@@ -164,7 +164,7 @@ class PackedCodec(Codec):
         bits = {group.bits for group in layouts[0].groups}
         self.sends_int8_rows, self.sends_other_rows = INT8_BITS in bits, bool(bits - {INT8_BITS})
         self.num_sent, self.num_received = (sum(group.rows.numel() for group in layout.groups) for layout in layouts)
-        self._split: tuple[Tensor | None, list[Encode], list[tuple[Group, Tensor]]] | None = None
+        self._divisions: dict[Tensor | None, tuple[list[Encode], list[tuple[Group, Tensor]]]] = {}
         self._added_by: tuple[Csr, Callable[[Tensor, Tensor], None] | None] | None = None
 
     @cached_property
@@ -181,9 +181,9 @@ class PackedCodec(Codec):
         with self.quantizing:
             rows = rows.float()
             flat.index_fill_(0, self.layouts[0].padding, 0)
-            if self._split is None or self._split[0] is not sources:
-                self._split = sources, *self._divided(sources)
-            _, encoders, given_groups = self._split
+            if sources not in self._divisions:
+                self._divisions[sources] = self._divided(sources)
+            encoders, given_groups = self._divisions[sources]
             for encode in encoders:
                 nonfinite += encode(rows, key, flat)
             for group, numbers in given_groups:
