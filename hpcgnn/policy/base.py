@@ -88,8 +88,10 @@ class Policy:
     def _kept(self) -> tuple[str, ...]:
         return getattr(self.state_type, "__struct_fields__", ())
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`. Files of earlier versions may lack fields with defaults."""
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """Continue from the states; in files of earlier versions, fields with defaults may be missing. rank_state: see
+        :meth:`BitsPolicy.rank_state`; None if the checkpoint was made with other parts.
+        """
         kept = typed.validated(state, self.state_type, "the state of a policy")
         for name in self._kept():
             setattr(self, name, getattr(kept, name))
@@ -112,10 +114,6 @@ class BitsPolicy(Policy, ABC):
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`rank_state`. where: its file, for the message."""
 
-    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
-        self._restore(state)
-
 
 class StalenessPolicy(Policy, ABC):
     """A policy that decides which exchanges use stale rows."""
@@ -127,7 +125,3 @@ class StalenessPolicy(Policy, ABC):
     @abstractmethod
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, alike on all ranks."""
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`."""
-        self._restore(state)

@@ -77,7 +77,7 @@ class PipeQSBits(BitsPolicy):
             self.bits[name] = CHOICES[min(max(place, 0), len(CHOICES) - 1)]
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """As :meth:`BitsPolicy.load`; exchanges that the state does not have keep their bit-widths."""
+        """As :meth:`Policy.load`; exchanges that the state does not have keep their bit-widths."""
         super().load(state | {"bits": self.bits | state["bits"]})
 
 

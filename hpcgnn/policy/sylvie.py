@@ -109,7 +109,7 @@ class SylvieStaleness(StalenessPolicy):
         """The descent of the loss."""
         return msgspec.to_builtins(self._descent)
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from :meth:`state`."""
         self._descent = typed.validated(state, LossDescent, "the state of a policy")
 
