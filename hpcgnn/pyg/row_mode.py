@@ -22,8 +22,6 @@ from hpcgnn.pyg import rows
 from hpcgnn.pyg.halo_rows import HaloRows
 from hpcgnn.pyg.rows import DESTINATIONS, EDGES, ENDS, IDS, NODES, SOURCES, Count, Refused, Reversed, Role
 
-_SPARSE = {function.__name__ for function in rows.SPARSE}
-
 RoleOf = Callable[[Any], Role | None]
 
 
@@ -85,7 +83,7 @@ def check(call: _Call, role_of: RoleOf) -> None:
     elif name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
         if role.axis == (tensor.dim() - 2 if name.startswith("scaled") else 0):
             raise Refused(f"{call.where()} combines each node with all others, but a rank has its own only")
-    elif name in _SPARSE:
+    elif call.func in rows.SPARSE:
         raise Refused(f"{call.where()} makes a sparse matrix of edges, but a rank has the edges of its nodes only")
 
 
@@ -213,11 +211,8 @@ class RowMode(TorchFunctionMode):
             return self._made(call)
         if is_factory or not found:
             return self._of_all(call)
-        special = getattr(self, f"_on_{name}", None)
         try:
-            if special is not None:
-                return special(call)
-            check(call, self.role)
+            return getattr(self, f"_on_{name}", self._checked)(call)
         except Refused:
             if rows.called_by() != "ours":
                 raise
@@ -238,8 +233,10 @@ class RowMode(TorchFunctionMode):
         if name in ("tensor", "as_tensor") and isinstance(args[0], (tuple, list)):
             values = args[0]
         count = next((value for value in values if isinstance(value, Count)), None)
-        by = None if count is None else rows.called_by()
-        if count is not None and by == "user":
+        if count is None:
+            return args
+        by = rows.called_by()
+        if by == "user":
             rows.refuse_count(count)
         if by == "pyg" and isinstance(args[0], Tensor) and args[0].dtype == torch.int64:
             most = self._halo.original_ids.numel()
