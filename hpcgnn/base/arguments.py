@@ -15,7 +15,6 @@ from hpcgnn.base.errors import WrongTypeError, WrongValueError, quoted
 if TYPE_CHECKING:
     import torch
 
-
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # the limits of Linux, in bytes
 
 

@@ -1,4 +1,4 @@
-"""numba's ``njit``, whose cache is a help and no condition: code is compiled again where there is no place to keep it.
+"""numba's ``njit``, whose code is compiled again where there is no place to keep it.
 
 numba looks for a place in ``NUMBA_CACHE_DIR``, beside the source, and in the user's home folder. If none of them can be written,
 its own decorator raises an error when a module is imported; and a full disk, or a damaged file, ends the first call.

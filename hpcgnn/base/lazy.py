@@ -11,11 +11,8 @@ from typing import Any
 
 
 def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package (PEP 562).
-
-    homes: the module of each public name; a name whose module is ``package.name`` stands for that module. No other name may be
-    that of a submodule, by which the import system would replace it.
-    """
+    """Make the ``__getattr__`` of a package (PEP 562). homes: the module of each public name; a name whose module is
+    ``package.name`` stands for it. No other name may be a submodule's, by which the import system would replace it."""
 
     def get(name: str) -> Any:
         if name not in homes:

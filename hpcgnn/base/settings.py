@@ -106,13 +106,11 @@ MOST_SEED = 2**63 - 1
 class Setting:
     """A field of a dataclass that is a setting, and what :func:`setting` says about it.
 
-    name: of the flag and of the key in TOML files, usually the field's; empty if there is neither. attribute: name of the
-    field. type: its annotation. help: the text for a command's help, or a function that returns it. choices: the allowed values,
-    or a function that returns them when they are needed. least, most: inclusive bounds of a number; above, below: exclusive ones.
-    metavar: the placeholder of the value in the help. used_if: whether an object of the dataclass uses the setting; users: the
-    choices that use it, in words. is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's
-    parameters may be used with another value. default_in_words: the default as the help shows it. is_finite: whether a number
-    must be finite.
+    name: of the flag and of the key in TOML files, usually the field's; empty if there is neither. attribute: name of the field.
+    help, choices: may be functions, which are called when they are needed. least, most: inclusive bounds of a number; above,
+    below: exclusive ones. used_if: whether an object of the dataclass uses the setting; users: the choices that use it, in words.
+    is_kept: whether a repetition of a run takes the setting over. is_free: whether a model's parameters may be used with another
+    value. default_in_words: the default as the help shows it.
     """
 
     name: str

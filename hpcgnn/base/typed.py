@@ -1,8 +1,5 @@
-"""Checks of values from files and programs against declared types, with one sentence for the first value of a wrong type.
-
-Types are declared with :mod:`msgspec`: a ``Struct`` beside the code that writes the file, with the ranges of its numbers. Only
-this module turns the library's messages into sentences with the file, its line and the field.
-"""
+"""Checks of values from files and programs against types that are declared with :mod:`msgspec`. Only this module turns the
+library's messages into sentences with the file, its line and the field."""
 
 from __future__ import annotations
 

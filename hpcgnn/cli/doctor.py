@@ -87,18 +87,13 @@ def _notes(says: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(report.data()), flush=True)
-    else:
-        _show(report)
-
-
-def _show(report: Report) -> None:
     from hpcgnn.doctor.job import counted
 
-    ranks = counted(report.ranks, "rank")
-    nodes = counted(report.nodes, "node")
-    table = Table(title=f"hpcgnn doctor: {ranks} on {nodes}", title_justify="left", box=box.SIMPLE)
+    if as_json:
+        print(json.dumps(report.data()), flush=True)
+        return
+    title = f"hpcgnn doctor: {counted(report.ranks, 'rank')} on {counted(report.nodes, 'node')}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for name in ("check", "state"):
         table.add_column(name, no_wrap=True)
     table.add_column("finding, and what to do", overflow="fold")  # one below the other, because both are long

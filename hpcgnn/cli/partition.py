@@ -102,6 +102,5 @@ def _rows(report: PartitionReport) -> list[tuple[str, object]]:
         ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds.items())),
         ("peak memory of a process", console.size(report.peak_memory_bytes)),
     ]
-    if quality.empty_parts:
-        rows.append(("empty parts", quality.empty_parts))
-    return rows + [("note", note) for note in report.notes]
+    empty = [("empty parts", quality.empty_parts)] if quality.empty_parts else []
+    return [*rows, *empty, *(("note", note) for note in report.notes)]

@@ -176,19 +176,9 @@ def _reason(text: str) -> str:
 Tell = Callable[[str], None]  # called with the name of a check that begins
 
 CHECKS: tuple[Check, ...] = (
-    software.VERSIONS,
-    software.MPI,
-    cores.BINDING,
-    cores.THREADS,
-    software.KERNELS,
-    software.GPUS,
-    cores.WITHIN,
-    cores.BETWEEN,
-    folders.FOLDER,
-    folders.TEMPORARY,
-    folders.SHARED_MEMORY,
-    software.PARTS,
-)
+    software.VERSIONS, software.MPI, cores.BINDING, cores.THREADS, software.KERNELS, software.GPUS, cores.WITHIN, cores.BETWEEN,
+    folders.FOLDER, folders.TEMPORARY, folders.SHARED_MEMORY, software.PARTS,
+)  # fmt: skip
 
 
 class Unfinished(Exception):

@@ -25,11 +25,8 @@ Verdict = tuple[str, Iterable[Problem]]  # a few words about the machine, and it
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
-
-    check: name of the check. found: a few words about the machine. state: one of :data:`STATES`. sentence: the suggested change,
-    or more information; may be empty.
-    """
+    """The result of a check. found: a few words about the machine. state: one of :data:`STATES`. sentence: the suggested change,
+    or more information; may be empty."""
 
     check: str
     found: str
@@ -45,11 +42,8 @@ def of_problems(check: str, found: str, problems: Iterable[Problem]) -> Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings.
-
-    hpcgnn: version. mpi: the MPI library in one line; empty if none starts. ranks, nodes: the number of ranks that were checked,
-    and of their nodes.
-    """
+    """All findings. hpcgnn: version. mpi: the MPI library in one line; empty if none starts. ranks, nodes: the number of ranks
+    that were checked, and of their nodes."""
 
     hpcgnn: str
     mpi: str
@@ -64,9 +58,7 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """The report as plain JSON."""
-        facts = asdict(self)
-        findings = facts.pop("findings")
-        return facts | {"state": self.state, "findings": list(findings)}
+        return asdict(self) | {"state": self.state}
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Report:
@@ -92,11 +84,8 @@ def some_ranks(ranks: Iterable[int], most: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """The argument of every check.
-
-    folder: the folder for files of several ranks. by_doctor: whether ``hpcgnn doctor`` chose the number and the place of the
-    ranks, which are then not judged.
-    """
+    """The argument of every check. folder: for files of several ranks. by_doctor: whether ``hpcgnn doctor`` chose the number and
+    the place of the ranks, which are then not judged."""
 
     world: World
     folder: Path
@@ -131,10 +120,8 @@ class Check:
 
 
 def by_rank(name: str, look: Callable[[Job], Fact], judge: Callable[[list[Fact], Job], Verdict | None]) -> Check:
-    """A check of facts that every rank collects by itself and that are then judged together.
-
-    look, judge: functions that are not collective; any exception that they raise becomes a finding.
-    """
+    """A check of facts that every rank collects by itself and that are then judged together. ``look`` and ``judge`` are not
+    collective; any exception that they raise becomes a finding."""
 
     def run(job: Job) -> Finding | None:
         fact: Fact = {}

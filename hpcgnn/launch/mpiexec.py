@@ -1,8 +1,7 @@
 """MPI's launcher, and the flags with which it starts ranks on this machine. Imports neither torch nor MPI.
 
-The launcher is ``$MPIEXEC`` if set, else the ``mpiexec`` beside the program (PyPI's mpich in the program's virtual
-environment), else the one on PATH: it must belong to the library that mpi4py loads, and mpi4py prefers its own
-environment's. Open MPI and MPICH (Hydra) are known; more flags: ``OMPI_MCA_*`` or ``HYDRA_*`` in the environment.
+The launcher is ``$MPIEXEC`` if set, else the ``mpiexec`` beside the program, as mpi4py prefers the library of its own
+environment, else the one on PATH. Open MPI and MPICH (Hydra) are known.
 """
 
 from __future__ import annotations

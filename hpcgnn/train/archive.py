@@ -1,8 +1,5 @@
-"""Tensors and plain values in one file of torch's format, which is verified before anything in it is used.
-
-A file is a zip archive with a checksum for each of its members, which torch does not verify, and holds a digest of all its
-values. Sizes that it names are compared with the size of the file before memory is allocated for them.
-"""
+"""Tensors and plain values in one file of torch's format, a zip archive with checksums, which torch does not verify, and a digest
+of all values. It is verified before anything in it is used."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def _on_host(content: Any) -> Any:
 
 
 class _Stream:
-    """The file object that torch writes to. It keeps errors for :meth:`finish`: torch would raise some that cannot be caught."""
+    """The file that torch writes to. It keeps errors for :meth:`finish`: torch would raise some that cannot be caught."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,6 +1,5 @@
-"""Links to learn from and to be judged by: a split of a graph's edges, and pairs of nodes without an edge.
+"""A split of a graph's edges, and pairs of nodes without an edge. All that is drawn is a function of seeds and original ids.
 
-All that is drawn is a function of seeds and original ids, so it is the same for any number of ranks and any partition.
 Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes, k negatives a link, M nodes in a pool.
 """
 
@@ -193,8 +192,7 @@ class NegativeSampler:
 
 
 class _PoolRows(torch.autograd.Function):
-    """The rows of a pool, each of which at most one rank owns, on all ranks: a sum over ranks. In backward, gradients are summed
-    over ranks, and each rank takes those of its own rows."""
+    """The rows of a pool on all ranks, as a sum. In backward, gradients are summed, and each rank takes those of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Loss and metrics over the nodes of all ranks. Only sums, counts and, for ROC-AUC, each rank's share of scores are sent.
+"""Loss and metrics over the nodes of all ranks.
 
 Shapes: scores (n, C) of this rank's nodes; y (n,) int64 or (n, C) uint8; mask (n,) bool. A labelled node has y >= 0, or any
-label set.
+label.
 """
 
 from __future__ import annotations

@@ -29,13 +29,10 @@ _Row = Annotated[list[Count], Meta(min_length=1, max_length=MOST_BLOCKS)]
 
 
 class Ranks(msgspec.Struct, kw_only=True):
-    """The content of ``ranks.json``, for B blocks of ranks; docs/reference/metrics.md lists the keys, too.
+    """The content of ``ranks.json``, for B blocks of ranks; docs/reference/metrics.md explains the keys.
 
-    ranks: number of ranks. first_rank: (B,) lowest rank of each block. first_epoch, epochs: the first epoch and the number of
-    epochs since the run was last resumed, which the file covers. parts_uuid: uuid of the parts file. bytes: (B, B) bytes that
-    block i sent to block j in training messages of these epochs. mean, largest: mean and maximum over the ranks of a block, (B,)
-    by name: seconds of an epoch by phase (means over the last 1,000 epochs at most, without the first), nodes, edges, cut_edges
-    (in-edges from other ranks), rows_sent (in the first exchange of a forward pass), peak_memory_bytes.
+    ranks: number of ranks. first_rank: (B,) lowest rank of each block. bytes: (B, B) bytes that block i sent to block j in
+    training messages. mean, largest: over the ranks of a block, (B,) by the names in BREAKDOWN (seconds of an epoch) and COUNTS.
     """
 
     ranks: Annotated[int, Meta(ge=1)]
@@ -51,14 +48,10 @@ class Ranks(msgspec.Struct, kw_only=True):
     def is_whole(self) -> bool:
         """Return whether all its lists have one entry for each block."""
         blocks = len(self.first_rank)
-        lists: list[list[Any]] = [*self.bytes, *self.mean.values(), *self.largest.values()]
-        wanted = {*BREAKDOWN, *COUNTS}
-        return (
-            len(self.bytes) == blocks
-            and all(len(each) == blocks for each in lists)
-            and wanted <= self.mean.keys() & self.largest.keys()
-            and self.first_rank == first_ranks(self.ranks).tolist()
-        )
+        lists: list[list[Any]] = [self.bytes, *self.bytes, *self.mean.values(), *self.largest.values()]
+        has_all = {*BREAKDOWN, *COUNTS} <= self.mean.keys() & self.largest.keys()
+        are_right = self.first_rank == first_ranks(self.ranks).tolist()
+        return has_all and are_right and all(len(each) == blocks for each in lists)
 
 
 def first_ranks(num_ranks: int) -> np.ndarray:

@@ -43,8 +43,6 @@ from hpcgnn.train.config import LINK_METRICS, METRICS, LabelPropagationConfig, L
 
 CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
 SUMMARY, RANKS = "summary.json", "ranks.json"
-
-
 NODE, LINK = "node", "link"
 
 
@@ -196,8 +194,8 @@ class RunConfig(Checked):
     def _owners(self) -> Iterator[tuple[Any, Setting]]:
         """Each setting that has a name, and the dataclass that has its value."""
         train = self.train
-        parts: tuple[Any, ...] = (self, self.links, self.model, train, train.schedule, train.labels, self.messages)
-        for part in (*parts, self.int8, train.policy):
+        parts: list[Any] = [self, self.links, self.model, train, train.schedule, train.labels, self.messages, self.int8]
+        for part in (*parts, train.policy):
             for owner in (part, *getattr(part, "own", ())):
                 yield from ((owner, each) for each in settings_of(type(owner)) if each.name)
 

@@ -1,5 +1,4 @@
-"""The contents of a run folder, for ``hpcgnn show`` and reports. Missing or damaged files become notes, because reports are often
-made of runs that were killed or are still running."""
+"""The contents of a run folder, for ``hpcgnn show`` and reports. Missing or damaged files become notes."""
 
 from __future__ import annotations
 

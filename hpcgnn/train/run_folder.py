@@ -1,5 +1,4 @@
-"""The run folder: ``config.toml``, ``summary.json``, ``ranks.json``, with a line for each epoch ``metrics.jsonl`` and, if a
-policy decides, ``decisions.jsonl``, and the lock that keeps other jobs out of it. Only rank 0 writes it."""
+"""The files of a run folder, and the lock that keeps other jobs out of it. Only rank 0 writes it."""
 
 from __future__ import annotations
 
