@@ -128,19 +128,13 @@ def predict(
         outcome = MeanEpoch(epoch, workload, workload.bytes_sent(), workload.rows_sent())
     bits = run.messages.bits if run.policy.bits == FIXED else run.policy.bits
     chosen = {"bits": bits, "staleness": run.policy.staleness, "message_coding": run.messages.message_coding}
-    warnings = warnings_of(model, setup, outcome.workload)
-    if plain and model.kinds:
-        warnings.append(
-            "no run of the fit had bits {}, staleness {} and {} messages together: the additional work "
-            "of its epochs is counted and not fitted".format(*chosen.values())
-        )
     return Prediction(
         **vars(outcome),
         about={"parts": parts.name, "strategy": setup.run.strategy} | chosen | {"ranks": setup.ranks},
         memory_bytes=memory_of(outcome.workload, [model.memory[name] for name in MEMORY]),
         course=course,
         is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
-        warnings=warnings + _profile_warnings(model, profile),
+        warnings=warnings_of(model, setup, outcome.workload) + _estimates(model, profile, chosen if plain else None),
     )
 
 
@@ -169,9 +163,14 @@ def _terms(names: tuple[str, ...]) -> str:
     return f"the term{'s' if len(names) > 1 else ''} {' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
-def _profile_warnings(model: Model, profile: Profile | None) -> list[str]:
-    """Sentences that mark seconds as estimates, and name the numbers that are not from a specification."""
+def _estimates(model: Model, profile: Profile | None, mixed: Mapping[str, Any] | None) -> list[str]:
+    """Sentences that mark seconds as estimates. mixed: the policies of a run whose epochs differ."""
     found = []
+    if mixed is not None and model.kinds:
+        found.append(
+            "no run of the fit had bits {}, staleness {} and {} messages together: the additional work "
+            "of its epochs is counted and not fitted".format(*mixed.values())
+        )
     if model.source == SPECIFICATIONS:
         found.append(
             "seconds are estimates for comparing settings and must not be quoted: the work on "

@@ -44,9 +44,8 @@ class CombinationError(HpcgnnError):
 
 
 # Axes that are no settings of `hpcgnn train`. threads = 0: the launcher divides the cores. hosts = 0: ranks run on this machine,
-# or on the nodes of a batch job; otherwise they run on this number of virtual hosts, whose links have a rate. framework: the
-# library that trains; PyG trains in one process. bench: the words of a `hpcgnn bench` command, in which {parts} and {graph}
-# stand for the files that are made from the other axes.
+# or on the nodes of a batch job. framework: the library that trains. bench: the words of a `hpcgnn bench` command, in which
+# {parts} and {graph} stand for the files that are made from the other axes.
 OF_STUDY = {
     name: Setting(name=name, attribute=name, type=type(default), default=default, **about)
     for name, default, about in (
@@ -85,10 +84,9 @@ def check_axis(name: str, value: Any) -> None:
     """Raise HpcgnnError if there is no such axis, or it cannot have this value."""
     if name in _NOT_VARIED:
         raise HpcgnnError(f"{name} cannot be an axis: {_NOT_VARIED[name]}")
-    of_train = {name: named.setting for name, named in settings_by_name().items() if name not in _NOT_VARIED}
-    axes = OF_STUDY | of_train
+    axes = OF_STUDY | {name: named.setting for name, named in settings_by_name().items()}
     if name not in axes:
-        near = nearest(name, axes)
+        near = nearest(name, axes.keys() - _NOT_VARIED.keys())
         raise HpcgnnError(f"there is no axis or setting {name}" + (f": did you mean {near}?" if near else ""))
     if value == SEED_WORD and name not in OF_STUDY and kind_of(axes[name].type)[0] is int:
         return
@@ -99,8 +97,8 @@ def check_axis(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of a run's ranks. threads: threads of each rank, 0 for the launcher's choice. hosts: number of virtual hosts,
-    0 for none. rate: speed of their links."""
+    """The placement of a run's ranks. threads: of each rank, 0 for the launcher's choice. hosts: virtual ones, whose links have
+    the rate; 0 for none."""
 
     ranks: int
     threads: int
@@ -118,11 +116,9 @@ def placement(given: Mapping[str, Any]) -> Placement:
     """The placement of a configuration's ranks. Raises CombinationError for values that do not go together."""
     ranks, rate = given.get("ranks", 1), given.get("rate", "")
     hosts, per_node = given.get("hosts", 0), given.get("ranks_per_node", 0)
-    if per_node and ranks % per_node:
-        said = f"ranks_per_node = {per_node} does not divide ranks = {ranks}"
-        raise CombinationError(said, "ranks_per_node", "ranks")
-    if hosts and ranks % hosts:
-        raise CombinationError(f"hosts = {hosts} does not divide ranks = {ranks}", "hosts", "ranks")
+    for name, number in (("ranks_per_node", per_node), ("hosts", hosts)):
+        if number and ranks % number:
+            raise CombinationError(f"{name} = {number} does not divide ranks = {ranks}", name, "ranks")
     if hosts and per_node and hosts * per_node != ranks:
         said = f"hosts = {hosts} with ranks_per_node = {per_node} have {hosts * per_node} ranks, not ranks = {ranks}"
         raise CombinationError(said, "hosts", "ranks_per_node", "ranks")
@@ -184,24 +180,15 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
         config = RunConfig.from_settings(settings)
         config.check()
     except HpcgnnError as error:
-        raise CombinationError(str(error), *_named_in(str(error), settings)) from error
+        words = re.findall(r"[\w-]+", str(error))  # those that it names, as flags or by their names, in its order
+        named = {word: name for name in settings for word in (name, as_flag(name))}
+        raise CombinationError(str(error), *(named[word] for word in words if word in named)) from error
     return config
 
 
-def _named_in(sentence: str, settings: Mapping[str, Any]) -> list[str]:
-    """The settings that a sentence names, as flags or by their names, in the order of the sentence."""
-    found = {}
-    for name in settings:
-        if match := re.search(rf"(?<![\w-])(?:{re.escape(as_flag(name))}|{re.escape(name)})(?![\w-])", sentence):
-            found[name] = match.start()
-    return sorted(found, key=found.__getitem__)
-
-
 def recorded(given: Mapping[str, Any], where: Placement, config: RunConfig, kind: str = TRAIN) -> dict[str, Any]:
-    """A record's configuration: every axis, including those at their defaults that readers look for; settings as in TOML.
-
-    kind: kind of the study; only trainings have settings that are recorded even if they are not given.
-    """
+    """A record's configuration: every axis, including those at their defaults that readers look for; settings as in TOML. Only
+    trainings have settings that are recorded even if they are not given."""
     used, place = config.settings(), {"ranks_per_node": where.ranks_per_node, "hosts": where.hosts, "rate": where.rate}
     axes = {name: axis.default for name, axis in OF_STUDY.items() if name in given or name not in _RECORDED_IF_GIVEN}
     names = {name: given.get(name, default) for name, default in axes.items()} | place
@@ -260,18 +247,15 @@ class GraphSource:
 
 def check_options(name: str, options: Any) -> None:
     """Raise CombinationError unless ``options`` is a valid table ``[graphs.NAME]``."""
-    if not isinstance(options, dict):
+    if not isinstance(options, dict) or "source" not in options:
         raise CombinationError(f"graphs.{name} must be a table with the key source")
     for key, value in options.items():
         if key not in (*_TEXTS, *_FLAGS):
             said = f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}"
             raise CombinationError(said, key)
         if not isinstance(value, bool if key in _FLAGS else str):
-            raise CombinationError(
-                f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}", key
-            )
-    if "source" not in options:
-        raise CombinationError(f"graphs.{name} has no source")
+            said = f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}"
+            raise CombinationError(said, key)
 
 
 def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers: Mapping[str, int]) -> GraphSource:
@@ -280,32 +264,29 @@ def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers
     if not graph:
         raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
     options = named.get(graph, {"source": graph})
-    formulas = " ".join(sorted(names_in(" ".join(str(options[key]) for key in _TEXTS if key in options))))
+    formulas = " ".join(sorted(_names_in(" ".join(str(options[key]) for key in _TEXTS if key in options))))
     try:
         full = {key: filled(value, numbers) if key in _TEXTS else value for key, value in options.items()}
     except HpcgnnError as error:
         raise CombinationError(f"graph {graph!r}: {error}", "graph") from error
     source = full["source"]
-    if source.endswith(".h5"):
-        return _file(graph, source, full, formulas)
-    if not _SOURCE.fullmatch(source):
-        said = "is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in [graphs]"
-        raise CombinationError(f"graph {graph!r} {said}", "graph")
+    path = Path(source) if source.endswith(".h5") else None
+    said = ""
+    if path is None and not _SOURCE.fullmatch(source):
+        said = " is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in [graphs]"
+    elif path is not None and len(full) > 1:
+        said = " is a file that was converted already, so options have no effect: remove them"
+    elif path is not None and not path.is_file():
+        said = f": there is no file {path}"
+    if said:
+        raise CombinationError(f"graph {graph!r}{said}", "graph")
+    if path is not None:
+        name = _file_name(path.stem, [str(path.resolve()), _state(source)])
+        return GraphSource(name, source, file=path, formulas=formulas)
     flags = [word for key in _TEXTS[1:] if key in full for word in (f"--{key}", full[key])]
     flags += [f"--{key.replace('_', '-')}" for key in _FLAGS if full.get(key)]
     label = graph if graph in named else source
     return GraphSource(_file_name(label, [source, flags, _state(source)]), source, tuple(flags), formulas=formulas)
-
-
-def _file(graph: str, source: str, options: Mapping[str, Any], formulas: str) -> GraphSource:
-    if len(options) > 1:
-        said = "is a file that was converted already, so options have no effect: remove them"
-        raise CombinationError(f"graph {graph!r} {said}", "graph")
-    path = Path(source)
-    if not path.is_file():
-        raise CombinationError(f"graph {graph!r}: there is no file {path}", "graph")
-    name = _file_name(path.stem, [str(path.resolve()), _state(source)])
-    return GraphSource(name, source, file=path, formulas=formulas)
 
 
 def _file_name(label: str, made_of: list[Any]) -> str:
@@ -326,23 +307,20 @@ def _state(source: str) -> list[int]:
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _OPERATORS: dict[type, Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-}
+}  # fmt: skip
 _FUNCTIONS: dict[str, Callable[[float], float]] = {"log2": math.log2, "sqrt": math.sqrt}
 
 
 def filled(text: str, values: Mapping[str, int]) -> str:
-    """``text`` with the value of each formula in braces. values: the names that formulas may use, and their values. Raises
-    HpcgnnError for a formula that is not valid, or whose value is no whole number."""
+    """``text`` with the value of each formula in braces, which may use the names of ``values``. Raises HpcgnnError for a formula
+    that is not valid, or whose value is no whole number."""
     return _BRACES.sub(lambda found: str(_whole(found[1], values)), text)
 
 
-def names_in(text: str) -> set[str]:
-    """The names that the formulas of ``text`` use."""
+def _names_in(text: str) -> set[str]:
+    """The names that formulas in braces use."""
     return set(re.findall(r"[A-Za-z_]\w*", " ".join(_BRACES.findall(text)))) - _FUNCTIONS.keys()
 
 
@@ -353,7 +331,7 @@ def _whole(formula: str, values: Mapping[str, int]) -> int:
         said = f"{{{formula}}} is not a formula of numbers, + - * / //, log2() and sqrt() ({error})"
         raise HpcgnnError(said) from error
     if value != int(value):
-        of = ", ".join(f"{name} = {values[name]}" for name in sorted(names_in(f"{{{formula}}}") & values.keys()))
+        of = ", ".join(f"{name} = {values[name]}" for name in sorted(_names_in(f"{{{formula}}}") & values.keys()))
         raise HpcgnnError(f"{{{formula}}} is {value:.4g} for {of}, but must be a whole number")
     return int(value)
 

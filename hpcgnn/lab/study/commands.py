@@ -28,8 +28,7 @@ _SAID = 400  # most characters of an error
 @dataclass(frozen=True)
 class Commands:
     """The way to run commands. hpcgnn: the words that run ``hpcgnn``. launcher: on a batch system, the words that start ranks,
-    such as ``srun --ntasks={ranks} --cpus-per-task={threads}``; without it, ``hpcgnn launch`` starts them. data: the folder that
-    stands for ``$DATA`` in sources of graphs."""
+    such as ``srun --ntasks={ranks}``; without it, ``hpcgnn launch`` starts them. data: the folder for ``$DATA`` in sources."""
 
     hpcgnn: tuple[str, ...] = (sys.executable, "-m", "hpcgnn")
     launcher: str = ""
@@ -74,11 +73,10 @@ def run(line: Sequence[str], output: Path, environment: Mapping[str, str] | None
 def measured(line: Sequence[str], output: Path) -> tuple[str, dict[str, float]]:
     """As :func:`run`; also returns ``wall_seconds``, and ``peak_memory_bytes`` of all the command's processes together."""
     began = time.perf_counter()
-    with _started(line, output, {}) as process:
-        watch = MemoryWatch(process.pid)
+    with _started(line, output, {}) as process, memory_watch(process.pid) as most:
         code = process.wait()
-    seconds = time.perf_counter() - began
-    return _why(code, output), {"wall_seconds": seconds, "peak_memory_bytes": float(watch.stop())}
+        seconds = time.perf_counter() - began
+    return _why(code, output), {"wall_seconds": seconds, "peak_memory_bytes": float(most[0])}
 
 
 @contextlib.contextmanager
@@ -118,28 +116,27 @@ def _why(code: int, output: Path) -> str:
 _EVERY_SECONDS = 0.05
 
 
-class MemoryWatch:
-    """Measures the memory of a process and its descendants, up to twenty times a second, until it is stopped. It adds up
-    proportional set sizes (Linux), so that pages that they share count once. A measurement walks page tables, which takes long
-    for large processes; so measurements take a twentieth of the time at most."""
+@contextlib.contextmanager
+def memory_watch(pid: int) -> Iterator[list[int]]:
+    """Measure the memory of a process and its descendants, up to twenty times a second: a list with the largest total in bytes; 0
+    on systems without /proc. Proportional set sizes are added up, so that pages that processes share count once. A measurement
+    walks page tables, which takes long for large processes; so measurements take a twentieth of the time at most."""
+    most, over = [0], threading.Event()
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._most, self._over = pid, 0, threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
+    def look() -> None:
         pause = _EVERY_SECONDS
-        while not self._over.wait(pause):
+        while not over.wait(pause):
             began = time.perf_counter()
-            self._most = max(self._most, sum(mapped_bytes(pid, ("Pss:",)) for pid in _family(self._pid)))
+            most[0] = max(most[0], sum(mapped_bytes(each, ("Pss:",)) for each in _family(pid)))
             pause = max(_EVERY_SECONDS, 20 * (time.perf_counter() - began))
 
-    def stop(self) -> int:
-        """Stop, and return the largest total memory in bytes; 0 on systems without /proc."""
-        self._over.set()
-        self._thread.join()
-        return self._most
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
 
 
 def _family(pid: int) -> list[int]:

@@ -1,8 +1,5 @@
 """Runs of a study by their configuration, and the estimates of figures over their seeds and repeats: medians with bootstrap
-intervals, and paired ratios and differences with Student's.
-
-Pairs are runs with the same seed and repeat. Both ran within one round, so that other work of the machine affected both.
-"""
+intervals, and ratios and differences of pairs with Student's. Pairs have the same seed and repeat, and ran within one round."""
 
 from __future__ import annotations
 
@@ -76,11 +73,9 @@ def paired_ratio(ours: ByRound, theirs: ByRound) -> Estimate | None:
 
 
 def _student(values: list[float]) -> Estimate | None:
-    if not values:
-        return None
-    mean = float(np.mean(values))
     if len(values) < 2:
-        return Estimate(mean, None, None, len(values))
+        return Estimate(values[0], None, None, 1) if values else None
+    mean = float(np.mean(values))
     half = float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half, len(values))
 
@@ -140,11 +135,10 @@ class Groups:
         known += [*(_FOLLOW_RANKS if RANKS in known else ()), *(("bench",) if "subject" in known else ())]
         found: list[str] = []
         for axis in self._varied:
-            fewer, more = (
-                {group.label(names) for group in groups} for names in (known + found, [*known, *found, axis])
-            )
+            fewer, more = ({group.label(each) for group in groups} for each in (known, [*known, axis]))
             if len(more) > len(fewer):
                 found.append(axis)
+                known.append(axis)
         return tuple(found)
 
     def estimate(self, group: Group, figure: str, baseline: Mapping[str, Any]) -> Estimate | None:
@@ -156,25 +150,24 @@ class Groups:
                 return Estimate(spread(values), None, None, len(values))
         elif figure in measures.SCALING:
             return self._scaling(group, figure)
-        elif figure == measures.SECONDS_TO_TARGET:
-            return self._to_target(group, baseline)
-        if not ending:
-            return median(list(group.values(base).values()))
-        other = self.baseline_of(group, baseline)
+        if not measures.needs_baseline(figure):
+            return median([*group.values(base).values()])
+        other = self._baseline_of(group, baseline)
+        if other is None or figure == measures.SECONDS_TO_TARGET:
+            return None if other is None else self._to_target(group, other)
         compare = paired_ratio if ending == measures.RATIO else paired_difference
-        return None if other is None else compare(group.values(base), other.values(base))
+        return compare(group.values(base), other.values(base))
 
-    def baseline_of(self, group: Group, baseline: Mapping[str, Any]) -> Group | None:
-        """The group to compare ``group`` with. It has the values of ``baseline``, the values of ``group`` on the other axes of
-        the product, and shares most values on all other axes. None if there is no such group, or several."""
+    def _baseline_of(self, group: Group, baseline: Mapping[str, Any]) -> Group | None:
+        """The group to compare ``group`` with: it has the values of ``baseline``, those of ``group`` on the other axes of the
+        product, and shares most values on all other axes. None if there is no such group, or several."""
         fixed = set(self._product) - baseline.keys() - set(_FOLLOW_RANKS if RANKS in baseline else ())
         found = [other for other in self.matching(baseline) if other.label(fixed) == group.label(fixed)]
         alike = [sum(other.label([axis]) == group.label([axis]) for axis in self._varied) for other in found]
         return found[alike.index(max(alike))] if alike.count(max(alike, default=0)) == 1 else None
 
-    def _to_target(self, group: Group, baseline: Mapping[str, Any]) -> Estimate | None:
-        other = self.baseline_of(group, baseline)
-        metrics = [] if other is None else [*other.values(measures.METRIC).values()]
+    def _to_target(self, group: Group, baseline: Group) -> Estimate | None:
+        metrics = [*baseline.values(measures.METRIC).values()]
         if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
             return None
         target = fmean(metrics) - measures.TARGET_BELOW

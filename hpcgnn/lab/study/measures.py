@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -14,7 +15,7 @@ from hpcgnn.exchange import BYTES, PHASES
 from hpcgnn.lab.study.records import Record
 from hpcgnn.train.summary import mean_bits
 
-RATIO, DIFFERENCE = "_ratio", "_difference"
+RATIO, DIFFERENCE = ENDINGS = ("_ratio", "_difference")
 SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
 SECONDS = "epoch_seconds_median"
 # Seconds in which most runs reach an evaluation as good as the baseline's mean minus one point.
@@ -92,10 +93,8 @@ def known() -> list[str]:
 
 def split(name: str) -> tuple[str, str]:
     """A figure's name and its ending: ``("bytes_sent_per_epoch", "_ratio")`` for ``bytes_sent_per_epoch_ratio``."""
-    for ending in (RATIO, DIFFERENCE):
-        if name.endswith(ending):
-            return name.removesuffix(ending), ending
-    return name, ""
+    ending = next((each for each in ENDINGS if name.endswith(each)), "")
+    return name.removesuffix(ending), ending
 
 
 def is_known(name: str) -> bool:
@@ -118,18 +117,15 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
     plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
     planned = {name: plan[name] for name in _OF_PLANS if name in plan}
     more = _of_epochs(record.epochs) | planned
-    summary = _with_mean_bytes(record.summary, more.get("bytes_sent_mean"))
-    return [({}, more | summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
-
-
-def _with_mean_bytes(summary: Mapping[str, Any], mean_bytes: float | None) -> dict[str, Any]:
-    """A summary in which bytes per epoch are means. Older versions wrote medians, which are no means if a policy decides."""
+    summary = dict(record.summary)
     decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
-    if "epoch_seconds_mean" in summary or not decides:
-        return dict(summary)
-    medians = [f"{each}_per_epoch" for each in BYTES]
-    means = {} if mean_bytes is None else {"bytes_sent_per_epoch": mean_bytes}
-    return {name: value for name, value in summary.items() if name not in medians} | means
+    if decides and "epoch_seconds_mean" not in summary:
+        # older versions wrote medians of bytes per epoch, which are no means if a policy decides
+        summary = {
+            name: value for name, value in summary.items() if name not in [f"{each}_per_epoch" for each in BYTES]
+        }
+        summary |= {"bytes_sent_per_epoch": more["bytes_sent_mean"]} if "bytes_sent_mean" in more else {}
+    return [({}, more | summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
 
 
 def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
@@ -204,19 +200,17 @@ Epochs = Mapping[str, list[Any]]  # lists over the lines of `metrics.jsonl` by n
 
 
 def curve(runs: Iterable[Epochs], place: str, figure: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """x and y of each epoch in which any run has a number for the figure; y is the median over runs.
-
-    place: one of :data:`PLACES`; training seconds are those of all epochs so far, without evaluations. Lines may be missing.
-    """
-    values: dict[int, list[float]] = {}
-    seconds: dict[int, list[float]] = {}
+    """x and y of each epoch in which any run has a number for the figure; y is the median over runs. place: one of
+    :data:`PLACES`; training seconds are those of all epochs so far, without evaluations. Lines may be missing."""
+    values: defaultdict[int, list[float]] = defaultdict(list)
+    seconds: defaultdict[int, list[Any]] = defaultdict(list)
     for epochs in runs:
         column, so_far = _column(epochs, figure), _seconds_so_far(epochs)
-        for line, (epoch, value) in enumerate(zip(epochs.get("epoch", range(len(column))), column, strict=False)):
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                values.setdefault(epoch, []).append(float(value))
-                if so_far is not None and (passed := so_far[line]) is not None:
-                    seconds.setdefault(epoch, []).append(passed)
+        for line, (epoch, number) in enumerate(zip(epochs.get("epoch", range(len(column))), column, strict=False)):
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                values[epoch].append(float(number))
+                if so_far is not None and so_far[line] is not None:
+                    seconds[epoch].append(so_far[line])
     found = sorted(values if place == EPOCH else values.keys() & seconds.keys())
     x = [epoch + 1.0 if place == EPOCH else float(np.median(seconds[epoch])) for epoch in found]
     return tuple(x), tuple(float(np.median(values[epoch])) for epoch in found)

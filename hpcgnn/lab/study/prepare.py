@@ -6,18 +6,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.base import typed, whole_file
+from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.whole_file import lock
 from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.data.h5 import HDF5, begins_with
 from hpcgnn.lab.study import commands
+from hpcgnn.lab.study.axes import GraphSource
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.study.specification import Run
@@ -49,7 +50,7 @@ def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
     for run in runs:
         if run.graph is None:
             continue
-        path = places[run.key] = folder / PARTS / _parts_name(run)
+        path = places[run.key] = folder / PARTS / _parts_name(run, run.graph)
         graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
         parts = shared.get(path) or Parts(path, graph, partition_flags(run), run.place.ranks_per_node, ())
         strategies = {*parts.strategies, run.configuration.get("strategy")}
@@ -60,33 +61,25 @@ def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
 def check_parts(runs: Iterable[Run]) -> None:
     """Raise HpcgnnError if a run has more ranks than its graph file has nodes. A graph that is yet to be converted is checked
     when it is partitioned, and a file that cannot be read is told then, too."""
-    most: dict[Path, int] = {}
-    for run in runs:
-        if run.graph is not None and run.graph.file is not None:
-            most[run.graph.file] = max(run.place.ranks, most.get(run.graph.file, 0))
-    for path, ranks in most.items():
-        try:
-            with GraphFile(path) as graph:
-                nodes = graph.meta.num_nodes
-        except HpcgnnError:
-            continue
+    for path, ranks in sorted({(run.graph.file, run.place.ranks) for run in runs if run.graph and run.graph.file}):
+        nodes = ranks
+        with contextlib.suppress(HpcgnnError), GraphFile(path) as graph:
+            nodes = graph.meta.num_nodes
         check_num_parts(path, nodes, ranks)
 
 
 def partition_flags(run: Run) -> tuple[str, ...]:
     """The flags of ``partition`` for a run."""
     place, axes = run.place, run.configuration
-    method, objective = axes["partitioner"], axes["objective"]
-    flags = ["--parts", str(place.ranks), "--method", method, "--objective", objective, "--balance", axes["balance"]]
+    flags = ["--parts", str(place.ranks), "--method", axes["partitioner"], "--objective", axes["objective"]]
+    flags += ["--balance", axes["balance"]]
     flags += ["--ranks-per-node", str(place.ranks_per_node)] if place.nodes > 1 and place.ranks_per_node > 1 else []
     return tuple(flags)
 
 
-def _parts_name(run: Run) -> str:
+def _parts_name(run: Run, graph: GraphSource) -> str:
     """The name of a parts file, which contains the graph and the options of the partition."""
-    assert run.graph is not None
-    axes = run.configuration
-    label = f"{run.graph.name}-{run.place.ranks}-{axes['partitioner']}-{axes['objective']}"
+    label = f"{graph.name}-{run.place.ranks}-{run.configuration['partitioner']}-{run.configuration['objective']}"
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', label)}-{short_hash(list(partition_flags(run)))}.h5"
 
 
@@ -138,11 +131,6 @@ def _check_graph(parts: Parts) -> None:
         )
 
 
-def preparation(parts: Parts) -> dict[str, Any]:
-    """The outputs of ``partition`` and ``plan``, for a record."""
-    return typed.read_json(parts.facts_path, dict[str, Any])
-
-
 def _said(what: str, line: list[str], pieces: Path) -> dict[str, Any]:
     try:
         return commands.facts(line, pieces / "output.txt")
@@ -164,15 +152,12 @@ def _made_once(path: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, or_else: Callable[[], Any] | None = None) -> Iterator[bool]:
-    """Hold the lock of a file, and yield True. or_else: if given and another process holds the lock, call it and yield False
-    instead of waiting. Raises HpcgnnError if the file cannot be written."""
+def locked(path: Path, *, waits: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file, and yield True; or False if another process holds it and this one does not wait. Raises
+    HpcgnnError if the file cannot be written."""
     try:
         stream = path.open("a")
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
     with stream:
-        is_held = lock(stream, waits=or_else is None)  # without locks in the file system, one runner may run at a time
-        if not is_held and or_else is not None:
-            or_else()
-        yield is_held
+        yield lock(stream, waits=waits)  # without locks in the file system, one runner may run at a time

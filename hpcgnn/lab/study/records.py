@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,14 +32,10 @@ _OF_ID = ("processor", "architecture", "cores", "gpus")
 
 
 class Record(msgspec.Struct, kw_only=True, frozen=True):
-    """An attempt of a run.
-
-    key: identifies the configuration with its seed and repeat. configuration: axis -> value. status: ``started``, ``finished`` or
-    ``failed``; a run that was killed stays ``started``. error: one sentence about the failure. machine: :func:`machine_facts`.
-    started: ISO 8601, UTC. wall_seconds: seconds of the whole command, including start-up and evaluations. parts, run: files,
-    relative to the study's folder. summary: ``summary.json`` of the run. epochs: lists by name with a number for each epoch of
-    ``metrics.jsonl``. preparation: the ``--json`` output of ``plan`` and ``partition``.
-    """
+    """An attempt of a run. key: identifies the configuration with its seed and repeat. configuration: axis -> value. status: a
+    killed run stays ``started``. error: one sentence. machine: :func:`machine_facts`. started: ISO 8601, UTC. wall_seconds: of
+    the whole command. parts, run: files, relative to the study's folder. summary: ``summary.json`` of the run. epochs: lists by
+    name with a number for each epoch of ``metrics.jsonl``. preparation: the output of ``plan`` and ``partition``."""
 
     key: str
     configuration: dict[str, Any]
@@ -65,7 +62,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
         return str(self.machine.get("id", ""))
 
 
-class _Line(msgspec.Struct):
+class Line(msgspec.Struct):
     """One result of a run that has several."""
 
     axes: dict[str, str]
@@ -111,11 +108,9 @@ def _is_torn(stream: BinaryIO) -> bool:
 
 
 def read(folder: str | Path) -> list[Record]:
-    """The records of a study's folder, in the order of the runs' first attempts; empty if no run has started yet.
-
-    If several lines have the same key and machine, the last one counts, but a finished run stays finished. Lines that are
-    incomplete because their writer was killed are left out. Raises HpcgnnError with the line for other damage.
-    """
+    """The records of a study's folder, in the order of the runs' first attempts. If several lines have the same key and machine,
+    the last one counts, but a finished run stays finished. Lines that are incomplete because their writer was killed are left
+    out. Raises HpcgnnError with the line for other damage."""
     path = Path(folder) / RECORDS
     if not path.exists():
         if not Path(folder).is_dir():
@@ -123,14 +118,13 @@ def read(folder: str | Path) -> list[Record]:
         return []
     found: dict[tuple[str, str], Record] = {}
     for number, line in enumerate(typed.text_of(path).splitlines(keepends=True), start=1):
-        try:
+        value = None
+        with contextlib.suppress(ValueError, RecursionError):  # incomplete
             value = json.loads(line)
-        except (ValueError, RecursionError):  # incomplete
-            continue
         if value is None:
             continue
         record = typed.validated(value, Record, f"{path}, line {number}")
-        typed.validated(record.summary.get("lines", []), list[_Line], f"{path}, line {number}, summary.lines")
+        typed.validated(record.summary.get("lines", []), list[Line], f"{path}, line {number}, summary.lines")
         place = (record.key, record.machine_id)
         if place not in found or not found[place].is_finished or record.is_finished:
             found[place] = record
@@ -154,8 +148,7 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """The facts about this machine: ``processor``, ``architecture``, ``cores``, ``gpus``, and ``id``, a short hash of these; also
-    ``host``, ``system``, ``usable_cores`` and ``memory_bytes``."""
+    """The facts about this machine, with ``id``, a short hash of those that identify it."""
     facts: dict[str, Any] = {
         "processor": processor(),
         "architecture": platform.machine(),
@@ -173,17 +166,15 @@ def in_words(facts: Mapping[str, Any]) -> str:
     """A machine in a few words: its processor, number of cores, GPUs and id."""
     gpus = facts.get("gpus") or []
     beside = f", {len(gpus)} x {gpus[0]}" if gpus else ""
-    cores = f"{facts.get('cores', '?')} cores{beside}"
-    return f"{facts.get('processor', 'a machine')}, {cores} ({facts.get('id', 'no id')})"
+    about = f"{facts.get('processor', 'a machine')}, {facts.get('cores', '?')} cores{beside}"
+    return f"{about} ({facts.get('id', 'no id')})"
 
 
 def _gpus() -> list[str]:
     """The names of NVIDIA's GPUs, from the driver: torch would take memory of each GPU to answer."""
-    texts = (
-        path.read_text(errors="replace") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    )
-    lines = (line.partition(":") for text in texts for line in text.splitlines())
-    return [value.strip() for name, _, value in lines if name.strip() == "Model"]
+    paths = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    found = (re.findall(r"^\s*Model\s*:(.*)$", path.read_text(errors="replace"), re.MULTILINE) for path in paths)
+    return [name.strip() for names in found for name in names]
 
 
 def short_hash(value: Any) -> str:

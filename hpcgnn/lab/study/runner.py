@@ -1,9 +1,9 @@
 """The runner of a study: it runs the configurations that have not finished on this machine, in rounds, and records each run
 before and after it.
 
-A training runs on ranks, or in PyG's one process. A preparation runs and measures `hpcgnn convert`, `partition` and `plan`,
-without any file from before. A bench is `hpcgnn bench WORDS --json`, whose JSON object has `lines`. Preparations and benches
-give several results each: a line has `axes`, which are added to those of the configuration, and `figures`.
+A training runs on ranks, or in PyG's one process. A preparation measures `hpcgnn convert`, `partition` and `plan`. A bench is
+`hpcgnn bench WORDS --json`, whose JSON object has `lines`. Preparations and benches give several results each: a line has
+`axes`, which are added to those of the configuration, and `figures`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,7 @@ from msgspec.structs import replace
 from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.version import __version__
-from hpcgnn.lab.study import commands, prepare, records
-from hpcgnn.lab.study.axes import (
-    BENCH,
-    ENVIRONMENTS,
-    GRAPH_WORD,
-    HPCGNN,
-    NATIVE,
-    OF_PYG,
-    PARTS_WORD,
-    PREPARE,
-    PYG,
-    names_files,
-)
+from hpcgnn.lab.study import axes, commands, prepare, records
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.measures import LINE_AXES
 from hpcgnn.lab.study.prepare import Parts
@@ -74,7 +62,8 @@ def claim(specification: Specification, folder: Path) -> None:
     other files, or cannot be made."""
     path = folder / records.SPECIFICATION
     if path.exists():
-        if _of_runs(typed.text_of(path)) != _of_runs(specification.text):
+        old, new = (tomllib.loads(text) for text in (typed.text_of(path), specification.text))
+        if any(old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - {*_NOT_OF_RUNS}):
             raise HpcgnnError(
                 f"{folder} holds a study of another specification ({path}): choose another --out, or remove the folder"
             )
@@ -88,13 +77,8 @@ def claim(specification: Specification, folder: Path) -> None:
         temporary.write_text(specification.text)
 
 
-def _of_runs(text: str) -> dict[str, Any]:
-    return {name: value for name, value in tomllib.loads(text).items() if name not in _NOT_OF_RUNS}
-
-
 def order(runs: Iterable[Run]) -> list[Run]:
-    """The runs in rounds; a round is all configurations with one repeat and seed. Each round begins at another configuration,
-    drawn at random for the round."""
+    """The runs in rounds of all configurations with one repeat and seed, each beginning at a configuration drawn at random."""
     rounds: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
         rounds.setdefault(run.round, []).append(run)
@@ -116,11 +100,9 @@ def run_all(
 ) -> Outcome:
     """Run all runs that are missing, or those with a key in ``only``; a run that fails is recorded, and the others go on. Raises
     HpcgnnError if no run can start, and for an unknown key."""
-    unknown = sorted(set(only) - {run.key for run in specification.runs})
-    if unknown:
-        raise HpcgnnError(
-            f"{specification.path} has no run {unknown[0]}: `hpcgnn study list {specification.path}` shows its keys"
-        )
+    path = specification.path
+    if unknown := sorted(set(only) - {run.key for run in specification.runs}):
+        raise HpcgnnError(f"{path} has no run {unknown[0]}: `hpcgnn study list {path}` shows its keys")
     wanted = [run for run in missing(specification, folder) if not only or run.key in only]
     if not how.launcher and any(run.place.hosts for run in wanted):
         virtual_cluster.check_rights()
@@ -133,7 +115,7 @@ def run_all(
 
 def _needs_parts(run: Run) -> bool:
     """Return whether a graph must be partitioned, and planned, before the run."""
-    return names_files(run.given["bench"]) if run.kind == BENCH else run.kind != PREPARE
+    return axes.names_files(run.given["bench"]) if run.kind == axes.BENCH else run.kind != axes.PREPARE
 
 
 class _Runner:
@@ -146,17 +128,19 @@ class _Runner:
 
     def run(self, run: Run) -> str:
         """Do one run from its start, and return its status; ``started`` if another runner does it."""
-        what = f"{run.key} is run by another process: left to it"
-        lock = self._folder / RUNS / f".{run.key}.lock"
-        with prepare.locked(lock, or_else=lambda: self._listener.note(what)) as mine:
+        status, lock = records.STARTED, self._folder / RUNS / f".{run.key}.lock"
+        with prepare.locked(lock, waits=False) as is_mine:
+            if not is_mine:
+                self._listener.note(f"{run.key} is run by another process: left to it")
             # Another runner may have finished it since this one made its list of missing runs.
-            mine = mine and run.key not in records.finished_keys(self._folder, self._machine["id"])
-            if mine:
+            elif run.key not in records.finished_keys(self._folder, self._machine["id"]):
                 record = self._tried(run)
-                if record.status == records.FAILED:
+                status = record.status
+                records.append(self._folder, record)
+                if status == records.FAILED:
                     self._listener.note(f"{run.key} failed: {record.error}")
         self._listener.advance(1)
-        return record.status if mine else records.STARTED
+        return status
 
     def _tried(self, run: Run) -> Record:
         parts, place = self._parts.get(run.key), self._folder / RUNS / run.key
@@ -170,20 +154,16 @@ class _Runner:
             run=str(place.relative_to(self._folder)),
         )
         if parts and (said := self._prepared(run, parts)):
-            record = replace(record, status=records.FAILED, error=said)
-            records.append(self._folder, record)
-            return record
+            return replace(record, status=records.FAILED, error=said)
         records.append(self._folder, record)
         shutil.rmtree(place, ignore_errors=True)  # a failed attempt may have left files
         place.mkdir(parents=True)
-        started = time.perf_counter()
+        began = time.perf_counter()
         found = _done(_Job(run, parts, place, self._how))
-        record = replace(record, wall_seconds=time.perf_counter() - started, **found)
-        if parts:
-            record = replace(record, preparation=prepare.preparation(parts))
+        preparation = typed.read_json(parts.facts_path, dict[str, Any]) if parts else {}
+        record = replace(record, wall_seconds=time.perf_counter() - began, preparation=preparation, **found)
         if record.is_finished:
             shutil.rmtree(place / "checkpoints", ignore_errors=True)
-        records.append(self._folder, record)
         return record
 
     def _prepared(self, run: Run, parts: Parts) -> str:
@@ -212,17 +192,17 @@ class _Job:
 
     def told(self, words: list[str], *, on_ranks: bool) -> dict[str, Any]:
         """Run ``hpcgnn WORDS``; return the JSON object that it prints, or {}."""
-        place, environment = self.run.place, ENVIRONMENTS.get(self.run.configuration.get("isa", NATIVE), {})
+        place, environment = self.run.place, axes.ENVIRONMENTS.get(self.run.configuration.get("isa", axes.NATIVE), {})
         line = self.how.on_ranks(place, words) if on_ranks else self.how.on_one(words, place.threads or 1)
         return commands.facts(line, self.place / "output.txt", environment)
 
 
 def _done(job: _Job) -> dict[str, Any]:
     """Do the work; return ``status`` and the other results for its record."""
-    work: Callable[[_Job], dict[str, Any]] = {BENCH: _bench, PREPARE: _preparation}.get(job.run.kind, _training)
-    if job.run.configuration.get("framework", HPCGNN) == PYG:
-        work = _training_by_pyg
+    by_pyg = job.run.configuration.get("framework", axes.HPCGNN) == axes.PYG
+    usual = _training_by_pyg if by_pyg else _training
     try:
+        work = {axes.BENCH: _bench, axes.PREPARE: _preparation}.get(job.run.kind, usual)
         return {"status": records.FINISHED} | work(job)
     except (HpcgnnError, ValueError, OSError) as error:
         return {"status": records.FAILED, "error": str(error)}
@@ -246,10 +226,10 @@ def _training(job: _Job) -> dict[str, Any]:
 
 def _training_by_pyg(job: _Job) -> dict[str, Any]:
     assert job.parts is not None
-    settings = {name: job.run.configuration[name] for name in OF_PYG if name in job.run.configuration}
-    words = ["bench", "pyg", str(job.parts.graph), "--json"]
+    settings = {name: job.run.configuration[name] for name in axes.OF_PYG if name in job.run.configuration}
     # Without a number of threads PyG takes all cores, as our ranks divide all of them.
-    words += ["--threads", str(job.run.place.threads)] if job.run.place.threads else []
+    settings |= {"threads": job.run.place.threads} if job.run.place.threads else {}
+    words = ["bench", "pyg", str(job.parts.graph), "--json"]
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = job.told(words, on_ranks=False)
     if "epoch_seconds_median" not in found:
@@ -260,21 +240,16 @@ def _training_by_pyg(job: _Job) -> dict[str, Any]:
 
 def _bench(job: _Job) -> dict[str, Any]:
     """Run a bench; on ranks if its words name the parts."""
-    words, on_ranks = shlex.split(job.run.given["bench"]), PARTS_WORD in job.run.given["bench"]
+    words, on_ranks = shlex.split(job.run.given["bench"]), axes.PARTS_WORD in job.run.given["bench"]
     if job.parts is not None:
         parts, graph = str(job.parts.path), str(job.parts.graph)
-        words = [word.replace(PARTS_WORD, parts).replace(GRAPH_WORD, graph) for word in words]
+        words = [word.replace(axes.PARTS_WORD, parts).replace(axes.GRAPH_WORD, graph) for word in words]
     found = job.told(["bench", *words, "--json"], on_ranks=on_ranks)
-    lines = found.get("lines")
-    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
-        raise HpcgnnError(
-            f"`hpcgnn bench {words[0]} --json` printed no lines of axes ({', '.join(LINE_AXES)}) and figures"
-        )
+    lines: Any = found.get("lines")
+    if typed.why_invalid(lines, list[records.Line]) or any(set(line["axes"]) - set(LINE_AXES) for line in lines):
+        said = f"printed no lines of axes ({', '.join(LINE_AXES)}) and figures"
+        raise HpcgnnError(f"`hpcgnn bench {words[0]} --json` {said}")
     return {"summary": {"lines": lines}, "versions": found.get("versions", {})}
-
-
-def _is_line(line: Any) -> bool:
-    return isinstance(line, dict) and set(line) == {"axes", "figures"} and set(line["axes"]) <= set(LINE_AXES)
 
 
 def _preparation(job: _Job) -> dict[str, Any]:
@@ -283,27 +258,24 @@ def _preparation(job: _Job) -> dict[str, Any]:
     assert run.graph is not None
     graph, parts = run.graph.file or job.place / "graph.h5", job.place / "parts.h5"
     strategy = run.configuration.get("strategy", "hybrid")
-    steps = {
-        "convert": ["convert", how.located(run.graph.source), str(graph), *run.graph.options],
-        "partition": ["partition", str(graph), str(parts), *prepare.partition_flags(run), "--plan", "none"],
-        "plan": ["plan", str(parts), "--strategy", strategy, "--ranks-per-node", str(run.place.ranks_per_node)],
-    }
-    if run.graph.file is not None:
-        del steps["convert"]
+    steps = [
+        ["convert", how.located(run.graph.source), str(graph), *run.graph.options],
+        ["partition", str(graph), str(parts), *prepare.partition_flags(run), "--plan", "none"],
+        ["plan", str(parts), "--strategy", strategy, "--ranks-per-node", str(run.place.ranks_per_node)],
+    ]
     lines = []
     try:
-        for step, words in steps.items():
+        for words in steps if run.graph.file is None else steps[1:]:
+            step = words[0]
             output = job.place / f"{step}.txt"
-            said, cost = commands.measured(how.on_one([*words, "--json"]), output)
+            said, figures = commands.measured(how.on_one([*words, "--json"]), output)
             if said:
                 raise HpcgnnError(f"{step}: {said}")
+            figures["file_bytes"] = (graph if step == "convert" else parts).stat().st_size
+            figures["memory_to_graph_size"] = figures["peak_memory_bytes"] / graph.stat().st_size
             told = commands.object_in(output)
-            sizes = {
-                "file_bytes": (graph if step == "convert" else parts).stat().st_size,
-                "memory_to_graph_size": cost["peak_memory_bytes"] / graph.stat().st_size,
-            }
             facts = told.get("strategies", {}).get(strategy, {}) if step == "plan" else told
-            figures = cost | sizes | {name: facts[name] for name in _FIGURES_OF_STEPS if name in facts}
+            figures |= {name: facts[name] for name in _FIGURES_OF_STEPS if name in facts}
             lines.append({"axes": {"step": step}, "figures": figures})
     finally:
         for path in job.place.glob("*.h5"):

@@ -1,8 +1,5 @@
-"""A study on Slurm: one job array for each number of nodes, ranks on a node and threads, all from the same job template.
-
-Each task of an array runs one configuration with ``hpcgnn study run ... --only KEY``, which records it in the study's folder as
-usual; all nodes must see this folder.
-"""
+"""A study on Slurm: one job array for each number of nodes, ranks on a node and threads, all from the same job template. Each
+task of an array runs one configuration with ``hpcgnn study run ... --only KEY``; all nodes must see the study's folder."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ FOLDER = "slurm"
 
 @dataclass(frozen=True)
 class Array:
-    """A job array. keys: keys of its runs, one for each task. keys_path: the file from which tasks read their keys. command: the
-    ``sbatch`` command."""
+    """A job array. keys: of its runs, one for each task. keys_path: the file from which tasks read their keys."""
 
     nodes: int
     keys: tuple[str, ...]
@@ -43,12 +39,8 @@ class Array:
 
 
 def arrays(specification: Specification, folder: Path, runs: Iterable[Run], options: Sequence[str] = ()) -> list[Array]:
-    """The job arrays of ``runs``, in ascending order of nodes. options: further options of sbatch, such as ``--time=30``; they
-    override those of the template and those made here.
-
-    Raises:
-        HpcgnnError: for runs on virtual hosts, which make no sense on a batch system, and for more ranks than a graph has nodes.
-    """
+    """The job arrays of ``runs``, in ascending order of nodes. options: further options of sbatch, such as ``--time=30``, which
+    override others. Raises HpcgnnError for runs on virtual hosts, and for more ranks than a graph has nodes."""
     runs = list(runs)
     check_parts(runs)
     by_shape: dict[tuple[int, int, int], list[Run]] = {}
@@ -60,7 +52,8 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         shape = (run.place.nodes, run.place.ranks_per_node, run.place.threads or 1)
         by_shape.setdefault(shape, []).append(run)
     folder = folder.resolve()
-    script = str(mpiexec.job_script(mpiexec.SLURM))
+    script, beside = str(mpiexec.job_script(mpiexec.SLURM)), Path(sys.executable).with_name("hpcgnn")
+    hpcgnn = os.environ.get("HPCGNN") or (str(beside) if beside.exists() else "hpcgnn")
     found = []
     for (nodes, per_node, threads), each in sorted(by_shape.items()):
         # Its name depends on its contents, so that later submissions do not change the file of an array that still waits.
@@ -70,15 +63,9 @@ def arrays(specification: Specification, folder: Path, runs: Iterable[Run], opti
         command += [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
         output = str(folder / FOLDER).replace("%", "%%")  # sbatch replaces words that begin with %
         command += [f"--cpus-per-task={threads}", f"--output={output}/%A_%a.out", *options, script]
-        environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": _hpcgnn()}
+        environment = {"STUDY": str(folder), "KEYS": str(keys), "HPCGNN": hpcgnn}
         found.append(Array(nodes, tuple(run.key for run in each), keys, tuple(command), environment))
     return found
-
-
-def _hpcgnn() -> str:
-    """The ``hpcgnn`` command of this installation."""
-    beside = Path(sys.executable).with_name("hpcgnn")
-    return os.environ.get("HPCGNN") or (str(beside) if beside.exists() else "hpcgnn")
 
 
 def submit(array: Array) -> str:

@@ -3,8 +3,8 @@ file, a terminal and an HTML page show the same."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,8 @@ _HAS_INTERVALS = (
 
 @dataclass(frozen=True)
 class StudySummary:
-    """The summary of a study.
-
-    facts: names and values, in order, about its specification and machine. notes: sentences about runs that failed or have not
-    finished, and about left-out records of other machines. groups: groups of the runs in the tables and figures.
-    """
+    """The summary of a study. facts: names and values about its specification and machine. notes: sentences about runs that have
+    failed or not finished, and about left-out records. groups: groups of the runs in the tables and figures."""
 
     name: str
     kind: str
@@ -88,9 +85,9 @@ def summarise(folder: str | Path, machine: str = "") -> StudySummary:
         name=study.name,
         kind=study.kind,
         facts=tuple(_facts(study, own)),
-        tables=tuple(table(groups, plan) for plan in study.tables if groups.all),
-        figures=tuple(figure(groups, plan) for plan in study.figures if groups.all),
-        notes=(*_of_runs(study, own), *_of_machines(found, chosen)),
+        tables=tuple(_table(groups, plan) for plan in study.tables if groups.all),
+        figures=tuple(_figure(groups, plan) for plan in study.figures if groups.all),
+        notes=tuple(_notes(study, found, chosen, own)),
         groups=groups,
     )
 
@@ -110,32 +107,26 @@ def _facts(study: Specification, own: dict[str, Record]) -> list[tuple[str, str]
     ]
 
 
-def _of_runs(study: Specification, own: dict[str, Record]) -> list[str]:
+def _notes(study: Specification, found: list[Record], chosen: str, own: dict[str, Record]) -> Iterator[str]:
     tried = [own[run.key] for run in study.runs if run.key in own]
-    states = Counter(record.status for record in tried)
     failed = [record for record in tried if record.status == records.FAILED]
-    notes = [f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_SHOWN]]
+    begun, left = sum(record.status == records.STARTED for record in tried), len(study.runs) - len(tried)
+    yield from (f"{record.key} failed: {record.error}" for record in failed[:_FAILURES_SHOWN])
     if len(failed) > _FAILURES_SHOWN:
-        notes.append(f"{len(failed) - _FAILURES_SHOWN} more runs failed.")
-    if begun := states[records.STARTED]:
-        notes.append(f"{begun} runs are under way or were killed: `hpcgnn study run` runs those again.")
-    if len(tried) < len(study.runs):
-        notes.append(f"{len(study.runs) - len(tried)} runs have not begun.")
-    return notes
-
-
-def _of_machines(found: list[Record], chosen: str) -> list[str]:
-    return [
-        f"{len(others)} records of another machine are left out: {records.in_words(others[-1].machine)}."
-        for machine, others in records.by_machine(found).items()
-        if machine != chosen
-    ]
+        yield f"{len(failed) - _FAILURES_SHOWN} more runs failed."
+    if begun:
+        yield f"{begun} runs are under way or were killed: `hpcgnn study run` runs those again."
+    if left:
+        yield f"{left} runs have not begun."
+    for machine, others in records.by_machine(found).items():
+        if machine != chosen:
+            yield f"{len(others)} records of another machine are left out: {records.in_words(others[-1].machine)}."
 
 
 # -- tables and figures ------------------------------------------------------------------------------------------------
 
 
-def table(groups: Groups, plan: TablePlan) -> Table:
+def _table(groups: Groups, plan: TablePlan) -> Table:
     """The table of a plan; axes that vary and that the plan does not name become columns that name its rows."""
     chosen, across = groups.matching(plan.where), [plan.columns] if plan.columns else []
     axes = (*plan.rows, *groups.left_open(chosen, (*plan.rows, *across)))
@@ -143,23 +134,19 @@ def table(groups: Groups, plan: TablePlan) -> Table:
     cells: dict[tuple[str, ...], dict[tuple[str, ...], Group]] = {}
     for group in chosen:
         cells.setdefault(group.label(axes), {})[group.label(across)] = group
-    header = [*axes]
-    for column in columns:
-        said = "".join(f"{plan.columns} {value}: " for value in column)
-        header += [said + measures.label(figure) for figure in plan.figures]
-    rows = [
-        (*label, *(_cell(groups, found.get(column), figure, plan) for column in columns for figure in plan.figures))
-        for label, found in cells.items()
-    ]
+    places = list(itertools.product(columns, plan.figures))
+    named = ("".join(f"{plan.columns} {value}: " for value in column) + measures.label(name) for column, name in places)
+    rows = []
+    for label, found in cells.items():
+        row = [*label]
+        for column, name in places:
+            estimate = groups.estimate(found[column], name, plan.baseline) if column in found else None
+            row.append(NOTHING if estimate is None else shown(name, estimate))
+        rows.append(tuple(row))
     notes = [plan.about] if plan.about else []
     notes += [_HAS_INTERVALS] if any("[" in cell for row in rows for cell in row[len(axes) :]) else []
     notes += [f"Baseline: {in_words(plan.baseline, plan.baseline.values())}."] if plan.baseline else []
-    return Table(plan.title, tuple(header), tuple(rows), tuple(notes), len(axes))
-
-
-def _cell(groups: Groups, group: Group | None, figure: str, plan: TablePlan) -> str:
-    found = None if group is None else groups.estimate(group, figure, plan.baseline)
-    return NOTHING if found is None else shown(figure, found)
+    return Table(plan.title, (*axes, *named), tuple(rows), tuple(notes), len(axes))
 
 
 def shown(figure: str, found: Estimate) -> str:
@@ -170,9 +157,8 @@ def shown(figure: str, found: Estimate) -> str:
     return f"{text} [{measures.shown(figure, found.low)}, {measures.shown(figure, found.high)}]"
 
 
-def figure(groups: Groups, plan: FigurePlan) -> Figure:
-    """The picture of a plan; each combination of axes that vary and that the plan does not name is a line of its own. Values
-    along x must be numbers."""
+def _figure(groups: Groups, plan: FigurePlan) -> Figure:
+    """The picture of a plan, with a line for each combination of varying axes that the plan does not name."""
     chosen, notes = groups.matching(plan.where), [plan.about] if plan.about else []
     if plan.x in measures.PLACES:
         x_label, y_label = plan.x.replace("_", " "), measures.FIGURES[plan.figure]
@@ -221,20 +207,17 @@ def _series(name: str, points: list[tuple[float, Estimate]]) -> Series:
     values = tuple(each.value for each in found)
     if all(each.low is None for each in found):
         return Series(name, places, values)
-    low = tuple(each.value if each.low is None else each.low for each in found)
-    high = tuple(each.value if each.high is None else each.high for each in found)
+    low, high = zip(*((each.value,) * 2 if each.low is None else (each.low, each.high) for each in found), strict=True)
     return Series(name, places, values, low, high)
 
 
 def _ideal(kind: str, of: str, first: Series) -> list[Series]:
     """The line of ideal scaling, from the first point of the line ``first``."""
     start, seconds = first.x[0], first.y[0]
-    if of == measures.EFFICIENCY:
-        values = [1.0 for _ in first.x]
-    elif of == measures.SPEED_UP and kind == STRONG:
-        values = [x / start for x in first.x]
-    elif of == measures.SECONDS and kind in (STRONG, WEAK):
-        values = [seconds * start / x if kind == STRONG else seconds for x in first.x]
-    else:
-        return []
-    return [Series("ideal", first.x, tuple(values), is_reference=True)]
+    values = {
+        (STRONG, measures.SPEED_UP): [x / start for x in first.x],
+        (STRONG, measures.SECONDS): [seconds * start / x for x in first.x],
+        (WEAK, measures.SECONDS): [seconds] * len(first.x),
+        (kind, measures.EFFICIENCY): [1.0] * len(first.x),
+    }.get((kind, of))
+    return [Series("ideal", first.x, tuple(values), is_reference=True)] if values else []

@@ -20,10 +20,6 @@ def plain(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;")
 
 
-def _plain_cell(text: str) -> str:
-    return plain(text).replace("|", "\\|")
-
-
 @dataclass(frozen=True)
 class Table:
     """A table of cells as text. The first ``label_columns`` columns name a row, the others are its figures."""
@@ -34,7 +30,9 @@ class Table:
     notes: tuple[str, ...] = ()
     label_columns: int = 1
 
-    def markdown(self, cell: Callable[[str], str] = _plain_cell, right: str = "--:") -> list[str]:
+    def markdown(
+        self, cell: Callable[[str], str] = lambda text: plain(text).replace("|", "\\|"), right: str = "--:"
+    ) -> list[str]:
         """The lines of the table without title and notes. cell: escapes the text of a cell. right: marks a column of figures."""
         marks = ["---" if number < self.label_columns else right for number in range(len(self.header))]
         lines = [[cell(text) for text in self.header], marks, *([cell(text) for text in row] for row in self.rows)]
@@ -84,19 +82,19 @@ class Figure:
         """The measured values; those of lines with many points at few places."""
         measured = [series for series in self.series if not series.is_reference]
         places = sorted({x for series in measured for x in series.x})
-        header = (self.x_label, *(f"{self.y_label} ({series.name})" for series in measured))
-        if len(places) > _MOST_PLACES:
+        header, notes = (self.x_label, *(f"{self.y_label} ({series.name})" for series in measured)), self.notes
+        if is_thinned := len(places) > _MOST_PLACES:
             step = float(f"{places[-1] / _THINNED_TO:.1g}")
             places = [step * number for number in range(1, int(places[-1] / step) + 1)]
-            rows = [(f"{x:g}", *(_last_until(series, x) for series in measured)) for x in places]
-            note = "Each cell has the last point of its line up to this place, as long as the line continues."
-            return Table(self.title, header, tuple(rows), (note, *self.notes))
-        found = [dict(zip(series.x, series.y, strict=True)) for series in measured]
-        rows = [(f"{x:g}", *(f"{values[x]:.4g}" if x in values else NOTHING for values in found)) for x in places]
-        return Table(self.title, header, tuple(rows), self.notes)
+            notes = (
+                "Each cell has the last point of its line up to this place, as long as the line continues.",
+                *notes,
+            )
 
+        def shown(series: Series, place: float) -> str:
+            passed = [y for x, y in zip(series.x, series.y, strict=True) if x == place or (is_thinned and x < place)]
+            is_over = is_thinned and place > series.x[-1]
+            return f"{passed[-1]:.4g}" if passed and not is_over else NOTHING
 
-def _last_until(series: Series, place: float) -> str:
-    """The last value of a series up to ``place``; a dash before its first and after its last point."""
-    passed = [y for x, y in zip(series.x, series.y, strict=True) if x <= place]
-    return f"{passed[-1]:.4g}" if passed and place <= series.x[-1] else NOTHING
+        rows = [(f"{x:g}", *(shown(series, x) for series in measured)) for x in places]
+        return Table(self.title, header, tuple(rows), notes)
