@@ -46,6 +46,21 @@ OPTIONS = {
     "network/TCP-gamma": "0",
     "network/crosstraffic": "0",
 }
+# Of the table of results: titles, and the form of a cell.
+COLUMNS = {
+    "ranks": "{ranks}",
+    "ranks per node": "{ranks_per_node}",
+    "nodes : uplinks": "{oversubscription}:1",
+    "pattern": "{pattern}",
+    "messages": "{messages:,}",
+    "mean bytes": "{mean_bytes:,.0f}",
+    "SimGrid (s)": "{simgrid_seconds:.4g}",
+    "model (s)": "{model_seconds:.4g}",
+    "difference": "{difference:+.1%}",
+    "difference, grouped": "{grouped_difference:+.1%}",
+    "run time of SimGrid (s)": "{simgrid_took_seconds:.1f}",
+    "run time of the model (s)": "{model_took_seconds:.2f}",
+}
 
 
 @dataclass(frozen=True)
@@ -219,22 +234,8 @@ def write(found: list[dict[str, Any]]) -> None:
 
 def document(found: list[dict[str, Any]], machine: str) -> str:
     """The text of docs/network-model.md. machine: the processor in words."""
-    columns = {
-        "ranks": "{ranks}",
-        "ranks per node": "{ranks_per_node}",
-        "nodes : uplinks": "{oversubscription}:1",
-        "pattern": "{pattern}",
-        "messages": "{messages:,}",
-        "mean bytes": "{mean_bytes:,.0f}",
-        "SimGrid (s)": "{simgrid_seconds:.4g}",
-        "model (s)": "{model_seconds:.4g}",
-        "difference": "{difference:+.1%}",
-        "difference, grouped": "{grouped_difference:+.1%}",
-        "run time of SimGrid (s)": "{simgrid_took_seconds:.1f}",
-        "run time of the model (s)": "{model_took_seconds:.2f}",
-    }
-    rows = [[cell.format(**one) for cell in columns.values()] for one in found]
-    table = ["| " + " | ".join(cells) + " |" for cells in ([*columns], ["---"] * len(columns), *rows)]
+    rows = [[cell.format(**one) for cell in COLUMNS.values()] for one in found]
+    table = ["| " + " | ".join(cells) + " |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
     options = ", ".join(f"`{name}` {value}" for name, value in OPTIONS.items())
     text = f"""\
 # The network model, compared with a simulator

@@ -266,7 +266,7 @@ def project(
     is_quiet = given["quiet"] or given["as_json"]
     found_model, profile, configuration = _about(fitted, given)
     how = _how(given)
-    strategies = _wanted((each.strategy for each in chosen.values()), configuration)
+    strategies = _wanted((each["strategy"] for each in chosen.values()), configuration)
     _make_plans([*parts, *weak], strategies, given["jobs"], quiet=is_quiet)
     files = {predicting.STRONG: parts, predicting.WEAK: weak}
     with console.progress("predicting", len((*parts, *weak)) * len(chosen), quiet=is_quiet) as advance:

@@ -140,11 +140,8 @@ def cores_of(machine: Mapping[str, Any]) -> int:
 def write_model(model: Model, path: Path) -> None:
     """Write the model to a file, completely or not at all. Raises :class:`HpcgnnError` if the file cannot be written."""
     machine = {name: value for name, value in model.machine.items() if value is not None}
-    try:
-        with whole_file.replacing(path) as temporary:
-            temporary.write_text(tomli_w.dumps(msgspec.to_builtins(model) | {"machine": machine}), encoding="utf-8")
-    except OSError as error:
-        raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
+    with whole_file.replacing(path) as temporary:
+        temporary.write_text(tomli_w.dumps(msgspec.to_builtins(model) | {"machine": machine}), encoding="utf-8")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -178,26 +178,24 @@ def fit(runs: Cases, source: Path | str, advance: Callable[[int], object] = lamb
     """The model of the machine of ``runs``. source: the folder of the runs, for a reader of the file."""
     cases = runs.cases
     fitted, values = _fit_constants(cases, advance)
-    extents = _by_name(extent_of(case.setup, case.workload) for case in cases)
+    extents = [extent_of(case.setup, case.workload) for case in cases]
+    kinds = [kinds_of(case.setup) for case in cases]
     autos = Counter(case.setup.arithmetic for case in cases if case.setup.run.compute == "auto")
     return Model(
         machine=runs.machine,
         constants=fitted,
         memory=_fit_memory(cases),
-        ranges={name: (min(found), max(found)) for name, found in extents.items()},
-        kinds={name: sorted(set(found)) for name, found in _by_name(kinds_of(case.setup) for case in cases).items()},
+        ranges={name: (min(found), max(found)) for name, found in _by_name(extents).items()},
+        kinds={name: sorted(set(found)) for name, found in _by_name(kinds).items()},
         auto_compute=autos.most_common(1)[0][0] if autos else "float32",
         residuals=_residuals(cases, [case.predicted(values) for case in cases]),
         source=str(source),
     )
 
 
-def _by_name(found: Iterable[dict[str, T]]) -> dict[str, list[T]]:
-    values: dict[str, list[T]] = {}
-    for each in found:
-        for name, value in each.items():
-            values.setdefault(name, []).append(value)
-    return values
+def _by_name(found: Sequence[dict[str, T]]) -> dict[str, list[T]]:
+    names = dict.fromkeys(name for each in found for name in each)
+    return {name: [each[name] for each in found if name in each] for name in names}
 
 
 def used_constants(cases: Sequence[Case]) -> list[Constant]:

@@ -13,7 +13,7 @@ leaves to the other under way is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from hpcgnn.lab.cost_model.network import allreduce_seconds
 from hpcgnn.lab.cost_model.rows import Parts, Wire
 from hpcgnn.lab.cost_model.setup import PIPELINE, Setup, network_of
 from hpcgnn.lab.cost_model.workload import Workload
-from hpcgnn.plan import AggregationPlan
 from hpcgnn.policy import config, sylvie
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.assignment import CHOICES, quantization_variance
@@ -160,40 +159,27 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
     plan, ranks = StoredPlan(file, strategy), file.num_parts
     chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, _MOST_RANKS)).astype(int)).tolist()
     degrees: list[np.ndarray] = []
-    weights = []
+    weights: tuple[list[Any], list[Any]] = ([], [])
     for rank in chosen:
         of_nodes = np.diff(file.edges(*file.part(rank), rank)[0])
         part = plan.part(rank, edges=False)
-        degrees += _degrees(part, of_nodes)
-        weights.append(_weights(part, of_nodes, aggregation))
-    return RowFacts(np.concatenate(degrees), tuple(map(list, zip(*weights, strict=True))), len(chosen), ranks)
-
-
-def _degrees(part: AggregationPlan[Any], of_nodes: np.ndarray) -> Iterator[np.ndarray]:
-    """In-degrees of the sources of *post* rows that a rank sends, and of the destinations of *pre* rows that it receives."""
-    send, receive = part.send, part.receive
-    yield of_nodes[send.indices[send.indptr[:-1]]][part.send_to.is_post()]
-    destination = np.zeros(receive.num_cols, np.int64)
-    destination[receive.indices] = np.repeat(np.arange(of_nodes.size), np.diff(receive.indptr))
-    yield of_nodes[destination][~part.receive_from.is_post()]
-
-
-def _weights(
-    part: AggregationPlan[Any], of_nodes: np.ndarray, aggregation: str
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Peers and squared weights of the rows that a rank receives, in the forward and in the backward direction."""
-    # the factors of nodes' rows after and before the sum, as make_aggregator has them
-    left = right = np.ones(of_nodes.size)
-    if aggregation == "mean":
-        left = 1 / np.maximum(of_nodes, 1)
-    elif aggregation == "gcn":
-        left = right = (of_nodes + 1.0) ** -0.5
-    send, receive = part.send, part.receive
-    of_entries = np.repeat(left**2, np.diff(receive.indptr))
-    forward = np.bincount(receive.indices, of_entries, receive.num_cols)
-    back = np.add.reduceat(right[send.indices] ** 2, send.indptr[:-1]) if send.indices.size else np.zeros(0)
-    for peers, squares in ((part.receive_from, forward), (part.send_to, back)):
-        yield np.repeat(peers.peers, peers.rows), squares
+        send, receive, entries = part.send, part.receive, np.diff(part.receive.indptr)
+        # of the sources of post rows that the rank sends, and of the destinations of pre rows that it receives
+        degrees.append(of_nodes[send.indices[send.indptr[:-1]]][part.send_to.is_post()])
+        destination = np.zeros(receive.num_cols, np.int64)
+        destination[receive.indices] = np.repeat(np.arange(of_nodes.size), entries)
+        degrees.append(of_nodes[destination][~part.receive_from.is_post()])
+        # the factors of nodes' rows after and before the sum, as make_aggregator has them
+        left = right = np.ones(of_nodes.size)
+        if aggregation == "mean":
+            left = 1 / np.maximum(of_nodes, 1)
+        elif aggregation == "gcn":
+            left = right = (of_nodes + 1.0) ** -0.5
+        forward = np.bincount(receive.indices, np.repeat(left**2, entries), receive.num_cols)
+        back = np.add.reduceat(right[send.indices] ** 2, send.indptr[:-1]) if send.indices.size else np.zeros(0)
+        for found, peers, squares in zip(weights, (part.receive_from, part.send_to), (forward, back), strict=True):
+            found.append((np.repeat(peers.peers, peers.rows), squares))
+    return RowFacts(np.concatenate(degrees), weights, len(chosen), ranks)
 
 
 # -- what each policy does ---------------------------------------------------------------------------------------------
@@ -323,26 +309,24 @@ def outcome_of(
     """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
     is_read = len(course.shares) == 1 and not (course.compares or course.is_delta)
     sending = _with_codecs(setup.workload(parts, Wire(course.shares, reads_codes=is_read)), course)
-
     kinds: list[tuple[float, Epoch]] = []
 
-    def go_through(shares: Sequence[float], *cycle: tuple[Workload, str]) -> None:
-        turns = [EpochKind(workload, messages_of(workload), freshness) for workload, freshness in cycle]
-        kinds.extend(zip(shares, cycle_of(turns, values, setup.machine), strict=True))
+    def go_through(*cycle: tuple[float, Workload, str]) -> None:
+        turns = [EpochKind(workload, messages_of(workload), freshness) for _, workload, freshness in cycle]
+        kinds.extend(zip((share for share, *_ in cycle), cycle_of(turns, values, setup.machine), strict=True))
 
     if course.stale < 1:
-        go_through([1 - course.stale], (sending, FRESH))
+        go_through((1 - course.stale, sending, FRESH))
     if course.stale > 0 and course.sent >= 1:
-        go_through([course.stale], (sending, STALE))
+        go_through((course.stale, sending, STALE))
     elif course.stale > 0:
         reused = _with_codecs(setup.workload(parts, Wire(course.shares, sends=False, reads_codes=False)), course)
         of_sending, of_reusing = course.stale + course.sent - 1, 1 - course.sent
         if of_sending <= _RARELY * of_reusing:
-            go_through([course.stale], (reused, REUSED))
+            go_through((course.stale, reused, REUSED))
         else:
             behind_each = max(1, round(of_reusing / of_sending))
-            shares = [of_sending, *[of_reusing / behind_each] * behind_each]
-            go_through(shares, (sending, STALE), *[(reused, REUSED)] * behind_each)
+            go_through((of_sending, sending, STALE), *[(of_reusing / behind_each, reused, REUSED)] * behind_each)
     none, names = np.zeros(setup.ranks), kinds[0][1].seconds
     phases = {name: sum((weight * epoch.seconds[name] for weight, epoch in kinds), none) for name in names}
     deciding = _decision_seconds(course, setup, sending, values)
@@ -357,9 +341,8 @@ def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
     for number, exchange in enumerate(workload.exchanges):
         if course.compares:  # rows are decoded where they come and not where they are used
             came = workload.parts.pairs.sent(is_backward=not exchange.is_backward)
-            before[number + 1][:, decode] = 0
-            if exchange.sent.nnz:
-                before[number + 1][:, decode] = _READS_OF_A_COMPARISON * came * exchange.width
+            reads = _READS_OF_A_COMPARISON * came * exchange.width
+            before[number + 1][:, decode] = reads if exchange.sent.nnz else 0
         if course.is_delta:  # both ends take the difference, and the sender makes it
             sent = before[number][:, encode].copy()
             before[number][:, decode] += sent

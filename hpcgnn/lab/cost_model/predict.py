@@ -185,43 +185,25 @@ def _estimates(model: Model, profile: Profile | None, mixed: Mapping[str, Any] |
 # -- projections -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A way of sending. bits: a number, or the name of a policy. node_aware: as the setting; None: as the others of a
-    projection."""
-
-    strategy: str
-    bits: str
-    staleness: str = OFF
-    node_aware: str | None = "off"
-
-    def settings(self) -> dict[str, Any]:
-        """The settings by the names of flags."""
-        found = {"strategy": self.strategy, "bits": self.bits, "staleness": self.staleness, "message_coding": PLAIN}
-        return found if self.node_aware is None else found | {"node_aware": self.node_aware}
-
-    @property
-    def in_words(self) -> str:
-        """The text in a legend."""
-        words = [self.strategy, f"{self.bits} bits" if self.bits.isdigit() else f"bits {self.bits}"]
-        words += [f"stale {self.staleness}"] if self.staleness != OFF else []
-        return ", ".join([*words, "by nodes"] if self.node_aware == "on" else words)
+def _way(strategy: str, bits: str, staleness: str = OFF, **more: str) -> dict[str, str]:
+    """A way of sending, by the names of flags. bits: a number, or the name of a policy."""
+    return {"strategy": strategy, "bits": bits, "staleness": staleness, "message_coding": PLAIN} | more
 
 
 # Each pair of ranks has messages of its own (SuperGCN's figures), but for ``nodes``.
 WAYS = {
-    "vanilla": Scenario("post", "32"),
-    "pre": Scenario("pre", "32"),
-    "hybrid": Scenario("hybrid", "32"),
-    "int8": Scenario("hybrid", "8"),
-    "int2": Scenario("hybrid", "2"),
-    "nodes": Scenario("hybrid", "32", node_aware="on"),
-    "nodes-int2": Scenario("hybrid", "2", node_aware="on"),
-    "pipeline": Scenario("hybrid", "32", "pipeline"),
-    "uniform": Scenario("hybrid", "uniform"),
-    "adaqp": Scenario("hybrid", "adaqp"),
-    "sylvie": Scenario("hybrid", "sylvie", "sylvie"),
-    "pipeqs": Scenario("hybrid", "pipeqs", "pipeqs"),
+    "vanilla": _way("post", "32", node_aware="off"),
+    "pre": _way("pre", "32", node_aware="off"),
+    "hybrid": _way("hybrid", "32", node_aware="off"),
+    "int8": _way("hybrid", "8", node_aware="off"),
+    "int2": _way("hybrid", "2", node_aware="off"),
+    "nodes": _way("hybrid", "32", node_aware="on"),
+    "nodes-int2": _way("hybrid", "2", node_aware="on"),
+    "pipeline": _way("hybrid", "32", "pipeline", node_aware="off"),
+    "uniform": _way("hybrid", "uniform", node_aware="off"),
+    "adaqp": _way("hybrid", "adaqp", node_aware="off"),
+    "sylvie": _way("hybrid", "sylvie", "sylvie", node_aware="off"),
+    "pipeqs": _way("hybrid", "pipeqs", "pipeqs", node_aware="off"),
 }
 SETS = {
     "strategies": ("vanilla", "pre", "hybrid", "int2"),
@@ -229,7 +211,7 @@ SETS = {
 }
 
 
-def ways_of(text: str) -> dict[str, Scenario]:
+def ways_of(text: str) -> dict[str, dict[str, str]]:
     """The ways that a comma-separated list names: ways, or sets of them. Raises HpcgnnError for an unknown name."""
     names = [name for each in text.split(",") for name in SETS.get(each.strip(), (each.strip(),))]
     for name in names:
@@ -239,18 +221,17 @@ def ways_of(text: str) -> dict[str, Scenario]:
     return {name: WAYS[name] for name in names}
 
 
-def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, Scenario]:
+def contenders(strategies: Sequence[str], bits: Collection[int]) -> dict[str, dict[str, str]]:
     """Each strategy with the largest bit-width, and the last strategy with the other bit-widths."""
     most, *fewer = sorted(set(bits), reverse=True)
     chosen = [(strategy, most) for strategy in strategies] + [(strategies[-1], each) for each in fewer]
-    ways = [Scenario(strategy, str(each), node_aware=None) for strategy, each in chosen]
-    return {each.in_words: each for each in ways}
+    return {f"{strategy}, {each} bits": _way(strategy, str(each)) for strategy, each in chosen}
 
 
 def project(
     model: Model,
     files: Mapping[str, Sequence[Path]],
-    ways: Mapping[str, Scenario],
+    ways: Mapping[str, Mapping[str, str]],
     configuration: Mapping[str, Any],
     advance: Callable[[int], object] = lambda _: None,
     **how: Any,
@@ -264,7 +245,7 @@ def project(
             read: dict[Any, Any] = {}
             with PartsFile(path) as file:
                 for name, way in ways.items():
-                    made = predict(model, file, {**configuration, **way.settings()}, read=read, **how)
+                    made = predict(model, file, {**configuration, **way}, read=read, **how)
                     points.append({"scaling": scaling, "way": name, **made.as_dict(by_rank=False)})
                     advance(1)
         found += sorted(points, key=lambda point: point["ranks"])
