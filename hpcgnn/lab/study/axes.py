@@ -86,7 +86,7 @@ def check_axis(name: str, value: Any) -> None:
         raise HpcgnnError(f"{name} cannot be an axis: {_NOT_VARIED[name]}")
     axes = OF_STUDY | {name: named.setting for name, named in settings_by_name().items()}
     if name not in axes:
-        near = nearest(name, axes.keys() - _NOT_VARIED.keys())
+        near = nearest(name, [each for each in axes if each not in _NOT_VARIED])
         raise HpcgnnError(f"there is no axis or setting {name}" + (f": did you mean {near}?" if near else ""))
     if value == SEED_WORD and name not in OF_STUDY and kind_of(axes[name].type)[0] is int:
         return

@@ -3,6 +3,7 @@ torch nor the code that checks runs."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import tomllib
@@ -64,12 +65,6 @@ def one_line(about: str) -> str:
 Place = tuple[str | int, ...]
 T = TypeVar("T", bound=msgspec.Struct)
 
-_NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
-_NAMES = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
-_HEADER = re.compile(rf"\s*(\[\[?)\s*({_NAMES})\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(rf"\s*({_NAMES})\s*=(.*)$")
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"|' + r"'[^']*'")
-
 
 class Document:
     """A TOML file. Raises HpcgnnError if it cannot be read."""
@@ -82,11 +77,17 @@ class Document:
             raise HpcgnnError(f"cannot read {path}: {error}") from error
 
     def refuse(self, place: Place, sentence: str) -> NoReturn:
-        """Raise HpcgnnError with the line of a place, or of the innermost place around it that begins a line."""
-        lines = lines_of(self.text)
-        while place and place not in lines:
+        """Raise HpcgnnError with the line of a place, or of the innermost place around it that exists: the line with which the
+        text begins to hold it."""
+        while not _holds(self.values, place):
             place = place[:-1]
-        raise HpcgnnError(f"{self.path}, line {lines.get(place, 1)}: {sentence}")
+        lines, begins = self.text.split("\n"), 1
+        for number in range(1, len(lines) + 1):
+            with contextlib.suppress(tomllib.TOMLDecodeError):  # a value that extends over several lines
+                if _holds(tomllib.loads("\n".join(lines[:number])), place):
+                    break
+                begins = number + 1
+        raise HpcgnnError(f"{self.path}, line {begins}: {sentence}")
 
     def checked(self, value: Any, kind: type[T], place: Place, subject: str) -> T:
         """The value at a place as a ``kind``; refuses unknown keys, of which ``subject`` has none, and wrong types."""
@@ -100,29 +101,11 @@ class Document:
         return typed.validated(value, kind, str(self.path))
 
 
-def lines_of(text: str) -> dict[Place, int]:
-    """The line, from 1, of each table and key that begins a line. Keys are ``("axes", "bits")``, or, in a list of tables,
-    ``("configurations", 1, "bits")`` with the number of the table, from 0. The text must be TOML, without multi-line strings."""
-    found: dict[Place, int] = {}
-    counts: dict[Place, int] = {}
-    table: Place = ()
-    depth = 0  # nesting of lists and tables that extend over several lines
-    for number, line in enumerate(text.splitlines(), start=1):
-        value = line
-        if depth == 0 and (header := _HEADER.match(line)):
-            table = _names(header[2])
-            if header[1] == "[[":
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
-            found.setdefault(table, number)
-            continue
-        if depth == 0 and (key := _KEY.match(line)):
-            found.setdefault((*table, *_names(key[1])), number)
-            value = key[2]
-        bare = _STRING.sub("", value).partition("#")[0]
-        depth += sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
-    return found
-
-
-def _names(text: str) -> Place:
-    return tuple(name.strip("\"'") for name in re.findall(_NAME, text))
+def _holds(values: Any, place: Place) -> bool:
+    """Return whether there is a value at a place: ``("axes", "bits")``, or, in a list, ``("configurations", 1, "bits")``."""
+    for name in place:
+        try:
+            values = values[name]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True

@@ -10,7 +10,7 @@ from made_up import specified
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import specification
 from hpcgnn.lab.study.axes import filled
-from hpcgnn.lab.study.catalogue import lines_of
+from hpcgnn.lab.study.catalogue import Document, Place
 
 SMALL = """\
 name = "small"
@@ -144,12 +144,18 @@ def test_combinations_that_cannot_be_are_named_with_their_line(tmp_path: Path, t
         specified(tmp_path, 'name = "x"\n' + text)
 
 
-def test_lines() -> None:
-    text = 'a = [\n  "b = 1", # [\n  [1],\n]\n[t.u]\nb = { c = 1 }\n[[l]]\n"d" = 1\n[[l]]\nd = "["\ne = 2\n'
-    assert lines_of(text) == {
-        ("a",): 1, ("t", "u"): 5, ("t", "u", "b"): 6, ("l", 0): 7, ("l", 0, "d"): 8, ("l", 1): 9, ("l", 1, "d"): 10,
-        ("l", 1, "e"): 11,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ((), 1), (("a",), 1), (("t",), 5), (("t", "u"), 5), (("t", "u", "b"), 6), (("t", "u", "none"), 5), (("l", 0), 7),
+        (("l", 0, "d"), 8), (("l", 1), 9), (("l", 1, "d"), 10), (("l", 1, "e"), 11), (("l", 2, "e"), 7),
+    ],
+)  # fmt: skip
+def test_lines(tmp_path: Path, place: Place, line: int) -> None:
+    path = tmp_path / "lines.toml"
+    path.write_text('a = [\n  "b = 1", # [\n  [1],\n]\n[t.u]\nb = { c = 1 }\n[[l]]\n"d" = 1\n[[l]]\nd = "["\ne = 2\n')
+    with pytest.raises(HpcgnnError, match=f"line {line}: it is wrong"):
+        Document(path).refuse(place, "it is wrong")
 
 
 @pytest.mark.parametrize(
