@@ -1,7 +1,5 @@
-"""The constants of the cost model's equations, and ``MODEL.toml``, the file with their fitted values.
-
-:mod:`hpcgnn.lab.cost_model.workload` counts work under these names, and :mod:`hpcgnn.lab.cost_model.equations` has the equations.
-"""
+"""The constants of :mod:`hpcgnn.lab.cost_model.equations`, under whose names :mod:`hpcgnn.lab.cost_model.workload` counts work,
+and ``MODEL.toml``, the file with their fitted values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Fitting the constants to records of a study: bounded least squares on logarithms of epochs and of their phases.
-
-Constants are fitted as logarithms, so that all are positive and errors are relative. Each is held, weakly, to where the fit
-begins (a factor of e counts as much as an error of 10 % in one epoch): what records do not determine stays there and says so.
-"""
+"""Fitting the constants to records of a study: bounded least squares on logarithms of epochs and of their phases. Constants are
+fitted as logarithms, so errors are relative. Each is held, weakly, to where the fit begins (a factor of e counts as much as an
+error of 10 % in one epoch), so constants that the records do not determine stay there."""
 
 from __future__ import annotations
 
@@ -241,7 +239,10 @@ def _fit_constants(
     def residuals(x: np.ndarray) -> np.ndarray:
         now = values(x)
         advance(1)
-        return np.concatenate([*(_softened(residuals_of(case.predicted(now), case)) for case in cases), x - start])
+        errors = np.concatenate([residuals_of(case.predicted(now), case) for case in cases])
+        # large ones count only with their square root, so a disturbed run has little influence
+        softened = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+        return np.concatenate([softened, x - start])
 
     inside = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
     found = optimize.least_squares(residuals, inside, bounds=bounds, max_nfev=_MOST_EVALUATIONS, diff_step=1e-3)
@@ -249,11 +250,6 @@ def _fit_constants(
     deviations = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)) * scale)
     logarithms = zip(chosen, found.x + lowest, deviations, strict=True)
     return {each.name: _fitted(each, *about) for each, *about in logarithms}, values(found.x)
-
-
-def _softened(residuals: np.ndarray) -> np.ndarray:
-    """The errors, of which large ones count only with their square root, so a disturbed run has little influence."""
-    return np.sign(residuals) * np.sqrt(2 * (np.sqrt(1 + residuals**2) - 1))
 
 
 def _fitted(constant: Constant, x: float, deviation: float) -> Fitted:

@@ -61,32 +61,12 @@ class Network:
     burst_bytes: NotNegative = 0.0
 
 
-# Of a virtual cluster's links: payload over rate (docs/virtual_cluster.md), and what was measured there of latencies and of links
-# without a limit. A fit replaces them.
-_PAYLOAD_SHARE = 0.945
-UNLIMITED_BYTES_PER_SECOND = 2e9
-
-
 def bits_per_second(rate: str) -> float:
     """The speed of a virtual cluster's links, such as ``100mbit``; infinite if ``unlimited``. Raises HpcgnnError for others."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if rate != UNLIMITED and (found is None or float(found[1]) <= 0):
         raise HpcgnnError(f"{rate!r} is not the speed of a network: give one such as 100mbit or 1gbit, or unlimited")
     return float(found[1]) * _UNITS_BITS_PER_SECOND[found[2]] if found else math.inf
-
-
-def by_rate(rate: str) -> Network:
-    """The network of a virtual cluster with links of a speed as in :func:`bits_per_second`."""
-    speed = bits_per_second(rate) / 8 * _PAYLOAD_SHARE
-    return Network(
-        name=rate,
-        latency_seconds=20e-6,
-        node_bandwidth_bytes_per_second=min(speed, UNLIMITED_BYTES_PER_SECOND),
-        memory_latency_seconds=2e-6,
-        memory_bandwidth_bytes_per_second=3e9,
-        message_seconds=5e-6,
-        burst_bytes=0.0 if rate == UNLIMITED else float(512 * 1000),
-    )
 
 
 def exchange_seconds(

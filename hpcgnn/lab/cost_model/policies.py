@@ -1,7 +1,6 @@
 """The assumed decisions of policies: the mean epoch is a mixture of different epochs (docs/cost-model.md).
 
-Each policy gets the decisions that its own code makes under a stated assumption, or those of an earlier run; either is named with
-the prediction. There are three kinds of epochs:
+Each policy gets the decisions that its own code makes under a stated assumption, or those of an earlier run. Kinds of epochs:
 
     fresh     messages are sent and waited for                                 1 - stale of all epochs
     stale     they are sent, and those of an epoch before are used              stale + sent - 1

@@ -25,6 +25,7 @@ from hpcgnn.train.run_config import RunConfig, settings_by_name
 from hpcgnn.world.placement import Placement
 
 PIPELINE = "pipeline"
+_MOST_BYTES_PER_SECOND = 2e10  # of virtual links without a limit
 _ARITHMETICS = {"bf16": "bf16", "bf16-emulated": "bf16", "int8": "int8", "int8-always": "int8"}
 
 
@@ -129,13 +130,14 @@ def network_of(setup: Setup, values: Values) -> Network:
     """The network of the setup, or that of virtual links, whose CPU costs are work of ranks."""
     if setup.network is not None:
         return setup.network
-    found = networks.by_rate(setup.rate or UNLIMITED)
-    speed = networks.bits_per_second(found.name) / 8 * values["rate_share"]
-    return replace(
-        found,
+    rate = setup.rate or UNLIMITED
+    speed = networks.bits_per_second(rate) / 8 * values["rate_share"]
+    return Network(
+        name=rate,
         latency_seconds=values["latency"],
-        node_bandwidth_bytes_per_second=min(speed, 10 * networks.UNLIMITED_BYTES_PER_SECOND),
-        message_seconds=0.0,
+        node_bandwidth_bytes_per_second=min(speed, _MOST_BYTES_PER_SECOND),
+        memory_latency_seconds=2e-6,
+        memory_bandwidth_bytes_per_second=3e9,
         burst_bytes=values["burst_bytes"] if setup.is_virtual else 0.0,
     )
 

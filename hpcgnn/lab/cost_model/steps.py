@@ -1,7 +1,5 @@
-"""The training step of a model, layer by layer: pieces of work, and aggregations with their exchanges.
-
-They follow from the model's settings and widths alone; :mod:`hpcgnn.lab.cost_model.workload` computes the work of each rank.
-"""
+"""The training step of a model, layer by layer: pieces of work, and aggregations with their exchanges, from the model's settings
+and widths alone; :mod:`hpcgnn.lab.cost_model.workload` computes the work of each rank."""
 
 from __future__ import annotations
 
@@ -45,12 +43,10 @@ Piece = Work | Aggregation
 
 @dataclass
 class Steps:
-    """A training step. Forward work records its backward work on a tape, which is read from its end, as autograd does.
-
-    in_width, out_width: numbers of features and of classes. is_sparse: whether features are stored as sparse rows. learns_input:
-    whether features need a gradient, as with embedded labels. keeps_input: whether their aggregation is computed once.
-    parameters: number of the model's parameters. kept_width: columns for each node that are kept for gradients.
-    """
+    """A training step. Forward work records its backward work on a tape, which is read from its end, as autograd does. in_width,
+    out_width: numbers of features and of classes. is_sparse: whether features are stored as sparse rows. learns_input: whether
+    features need a gradient, as with embedded labels. keeps_input: whether their aggregation is computed once. parameters: of the
+    model. kept_width: columns for each node that are kept for gradients."""
 
     config: ModelConfig
     in_width: int

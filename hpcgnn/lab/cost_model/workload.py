@@ -1,9 +1,5 @@
-"""The work and the messages of each rank in a training step: columns of :data:`hpcgnn.lab.cost_model.constants.WORK`, between
-exchanges.
-
-A step is divided into stretches: the work before exchange k begins, the work during exchange k, and the work after the last
-one. Shapes: P ranks, T kinds of work.
-"""
+"""The work and the messages of each rank in a training step, in stretches: the work before exchange k begins, the work during
+exchange k, and the work after the last one. Shapes: P ranks, T kinds of :data:`hpcgnn.lab.cost_model.constants.WORK`."""
 
 from __future__ import annotations
 

@@ -112,30 +112,24 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
     """The axes and figures of each result of a finished run; a training has one result, without axes of its own."""
     if "lines" in record.summary:
         return [(line["axes"], line["figures"]) for line in record.summary["lines"]]
-    shares = {int(bits): share for bits, share in record.summary.get("bits_shares", {}).items()}
-    mean_bits = {"mean_bits": sum(bits * share for bits, share in shares.items())} if shares else {}
-    plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
-    planned = {name: plan[name] for name in _OF_PLANS if name in plan}
-    more = _of_epochs(record.epochs) | planned
-    summary = dict(record.summary)
-    decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
-    if decides and "epoch_seconds_mean" not in summary:
-        # older versions wrote medians of bytes per epoch, which are no means if a policy decides
-        summary = {
-            name: value for name, value in summary.items() if name not in [f"{each}_per_epoch" for each in BYTES]
-        }
-        summary |= {"bytes_sent_per_epoch": more["bytes_sent_mean"]} if "bytes_sent_mean" in more else {}
-    return [({}, more | summary | {"wall_seconds": record.wall_seconds} | mean_bits)]
-
-
-def _of_epochs(epochs: Mapping[str, list[Any]]) -> dict[str, float]:
-    """Figures that follow from the epochs of a training, and are not in its summary."""
+    epochs, summary = record.epochs, dict(record.summary)
     found = {name: mean(epochs[column][1:]) for name, column in _MEANS.items() if len(epochs.get(column, ())) > 1}
     if epochs.get("bytes_sent"):
         found["bytes_sent_mean"] = mean(epochs["bytes_sent"])
     if seconds := sum(epochs.get("seconds", ())):
         found["policy_share"] = sum(each or 0.0 for each in epochs.get("policy_seconds", ())) / seconds
-    return found
+    plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
+    found |= {name: plan[name] for name in _OF_PLANS if name in plan}
+    decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
+    if decides and "epoch_seconds_mean" not in summary:
+        # older versions wrote medians of bytes per epoch, which are no means if a policy decides
+        for name in BYTES:
+            summary.pop(f"{name}_per_epoch", None)
+        summary |= {"bytes_sent_per_epoch": found["bytes_sent_mean"]} if "bytes_sent_mean" in found else {}
+    found |= summary | {"wall_seconds": record.wall_seconds}
+    if shares := summary.get("bits_shares"):
+        found["mean_bits"] = sum(int(bits) * share for bits, share in shares.items())
+    return [({}, found)]
 
 
 def value(figures: Mapping[str, Any], name: str) -> float | None:

@@ -149,11 +149,14 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 def machine_facts() -> dict[str, Any]:
     """The facts about this machine, with ``id``, a short hash of those that identify it."""
+    # the names of NVIDIA's GPUs, from the driver: torch would take memory of each GPU to answer
+    paths = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    gpus = (re.findall(r"^\s*Model\s*:(.*)$", path.read_text(errors="replace"), re.MULTILINE) for path in paths)
     facts: dict[str, Any] = {
         "processor": processor(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
-        "gpus": _gpus(),
+        "gpus": [name.strip() for names in gpus for name in names],
         "usable_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "host": socket.gethostname(),
@@ -168,13 +171,6 @@ def in_words(facts: Mapping[str, Any]) -> str:
     beside = f", {len(gpus)} x {gpus[0]}" if gpus else ""
     about = f"{facts.get('processor', 'a machine')}, {facts.get('cores', '?')} cores{beside}"
     return f"{about} ({facts.get('id', 'no id')})"
-
-
-def _gpus() -> list[str]:
-    """The names of NVIDIA's GPUs, from the driver: torch would take memory of each GPU to answer."""
-    paths = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    found = (re.findall(r"^\s*Model\s*:(.*)$", path.read_text(errors="replace"), re.MULTILINE) for path in paths)
-    return [name.strip() for names in found for name in names]
 
 
 def short_hash(value: Any) -> str:

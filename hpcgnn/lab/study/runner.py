@@ -1,10 +1,7 @@
 """The runner of a study: it runs the configurations that have not finished on this machine, in rounds, and records each run
-before and after it.
-
-A training runs on ranks, or in PyG's one process. A preparation measures `hpcgnn convert`, `partition` and `plan`. A bench is
-`hpcgnn bench WORDS --json`, whose JSON object has `lines`. Preparations and benches give several results each: a line has
-`axes`, which are added to those of the configuration, and `figures`.
-"""
+before and after it. A training runs on ranks, or in PyG's one process. A preparation measures `hpcgnn convert`, `partition` and
+`plan`. A bench is `hpcgnn bench WORDS --json`. Both give several results: a line has `axes`, which are added to those of the
+configuration, and `figures`."""
 
 from __future__ import annotations
 

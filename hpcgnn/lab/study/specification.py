@@ -51,11 +51,9 @@ _DERIVED = ("hosts", "ranks_per_node")  # these follow from ranks if ranks vary
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a training, a preparation or a bench, by the study's kind.
-
-    key: identifies the run in records. configuration: the configuration in its record. given: the values of axes that the
-    specification gives. graph: its graph; None for a bench without one. flags: flags of ``hpcgnn train``.
-    """
+    """One run: a training, a preparation or a bench, by the study's kind. key: identifies the run in records. configuration: that
+    of its record. given: the values of axes that the specification gives. graph: None for a bench without one. flags: of ``hpcgnn
+    train``."""
 
     kind: str
     key: str
