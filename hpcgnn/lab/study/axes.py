@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.study.records import short_hash
@@ -21,16 +23,14 @@ from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
 # The settings that PyG's training takes, and those that do not apply to it: it uses float32 and makes no evaluations.
-OF_PYG = (
-    *("model", "layers", "hidden", "heads", "norm", "activation", "dropout"),
-    *("epochs", "lr", "weight_decay", "seed", "device"),
-)
+OF_PYG = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
+          "device")  # fmt: skip
 _NOTHING_TO_PYG = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
 # Environment variables that restrict our kernels, torch's, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
-    "avx2": {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2"}
-    | {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
-}
+    "avx2": {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+             "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+}  # fmt: skip
 PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
 SEED_WORD = "{seed}"  # stands for the seed of each run where a setting takes a whole number, such as link_seed
 
@@ -227,8 +227,6 @@ def matches(configuration: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool
 
 # -- graphs: sources of `hpcgnn convert`, perhaps with options, or graph files that exist already -------------------------
 
-_TEXTS = ("source", "split", "features", "labels")
-_FLAGS = ("undirected", "self_loops", "row_normalise", "drop_duplicates")
 DATA = "$DATA"  # stands in a source for the folder of `--data`, so that no result depends on the place of the files
 _SOURCE = re.compile(r"[a-z]+:.+|digits")
 
@@ -245,36 +243,37 @@ class GraphSource:
     formulas: str = ""
 
 
-def check_options(name: str, options: Any) -> None:
-    """Raise CombinationError unless ``options`` is a valid table ``[graphs.NAME]``."""
-    if not isinstance(options, dict) or "source" not in options:
-        raise CombinationError(f"graphs.{name} must be a table with the key source")
-    for key, value in options.items():
-        if key not in (*_TEXTS, *_FLAGS):
-            said = f"graphs have no option {key}: their options are {', '.join((*_TEXTS, *_FLAGS))}"
-            raise CombinationError(said, key)
-        if not isinstance(value, bool if key in _FLAGS else str):
-            said = f"{key} must be {'true or false' if key in _FLAGS else 'a text'}, not {value!r}"
-            raise CombinationError(said, key)
+class GraphOptions(msgspec.Struct, kw_only=True):
+    """A table ``[graphs.NAME]``: a source of ``hpcgnn convert``, and options of this command."""
+
+    source: str
+    split: str = ""
+    features: str = ""
+    labels: str = ""
+    undirected: bool = False
+    self_loops: bool = False
+    row_normalise: bool = False
+    drop_duplicates: bool = False
 
 
-def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers: Mapping[str, int]) -> GraphSource:
-    """The graph of a run, which the specification gives as a source, a file, or one of ``named``, the tables of options by name.
-    numbers: the names that formulas may use, and their values. Raises CombinationError for any other graph."""
+def graph_source(graph: str | None, named: Mapping[str, GraphOptions], numbers: Mapping[str, int]) -> GraphSource:
+    """The graph of a run, which the specification gives as a source, a file, or one of ``named``. numbers: the names that
+    formulas may use, and their values. Raises CombinationError for any other graph."""
     if not graph:
         raise CombinationError("graph is missing: name a source of `hpcgnn convert`, or a graph.h5", "graph")
-    options = named.get(graph, {"source": graph})
-    formulas = " ".join(sorted(_names_in(" ".join(str(options[key]) for key in _TEXTS if key in options))))
+    options = msgspec.structs.asdict(named.get(graph) or GraphOptions(source=graph))
+    given = {key: value for key, value in options.items() if value}
+    formulas = " ".join(sorted(_names_in(" ".join(map(str, given.values())))))
     try:
-        full = {key: filled(value, numbers) if key in _TEXTS else value for key, value in options.items()}
+        full = {key: filled(value, numbers) if isinstance(value, str) else value for key, value in given.items()}
     except HpcgnnError as error:
         raise CombinationError(f"graph {graph!r}: {error}", "graph") from error
-    source = full["source"]
+    source = full.pop("source", "")
     path = Path(source) if source.endswith(".h5") else None
     said = ""
     if path is None and not _SOURCE.fullmatch(source):
         said = " is no source of `hpcgnn convert` (such as digits, npz:FILE, rmat:...), no graph.h5 and not in [graphs]"
-    elif path is not None and len(full) > 1:
+    elif path is not None and full:
         said = " is a file that was converted already, so options have no effect: remove them"
     elif path is not None and not path.is_file():
         said = f": there is no file {path}"
@@ -283,8 +282,8 @@ def graph_source(graph: str | None, named: Mapping[str, dict[str, Any]], numbers
     if path is not None:
         name = _file_name(path.stem, [str(path.resolve()), _state(source)])
         return GraphSource(name, source, file=path, formulas=formulas)
-    flags = [word for key in _TEXTS[1:] if key in full for word in (f"--{key}", full[key])]
-    flags += [f"--{key.replace('_', '-')}" for key in _FLAGS if full.get(key)]
+    words = ((f"--{key.replace('_', '-')}", value) for key, value in full.items())
+    flags = [word for flag, value in words for word in (flag, value) if word is not True]
     label = graph if graph in named else source
     return GraphSource(_file_name(label, [source, flags, _state(source)]), source, tuple(flags), formulas=formulas)
 

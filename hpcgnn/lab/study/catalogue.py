@@ -90,10 +90,10 @@ class Document:
         raise HpcgnnError(f"{self.path}, line {begins}: {sentence}")
 
     def checked(self, value: Any, kind: type[T], place: Place, subject: str) -> T:
-        """The value at a place as a ``kind``; refuses unknown keys, of which ``subject`` has none, and wrong types."""
+        """The value at a place as a ``kind``; refuses wrong types, and unknown keys in words that begin with ``subject``."""
         known = kind.__struct_fields__
         if isinstance(value, dict) and (unknown := [name for name in value if name not in known]):
-            said = f"{subject} no key {unknown[0]}: the keys are {', '.join(known)}"
+            said = f"{subject} {unknown[0]}: there are {', '.join(known)}"
             self.refuse((*place, unknown[0]), said)
         if problem := typed.why_invalid(value, kind):
             names = re.findall(r"\w+", problem.partition(" ")[0])

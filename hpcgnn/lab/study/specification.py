@@ -41,7 +41,7 @@ import msgspec
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.base.typed import MOST_INT, Count
 from hpcgnn.lab.study import axes, measures
-from hpcgnn.lab.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK, CombinationError, GraphSource
+from hpcgnn.lab.study.axes import BENCH, KINDS, PREPARE, STRONG, WEAK, CombinationError, GraphOptions, GraphSource
 from hpcgnn.lab.study.catalogue import Document, Place, one_line
 from hpcgnn.lab.study.records import short_hash
 
@@ -124,7 +124,7 @@ class _Values(msgspec.Struct, kw_only=True):
     axes: dict[str, Any]
     configurations: list[dict[str, Any]] = []
     settings: dict[str, Any] = {}
-    graphs: dict[str, Any] = {}
+    graphs: dict[str, GraphOptions] = {}
     report: dict[str, Any] = {}
 
     def place_of(self, name: str, number: int) -> Place:
@@ -138,7 +138,7 @@ def read(path: str | Path) -> Specification:
     """The specification in a TOML file. Raises HpcgnnError, one sentence with the line, for unknown names, values of wrong types,
     and combinations that cannot run."""
     file = Document(Path(path))
-    values = file.checked(file.values, _Values, (), "a specification has")
+    values = file.checked(file.values, _Values, (), "a specification has no key")
     _check_values(file, values)
     runs = tuple(_runs(file, values))
     _check_kind(file, values.kind, runs)
@@ -174,11 +174,8 @@ def _check_values(file: Document, values: _Values) -> None:
         _check_table(file, ("configurations", number), table, may_vary=True)
     _check_table(file, ("axes",), values.axes, may_vary=True)
     _check_table(file, ("settings",), values.settings, may_vary=False)
-    for name, options in values.graphs.items():
-        try:
-            axes.check_options(name, options)
-        except CombinationError as error:
-            file.refuse(("graphs", name, *error.axes), str(error))
+    for name in values.graphs:
+        file.checked(file.values["graphs"][name], GraphOptions, ("graphs", name), "graphs have no option")
 
 
 def _check_table(file: Document, place: Place, table: Mapping[str, Any], *, may_vary: bool) -> None:
@@ -299,7 +296,7 @@ def _plan(
     """The plan at a place in the file. names: names of the axes that configurations have."""
     given = file.values["report"][place[1]][place[2]]
     texts = {name: [given[name]] for name in ("rows", "figures", "series") if isinstance(given.get(name), str)}
-    plan = file.checked(given | texts, kind, place, f"report.{place[1]} have")
+    plan = file.checked(given | texts, kind, place, f"report.{place[1]} have no key")
     figures: tuple[str, ...] = ()
     if isinstance(plan, TablePlan):
         chosen, figures = (*plan.rows, *filter(None, [plan.columns])), plan.figures

@@ -76,7 +76,7 @@ def read(path: str | Path) -> list[Target]:
     found = []
     for number, each in enumerate(given):
         place = ("targets", number)
-        target = file.checked(each, Target, place, "a target has")
+        target = file.checked(each, Target, place, "a target has no key")
         if not measures.is_known(target.compared):
             known = ", ".join(measures.known())
             file.refuse(place, f"there is no figure {target.figure}: the figures are {known}")
