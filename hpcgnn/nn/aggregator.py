@@ -60,14 +60,12 @@ class Aggregator:
     @cached_property
     def reverse(self) -> Aggregator:
         """The aggregator of the backward pass."""
-        return Aggregator(*self._reversed())
-
-    def _reversed(self) -> tuple[LinearMap, Exchange, Correction, RowKind]:
-        return self.linear.reverse(), self.exchange.reverse(), self.correction.reverse(), self.kind.reverse()
+        linear, exchange = self.linear.reverse(), self.exchange.reverse()
+        return type(self)(linear, exchange, self.correction.reverse, self.kind.reverse())
 
     def over(self, exchange: Exchange) -> Aggregator:
         """This aggregator with the messages of another exchange of the same rows."""
-        return Aggregator(self.linear, exchange, self.correction, self.kind)
+        return type(self)(self.linear, exchange, self.correction, self.kind)
 
     def for_layer(self, layer: int) -> Aggregator:
         """A copy of this aggregator for another layer, with the same matrices but messages of its own."""
@@ -175,8 +173,11 @@ class Aggregator:
     def square_weights(self) -> np.ndarray:
         """(s,) float64: for each sent row, the squared norm of its column of Dl R at the receiver. Collective."""
         exchange = self.exchange
-        told, _ = exchange.messages.world.alltoallv(self._square_columns(self.plan.receive), exchange.receive_counts)
+        told, _ = exchange.messages.world.alltoallv(self._known_squares(), exchange.receive_counts)
         return told
+
+    def _known_squares(self) -> np.ndarray:
+        return self._square_columns(self.plan.receive)
 
     def _square_columns(self, received: Csr) -> np.ndarray:
         """(columns,) float64 squared norms of Dl times ``received``."""
@@ -189,9 +190,8 @@ class Aggregator:
         shape = received.num_rows, received.num_cols
         matrix = sp.csr_array((values, index_array(received.indices), index_array(received.indptr)), shape, copy=True)
         matrix.sum_duplicates()  # two edges between the same nodes add the same error twice
-        return np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1]).astype(
-            np.float64
-        )  # minlength also counts columns without entries
+        # minlength also counts columns without entries
+        return np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1]).astype(np.float64)
 
 
 class PendingAggregation:
@@ -202,48 +202,31 @@ class PendingAggregation:
 
     def __init__(self, aggregator: Aggregator, x: Tensor, back: Aggregator | None = None) -> None:
         self.aggregator, self._back = aggregator, back
-        self._gradient: PendingAggregation | None = None
+        self.gradient: PendingAggregation | None = None  # the backward pass, if it will be differentiated
         self.under_way: tuple[Any, Message] | None = None
-        self._begun: Tensor | None = None
+        self.begun: Tensor | None = None
         self._whole: Tensor | None = None
         if not tracked(x):
-            self.run_first_half(aggregator, x)
+            self.under_way = aggregator.start_step(x)
         elif aggregator.overlaps():
-            self._begun = _Begin.apply(x, self)
+            self.begun = _Begin.apply(x, self)
         else:
             self._whole = _Whole.apply(x, aggregator, self.back)
 
     def finish(self) -> Tensor:
         """Finish the aggregation, and return the (n, F) result."""
         # autograd's nodes refer to this object: a reference cycle would keep their memory
-        begun, self._begun = self._begun, None
+        begun, self.begun = self.begun, None
         if begun is not None:
             return _Finish.apply(begun, self)
-        return self.run_second_half(self.aggregator) if self._whole is None else self._whole
+        return self.second_half(self.aggregator) if self._whole is None else self._whole
 
     @property
     def back(self) -> Aggregator:
         """The aggregator of the backward pass."""
         return self._back or self.aggregator.reverse
 
-    def begin_gradient(self, gradient: Tensor) -> Tensor:
-        """Begin the backward pass as an aggregation that is differentiable itself (``create_graph=True``)."""
-        self._gradient = PendingAggregation(self.back, gradient, self.aggregator)
-        assert self._gradient._begun is not None
-        return self._gradient._begun
-
-    def finish_gradient(self) -> Tensor:
-        """Finish what :meth:`begin_gradient` began."""
-        assert self._gradient is not None
-        pending, self._gradient = self._gradient, None
-        return pending.finish()
-
-    def run_first_half(self, aggregator: Aggregator, x: Tensor) -> None:
-        """Run the first half of the aggregation in one direction."""
-        assert self.under_way is None, "an aggregation is begun once"
-        self.under_way = aggregator.start_step(x)
-
-    def run_second_half(self, aggregator: Aggregator) -> Tensor:
+    def second_half(self, aggregator: Aggregator) -> Tensor:
         """Run the second half of the aggregation in one direction."""
         assert self.under_way is not None, "an aggregation is finished once, after it has begun"
         under_way, self.under_way = self.under_way, None
@@ -260,14 +243,14 @@ class _Begin(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pending: PendingAggregation) -> Tensor:
         ctx.pending = pending
-        pending.run_first_half(pending.aggregator, x)
+        pending.under_way = pending.aggregator.start_step(x)
         return x.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():  # of a backward pass that will be differentiated
-            return ctx.pending.finish_gradient(), None
-        return ctx.pending.run_second_half(ctx.pending.back), None
+        pending = ctx.pending
+        begun, pending.gradient = pending.gradient, None
+        return pending.second_half(pending.back) if begun is None else begun.finish(), None
 
 
 class _Finish(torch.autograd.Function):
@@ -276,13 +259,17 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, begun: Tensor, pending: PendingAggregation) -> Tensor:
         ctx.pending = pending
-        return pending.run_second_half(pending.aggregator)
+        return pending.second_half(pending.aggregator)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():
-            return ctx.pending.begin_gradient(gradients[0]), None
-        ctx.pending.run_first_half(ctx.pending.back, gradients[0])
+        pending = ctx.pending
+        if torch.is_grad_enabled():  # create_graph=True: this backward pass will be differentiated
+            pending.gradient = PendingAggregation(pending.back, gradients[0], pending.aggregator)
+            if pending.gradient.begun is not None:
+                return pending.gradient.begun, None
+        else:
+            pending.under_way = pending.back.start_step(gradients[0])
         return gradients[0].new_empty(0), None
 
 

@@ -104,11 +104,10 @@ def connected(
     row_bytes = -(-width * messages.config.bits // 8)
     links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
-    linear = LinearMap(plan, left, right, backend)
+    linear = LinearMap(plan, left, right, backend, () if routes is None else routes.links(plan))
     if routes is None:
         return Aggregator(linear, exchange, Correction(linear, messages.world, counts, copies), kind)
-    both = routes.links(plan)
-    return NodeAggregator(linear, exchange, NodeCorrection(linear, messages.world, counts, both, copies), kind, both)
+    return NodeAggregator(linear, exchange, NodeCorrection(linear, messages.world, counts, copies), kind)
 
 
 def _cast(csr: Csr, dtype: torch.dtype) -> Csr:

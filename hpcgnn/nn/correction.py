@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -64,21 +65,17 @@ class Correction:
         self._world, self._counts, self.copies, self._proportions = world, counts, copies, proportions
         self._weights: dict[torch.dtype, tuple[Csr, torch.Tensor]] = {}
         self._near: Csr | None = None
-        self._reverse: Correction | None = None
         self.nodes = self._boundary()
 
     def _boundary(self) -> Tensor:
         """(b,) int64 nodes to which received rows are added."""
         return self._plan.receive.indptr.diff().nonzero()[:, 0]
 
+    @cached_property
     def reverse(self) -> Correction:
         """The correction of the reversed aggregator."""
-        if self._reverse is None:
-            self._reverse = self._reversed(None if self.copies is None else self.copies.edges)
-        return self._reverse
-
-    def _reversed(self, proportions: Callable[[], Tensor] | None) -> Correction:
-        return Correction(self._linear.reverse(), self._world, self._counts[::-1], proportions=proportions)
+        proportions = None if self.copies is None else self.copies.edges
+        return type(self)(self._linear.reverse(), self._world, self._counts[::-1], proportions=proportions)
 
     def sums(self, x: Tensor, z: Tensor) -> Tensor:
         """(b, F) sums over the local neighbours of the boundary nodes, from x' (n, F) and z = L x'."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,22 +22,27 @@ from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.plan import AggregationPlan
 
+if TYPE_CHECKING:
+    from hpcgnn.nn.node_aware import NodeLinks
+
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
     """``z = Dl · (L x' + R · exchange(S x'))`` with ``x' = Dr · x``.
 
-    plan: L, S and R. left, right: (n, 1) diagonals Dl and Dr, or None for the identity. backend: of the kernels.
+    plan: L, S and R. left, right: (n, 1) diagonals Dl and Dr, or None for the identity. backend: of the kernels. links: where
+    ranks share nodes, those of this direction and of the reverse direction.
     """
 
     plan: AggregationPlan[Csr]
     left: Tensor | None = None
     right: Tensor | None = None
     backend: str = "auto"
+    links: tuple[NodeLinks, ...] = ()
 
     def reverse(self) -> LinearMap:
         """The map of the backward pass."""
-        return LinearMap(self.plan.reverse(), self.right, self.left, self.backend)
+        return LinearMap(self.plan.reverse(), self.right, self.left, self.backend, self.links[::-1])
 
 
 class FloatRows:

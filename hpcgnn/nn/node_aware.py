@@ -11,9 +11,7 @@ Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from hpcgnn.graph.node_plan import NodeRoute
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.correction import Copies, Correction, signless
+from hpcgnn.nn.correction import Correction, signless
 from hpcgnn.nn.linear_map import LinearMap, RowKind, destinations, first_sources, padded
 from hpcgnn.nn.shared_wires import SharedWires
 from hpcgnn.plan import SparseMatrix
@@ -72,31 +70,12 @@ class NodeLinks:
 
 
 class NodeAggregator(Aggregator):
-    """An :class:`Aggregator` whose ``exchange`` sends rows between nodes. plan: S of the rows written, R of the rows read.
+    """An :class:`Aggregator` whose ``exchange`` sends rows between nodes. plan: S of the rows written, R of the rows read."""
 
-    links: of this direction and of the reverse direction.
-    """
-
-    def __init__(
-        self,
-        linear: LinearMap,
-        exchange: Exchange,
-        correction: Correction,
-        kind: RowKind,
-        links: tuple[NodeLinks, NodeLinks],
-    ) -> None:
+    def __init__(self, linear: LinearMap, exchange: Exchange, correction: Correction, kind: RowKind) -> None:
         super().__init__(linear, exchange, correction, kind)
-        self.links, self._both = links[0], links
+        self.links = linear.links[0]
         self.wires = SharedWires(self.links.memory, self.links.node, self.links.far, self.backend)
-
-    def over(self, exchange: Exchange) -> NodeAggregator:
-        """See :meth:`Aggregator.over`."""
-        return NodeAggregator(self.linear, exchange, self.correction, self.kind, self._both)
-
-    @cached_property
-    def reverse(self) -> NodeAggregator:
-        """See :meth:`Aggregator.reverse`."""
-        return NodeAggregator(*self._reversed(), self._both[::-1])
 
     def _share(self, own: Any, x: Tensor) -> None:
         """Write ``S x'`` to the memory of the node, and wait for its other ranks."""
@@ -170,11 +149,9 @@ class NodeAggregator(Aggregator):
         known[is_added] = padded(degrees, far.num_rows)[index_array(destinations(far))[is_added]]
         return self._of_this_rank(self.links.node.allreduce(known, "max"))
 
-    def square_weights(self) -> np.ndarray:
-        """See :meth:`Aggregator.square_weights`; summed over the ranks of a node that add the row."""
-        squares = self._of_this_rank(self.links.node.allreduce(self._square_columns(self.links.far)))
-        told, _ = self.exchange.messages.world.alltoallv(squares, self.exchange.receive_counts)
-        return told
+    def _known_squares(self) -> np.ndarray:
+        """Summed over the ranks of a node that add the row."""
+        return self._of_this_rank(self.links.node.allreduce(self._square_columns(self.links.far)))
 
     def _of_this_rank(self, arrived: np.ndarray) -> np.ndarray:
         rows = self.links.memory.arrived
@@ -184,40 +161,25 @@ class NodeAggregator(Aggregator):
 class NodeCorrection(Correction):
     """A :class:`Correction` of stale rows from other nodes. Rows from ranks of this node are as fresh as the rank's own rows."""
 
-    def __init__(
-        self,
-        linear: LinearMap,
-        world: World,
-        counts: tuple[np.ndarray, np.ndarray],
-        links: tuple[NodeLinks, NodeLinks],
-        copies: Copies | None = None,
-        proportions: Callable[[], Tensor] | None = None,
-    ) -> None:
-        self._links, self._both = links[0], links
-        super().__init__(linear, world, counts, copies, proportions)
-
     def _boundary(self) -> Tensor:
-        return self._links.far.indptr.diff().nonzero()[:, 0]
-
-    def _reversed(self, proportions: Callable[[], Tensor] | None) -> NodeCorrection:
-        linear, counts = self._linear.reverse(), self._counts[::-1]
-        return NodeCorrection(linear, self._world, counts, self._both[::-1], proportions=proportions)
+        return self._linear.links[0].far.indptr.diff().nonzero()[:, 0]
 
     def _from_here(self, moving: Tensor) -> Tensor:
-        z = super()._from_here(moving)
-        return spmm(signless(self._links.near), self._written(moving), out=z, backend=self._backend)
+        z, near = super()._from_here(moving), self._linear.links[0].near
+        return spmm(signless(near), self._written(moving), out=z, backend=self._backend)
 
     def _from_there(self, moving: Tensor) -> Tensor:
-        memory = self._links.memory
-        sent = spmm(self._links.carry, self._written(moving), backend=self._backend)
+        links = self._linear.links[0]
+        memory = links.memory
+        sent = spmm(links.carry, self._written(moving), backend=self._backend)
         received, _ = self._world.alltoallv(sent, self._counts[0])
         memory.arrived.own(1, moving.dtype).copy_(received)
         memory.meet()
-        return spmm(self._links.far, memory.arrived.all(1, moving.dtype), backend=self._backend)
+        return spmm(links.far, memory.arrived.all(1, moving.dtype), backend=self._backend)
 
     def _written(self, moving: Tensor) -> Tensor:
         """(w, 1): S ``moving`` of all ranks of the node, valid until the ranks write again. Collective."""
-        memory = self._links.memory
+        memory = self._linear.links[0].memory
         memory.prepare(moving.element_size())
         memory.meet()
         spmm(self._plan.send, moving, out=memory.written.own(1, moving.dtype), accumulate=False, backend=self._backend)
