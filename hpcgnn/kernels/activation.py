@@ -45,17 +45,6 @@ class DropoutMask:
         """The factor of the other elements."""
         return 1 / (1 - self.probability)
 
-    def check(self, rows: int) -> None:
-        """Raise ValueError unless this is a mask for ``rows`` rows."""
-        check_given(ids=self.ids)
-        check_type("key", self.key, int)
-        keyed.check_key("key", self.key)
-        check_number("probability", self.probability)
-        if self.ids.shape != (rows,) or self.ids.dtype != torch.int64:
-            raise misfit("ids", self.ids, f"int64 of shape ({rows},)")
-        if not 0 <= self.probability < 1:
-            raise WrongValueError(f"probability must lie in [0, 1), not {self.probability}")
-
 
 @dataclass(frozen=True)
 class Norm:
@@ -67,13 +56,6 @@ class Norm:
     weight: Tensor
     bias: Tensor
     eps: float
-
-    def check(self, x: Tensor) -> None:
-        """Raise ValueError unless this norm is for rows of ``x``."""
-        check_number("eps", self.eps)
-        for name, value in (("weight", self.weight), ("bias", self.bias)):
-            if value.shape != x.shape[1:] or value.dtype != x.dtype:
-                raise misfit(name, value, f"{x.dtype} of shape ({x.shape[1]},)")
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
@@ -242,9 +224,19 @@ def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> 
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise misfit("x", x, "two-dimensional float32 or float64")
     if norm is not None:
-        norm.check(x)
+        check_number("eps", norm.eps)
+        for name, value in (("weight", norm.weight), ("bias", norm.bias)):
+            if value.shape != x.shape[1:] or value.dtype != x.dtype:
+                raise misfit(name, value, f"{x.dtype} of shape ({x.shape[1]},)")
     if mask is not None:
-        mask.check(x.shape[0])
+        check_given(ids=mask.ids)
+        check_type("key", mask.key, int)
+        keyed.check_key("key", mask.key)
+        check_number("probability", mask.probability)
+        if mask.ids.shape != x.shape[:1] or mask.ids.dtype != torch.int64:
+            raise misfit("ids", mask.ids, f"int64 of shape ({x.shape[0]},)")
+        if not 0 <= mask.probability < 1:
+            raise WrongValueError(f"probability must lie in [0, 1), not {mask.probability}")
 
 
 def activate(

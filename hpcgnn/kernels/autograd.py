@@ -23,9 +23,8 @@ from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
 from hpcgnn.kernels.activation import ActivationKernels, DropoutMask, Norm
-from hpcgnn.kernels.backend import choose, misfit
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.dense import DENSE, DenseKernels
+from hpcgnn.kernels.dense import DenseKernels
 from hpcgnn.kernels.spmm import add_rows
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 
@@ -208,11 +207,7 @@ def dense(
     """
     check_given(x=x, weight=weight)
     check_tensors(bias=bias, plus=plus)
-    shape = (*x.shape[:1], *weight.shape[1:])
-    if plus is not None and (plus.shape != shape or plus.dtype != x.dtype):
-        raise misfit("plus", plus, f"{x.dtype} of shape {shape}")
-    kernels = plain_dense.checked_kernels(x, weight, bias, None, backend, compute)
-    choose(DENSE, backend, x=x, plus=plus)  # raises where they are on two devices
+    kernels = plain_dense.checked_kernels(x, weight, bias, plus, backend, compute)
     return _dense(kernels, compute, x, weight, bias, plus)
 
 
@@ -404,8 +399,7 @@ recorded = _Recorded.apply
 
 
 def transposed_with(csr: Csr, weight: Tensor | None, backend: str) -> tuple[Csr, Tensor | None]:
-    """The transpose of ``csr``, and the weights of its entries: ``weight`` in the transpose's order if given, else the stored
-    ones."""
+    """The transpose of ``csr``, and its entries' weights: ``weight`` in the transpose's order if given, else those stored."""
     if weight is None:
         transpose = csr.transpose()
         return transpose, transpose.weight
@@ -418,8 +412,7 @@ def _to_transpose(csr: Csr, values: Tensor, backend: str) -> Tensor:
 
 
 def _end_sums(csr: Csr, values: Tensor, wanted: Sequence[bool], backend: str) -> tuple[Tensor | None, Tensor | None]:
-    """The sums of ``values`` (entries, H) over each row of ``csr``, (R, H), and over each column, (C, H); None where not
-    wanted."""
+    """The sums of ``values`` (entries, H) over each row, (R, H), and over each column, (C, H); None where not wanted."""
     of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
     if not wanted[1]:
         return of_rows, None

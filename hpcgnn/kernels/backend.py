@@ -255,8 +255,5 @@ def _installed() -> Iterator[Backend]:
         try:
             yield entry.load()
         except Exception as error:
-            yield _broken(entry.name, f"{entry.value} cannot be imported: {' '.join(str(error).split())}")
-
-
-def _broken(name: str, reason: str) -> Backend:
-    return Backend(name, load=lambda: None, missing=lambda: reason)
+            reason = f"{entry.value} cannot be imported: {' '.join(str(error).split())}"
+            yield Backend(entry.name, load=lambda: None, missing=functools.partial(str, reason))

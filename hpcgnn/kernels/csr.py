@@ -73,7 +73,6 @@ class Csr:
             self.weight = _converted(self.weight, self.weight.dtype, own=check)
         self.num_rows = self.indptr.numel() - 1
         self._transpose: Csr | None = None
-        self._transpose_order: Tensor | None = None
         self._kept: dict[Hashable, Any] = {}  # see kept()
         # kernels.spmm.multiply: its kernels, by type and width of x and the backend that was asked for
         self.products: dict[tuple[torch.dtype, int, str], Callable[..., None]] = {}
@@ -133,21 +132,20 @@ class Csr:
 
     @property
     def transpose_order(self) -> Tensor:
-        """(entries,) int32, int64 from 2**31 entries on: entry ``k`` of the transpose is entry ``transpose_order[k]`` of this
-        matrix."""
+        """(entries,) int32, int64 from 2**31 entries on: entry ``k`` of the transpose is entry ``transpose_order[k]`` here."""
         if self._shared is not None:
             return self._shared.transpose_order
-        if self._transpose_order is None:
-            origin = None if self._origin is None else self._origin()
-            if origin is None:
-                self.transpose()
-            else:
-                order = origin.transpose_order
-                inverse = torch.empty_like(order)
-                inverse[order] = torch.arange(order.numel(), dtype=order.dtype, device=self.device)
-                self._transpose_order = inverse
-        assert self._transpose_order is not None
-        return self._transpose_order
+        origin = None if self._origin is None else self._origin()
+        if origin is None:
+            return self.kept("by column", self._sorted_by_column)[1]
+        order = origin.transpose_order
+
+        def invert() -> Tensor:
+            inverse = torch.empty_like(order)
+            inverse[order] = torch.arange(order.numel(), dtype=order.dtype, device=self.device)
+            return inverse
+
+        return self.kept("inverse", invert)
 
     def _entries_of(self, rows: Tensor) -> Tensor:
         """(number of entries in ``rows``,) int64 numbers of the entries of ``rows`` (r,), row after row."""
@@ -197,16 +195,13 @@ class Csr:
         if origin is not None:
             return origin
         if self._transpose is None:
+            weight = None if self.weight is None else gather_rows(self.weight, self.transpose_order, check=False)
             if self._shared is None:
-                indptr, order = self._sorted_by_column()
-                rows = self.entry_rows(torch.int32)
-                indices = gather_rows(rows, order, check=False)
-                weight = None if self.weight is None else gather_rows(self.weight, order, check=False)
+                indptr, order = self.kept("by column", self._sorted_by_column)
+                indices = gather_rows(self.entry_rows(torch.int32), order, check=False)
                 transpose = Csr(indptr, indices, self.num_rows, weight, check=False)
-                self._transpose_order = order
             else:
-                assert self.weight is not None, "only with_weight() shares a structure"
-                weight = gather_rows(self.weight, self.transpose_order, check=False)
+                assert weight is not None, "only with_weight() shares a structure"
                 transpose = self._shared.transpose().with_weight(weight)
             transpose._origin = weakref.ref(self)
             self._transpose = transpose

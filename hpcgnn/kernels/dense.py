@@ -1,7 +1,11 @@
 """Products of tall, narrow matrices with weights, and the gradients of the weights.
 
-These functions are not differentiable; :func:`hpcgnn.kernels.autograd.dense` wraps them.
-They raise ValueError, which names the argument, where one is wrong.
+``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so its
+bits depend neither on threads nor on the instruction set. torch computes all other products. bf16 needs :func:`has_bf16`, and
+tf32 :func:`has_tf32`; the bits of bf16 do not depend on the number of threads.
+
+:func:`hpcgnn.kernels.autograd.dense` is the product, with gradients. These functions are not differentiable. They raise
+ValueError, which names the argument, where one is wrong.
 """
 
 from __future__ import annotations
@@ -25,8 +29,7 @@ class DenseKernels(Protocol):
     """All tensors of a call are float32, or all float64."""
 
     def arithmetics(self) -> tuple[str, ...]:
-        """The values of ``compute`` that work on this machine: ``float32`` (the tensors' own type), and maybe ``bf16``,
-        ``tf32``."""
+        """The values of ``compute`` that work here: ``float32`` (the tensors' own type), and maybe ``bf16``, ``tf32``."""
         return ("float32",)
 
     def product(
@@ -43,8 +46,7 @@ class DenseKernels(Protocol):
             torch.mm(x, weight, out=out)
 
     def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
-        """Write ``x.T @ dy``, from ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and the sums of the columns of ``dy``
-        to ``sums`` (H,)."""
+        """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and column sums of ``dy`` to ``sums``."""
         torch.mm(x.T, dy, out=dweight)
         if sums is not None:
             torch.sum(dy, 0, out=sums)
@@ -113,33 +115,15 @@ def has_tf32(torch_device: torch.device | str, backend: str = "auto") -> bool:
     return "tf32" in kernels_for(torch.empty(0, device=torch_device), backend).arithmetics()
 
 
-def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, backend: str = "auto",
-    compute: str = "float32",
-) -> Tensor:  # fmt: skip
-    """``x @ weight``, plus ``bias`` in each row.
-
-    ``native`` has a kernel of its own for large float32 products. It sums each element in the order of the columns of ``x``, so
-    its bits depend neither on threads nor on the instruction set. torch computes all other products.
-
-    Args:
-        x, weight, bias, backend, compute: see :func:`hpcgnn.kernels.autograd.dense`. bf16 needs :func:`has_bf16`, and tf32
-            :func:`has_tf32`. The bits of bf16 do not depend on the number of threads.
-        out: (n, H), contiguous and of the type of ``x``; the product is added to it. None makes a new tensor.
-    """
-    kernels = checked_kernels(x, weight, bias, out, backend, compute)
-    return run_product(kernels, x, weight, bias, out, compute)
-
-
 def kernels_for(x: Tensor, backend: str) -> DenseKernels:
     """The kernels for matrices of the type and on the device of ``x``."""
     return choose(DENSE, backend, x=x)
 
 
 def checked_kernels(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, backend: str, compute: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None, backend: str, compute: str
 ) -> DenseKernels:
-    """The kernels for a product. Raises ValueError, naming the argument that is wrong."""
+    """The kernels for ``x @ weight + bias + plus``."""
     _check_matrix("x", x, x.dtype)
     _check_matrix("weight", weight, x.dtype)
     if weight.shape[0] != x.shape[1]:
@@ -147,9 +131,9 @@ def checked_kernels(
     if bias is not None and (bias.shape != weight.shape[1:] or bias.dtype != x.dtype):
         raise misfit("bias", bias, f"{x.dtype} of shape ({weight.shape[1]},)")
     shape = x.shape[0], weight.shape[1]
-    if out is not None and (out.shape != shape or out.dtype != x.dtype or not out.is_contiguous()):
-        raise misfit("out", out, f"contiguous {x.dtype} of shape {shape}")
-    kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, out=out)
+    if plus is not None and (plus.shape != shape or plus.dtype != x.dtype):
+        raise misfit("plus", plus, f"{x.dtype} of shape {shape}")
+    kernels = choose(DENSE, backend, x=x, weight=weight, bias=bias, plus=plus)
     _check_compute(compute, x.dtype, kernels, backend)
     return kernels
 
@@ -157,7 +141,7 @@ def checked_kernels(
 def run_product(
     kernels: DenseKernels, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, compute: str
 ) -> Tensor:
-    """:func:`product` of arguments that were checked, by ``kernels``."""
+    """``x @ weight + bias``, added to ``out`` (n, H; contiguous) if given; arguments were checked."""
     accumulate = out is not None
     if out is None:
         out = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
@@ -171,8 +155,8 @@ def weight_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """``x.T @ dy`` (F, H), from ``x`` (n, F) and ``dy`` (n, H), and the sums of the columns of ``dy`` (H,) if ``sums`` is set.
 
-    ``native`` sums segments of 1,024 rows and adds these sums in order, so the bits are the same for any number of threads. See
-    :func:`product`; ``compute="bf16"`` rounds ``x`` and ``dy`` for the product, but not for the sums of columns.
+    ``native`` sums segments of 1,024 rows and adds these sums in order, so the bits are the same for any number of threads.
+    ``compute="bf16"`` rounds ``x`` and ``dy`` for the product, but not for the sums of columns.
     """
     _check_matrix("x", x, x.dtype)
     _check_matrix("dy", dy, x.dtype)

@@ -74,8 +74,7 @@ class Int8Kernels(Protocol):
         return False
 
     def gathers_bytes(self) -> bool:
-        """Return whether summing many gathered rows (:mod:`hpcgnn.kernels.spmm`) is faster with 8-bit integers than with
-        float32."""
+        """Return whether sums of many gathered rows (:mod:`hpcgnn.kernels.spmm`) are faster with integers than with float32."""
         return False
 
     def quantize_rows(self, x: Tensor, factor: Tensor | None, key: int | None, codes: Tensor, scale: Tensor) -> None:
@@ -102,8 +101,7 @@ class Int8Kernels(Protocol):
     def weight_gradient(
         self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
     ) -> None:
-        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and the sums of the columns of ``dy`` (n, H) to ``sums``
-        (H,)."""
+        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and column sums of ``dy`` (n, H) to ``sums`` (H,)."""
         dweight.zero_()
         for segment in range(0, dy.shape[0], ROWS_OF_A_SEGMENT):
             of_segment = torch.zeros_like(dweight)
@@ -198,8 +196,7 @@ def dot_products(backend: str = "auto", torch_device: torch.device | str = "cpu"
 
 
 def gathers_bytes(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
-    """Return whether summing many gathered rows on this device is faster with 8-bit integers than with float32, as far as
-    measured."""
+    """Return whether sums of many gathered rows on this device are faster with 8-bit integers, as far as measured."""
     return choose(INT8, backend, x=torch.empty(0, device=torch_device)).gathers_bytes()
 
 

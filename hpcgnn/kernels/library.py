@@ -245,8 +245,7 @@ class Values:
 
 
 class Struct(ctypes.Structure):
-    """A structure of the header, made from all its fields by name. Fields that point to values take tensors, which live as long
-    as it."""
+    """A structure of the header, made from all its fields by name. Fields that point to values take tensors, and keep them."""
 
     names: frozenset[str]
     pointers: dict[str, Values]

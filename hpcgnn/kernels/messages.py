@@ -81,8 +81,7 @@ class MessageKernels(Protocol):
         self, x: Tensor, rows: Tensor, bits: int, key: int | None, buffer: Tensor, payload_at: Tensor,
         params_at: Tensor | None,
     ) -> DeviceCount:  # fmt: skip
-        """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; return the number of rows that are not
-        finite."""
+        """Write row ``rows[i]`` of ``x`` (n, F) float32 to its place in ``buffer``; return the number of rows not finite."""
         values = x[rows]
         if bits in QUANTIZED_BITS:
             assert params_at is not None, "checked before"
@@ -121,8 +120,7 @@ class MessageKernels(Protocol):
     def spmm_rows(
         self, csr: Csr, buffer: Tensor, payload_at: Tensor, params_at: Tensor | None, bits: int, out: Tensor
     ) -> None:
-        """Add the product of ``csr``, weighted by ``csr.weight`` (float32) if there is one, and the C rows of ``buffer`` to
-        ``out`` (R, F)."""
+        """Add the product of ``csr``, with ``csr.weight`` (float32) or ones, and the C rows of ``buffer`` to ``out`` (R, F)."""
         decode_and_add(self.decode_rows, SPMM.reference.spmm, csr, buffer, payload_at, params_at, bits, out)
 
 
@@ -191,8 +189,7 @@ def _parameters(values: np.ndarray, bits: int, to_centres: bool) -> tuple[np.nda
 
 
 def _scale(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
-    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least the smallest scale; 0 if high is not above
-    low."""
+    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least the smallest scale; 0 if high <= low."""
     scale = np.maximum((high - low) / np.float32(steps), packing.SMALLEST_SCALE)
     return np.where(high > low, _upper_half(scale.view(np.uint32) + np.uint32(0xFFFF)), np.float32(0))
 
@@ -265,8 +262,7 @@ class Int8MessageKernels(Protocol):
     def encode_codes(
         self, codes: Tensor, scale: Tensor, rows: Tensor, buffer: Tensor, payload_at: Tensor, params_at: Tensor
     ) -> DeviceCount:
-        """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place in ``buffer``; return the number of NaN
-        scales."""
+        """Write row ``rows[i]`` of ``codes`` (m, F) and ``scale`` (m,) to its place; return the number of NaN scales."""
         chosen = scale[rows]
         params = torch.stack((-_MIDDLE * chosen, chosen), 1).bfloat16().view(torch.uint8)
         buffer[_bytes(params_at, PARAMS_BYTES)] = params
@@ -279,8 +275,7 @@ class Int8MessageKernels(Protocol):
     def decode_codes(
         self, buffer: Tensor, payload_at: Tensor, params_at: Tensor, codes: Tensor, scale: Tensor, rows: Tensor
     ) -> DeviceCount:
-        """Reverse :meth:`encode_codes`; return the number of rows of ``buffer`` that have another form, whose results are
-        useless."""
+        """Reverse :meth:`encode_codes`; return the number of rows that have another form, whose results are useless."""
         params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
         scale[rows] = params[:, 1]
         for first in range(0, rows.numel(), _ROWS_AT_ONCE):

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hpcgnn.base.arguments import check_given, check_tensors
+from hpcgnn.base.arguments import check_given
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.library import native
@@ -17,8 +17,7 @@ class NarrowKernels(Protocol):
     """Conversions of matrices."""
 
     def pack_bf16(self, x: Tensor, out: Tensor) -> None:
-        """Write ``x`` (n, F) float32 to ``out`` (n, F) bfloat16, rounded to the nearest, ties to even; every NaN becomes
-        0x7FC0."""
+        """Write ``x`` (n, F) float32 to ``out`` bfloat16, rounded to the nearest, ties to even; every NaN becomes 0x7FC0."""
         out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # copy_ writes one of two NaNs, depending on the position
 
     def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
@@ -37,34 +36,24 @@ class _Native(NarrowKernels):
 NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels, _Native())
 
 
-def pack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
-    """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0.
-
-    ``out`` is (n, F) contiguous bfloat16 to overwrite; None makes a new tensor.
-    """
-    kernels, out = _checked(x, torch.float32, out, torch.bfloat16, backend)
+def pack_bf16(x: Tensor, *, backend: str = "auto") -> Tensor:
+    """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0."""
+    kernels, out = _kernels_and_result(x, torch.float32, torch.bfloat16, backend)
     kernels.pack_bf16(x.detach().contiguous(), out)
     return out
 
 
-def unpack_bf16(x: Tensor, *, backend: str = "auto", out: Tensor | None = None) -> Tensor:
-    """``x`` (n, F) bfloat16 as float32, exactly. ``out`` is (n, F) contiguous float32 to overwrite; None makes a new tensor."""
-    kernels, out = _checked(x, torch.bfloat16, out, torch.float32, backend)
+def unpack_bf16(x: Tensor, *, backend: str = "auto") -> Tensor:
+    """``x`` (n, F) bfloat16 as float32, exactly."""
+    kernels, out = _kernels_and_result(x, torch.bfloat16, torch.float32, backend)
     kernels.unpack_bf16(x.detach().contiguous(), out)
     return out
 
 
-def _checked(
-    x: Tensor, given: torch.dtype, out: Tensor | None, wanted: torch.dtype, backend: str
+def _kernels_and_result(
+    x: Tensor, given: torch.dtype, wanted: torch.dtype, backend: str
 ) -> tuple[NarrowKernels, Tensor]:
-    """The kernels for ``x`` of type ``given``, and ``out``, checked, or a new tensor, of type ``wanted``."""
-    check_tensors(out=out)
     check_given(x=x)
     if x.dim() != 2 or x.dtype != given:
         raise misfit("x", x, f"a {given} matrix")
-    kernels = choose(NARROW, backend, x=x, out=out)
-    if out is None:
-        out = buffers.empty(x.shape[0], x.shape[1], wanted, x.device)
-    elif out.shape != x.shape or out.dtype != wanted or not out.is_contiguous():
-        raise misfit("out", out, f"contiguous {wanted} of shape {tuple(x.shape)}")
-    return kernels, out
+    return choose(NARROW, backend, x=x), buffers.empty(x.shape[0], x.shape[1], wanted, x.device)

@@ -36,7 +36,7 @@ from hpcgnn.base.arguments import check_choice
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import processor
 from hpcgnn.devices import CPU, Device, device_of
-from hpcgnn.kernels import buffers, dense, pack_bf16, unpack_bf16
+from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
 from hpcgnn.kernels.autograd import layer_product, once_differentiable
 from hpcgnn.nn.config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.world import World, raise_on_all_ranks
@@ -73,8 +73,8 @@ def least_seconds(
 
 def multiply_and_back(x: torch.Tensor, weight: torch.Tensor, backend: str, arithmetic: str = "float32") -> None:
     """A product (n, F) x (F, F) and its two gradients, by the kernels of an arithmetic."""
-    y = dense.product(x, weight, backend=backend, compute=arithmetic)
-    dense.product(y, weight.T, backend=backend, compute=arithmetic)
+    y = dense_product(x, weight, backend=backend, compute=arithmetic)
+    dense_product(y, weight.T, backend=backend, compute=arithmetic)
     dense.weight_gradient(x, y, backend=backend, compute=arithmetic)
 
 

@@ -79,8 +79,8 @@ def test_bfloat16_weights_may_lie_in_any_way_and_infinities_stay_where_they_are(
     x, wide, *_ = operands((50, 33, 80))
     weight = wide[:, ::2]
     x[7, 32], x[9, 0] = torch.inf, torch.nan
-    y = dense.product(x, weight, compute="bf16")
-    contiguous = dense.product(x, weight.contiguous(), compute="bf16")
+    y = dense_product(x, weight, compute="bf16")
+    contiguous = dense_product(x, weight.contiguous(), compute="bf16")
     torch.testing.assert_close(y, contiguous, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(y.isfinite().all(1), torch.tensor([row not in (7, 9) for row in range(50)]))
     dweight, sums = dense.weight_gradient(x, y[:, :33].nan_to_num(0, 0, 0), sums=True, compute="bf16")
@@ -137,22 +137,21 @@ def test_large_products_are_the_kernels_and_small_ones_torchs():
     assert not dense.pays(10**6, 256, 1)
     assert dense.pays(4096, 256, 40) == (library.isa() != "scalar")
     x, weight, *_ = operands((20, 30, 10))
-    assert torch.equal(dense.product(x, weight, backend="native"), x @ weight)
+    assert torch.equal(dense_product(x, weight, backend="native"), x @ weight)
     x, weight, *_ = operands((4096, 100, 40))
     y = torch.empty(4096, 40)
     dense.multiply(x, weight, None, False, y)
-    assert torch.equal(dense.product(x, weight, backend="native"), y)
-    assert torch.equal(dense.product(x.T.contiguous().T, weight.T.contiguous().T, backend="native"), y)
+    assert torch.equal(dense_product(x, weight, backend="native"), y)
+    assert torch.equal(dense_product(x.T.contiguous().T, weight.T.contiguous().T, backend="native"), y)
 
 
 def test_wrong_arguments_are_named():
     x, weight, bias, plus, dy = operands((6, 4, 3))
     calls = [
-        ("^x must", lambda: dense.product(x.int(), weight)),
-        ("^weight must", lambda: dense.product(x, weight.T)),
-        ("^weight must", lambda: dense.product(x, weight.double())),
-        ("^bias must", lambda: dense.product(x, weight, bias[:2])),
-        ("^out must", lambda: dense.product(x, weight, None, plus.double())),
+        ("^x must", lambda: dense_product(x.int(), weight)),
+        ("^weight must", lambda: dense_product(x, weight.T)),
+        ("^weight must", lambda: dense_product(x, weight.double())),
+        ("^bias must", lambda: dense_product(x, weight, bias[:2])),
         ("^plus must", lambda: dense_product(x, weight, bias, plus.double())),
         ("^x must", lambda: layer_product(x.bfloat16(), weight)),
         ("^x must", lambda: layer_product(torch._neg_view(x), weight)),
@@ -160,9 +159,9 @@ def test_wrong_arguments_are_named():
         ("^bias must", lambda: layer_product(x, weight, bias[:2])),
         ("^bias must", lambda: layer_product(x, weight, bias.double())),
         ("^dy must", lambda: dense.weight_gradient(x, dy[1:])),
-        ("^compute must", lambda: dense.product(x, weight, compute="int8")),
-        ("^compute must", lambda: dense.product(x, weight, backend="reference", compute="bf16")),
-        ("^compute must", lambda: dense.product(x.double(), weight.double(), compute="bf16")),
+        ("^compute must", lambda: dense_product(x, weight, compute="int8")),
+        ("^compute must", lambda: dense_product(x, weight, backend="reference", compute="bf16")),
+        ("^compute must", lambda: dense_product(x.double(), weight.double(), compute="bf16")),
         ("^compute must", lambda: dense.weight_gradient(x, x, backend="jit", compute="bf16")),
     ]
     assert not_refused(calls) == []

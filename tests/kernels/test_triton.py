@@ -18,7 +18,7 @@ from under_test import TRITON
 from under_test import TRITON_SEGMENT as SEGMENT
 from wires import make_wire
 
-from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, edge_softmax, edge_sum, keyed
+from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, dense_product, edge_softmax, edge_sum, keyed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.triton import launch, words
 from hpcgnn.kernels.triton import rows as row_kernels
@@ -130,8 +130,8 @@ def test_products_in_bfloat16_add_what_it_holds_in_float32():
     x, weight, bias, out = torch.randn(50, 33), torch.randn(33, 8), torch.randn(8), torch.randn(50, 8)
     exact = x.bfloat16().double() @ weight.bfloat16().double()
     kwargs = {"backend": TRITON, "compute": "bf16"}
-    torch.testing.assert_close(dense.product(x, weight, **kwargs).double(), exact, rtol=1e-5, atol=1e-5)
-    found = dense.product(x, weight, bias, out.clone(), **kwargs)
+    torch.testing.assert_close(dense_product(x, weight, **kwargs).double(), exact, rtol=1e-5, atol=1e-5)
+    found = dense_product(x, weight, bias, out.clone(), **kwargs)
     torch.testing.assert_close(found.double(), exact + bias + out, rtol=1e-5, atol=1e-5)
     dweight, sums = dense.weight_gradient(x, out, sums=True, **kwargs)
     exact = x.bfloat16().double().T @ out.bfloat16().double()

@@ -196,8 +196,7 @@ def _parameters(smallest, largest, top, to_centres):
 
 @njit(nogil=True, cache=True)
 def _scale(low, high, steps):
-    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high is not above
-    low."""
+    """The smallest bfloat16 of which ``steps`` steps reach from low to high, at least SMALLEST_SCALE; 0 if high <= low."""
     if not high > low:
         return _ZERO
     scale = np.float32(max((high - low) / steps, SMALLEST_SCALE))

@@ -255,7 +255,9 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tenso
     if out.numel() == 0:
         return
     if op == "dot" and b is not None:
-        _dots(csr, a, b, heads, out)
+        chunks = triton.next_power_of_2(max(1, triton.cdiv(a.shape[1] // heads, _LANES)))
+        chunks = min(_MOST_CHUNKS, chunks)
+        launch_dots(_dot, csr, (a, b), out, _values(), chunks * _LANES, LANES=_LANES, CHUNKS=chunks)
         return
     units = vector(a.shape[1], a.element_size())
     columns = min(_MOST_COLUMNS, triton.next_power_of_2(a.shape[1]))
@@ -267,16 +269,22 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor | None, op: str, heads: int, out: Tenso
     )  # fmt: skip
 
 
-def _dots(csr: Csr, a: Tensor, b: Tensor, heads: int, out: Tensor) -> None:
-    columns = a.shape[1] // heads
-    units = vector(columns, a.element_size())
-    chunks = min(_MOST_CHUNKS, triton.next_power_of_2(max(1, triton.cdiv(columns, _LANES))))
+def launch_dots(
+    kernel: triton.JITFunction, csr: Csr, operands: tuple[Tensor, ...], out: Tensor, values: int, columns: int,
+    **constants: int,
+) -> None:  # fmt: skip
+    """Start ``kernel``, which writes the dot product of the rows of each entry, in ``operands``, to ``out`` (entries, H).
+
+    values: values of each operand that a program reads at once, ``columns`` of them in a head.
+    """
+    heads, of_a_head = out.shape[1], operands[0].shape[1] // out.shape[1]
+    units = vector(of_a_head, operands[0].element_size())
     block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
-    entries = max(1, _values() // (chunks * _LANES * block_heads))
+    entries = max(1, values // (columns * block_heads))
     launch(
-        _dot, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads),
-        rows_of_entries(csr), csr.indices, a, b, out, csr.num_entries, heads, columns // units,
-        VECTOR=units, ENTRIES=entries, HEADS=block_heads, LANES=_LANES, CHUNKS=chunks,
+        kernel, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads),
+        rows_of_entries(csr), csr.indices, *operands, out, csr.num_entries, heads, of_a_head // units,
+        VECTOR=units, ENTRIES=entries, HEADS=block_heads, **constants,
     )  # fmt: skip
 
 
@@ -306,8 +314,7 @@ def _dot(
     entry_rows, indices, a, b, out, entries, heads, vectors,
     VECTOR: tl.constexpr, ENTRIES: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Lane l of LANES adds the products of the columns l, l + LANES, ... of a head; the sums of lanes are then added by
-    halves."""
+    """Lane l of LANES adds the products of a head's columns l, l + LANES, ...; the sums of lanes are then added by halves."""
     columns, tiles = vectors * VECTOR, tl.cdiv(heads, HEADS)
     entry = (tl.program_id(0) // tiles).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)[:, None, None]
     head = (tl.program_id(0) % tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]

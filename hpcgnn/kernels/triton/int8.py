@@ -20,21 +20,11 @@ from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
-from hpcgnn.kernels.triton import keyed
+from hpcgnn.kernels.triton import keyed, messages
+from hpcgnn.kernels.triton.edges import launch_dots
 from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
-from hpcgnn.kernels.triton.messages import (
-    FRACTION_BITS,
-    GROUP,
-    HALF,
-    INFINITY,
-    LARGEST,
-    ONE,
-    SMALLEST_SCALE,
-    column_of,
-    lanes,
-    upper_half,
-)  # fmt: skip
-from hpcgnn.kernels.triton.tasks import add_parts, columns_of_a_program, rows_of_entries, vector
+from hpcgnn.kernels.triton.messages import column_of, lanes
+from hpcgnn.kernels.triton.tasks import add_parts, columns_of_a_program, vector
 
 __all__ = ["dot_products", "gathers_bytes", "product", "quantize_rows", "sddmm", "weight_gradient"]
 
@@ -60,8 +50,7 @@ def dot_products() -> bool:
 
 
 def gathers_bytes() -> bool:
-    """Return whether there is a GPU. Memory limits sums of gathered rows there, so smaller rows should be faster; this is not
-    measured."""
+    """Return whether there is a GPU. Memory limits such sums there, so smaller rows should be faster; this is not measured."""
     return torch.cuda.is_available()
 
 
@@ -133,7 +122,7 @@ def weight_gradient(
         begin, count = first * ROWS_OF_A_SEGMENT, min(together, segments - first)
         blocks = triton.cdiv(min(rows - begin, count * ROWS_OF_A_SEGMENT), ROWS_OF_A_BLOCK)
         launch(
-            _quantize_columns, blocks * triton.cdiv(width, 2 * GROUP.value),
+            _quantize_columns, blocks * triton.cdiv(width, 2 * messages.GROUP.value),
             dy, scale, key or 0, dy_codes, dy_scale, begin, rows, width // dy_units,
             VECTOR=dy_units, NEAREST=key is None, ROWS=ROWS_OF_A_BLOCK, num_warps=8,
         )  # fmt: skip
@@ -168,12 +157,12 @@ def _magnitude(values):
 @triton.jit
 def _grid(most):
     """The scale of rows with these largest magnitudes; 2**17 divided by the scale; and whether all values of a row are finite."""
-    finite = most < INFINITY
-    largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), LARGEST)
-    wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), SMALLEST_SCALE)
-    up = upper_half(wanted.to(tl.uint32, bitcast=True) + 0xFFFF)  # rounded up to a number that bfloat16 can hold
+    finite = most < messages.INFINITY
+    largest = tl.minimum(tl.where(finite, most, 0).to(tl.float32, bitcast=True), messages.LARGEST)
+    wanted = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, _TOP, tl.float32)), messages.SMALLEST_SCALE)
+    up = messages.upper_half(wanted.to(tl.uint32, bitcast=True) + 0xFFFF)  # a number that bfloat16 can hold
     scale = tl.where(largest > 0, up, 0.0)
-    per_step = tl.div_rn(tl.where(largest > 0, ONE, 0.0), tl.where(largest > 0, scale, 1.0))
+    per_step = tl.div_rn(tl.where(largest > 0, messages.ONE, 0.0), tl.where(largest > 0, scale, 1.0))
     return tl.where(finite, scale, float("nan")), per_step, finite
 
 
@@ -181,7 +170,7 @@ def _grid(most):
 def _noise(key, number, pair, NEAREST: tl.constexpr):
     """int32 noise, in units of 2**-17 of a step, for both columns of each pair: 16 random bits plus a half, or half a step."""
     if NEAREST:
-        first = tl.full((1, 1), HALF, tl.int32)
+        first = tl.full((1, 1), messages.HALF, tl.int32)
         second = first
     else:
         low, high = keyed.row_hash(key, number)
@@ -194,8 +183,8 @@ def _noise(key, number, pair, NEAREST: tl.constexpr):
 @triton.jit
 def _codes(values, per_step, finite, noise):
     steps = tl.where(finite, values, 0.0) * per_step
-    steps = tl.minimum(tl.maximum(steps, -_TOP * ONE), _TOP * ONE).to(tl.int32)
-    return tl.where(finite, (steps + noise) >> FRACTION_BITS, 0).to(tl.int8)
+    steps = tl.minimum(tl.maximum(steps, -_TOP * messages.ONE), _TOP * messages.ONE).to(tl.int32)
+    return tl.where(finite, (steps + noise) >> messages.FRACTION_BITS, 0).to(tl.int8)
 
 
 @triton.jit(do_not_specialize=["key", "count"])
@@ -206,7 +195,7 @@ def _quantize(
     """Quantize ROWS rows of ``x``, times their factors, to ``codes`` and ``scale``. PADDED: pairs of columns, a power of two."""
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.arange(0, PADDED)[None, :]
-    first, second = column_of(pair, 0, 0, 2, GROUP), column_of(pair, 1, 0, 2, GROUP)
+    first, second = column_of(pair, 0, 0, 2, messages.GROUP), column_of(pair, 1, 0, 2, messages.GROUP)
     here, width, at = number < count, vectors * VECTOR, number * vectors * VECTOR
     left = tl.load(x + at + first, mask=here & (first < width), other=0.0)
     right = tl.load(x + at + second, mask=here & (second < width), other=0.0)
@@ -229,16 +218,16 @@ def _quantize_columns(
 ):  # fmt: skip
     """Quantize 32 columns of a block of ROWS rows of ``dy``, times their ``scale``, to ``codes`` (blocks, H, ROWS) and
     ``column_scale`` (blocks, H). Blocks begin at row ``begin``; rows from ``count`` on do not exist, and count as zeros."""
-    width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * GROUP)
+    width, tiles = vectors * VECTOR, tl.cdiv(vectors * VECTOR, 2 * messages.GROUP)
     block = (tl.program_id(0) // tiles).to(tl.int64)
-    pair = (tl.program_id(0) % tiles) * GROUP + tl.arange(0, GROUP)[None, :]
+    pair = (tl.program_id(0) % tiles) * messages.GROUP + tl.arange(0, messages.GROUP)[None, :]
     row = tl.arange(0, ROWS)[:, None]
     number = begin + block * ROWS + row
     here = number < count
     by = tl.load(scale + number, mask=here, other=0.0)
     noise = _noise(key, number, pair, NEAREST)
     for slot in tl.static_range(2):
-        column = column_of(pair, slot, 0, 2, GROUP)
+        column = column_of(pair, slot, 0, 2, messages.GROUP)
         values = tl.load(dy + number * vectors * VECTOR + column, mask=here & (column < width), other=0.0) * by
         of_column, per_step, finite = _grid(tl.max(_magnitude(values), axis=0, keep_dims=True))
         place = block * width + column
@@ -310,24 +299,15 @@ def _contract(
 
 _BYTES = 8192  # bytes of each operand that a program of 128 lanes reads at once: four reads of 16 bytes by each lane
 _INTERPRETED = 16  # an interpreted program takes this many times as much
-_MOST_HEADS = 32  # heads of a tile
 _MOST_OF_A_HEAD = 256  # columns of a tile of products
 
 
 def sddmm(csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
     if out.numel() == 0:
         return
-    given = rows_of_entries(csr), csr.indices, a, a_scale, b, b_scale, out, csr.num_entries
-    more = _INTERPRETED if interprets() else 1
-    of_a_head = a.shape[1] // heads
-    units = vector(of_a_head, 1)
-    columns = min(_MOST_OF_A_HEAD, triton.next_power_of_2(max(1, of_a_head)))
-    block_heads = min(_MOST_HEADS, triton.next_power_of_2(heads))
-    entries = max(1, _BYTES * more // (columns * block_heads))
-    launch(
-        _dot_codes, triton.cdiv(csr.num_entries, entries) * triton.cdiv(heads, block_heads), *given,
-        heads, of_a_head // units, VECTOR=units, ENTRIES=entries, HEADS=block_heads, COLUMNS=columns,
-    )  # fmt: skip
+    values = _BYTES * (_INTERPRETED if interprets() else 1)
+    columns = min(_MOST_OF_A_HEAD, triton.next_power_of_2(max(1, a.shape[1] // heads)))
+    launch_dots(_dot_codes, csr, (a, a_scale, b, b_scale), out, values, columns, COLUMNS=columns)
 
 
 @triton.jit(do_not_specialize=["entries"])

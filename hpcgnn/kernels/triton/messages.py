@@ -98,16 +98,14 @@ _MINUS_INFINITY = tl.constexpr(0xFF800000 - 2**32 ^ 0x7FFFFFFF)  # ordered() of 
 
 
 def lanes(width: int, bits: int, slots: int) -> int:
-    """Number of lanes of a row of ``width`` columns: the bytes of its payload, or the pairs of columns for two slots of 8
-    bits."""
+    """Number of lanes of a row of ``width`` columns: the bytes of its payload, or its pairs of columns for 2 slots of 8 bits."""
     if bits * slots > 8:
         return width // 32 * 16 + min(width % 32, 16)
     return packing.payload_bytes(width, bits)
 
 
 def last_stride(width: int, bits: int) -> int:
-    """Distance in columns of two slots of a lane in a row's last block: 16, as in all other blocks, unless it is a shorter
-    block."""
+    """Distance in columns of two slots of a lane in a row's last block: 16, as in all other blocks, unless it is shorter."""
     rest = width % (128 // bits)
     return 16 if bits >= 8 or rest == 0 else (rest * bits + 7) // 8
 
@@ -134,8 +132,7 @@ def upper_half(pattern):
 
 @triton.jit
 def _scale_of(low, high, STEPS: tl.constexpr):
-    """The smallest bfloat16 of which STEPS steps reach from low to high, at least the smallest scale; 0 if high is not above
-    low."""
+    """The smallest bfloat16 of which STEPS steps reach from low to high, at least the smallest scale; 0 if high <= low."""
     scale = tl.maximum(tl.div_rn(high - low, tl.full(low.shape, STEPS, tl.float32)), SMALLEST_SCALE)
     return tl.where(high > low, upper_half(scale.to(tl.uint32, bitcast=True) + 0xFFFF), 0.0)
 
@@ -360,8 +357,7 @@ def _spmm_rows(
     ALIGNMENT: tl.constexpr, PARAMS_ALIGNMENT: tl.constexpr, TASKS: tl.constexpr, TILE: tl.constexpr,
     VECTOR: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Compute TASKS tasks for TILE of the LANES of a row; add them to ``out`` (R, WIDTH), or write parts of hubs to
-    ``partial``."""
+    """Compute TASKS tasks for TILE of a row's LANES; add them to ``out`` (R, WIDTH), or write parts of hubs to ``partial``."""
     blocks = tl.cdiv(count, TASKS)
     task = (tl.program_id(0) % blocks) * TASKS + tl.arange(0, TASKS)[:, None]
     lane = tl.program_id(0) // blocks * TILE + tl.arange(0, TILE)[None, :]

@@ -16,7 +16,7 @@ import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
-from hpcgnn.kernels import dense, int8
+from hpcgnn.kernels import dense, dense_product, int8
 from hpcgnn.lab.bench.ceilings import copy_call, multiply_call
 from hpcgnn.lab.bench.names import HOST_NAME, PRODUCTS
 from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Result, Special, normal
@@ -76,7 +76,7 @@ class _Ours(_Plain):
     compute = "float32"
 
     def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return dense.product(x, weight, compute=self.compute)
+        return dense_product(x, weight, compute=self.compute)
 
     def dw(self) -> torch.Tensor:
         return dense.weight_gradient(self.x, self.dy, compute=self.compute)[0]

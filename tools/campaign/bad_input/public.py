@@ -114,8 +114,8 @@ _KERNELS = {
     "dropout": _kernel(kernels.dropout, {"key": 3, "probability": 0.5}, x=_X, ids=_index),
     "gather_rows": _kernel(kernels.gather_rows, {}, x=_X, index=_index),
     "scatter_rows": _kernel(kernels.scatter_rows, {"num_rows": 5}, index=lambda: torch.tensor([2, 0, 3, 1]), src=_X),
-    "pack_bf16": _kernel(kernels.pack_bf16, {}, x=_X, out_=lambda: _X().to(torch.bfloat16)),
-    "unpack_bf16": _kernel(kernels.unpack_bf16, {}, x=lambda: _X().to(torch.bfloat16), out_=_X),
+    "pack_bf16": _kernel(kernels.pack_bf16, {}, x=_X),
+    "unpack_bf16": _kernel(kernels.unpack_bf16, {}, x=lambda: _X().to(torch.bfloat16)),
     "Csr": _kernel(
         kernels.Csr,
         {"num_cols": _COLUMNS, "check": True},
