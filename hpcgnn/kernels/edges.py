@@ -88,7 +88,8 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = N
         raise misfit("a", a, f"float32 or float64 of shape ({csr.num_rows}, F)")
     if b.shape != (csr.num_cols, a.shape[1]) or b.dtype != a.dtype:
         raise misfit("b", b, f"{a.dtype} of shape ({csr.num_cols}, {a.shape[1]})")
-    check_heads(op, heads, a.shape[1])
+    if heads is not None:
+        check_heads(op, heads, a.shape[1])
     width = a.shape[1] if op == "add" else heads or 1
     kernels = choose(EDGES, backend, a=a, b=b, csr=csr.indices)
     out = buffers.empty(csr.num_entries, width, a.dtype, a.device)
@@ -140,11 +141,10 @@ def repeat_rows(csr: Csr, a: Tensor, backend: str = "auto") -> Tensor:
     return out.view(csr.num_entries, *a.shape[1:])
 
 
-def check_heads(op: str, heads: int | None, width: int) -> None:
-    """Raise ValueError unless ``heads`` is None, or ``op`` is ``dot`` and ``heads`` divides the ``width`` columns."""
-    if heads is not None:
-        check_whole("heads", heads, least=1)
-    if heads is not None and (op != "dot" or width % heads):
+def check_heads(op: str, heads: int, width: int) -> None:
+    """Raise ValueError unless ``op`` is ``dot`` and ``heads`` divides the ``width`` columns."""
+    check_whole("heads", heads, least=1)
+    if op != "dot" or width % heads:
         raise WrongValueError(f"heads must divide the {width} columns, for dot only; not {heads} for {op}")
 
 

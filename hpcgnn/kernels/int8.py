@@ -294,7 +294,8 @@ def sddmm(csr: Csr, a: Int8Rows, b: Int8Rows, heads: int | None = None, backend:
             f"a must have {csr.num_rows} rows, and b {csr.num_cols}, of as many columns: they are {tuple(a.shape)} and "
             f"{tuple(b.shape)}"
         )
-    check_heads("dot", heads, width)
+    if heads is not None:
+        check_heads("dot", heads, width)
     _check_terms(width // (heads or 1))
     kernels = choose(INT8, backend, a=a.codes, b=b.codes, csr=csr.indices)
     out = buffers.empty(csr.num_entries, heads or 1, torch.float32, a.codes.device)
