@@ -16,8 +16,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -29,7 +29,7 @@ from hpcgnn.data import checksums, h5, plan_pieces
 from hpcgnn.data.digests import EDGES
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import Piece, make_pieces, path_of
-from hpcgnn.data.schema import PAIR_ARRAYS, Rule, Rules, layout, plan_offset_rules, plan_rules
+from hpcgnn.data.schema import PAIR_ARRAYS, Rules, layout, plan_offset_rules, plan_rules
 from hpcgnn.data.stored import StoredArray, look
 from hpcgnn.plan import STRATEGIES, AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.plan import PairRows, offsets_of, ranges
@@ -112,18 +112,13 @@ class StoredPlan:
         column = offsets if offsets.ndim == 1 else offsets[:, 0 if name.endswith("indptr") else 1]
         return int(column[0]), int(column[1])
 
-    def _read(self, name: str, part: int, rule: Rule) -> np.ndarray:
-        """One part's slab, with its values checked by ``rule``, whose shape and dtype are ignored."""
-        first, last = self.slab_rows(name, part)
-        out = self.arrays[name].empty(last - first)
-        self._look(name, part, rule, out)
-        return out
-
-    def _look(self, name: str, part: int, rule: Rule, out: np.ndarray | None) -> None:
-        array = self.arrays[name]
-        rule = replace(rule, shape=array.rule.shape, dtype=array.rule.dtype)
+    def _read(self, name: str, part: int, *, keep: bool = True, **limits: Any) -> np.ndarray:
+        """One part's slab, (0,) unless ``keep``, with its values checked. limits: fields of the array's :class:`Rule`."""
+        array, (first, last) = self.arrays[name], self.slab_rows(name, part)
+        out = array.empty(last - first) if keep else None
         expected = None if self.checksums is None else int(self.checksums[name][part])
-        look(array, self.slab_rows(name, part), out, rule, f"part {part}", expected)
+        look(array, (first, last), out, replace(array.rule, **limits), f"part {part}", expected)
+        return array.empty(0) if out is None else out
 
     def part(self, part: int, *, edges: bool = True) -> AggregationPlan[SparseMatrix]:
         """The plan of one part, with every value checked. Only all ranks together can check that senders and receivers
@@ -132,9 +127,9 @@ class StoredPlan:
         send_to, receive_from = (self._peers(way, part) for way in ("send", "recv"))
         first, last = parts.part(part)
         first_edge, last_edge = parts.slab_rows("edges/indices", part)
-        own = Rule((), _ANY, low=first_edge, high=last_edge - 1)
-        carried = Rule((), _ANY, low=-1, high=last_edge - 1, below=first_edge)
-        anywhere = Rule((), _ANY, low=-1, high=parts.meta.num_edges - 1)
+        own = {"low": first_edge, "high": last_edge - 1}
+        carried = {"low": -1, "high": last_edge - 1, "below": first_edge}
+        anywhere = {"low": -1, "high": parts.meta.num_edges - 1}
         nodes = last - first
         return AggregationPlan(
             local=self._matrix("L", part, (nodes, nodes), own, keep_edges=edges),
@@ -144,7 +139,9 @@ class StoredPlan:
             receive_from=receive_from,
         )
 
-    def _matrix(self, matrix: str, part: int, shape: tuple[int, int], edges: Rule, *, keep_edges: bool) -> SparseMatrix:
+    def _matrix(
+        self, matrix: str, part: int, shape: tuple[int, int], limits: dict[str, int], *, keep_edges: bool
+    ) -> SparseMatrix:
         rows, columns = shape
         (first_row, first), (last_row, last) = self.offsets[f"{matrix}_offsets"][part : part + 2].tolist()
         if last_row - first_row != rows + 1:
@@ -153,29 +150,22 @@ class StoredPlan:
             raise self._damaged(
                 "recv_post", f"and recv_pre count more rows for part {part} than R has entries to use them"
             )
-        indptr = self._read(f"{matrix}_indptr", part, Rule((), _ANY, high=last - first, step=0))
+        indptr = self._read(f"{matrix}_indptr", part, high=last - first, step=0)
         if indptr[0] != 0 or indptr[-1] != last - first:
             raise self._damaged(f"{matrix}_indptr", f"does not run from 0 to {last - first} for part {part}")
-        indices = self._read(f"{matrix}_indices", part, Rule((), _ANY, high=columns - 1))
-        name = f"{matrix}_edges"
-        if keep_edges:
-            return SparseMatrix(indptr, indices, self._read(name, part, edges), columns)
-        self._look(name, part, edges, None)
-        return SparseMatrix(indptr, indices, self.arrays[name].empty(0), columns)
+        indices = self._read(f"{matrix}_indices", part, high=columns - 1)
+        return SparseMatrix(indptr, indices, self._read(f"{matrix}_edges", part, keep=keep_edges, **limits), columns)
 
     def _peers(self, way: str, part: int) -> PeerRows:
         num_parts = self._parts.num_parts
-        peers = self._read(f"{way}_peers", part, Rule((), _ANY, high=num_parts - 1, step=1))
+        peers = self._read(f"{way}_peers", part, high=num_parts - 1, step=1)
         if (peers == part).any():
             raise self._damaged(f"{way}_peers", f"names part {part} as its own peer")
-        post, pre = (self._read(f"{way}_{kind}", part, self._rows_of_a_pair) for kind in ("post", "pre"))
+        most = min(self._parts.meta.num_edges, 2**31 - 1)
+        post, pre = (self._read(f"{way}_{kind}", part, high=most) for kind in ("post", "pre"))
         if (post + pre == 0).any():
             raise self._damaged(f"{way}_post", f"and {way}_pre name a peer of part {part} without a row")
         return PeerRows(peers, post, pre)
-
-    @cached_property
-    def _rows_of_a_pair(self) -> Rule:
-        return Rule((), _ANY, high=min(self._parts.meta.num_edges, 2**31 - 1))
 
     def pairs(self) -> PairRows:
         """The rows of all pairs that exchange any, sorted by receiver; the tables of senders and receivers are compared.
@@ -195,9 +185,6 @@ class StoredPlan:
         if not agree:
             raise self._damaged("send_peers", "and recv_peers do not describe the same pairs of parts")
         return PairRows(sender, receiver, post, pre)
-
-
-_ANY = np.dtype(np.int64)  # replaced by the dtype of the array
 
 
 def is_stored(parts: PartsFile, strategy: str) -> bool:
@@ -265,15 +252,14 @@ _PAIRS_AT_ONCE = 1 << 20
 @dataclass(frozen=True)
 class _Pairs:
     """All pairs of parts that exchange rows, sorted by receiver, then sender. begins: (P+1,) int64 first pair of each
-    receiver. peers: (pairs,) int32 sender. post, pre: (pairs,) int32 rows of each kind. rows, entries: (pairs+1,) int64
-    rows of all earlier pairs, and entries in them. by_sender: (pairs,) int64 the pairs sorted by sender, then receiver.
-    sent: (P+1,) int64 place there of each sender's first pair."""
+    receiver. peers: (pairs,) int32 sender. post, pre, entries: (pairs,) int32 rows of each kind, and entries in them.
+    by_sender: (pairs,) int64 the pairs sorted by sender, then receiver. sent: (P+1,) int64 place there of each sender's
+    first pair."""
 
     begins: np.ndarray
     peers: np.ndarray
     post: np.ndarray
     pre: np.ndarray
-    rows: np.ndarray
     entries: np.ndarray
     by_sender: np.ndarray
     sent: np.ndarray
@@ -282,9 +268,9 @@ class _Pairs:
         """The receiver of each of ``pairs``, int64."""
         return np.searchsorted(self.begins, pairs, side="right") - 1
 
-    def sums(self, ends: np.ndarray) -> np.ndarray:
-        """(P,) int64: over each sender's pairs, the sum of ``rows`` or ``entries``, in float64, which is exact below 2**53."""
-        return np.bincount(self.peers, weights=np.diff(ends), minlength=self.begins.size - 1).astype(np.int64)
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """(P,) int64: the sum of ``values`` (pairs,) over each sender's pairs, in float64, which is exact below 2**53."""
+        return np.bincount(self.peers, weights=values, minlength=self.begins.size - 1).astype(np.int64)
 
 
 class _Pieces:
@@ -301,10 +287,10 @@ class _Pieces:
                 counts[part] = piece.lengths["peers"]
                 tables.append([piece.read(name).astype(np.int32) for name in (*PAIR_ARRAYS, "entries")])
         peers, post, pre, entries = map(np.concatenate, zip(*tables, strict=True))
+        del tables
         by_sender = np.argsort(peers, kind="stable")
         sent = offsets_of(np.bincount(peers, minlength=num_parts))
-        rows = offsets_of(post.astype(np.int64) + pre)
-        self.pairs = _Pairs(offsets_of(counts), peers, post, pre, rows, offsets_of(entries), by_sender, sent)
+        self.pairs = _Pairs(offsets_of(counts), peers, post, pre, entries, by_sender, sent)
 
     def open(self, part: int) -> Piece:
         """Open the piece of a part."""
@@ -314,7 +300,7 @@ class _Pieces:
         """The plan's small arrays with the places at which each part's slabs begin."""
         pairs = self.pairs
         sizes = {"L": self.lengths[:, :2].T, "R": self.lengths[:, 2:].T}
-        sizes["S"] = np.stack((pairs.sums(pairs.rows) + 1, pairs.sums(pairs.entries)))
+        sizes["S"] = np.stack((pairs.sums(pairs.post) + pairs.sums(pairs.pre) + 1, pairs.sums(pairs.entries)))
         found = {f"{matrix}_offsets": np.stack(list(map(offsets_of, each)), axis=1) for matrix, each in sizes.items()}
         return found | {"recv_offsets": pairs.begins, "send_offsets": pairs.sent}
 
@@ -323,7 +309,7 @@ def assemble(parts: PartsFile, strategy: str, folder: Path) -> None:
     """Add ``plan/strategy`` from the pieces in ``folder`` to a parts file that is open for writing, without checksums.
 
     The rows of S go from the pieces of their receivers to their senders. Tables are never O(parts squared): they have an entry
-    for each pair that exchanges rows, 36 bytes a pair and about as much again while they are made. The rows of many senders
+    for each pair that exchanges rows, 24 bytes a pair and about as much again while they are made. The rows of many senders
     are read at once, so that each piece is opened once for every ``_GROUP_ENTRIES`` entries of S. Beside the tables, one part's
     plan, one part's rows of S, or ``_GROUP_ENTRIES`` entries of S are in memory.
     """
@@ -369,8 +355,9 @@ def _write_receivers(pieces: _Pieces, offsets: dict[str, np.ndarray], writer: h5
 
 
 def _write_senders(pieces: _Pieces, offsets: np.ndarray, writer: h5.SlabWriter) -> None:
+    taken = np.zeros((pieces.num_parts, 2), np.int64)
     for first, last in _groups(offsets[:, 1]):
-        lengths, sources, edges = _rows_of(pieces, first, last)
+        lengths, sources, edges = _rows_of(pieces, first, last, taken)
         row, entry = offsets[first].tolist()
         writer.write("S_indptr", row, _indptrs(lengths, np.diff(offsets[first : last + 1, 0]) - 1))
         writer.write("S_indices", entry, sources)
@@ -387,26 +374,27 @@ def _groups(ends: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _rows_of(pieces: _Pieces, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows_of(pieces: _Pieces, first: int, last: int, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows that senders ``[first, last)`` send, by sender and then receiver: the length of each, and the sources and edges
-    of their entries. Memory and time are O(pairs and rows of these senders)."""
+    of their entries. taken: (P, 2), rows and entries of each receiver's piece that went to earlier senders; these are added."""
     pairs = pieces.pairs
     wanted = pairs.by_sender[pairs.sent[first] : pairs.sent[last]]
     read = np.sort(wanted)  # by receiver: the rows of neighbouring senders lie together in a receiver's piece
+    rows, entries = pairs.post[read].astype(np.int64) + pairs.pre[read], pairs.entries[read].astype(np.int64)
     receivers = pairs.receivers(read)
-    firsts = np.flatnonzero(np.diff(receivers, prepend=-1))
+    begins = np.flatnonzero(np.diff(receivers, prepend=-1))
+    sizes = np.stack([np.add.reduceat(counts, begins) for counts in (rows, entries)], axis=1)
     found: list[tuple[np.ndarray, ...]] = [(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))]
-    for part, mine in zip(receivers[firsts].tolist(), np.split(read, firsts[1:]), strict=False):
-        begin, bounds = pairs.begins[part], [mine[0], mine[-1] + 1]
-        row, last_row = (pairs.rows[bounds] - pairs.rows[begin]).tolist()
-        entry, last_entry = (pairs.entries[bounds] - pairs.entries[begin]).tolist()
+    for part, size in zip(receivers[begins].tolist(), sizes, strict=True):
+        (row, entry), (last_row, last_entry) = taken[part].tolist(), (taken[part] + size).tolist()
+        taken[part] += size
         with pieces.open(part) as piece:
             lengths = piece.read("lengths", row, last_row)
             found.append((lengths, *(piece.read(name, entry, last_entry) for name in ("sources", "edges"))))
     lengths, sources, edges = map(np.concatenate, zip(*found, strict=True))
     order = np.searchsorted(read, wanted)
-    rows, entries = (_moved(ends[read + 1] - ends[read], order) for ends in (pairs.rows, pairs.entries))
-    return lengths[rows], sources[entries], edges[entries]
+    row_order, entry_order = _moved(rows, order), _moved(entries, order)
+    return lengths[row_order], sources[entry_order], edges[entry_order]
 
 
 def _moved(lengths: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.settings import LazyEntry, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
 from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
-from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note, rows_unknown
+from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note
 from hpcgnn.sources.slabs import one_line
 
 CHUNK_EDGES = 1 << 20
@@ -214,8 +214,8 @@ class ArraySource(Source):
         if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
             raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
         self._x = None if x is None else feature_array(x, num_nodes, where)
-        self._where, self._unknown = where, rows_unknown(y)
-        self._y, task, classes = label_array(y, num_nodes, where)
+        self._where = where
+        self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
         self._masks = {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS} if masks else None
         self.info = SourceInfo(
             num_nodes=num_nodes,

@@ -30,10 +30,15 @@ def _largest_id(chunks: Iterator[EdgeChunk]) -> int:
     return max(int(max(src.max(), dst.max())) for src, dst, _ in chunks if src.size)
 
 
+@SOURCES.register("binedges")
 class _BinaryEdges(Source):
     """Edges of a binary file, which is read again by each call of :meth:`edges`."""
 
-    def __init__(self, path: Path, dtype: np.dtype, num_nodes: int) -> None:
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        path, name = existing_file(spec.name, "binedges"), spec.take("dtype", "int64")
+        if name not in _TYPES:
+            raise HpcgnnError(f"{spec.text}: dtype={name} should be one of {', '.join(_TYPES)}")
+        dtype, num_nodes = _TYPES[name], spec.take_int("nodes", 0)
         num_bytes, pair_bytes = path.stat().st_size, 2 * dtype.itemsize
         num_edges, left = divmod(num_bytes, pair_bytes)
         if left:
@@ -61,19 +66,18 @@ class _BinaryEdges(Source):
             yield pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), None
 
 
-@SOURCES.register("binedges")
-def _open_binary_edges(spec: Spec, folder: Path) -> Source:
-    path, name = existing_file(spec.name, "binedges"), spec.take("dtype", "int64")
-    if name not in _TYPES:
-        raise HpcgnnError(f"{spec.text}: dtype={name} should be one of {', '.join(_TYPES)}")
-    return _BinaryEdges(path, _TYPES[name], spec.take_int("nodes", 0))
-
-
+@SOURCES.register("parquet")
 class _ParquetEdges(Source):
     """Edges of a Parquet file, which is opened again by each call of :meth:`edges`."""
 
-    def __init__(self, path: Path, asked: dict[str, str | None], num_nodes: int) -> None:
-        self._path = path
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
+        asked = {role: spec.take(role) for role in ROLES}
+        self._path = path = existing_file(spec.name, "parquet")
+        num_nodes = spec.take_int("nodes", 0)
         with self._reading("its footer"), self._open() as file:
             self._columns, note = _chosen(path, file.schema_arrow, asked)
             num_edges = file.metadata.num_rows
@@ -114,16 +118,6 @@ class _ParquetEdges(Source):
                 raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
         src, dst, *weight = (batch.column(name).to_numpy(zero_copy_only=False) for name in self._columns)
         return src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None
-
-
-@SOURCES.register("parquet")
-def _open_parquet(spec: Spec, folder: Path) -> Source:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
-    asked = {role: spec.take(role) for role in ROLES}
-    return _ParquetEdges(existing_file(spec.name, "parquet"), asked, spec.take_int("nodes", 0))
 
 
 def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tuple[str, ...], str]:

@@ -16,6 +16,7 @@ edges, in both directions, to the 8 images whose pixels are nearest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,10 +97,8 @@ def _open_rmat(spec: Spec, folder: Path) -> Source:
     if corners[-1] > 1 + 1e-9:
         raise HpcgnnError(f"{spec.text}: a + b + c is {corners[-1]:g}, but it should be at most 1")
     thresholds = np.round(corners * 65536).astype(np.uint64)
-    edge_key, scramble_key = key_for(seed, _RMAT_EDGES), key_for(seed, _SCRAMBLE)
-
-    def write_edges(first: int, src: np.ndarray, dst: np.ndarray) -> None:
-        rmat_edges(edge_key, scramble_key, scale, thresholds, first, src, dst)
+    scramble_key = key_for(seed, _SCRAMBLE)
+    write_edges = partial(rmat_edges, key_for(seed, _RMAT_EDGES), scramble_key, scale, thresholds)
 
     def labels_of(first: int, last: int) -> np.ndarray:
         out = np.empty(last - first, np.int64)
@@ -117,16 +116,11 @@ def _open_sbm(spec: Spec, folder: Path) -> Source:
     if nodes < 2 * blocks:
         raise HpcgnnError(f"{spec.text}: {blocks} blocks need at least two nodes each, there are {nodes} nodes")
     within = np.uint64(round(spec.take_float("homophily", 0.8, most=1) * 2**32))
-    key = key_for(seed, _BLOCK_EDGES)
-
-    def write_edges(first: int, src: np.ndarray, dst: np.ndarray) -> None:
-        sbm_edges(key, nodes, blocks, within, first, src, dst)
-
-    def labels_of(first: int, last: int) -> np.ndarray:
-        return np.arange(first, last, dtype=np.int64) % blocks
-
+    write_edges = partial(sbm_edges, key_for(seed, _BLOCK_EDGES), nodes, blocks, within)
     num_edges = 2 * round(spec.take_float("degree", 16, most=_LARGEST_DEGREE) * nodes / 2)
-    return _Generated(spec, nodes, num_edges, blocks, seed, write_edges, labels_of)
+    return _Generated(
+        spec, nodes, num_edges, blocks, seed, write_edges, lambda first, last: np.arange(first, last) % blocks
+    )
 
 
 @SOURCES.register("digits")

@@ -72,17 +72,9 @@ def graph_source(
     nodes = [(name, usual | values) for name, values in graph.nodes(data=True)]
     numbers = {name: number for number, (name, _) in enumerate(nodes)}
     edge_index, weights, notes = _edges(graph, numbers, weight, where)
-    masks = {mask: _mask(nodes, mask, where) for mask in MASKS}
-    return ArraySource(
-        where,
-        len(nodes),
-        edge_index,
-        weight=weights,
-        x=_features(nodes, x, where),
-        y=_labels(nodes, y, where),
-        masks={name: mask for name, mask in masks.items() if mask is not None},
-        notes=notes,
-    )
+    masks = {name: mask for name in MASKS if (mask := _mask(nodes, name, where)) is not None}
+    features, labels = _features(nodes, x, where), _labels(nodes, y, where)
+    return ArraySource(where, len(nodes), edge_index, weight=weights, x=features, y=labels, masks=masks, notes=notes)
 
 
 def _edges(

@@ -72,12 +72,12 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
     return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
 
 
-def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int]:
-    """``(y, task, classes)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8; (N, 1) is taken as (N,). In
-    floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which becomes 0; other rows with NaN are refused,
-    because 0 would say that the node is not in the class."""
+def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int, np.ndarray | None]:
+    """``(y, task, classes, unknown)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8; (N, 1) is taken as
+    (N,). In floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which becomes 0 and is True in
+    ``unknown`` (N,); other rows with NaN are refused, because 0 would say that the node is not in the class."""
     if y is None:
-        return None, NO_TASK, 0
+        return None, NO_TASK, 0, None
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -85,9 +85,8 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
         raise HpcgnnError(
             f"{where}: y is {y.dtype} of shape {y.shape}, but it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
         )
+    unknown = _unknown_rows(y, where) if y.ndim == 2 and y.dtype.kind == "f" else None
     if y.dtype.kind == "f":
-        if y.ndim == 2:
-            _check_unknown(y, where)
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
         is_whole = (y == np.trunc(y)) & (np.abs(y) < _EXACT)
         if not is_whole.all():
@@ -99,19 +98,13 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
                 f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
                 "from 0 without gaps"
             )
-        return y.astype(np.int64), SINGLE_LABEL, classes
+        return y.astype(np.int64), SINGLE_LABEL, classes, None
     is_label = (y == 0) | (y == 1)
     if not is_label.all() or not y.shape[1]:
         row, column = np.argwhere(~is_label)[0] if y.size else (0, 0)
         found = f", but that of node {row} is {y[row, column]} in column {column}" if y.size else ""
         raise HpcgnnError(f"{where}: y has {y.shape[1]} columns, so that all values should be 0 or 1{found}")
-    return y.astype(np.uint8), MULTI_LABEL, y.shape[1]
-
-
-def rows_unknown(y: Any) -> np.ndarray | None:
-    """(N,) bool: the nodes whose row of (N, C) labels is NaN; None for labels of another shape or type."""
-    y = np.asarray(y)
-    return np.isnan(y).all(axis=1) if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f" else None
+    return y.astype(np.uint8), MULTI_LABEL, y.shape[1], unknown
 
 
 def one_hot_note(y: np.ndarray | None) -> list[str]:
@@ -123,16 +116,18 @@ def one_hot_note(y: np.ndarray | None) -> list[str]:
     ]
 
 
-def _check_unknown(y: np.ndarray, where: str) -> None:
-    """Refuse rows of which only a part is NaN."""
+def _unknown_rows(y: np.ndarray, where: str) -> np.ndarray:
+    """(N,) bool, the rows of NaN; rows of which only a part is NaN are refused."""
     unknown = np.isnan(y)
-    unknown[unknown.all(axis=1)] = False
+    rows: np.ndarray = unknown.all(axis=1)
+    unknown[rows] = False
     if unknown.any():
         row, column = np.argwhere(unknown)[0]
         raise HpcgnnError(
             f"{where}: y has {int(unknown.sum()):,} unknown entries (NaN) beside known ones, the first for node {row} in column "
             f"{column}: fill in 0 or 1, or make the whole row NaN, which means a node without labels"
         )
+    return rows
 
 
 def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:

@@ -80,16 +80,8 @@ def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
     masks, notes = read_masks(get, num_nodes, split, where)
     if getattr(data, "edge_attr", None) is not None:
         notes.append("edge_attr is not read; edge_weight would be")
-    return ArraySource(
-        where,
-        num_nodes,
-        edge_index,
-        weight=get("edge_weight"),
-        x=None if x is None else _features(x, where),
-        y=get("y"),
-        masks=masks,
-        notes=notes,
-    )
+    weight, features, y = get("edge_weight"), None if x is None else _features(x, where), get("y")
+    return ArraySource(where, num_nodes, edge_index, weight=weight, x=features, y=y, masks=masks, notes=notes)
 
 
 def _array(value: Any, name: str, where: str) -> np.ndarray | None:

@@ -241,10 +241,14 @@ def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_numb
     return None
 
 
+@SOURCES.register("edgelist")
+@SOURCES.register("arclist")
 class _EdgeList(Source):
     """Edges of a text file, which is parsed once into spools, because its number of nodes is known only at its end."""
 
-    def __init__(self, path: Path, asked: Mapping[str, str | None], num_nodes: int, folder: Path) -> None:
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        asked, path = {role: spec.take(role) for role in ROLES}, existing_file(spec.name, spec.kind)
+        num_nodes = spec.take_int("nodes", 0)
         self._src, self._dst, self._weight = (Spool(folder, kind) for kind in _KINDS.values())
         self._largest = -1
         columns = self._read(path, asked)
@@ -280,13 +284,6 @@ class _EdgeList(Source):
             yield self._src.read(first, last), self._dst.read(first, last), weight
 
 
-@SOURCES.register("edgelist")
-@SOURCES.register("arclist")
-def _open_edge_list(spec: Spec, folder: Path) -> Source:
-    asked = {role: spec.take(role) for role in ROLES}
-    return _EdgeList(existing_file(spec.name, spec.kind), asked, spec.take_int("nodes", 0), folder)
-
-
 # -- MatrixMarket ------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_PER_ENTRY = 8
@@ -295,11 +292,13 @@ _FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
 _MIRRORED = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}  # factor of the reverse edge's weight
 
 
+@SOURCES.register("mtx")
 class _MatrixMarket(Source):
     """Edges of a MatrixMarket file, which is read again by each call of :meth:`edges`."""
 
-    def __init__(self, path: Path, nodes: int) -> None:
-        self._path = path
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self._path = path = existing_file(spec.name, "mtx")
+        nodes = spec.take_int("nodes", 0)
         with reading(path, "MatrixMarket"), open_text(path) as file:
             field, symmetry = _banner(file.readline(LONGEST_LINE), path)
             line = _after_comments(file)[0]
@@ -347,11 +346,6 @@ class _MatrixMarket(Source):
         return *both, None if weight is None else np.concatenate([weight, self._mirrored * weight[aside]])
 
 
-@SOURCES.register("mtx")
-def _open_matrix_market(spec: Spec, folder: Path) -> Source:
-    return _MatrixMarket(existing_file(spec.name, "mtx"), spec.take_int("nodes", 0))
-
-
 def _banner(line: str, path: Path) -> tuple[str, str]:
     """The field and the symmetry from the first line. Raises ValueError or HpcgnnError for other lines."""
     words = line.lower().split()
@@ -382,11 +376,12 @@ _METIS_DIGITS = 18
 _LONGEST_METIS_HEADER, _LONGEST_NODE = 1 << 10, 1 << 30
 
 
+@SOURCES.register("metis")
 class MetisSource(Source):
     """Edges of a METIS file, which is read again by each call of :meth:`edges`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self._path = path = existing_file(spec.name, "metis")
         with reading(path, "METIS"), open_text(path) as file:
             header = _metis_header(file)
         if not 2 <= len(header) <= 4 or not all(word.isdecimal() and len(word) < _METIS_DIGITS for word in header):
@@ -443,11 +438,6 @@ class MetisSource(Source):
                 f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, but ids run from 1 to {self.info.num_nodes}"
             )
         return src, dst, weight
-
-
-@SOURCES.register("metis")
-def _open_metis(spec: Spec, folder: Path) -> Source:
-    return MetisSource(existing_file(spec.name, "metis"))
 
 
 def _metis_header(file: TextIO) -> list[str]:

@@ -28,11 +28,18 @@ _MARK = UTF8_MARK.decode("latin-1")
 _LARGEST_WINDOW, _LARGEST_K = 1 << 12, 30
 
 
+@SOURCES.register("bvgraph")
 class BvGraph(Source):
     """Edges of a BV graph, which is decoded from its start by each call of :meth:`edges`."""
 
-    def __init__(self, base: Path) -> None:
-        self._path, self._properties = _beside(base, ".graph"), _beside(base, ".properties")
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        base = Path(spec.name.removesuffix(".graph").removesuffix(".properties")).expanduser()
+        self._path, self._properties = (base.with_name(base.name + suffix) for suffix in (".graph", ".properties"))
+        for path in (self._path, self._properties):
+            if not is_file(path):
+                raise HpcgnnError(
+                    f"bvgraph: {path} does not exist or is not a file; NAME.graph and NAME.properties are needed"
+                )
         values = _read_properties(self._properties)
         self._codes = _codes(values, self._properties)
 
@@ -65,27 +72,14 @@ class BvGraph(Source):
 
         nodes, num_arcs, capacity = self.info.num_nodes, self.info.num_edges or 0, chunk_edges
         window, degrees = np.zeros((self._window + 1, 64), np.int64), np.zeros(self._window + 1, np.int64)
-        slab, slab_bytes, content = (
-            0,
-            0,
-            np.empty(0, np.uint8),
-        )  # the slab's first byte in the file, its length, its bytes
+        slab, content = 0, np.empty(0, np.uint8)  # the slab's first byte in the file, and its bytes
         node, at, found = 0, 0, 0  # ``at`` is a bit of the file
         while node < nodes:
             src, dst = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
             after, node, count, reason, degree = bv_loops.decode(
-                content,
-                at - 8 * slab,
-                8 * content.size,
-                node,
-                nodes,
-                self._codes,
-                self._sizes,
-                window,
-                degrees,
-                src,
-                dst,
-            )
+                content, at - 8 * slab, 8 * content.size, node, nodes,
+                self._codes, self._sizes, window, degrees, src, dst,
+            )  # fmt: skip
             at, found = after + 8 * slab, found + count
             if count:
                 yield src[:count], dst[:count], None
@@ -99,9 +93,7 @@ class BvGraph(Source):
                         f"{self._path} was cut short: it ends at byte {self._file_bytes:,}, in node {node:,} of {nodes:,}"
                     )
                 # A slab in which not even one node could be decoded is read again, twice as long.
-                slab, slab_bytes = at // 8, _SLAB_BYTES if count else max(2 * slab_bytes, _SLAB_BYTES)
-                content = np.empty(min(slab_bytes, self._file_bytes - slab), np.uint8)
-                FileBytes(self._path).fill(content, slab)
+                slab, content = at // 8, self._slab(at // 8, 0 if count else 2 * content.size)
             elif reason == bv_loops.NARROW:
                 # A damaged file may have any degree, so it is checked before memory is allocated.
                 if degree > num_arcs:
@@ -113,6 +105,12 @@ class BvGraph(Source):
                 f"{self._path} has {found:,} arcs, but {self._properties} has {num_arcs:,}: one of the two files belongs to "
                 "another graph"
             )
+
+    def _slab(self, first: int, least: int) -> np.ndarray:
+        """The bytes of the file from ``first`` on, at least ``least`` of them where it has as many."""
+        out = np.empty(min(max(least, _SLAB_BYTES), self._file_bytes - first), np.uint8)
+        FileBytes(self._path).fill(out, first)
+        return out
 
 
 def _read_properties(path: Path) -> dict[str, str]:
@@ -142,18 +140,3 @@ def _codes(values: dict[str, str], path: Path) -> np.ndarray:
             raise HpcgnnError(f"{path}: code {flag} in compressionflags is not known here")
         chosen[field] = _CODES[code]
     return np.array(list(chosen.values()))
-
-
-def _beside(base: Path, suffix: str) -> Path:
-    path = base.with_name(base.name + suffix)
-    if not is_file(path):
-        raise HpcgnnError(f"bvgraph: {path} does not exist or is not a file; NAME.graph and NAME.properties are needed")
-    return path
-
-
-@SOURCES.register("bvgraph")
-def _open_bvgraph(spec: Spec, folder: Path) -> Source:
-    name = spec.name
-    for suffix in (".graph", ".properties"):
-        name = name.removesuffix(suffix)
-    return BvGraph(Path(name).expanduser())
