@@ -21,39 +21,18 @@ from typing import Any
 
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.devices import CPU, Device
+from hpcgnn.devices import CPU
 from hpcgnn.kernels import library
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.lab.bench import graphs, results
-from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
-from hpcgnn.lab.bench.contenders import line_up
-from hpcgnn.lab.bench.measure import Entry, Place, Progress, measured
-from hpcgnn.lab.bench.names import ABLATION, DIRECTIONS, HOST_NAME, MODES
+from hpcgnn.lab.bench.contenders import by_name
+from hpcgnn.lab.bench.measure import Entry, Place, measured
+from hpcgnn.lab.bench.names import ABLATION, DIRECTIONS, HOST_NAME, MODES, How
 from hpcgnn.lab.bench.studies import Subject
 
 _ONE_THREAD = "@1"  # the end of keys of contenders that ran on one thread
 _VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1, "ours.int8.counted": 1}
 _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", "p", "h", "d")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the measurement. sources: pairs of a graph's source and its width. parts: 0 for no METIS part. dtypes: types
-    beside float32, which are measured with their conversions."""
-
-    sources: tuple[tuple[str, int], ...]
-    threads: int
-    rounds: int
-    modes: tuple[str, ...] = MODES
-    parts: int = 2
-    ablation: bool = False
-    device: Device = CPU
-    dtypes: tuple[str, ...] = ()
-
-    @property
-    def where(self) -> str:
-        """Torch's name of the device."""
-        return str(self.device.torch_device)
 
 
 @dataclass(frozen=True)
@@ -63,74 +42,68 @@ class Workload:
     graph: Path
     source: str
     width: int
-    settings: Settings
+    how: How
 
     def place(self, warm: bool, graph: Path | None = None, **changes: Any) -> Place:
         """The process in which to measure it. graph: another graph in place of its own."""
         subject = Subject.of("aggregate", graph or self.graph, self.width)
-        return Place(subject, self.settings.threads, warm, device=self.settings.where, **changes)
+        return Place(subject, self.how.threads, warm, device=self.how.place, **changes)
+
+    def entries(self, mode: str, place: Place) -> list[Entry]:
+        """The contenders of a mode, in its order; in user mode, each has a process for itself."""
+        types, chosen = ("float32", *self.how.dtypes), by_name(self.how.place)
+        names = [name for name, each in chosen.items() if mode in each.modes and each.dtype in types]
+        return [Entry(name, name, place, alone=mode == "user") for name in names]
 
 
-def run(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Measure all graphs, which are kept in ``folder`` and found there again. Raises :class:`HpcgnnError` if one cannot be
-    made."""
-    store = graphs.Graphs(folder)
-    with progress("making the graphs", len(settings.sources)) as advance:
-        works = []
-        for source, width in settings.sources:
-            paths = [store.whole(source), *([store.part(source, settings.parts)] if settings.parts else [])]
-            works += [Workload(path, source, width, settings) for path in paths]
+def run(
+    sources: tuple[tuple[str, int], ...],
+    modes: tuple[str, ...],
+    parts: int,
+    with_ablation: bool,
+    how: How,
+    folder: Path,
+) -> dict[str, Any]:
+    """Measure all graphs, which are kept in ``folder`` and found there again. sources: pairs of a graph's source and its width.
+    parts: 0 for no METIS part. Raises :class:`HpcgnnError` if a graph cannot be made."""
+    store, works = graphs.Graphs(folder), []
+    with how.progress("making the graphs", len(sources)) as advance:
+        for source, width in sources:
+            paths = [store.whole(source), *([store.part(source, parts)] if parts else [])]
+            works += [Workload(path, source, width, how) for path in paths]
             advance(1)
-    found = results.about(settings.device, settings.threads, settings.rounds)
-    found["graphs"] = [_measure(work, progress) for work in works]
+    found = results.about(how.device, how.threads, how.rounds)
+    found["graphs"] = [_measure(work, modes) for work in works]
     lines = [line for graph in found["graphs"] for line in lines_of(graph)]
-    if settings.ablation:
+    if with_ablation:
         orders = {order: store.whole(works[0].source, order) for order in graphs.ORDERS if order != "original"}
-        about = _describe(works[0])
-        timings = measured("ablation", ablation_entries(works[0], orders), settings.rounds, progress)
+        about, timings = _describe(works[0]), measured(ABLATION, ablation_entries(works[0], orders), how)
         found[ABLATION] = {"graph": about["name"], **timings}
         lines += lines_of(about | {ABLATION: timings})
     return found | {"lines": lines}
 
 
-def _measure(work: Workload, progress: Progress) -> dict[str, Any]:
+def _measure(work: Workload, modes: tuple[str, ...]) -> dict[str, Any]:
     found = _describe(work)
-    for mode in work.settings.modes:
-        entries = kernel_entries(work) if mode == "kernel" else user_entries(work)
-        found[mode] = measured(f"{found['name']}, {mode}", entries, work.settings.rounds, progress)
+    for mode in modes:
+        entries = kernel_entries(work) if mode == "kernel" else work.entries(mode, work.place(warm=False))
+        found[mode] = measured(f"{found['name']}, {mode}", entries, work.how)
     return found
 
 
 def kernel_entries(work: Workload) -> list[Entry]:
-    """One process for all contenders; on the host, a second one with one thread.
-
-    PyG's contenders come last. They need memory for messages, a row for each edge, and memory that later contenders keep would
-    divide it.
-    """
-    settings, together, chosen = work.settings, work.place(warm=True), line_up(work.settings.where)
-    large = [contender for contender in chosen.rivals if contender.family == "pyg"]
-    beside = [each for each in (*chosen.beside, *chosen.converted) if each.dtype in ("float32", *settings.dtypes)]
-    others = [contender for contender in (*chosen.ours, *chosen.rivals) if contender not in large]
-    entries = [Entry(each.name, each.name, together) for each in (*others, *beside, *large)]
-    if settings.device is CPU and settings.threads > 1:
+    """One process for all contenders; on the host, a second one with one thread."""
+    together = work.place(warm=True)
+    entries = work.entries("kernel", together)
+    if work.how.device is CPU and work.how.threads > 1:
         single = replace(together, threads=1)
         entries += [Entry(name + _ONE_THREAD, name, single) for name in ("ours", "ceiling.gather", "ceiling.copy")]
     return entries
 
 
-def user_entries(work: Workload) -> list[Entry]:
-    """A process for each contender that most people use; only for these, as all processes are in memory at the same time."""
-    chosen = line_up(work.settings.where)
-    contenders = (*chosen.ours, *(rival for rival in chosen.rivals if rival.family in chosen.apart))
-    return [Entry(contender.name, contender.name, work.place(warm=False), alone=True) for contender in contenders]
-
-
 def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
     """Ours, and ours without each optimisation. ``orders``: the same graph with its nodes in other orders."""
     warm = work.place(warm=True)
-    tuned = [each.name for each in line_up(HOST_NAME).variants if each.family == "ours.tuning"]
-    names = ["ours", *tuned, "ours.huge", "ceiling.gather", "ceiling.gather.huge"]
-    entries = [Entry(name, name, warm) for name in names]
     places = {f"isa {name}": work.place(warm=True, environment=(("HPCGNN_ISA", name),)) for name in library.isas()}
     places |= {f"order {name}": work.place(warm=True, graph=path) for name, path in orders.items()}
     places |= {
@@ -138,22 +111,17 @@ def ablation_entries(work: Workload, orders: dict[str, Path]) -> list[Entry]:
         "pool, no huge pages": work.place(warm=False, huge_pages=False),
         "no pool": work.place(warm=False, environment=(("HPCGNN_BUFFER_POOL", "off"),)),
     }
-    return entries + [Entry(key, "ours", place) for key, place in places.items()]
+    return work.entries(ABLATION, warm) + [Entry(key, "ours", place) for key, place in places.items()]
 
 
 def _describe(work: Workload) -> dict[str, Any]:
     """The facts of the graph, and the bytes and operations of one product."""
-    settings, facts = work.settings, graphs.facts(work.graph)
-    if settings.dtypes:
-        has_dot_products = dot_products(torch_device=settings.where)
-        facts |= {"dtypes": list(settings.dtypes), "dot_products": has_dot_products}
-    feature_bytes = facts["nodes"] * work.width * 4
+    facts = graphs.facts(work.graph, work.width, work.how.place)
+    if work.how.dtypes:
+        facts |= {"dtypes": list(work.how.dtypes), "dot_products": dot_products(torch_device=work.how.place)}
     return facts | {
         "source": work.source,
-        "device": settings.where,
-        "width": work.width,
-        "feature_bytes": feature_bytes,
-        "beyond_caches": feature_bytes > last_level_cache_bytes(settings.where),
+        "device": work.how.place,
         "flop": facts["entries"] * work.width,
         "gathered_bytes": _gathered_bytes(facts["entries"], work.width, 4),
     }
@@ -183,14 +151,9 @@ def lines_of(graph: dict[str, Any]) -> list[results.Line]:
     return found
 
 
-def device_of(graph: dict[str, Any]) -> str:
-    """The device on which one graph was measured; older results have none, and are all of the host."""
-    return graph.get("device", HOST_NAME)
-
-
-def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tuple[str, list[str]]]:
-    """A label and six cells for each contender: milliseconds, spread, and ratio to ours, for forward and backward."""
-    known = line_up(device).by_name
+def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tuple[str, ...]]:
+    """A row for each contender: its label, then milliseconds, spread, and ratio to ours, forward and backward."""
+    known = by_name(device)
     for key in timings[DIRECTIONS[0]]:
         name, at, threads = key.partition("@")
         label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")
@@ -202,7 +165,7 @@ def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tu
                 cells += [f"{timing['seconds'] * 1e3:.2f}", f"{timing['spread']:.0%}", f"{times:.2f}"]
             else:
                 cells += ["-", "", ""]
-        yield label, cells
+        yield label, *cells
 
 
 def roofline(result: dict[str, Any], path: Path) -> None:
@@ -213,23 +176,21 @@ def roofline(result: dict[str, Any], path: Path) -> None:
     count, so contenders that store features in the same type have the same intensity.
 
     Raises:
-        HpcgnnError: if ``result`` has no kernels, or the picture cannot be written.
+        HpcgnnError: if the picture cannot be written.
     """
     from matplotlib import rc_context  # imported late because the import takes longer than all others
     from matplotlib.figure import Figure
 
     drawn = [graph for graph in result["graphs"] if "kernel" in graph]
-    if not drawn:
-        raise HpcgnnError("the plot needs the measurements of --mode kernel: give --mode kernel or both")
     columns = min(2, len(drawn))
     rows = math.ceil(len(drawn) / columns)
+    kind = path.suffix.removeprefix(".") or "png"
     with rc_context({"svg.hashsalt": "hpcgnn", "font.size": 8}):
         figure = Figure(figsize=(6.4 * columns, 4.2 * rows), layout="constrained")
         for number, graph in enumerate(drawn):
             _draw(figure.add_subplot(rows, columns, number + 1), graph)
         try:
             with whole_file.replacing(path) as temporary:
-                kind = path.suffix.removeprefix(".") or "png"
                 figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
         except ValueError as error:
             raise HpcgnnError(f"{path} cannot be written as a picture: {error}") from error
@@ -255,7 +216,7 @@ def _draw(axes: Any, graph: dict[str, Any]) -> None:
             bandwidth = moved / timings[name]["seconds"] / 1e9
             values = [intensity * bandwidth for intensity in intensities]
             axes.plot(intensities, values, line, color="0.4", label=f"{label}: {bandwidth:.1f} GB/s")
-    known = line_up(device_of(graph)).by_name
+    known = by_name(graph["device"])
     marks = {True: iter(_OURS * 2), False: iter(_THEIRS * 2)}
     for name, (intensity, rate) in points(graph).items():
         ours = name.startswith("ours")

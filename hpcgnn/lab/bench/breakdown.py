@@ -20,7 +20,7 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench import results
-from hpcgnn.lab.bench.measure import Advance
+from hpcgnn.lab.bench.names import Advance
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.train.config import TrainConfig

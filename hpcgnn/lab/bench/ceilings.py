@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,7 +12,8 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, library
 from hpcgnn.kernels.int8 import dot_products
-from hpcgnn.lab.bench.problem import Call, Special, fastest
+from hpcgnn.lab.bench.names import DIRECTIONS
+from hpcgnn.lab.bench.problem import Call, Contender, Special, fastest
 
 # Numbers of entries to prefetch ahead; the ceiling is the best of them.
 _DISTANCES = (0, 4, 8, 12, 16, 24, 32, 48)
@@ -48,6 +50,25 @@ def gather_call(csr: Csr, x: torch.Tensor, device: Device = CPU) -> Call:
 def int8_sized(x: torch.Tensor) -> torch.Tensor:
     """float32 rows with as many bytes as the rows of ``x`` (n, F) have in 8-bit integers, to measure the ceiling of those."""
     return x[:, : math.ceil(x.shape[1] / 4)].contiguous()
+
+
+def gathers(modules: tuple[str, ...], directions: tuple[str, ...] = DIRECTIONS) -> tuple[Contender, Contender]:
+    """The contenders that only gather the rows of a problem's operand, in float32 and in 8 bits. modules: that they need."""
+
+    def gather(problem: Any, direction: str) -> Call:
+        csr, x = problem.operand(direction)
+        return gather_call(csr, x, problem.device)
+
+    def gather_int8(problem: Any, direction: str) -> Call:
+        csr, x = problem.operand(direction)
+        return gather_call(csr, int8_sized(x), problem.device)
+
+    both: dict[str, Any] = {"modules": modules, "directions": directions, "tolerance": None}
+    label = "row-gather ceiling"
+    return (
+        Contender("ceiling.gather", label, gather, **both),
+        Contender("ceiling.gather.int8", f"{label}, int8 rows", gather_int8, dtype="int8", **both),
+    )
 
 
 def multiply_call(dtype: str, multiply_adds: int) -> Special:

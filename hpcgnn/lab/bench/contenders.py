@@ -9,9 +9,8 @@ the library. A contender runs on the device of the problem's tensors.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.buffers import BufferPool
 from hpcgnn.kernels.int8 import quantize_rows
 from hpcgnn.kernels.spmm import DEFAULT_TUNING, NativeSpmm, Tuning
-from hpcgnn.lab.bench.ceilings import copy_call, gather_call, int8_sized
-from hpcgnn.lab.bench.names import HOST_NAME
+from hpcgnn.lab.bench.ceilings import copy_call, gather_call, gathers
+from hpcgnn.lab.bench.names import ABLATION, HOST_NAME
 from hpcgnn.lab.bench.problem import Call, Contender, Problem, autograd_call
 
 _KEY = 1  # key of the rounding noise of 8-bit integers, as in training
@@ -107,22 +106,15 @@ def _tuned(problem: Problem, direction: str, tuning: Tuning) -> Call:
     return call
 
 
-def _tuning_variants() -> list[Contender]:
+def _tuning_variants() -> Iterator[Contender]:
     """Ours with each field of :class:`Tuning` switched off, or on if it is off by default."""
-    found = []
     for field in dataclasses.fields(Tuning):
         usual = getattr(DEFAULT_TUNING, field.name)
         other = not usual if isinstance(usual, bool) else _OFF.get(field.name, 0)
         changes: dict[str, Any] = {field.name: other}
         tuning = dataclasses.replace(DEFAULT_TUNING, **changes)
         label = f"{field.name} {usual} → {other}".replace("True", "on").replace("False", "off")
-        found.append(Contender(f"ours.tuning.{field.name}", label, "ours.tuning", partial(_tuned, tuning=tuning)))
-    return found
-
-
-def _huge_pages(problem: Problem, direction: str) -> Call:
-    csr, x = _in_huge_pages(problem, direction)
-    return lambda: spmm(csr, x, backend="native")
+        yield Contender(f"ours.tuning.{field.name}", label, partial(_tuned, tuning=tuning), modes=(ABLATION,))
 
 
 def _in_huge_pages(problem: Problem, direction: str) -> tuple[Csr, torch.Tensor]:
@@ -130,13 +122,17 @@ def _in_huge_pages(problem: Problem, direction: str) -> tuple[Csr, torch.Tensor]
     return csr, BufferPool().empty(*x.shape).copy_(x)
 
 
-def _gather(problem: Problem, direction: str) -> Call:
-    return gather_call(*problem.operand(direction), problem.device)
+def _huge_pages(problem: Problem, direction: str) -> Call:
+    csr, x = _in_huge_pages(problem, direction)
+    return lambda: spmm(csr, x, backend="native")
 
 
-def _gather_int8(problem: Problem, direction: str) -> Call:
-    csr, x = problem.operand(direction)
-    return gather_call(csr, int8_sized(x), problem.device)
+def _gather_huge_pages(problem: Problem, direction: str) -> Call:
+    return gather_call(*_in_huge_pages(problem, direction))
+
+
+def _copy(problem: Problem, direction: str) -> Call:
+    return copy_call(problem.operand(direction)[1])
 
 
 def _select(problem: Problem, direction: str) -> Call:
@@ -251,117 +247,95 @@ def _dgl(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: dgl.ops.copy_u_sum(graph, x), problem, direction)
 
 
-_PYG, _TORCH_SPARSE = ("torch_geometric",), ("torch_geometric", "torch_sparse")
+# -- the contenders of a device, in the order in which they are measured ------------------------------------------------
+#
+# PyG's that store a row for each edge come last: memory that later contenders keep would divide the memory that they need.
+
+_PYG, _TORCH_SPARSE, _BOTH = ("torch_geometric",), ("torch_geometric", "torch_sparse"), ("kernel", "user")
 _OF_PYG = (
-    Contender("pyg.edge_index", "PyG EdgeIndex", "pyg.edge_index", _pyg_edge_index, _PYG),
-    Contender("pyg.sparse_tensor", "PyG layer, SparseTensor", "pyg.sparse_tensor", _pyg_sparse_tensor, _TORCH_SPARSE),
-    Contender("torch_sparse", "torch_sparse.matmul", "torch_sparse", _torch_sparse, _TORCH_SPARSE),
-    Contender("pyg.layer", "PyG layer, gather + scatter", "pyg", _pyg_conv, _PYG),
-    Contender("pyg.index_add", "PyG gather + index_add", "pyg", _pyg_index_add),
+    Contender("pyg.edge_index", "PyG EdgeIndex", _pyg_edge_index, _PYG),
+    Contender("pyg.sparse_tensor", "PyG layer, SparseTensor", _pyg_sparse_tensor, _TORCH_SPARSE),
+    Contender("torch_sparse", "torch_sparse.matmul", _torch_sparse, _TORCH_SPARSE),
 )
-
-
-def _kept(family: str, label: str, *, is_named: bool) -> Contender:
-    prepare = partial(_torch_kept, is_named=is_named)
-    return Contender(f"{family}.kept", f"{label}, kept transpose", family, prepare, directions=("backward",))
-
-
-# -- the contenders of a device ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LineUp:
-    """The contenders on one kind of device.
-
-    ours, rivals: the contenders to compare. beside: others that are measured beside them, such as ceilings. converted: contenders
-    with other types (``--dtype``), whose times include all conversions. variants: variants of ours, for the ablation. apart:
-    families of rivals that are also measured in processes of their own.
-    """
-
-    ours: tuple[Contender, ...]
-    rivals: tuple[Contender, ...]
-    beside: tuple[Contender, ...]
-    converted: tuple[Contender, ...]
-    variants: tuple[Contender, ...] = ()
-    apart: tuple[str, ...] = ()
-
-    @cached_property
-    def by_name(self) -> dict[str, Contender]:
-        """Every contender and variant."""
-        everyone = (*self.ours, *self.rivals, *self.beside, *self.converted, *self.variants)
-        return {contender.name: contender for contender in everyone}
+_OF_EDGES = (
+    Contender("pyg.layer", "PyG layer, gather + scatter", _pyg_conv, _PYG, modes=_BOTH),
+    Contender("pyg.index_add", "PyG gather + index_add", _pyg_index_add, modes=_BOTH),
+)
 
 
 def _with(prepare: Any, backend: str, name: str, label: str, **others: Any) -> Contender:
     """A contender of ours with the kernels of ``backend``."""
-    return Contender(name, label, name, partial(prepare, backend=backend), **others)
+    return Contender(name, label, partial(prepare, backend=backend), **others)
 
 
-def _ceiling(name: str, label: str, prepare: Any, modules: tuple[str, ...] = (), dtype: str = "float32") -> Contender:
-    return Contender(f"ceiling.{name}", label, "ceiling", prepare, modules, tolerance=None, dtype=dtype)
+def _kept(name: str, label: str, *, is_named: bool, modes: tuple[str, ...] = ("kernel",)) -> Contender:
+    prepare = partial(_torch_kept, is_named=is_named)
+    return Contender(f"{name}.kept", f"{label}, kept transpose", prepare, directions=("backward",), modes=modes)
 
 
-def _beside(backend: str) -> tuple[Contender, ...]:
-    """Ours with weights, and with features stored in fewer bytes."""
+def _narrow(backend: str, gather_int8: Contender) -> tuple[Contender, ...]:
+    """Ours with weights, and with features stored in fewer bytes; then those with other types (``--dtype``), whose times include
+    all conversions."""
     return (
         _with(_weighted, backend, "ours.weighted", "ours, weighted", tolerance=None),
         _with(_bfloat16, backend, "ours.bf16", "ours, bfloat16 storage", tolerance=2e-2),
         _with(_int8, backend, "ours.int8", "ours, int8 storage", tolerance=5e-2),
-    )
-
-
-def _converted(backend: str, modules: tuple[str, ...] = ()) -> tuple[Contender, ...]:
-    return (
         _with(_int8_counted, backend, "ours.int8.counted", "ours int8, quantization counted", tolerance=5e-2,
               dtype="int8", ceiling="ceiling.gather.int8"),
         _with(_stored, backend, "exact", "EXACT-like storage", dtype="int8", ceiling="ceiling.gather"),
-        _ceiling("gather.int8", "row-gather ceiling, int8 rows", _gather_int8, modules, "int8"),
+        gather_int8,
     )  # fmt: skip
 
 
-_COPY = _ceiling("copy", "copy", lambda problem, direction: copy_call(problem.operand(direction)[1]))
-HOST = LineUp(
-    ours=(_with(_ours, "native", "ours", "ours"), _with(_ours, "jit", "ours.jit", "ours, numba")),
-    rivals=(
-        Contender("dgl", "DGL (libxsmm)", "dgl", _dgl, ("dgl",)),
-        Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', "torch.mm", _torch_mm),
-        _kept("torch.mm", "torch.sparse.mm", is_named=True),
-        Contender("torch.csr", "torch CSR A @ x", "torch.csr", _torch_matmul),
+def _by_name(*contenders: Contender) -> dict[str, Contender]:
+    return {each.name: each for each in contenders}
+
+
+def _host() -> dict[str, Contender]:
+    gather, gather_int8 = gathers(())
+    return _by_name(
+        _with(_ours, "native", "ours", "ours", modes=(*_BOTH, ABLATION)),
+        _with(_ours, "jit", "ours.jit", "ours, numba", modes=_BOTH),
+        Contender("dgl", "DGL (libxsmm)", _dgl, ("dgl",), modes=_BOTH),
+        Contender("torch.mm", 'torch.sparse.mm(A, x, "sum")', _torch_mm, modes=_BOTH),
+        _kept("torch.mm", "torch.sparse.mm", is_named=True, modes=_BOTH),
+        Contender("torch.csr", "torch CSR A @ x", _torch_matmul),
         _kept("torch.csr", "torch CSR", is_named=False),
         *_OF_PYG,
-    ),
-    beside=(_ceiling("gather", "row-gather ceiling", _gather), _COPY, *_beside("native")),
-    converted=_converted("native"),
-    variants=(
-        _ceiling("gather.huge", "row-gather ceiling, features in huge pages",
-                 lambda problem, direction: gather_call(*_in_huge_pages(problem, direction))),
-        Contender("ours.huge", "features in huge pages too", "ours.huge", _huge_pages),
         *_tuning_variants(),
-    ),
-    apart=("dgl", "torch.mm", "pyg"),
-)  # fmt: skip
-# The kernels are those that training uses on the device. torch.sparse.mm takes no name of a reduction on a GPU, and runs the
-# product of cuSPARSE (rocSPARSE).
-DEVICE = LineUp(
-    ours=(_with(_ours, "auto", "ours", "ours"),),
-    rivals=(
-        Contender("dgl", "DGL", "dgl", _dgl, ("dgl",)),
-        Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", "torch.mm", _torch_matmul),
+        Contender("ours.huge", "features in huge pages too", _huge_pages, modes=(ABLATION,)),
+        dataclasses.replace(gather, modes=("kernel", ABLATION)),
+        Contender("ceiling.gather.huge", "row-gather ceiling, features in huge pages", _gather_huge_pages, tolerance=None,
+                  modes=(ABLATION,)),
+        Contender("ceiling.copy", "copy", _copy, tolerance=None),
+        *_narrow("native", gather_int8),
+        *_OF_EDGES,
+    )  # fmt: skip
+
+
+def _device() -> dict[str, Contender]:
+    """The kernels are those that training uses on the device. torch.sparse.mm takes no name of a reduction on a GPU, and runs the
+    product of cuSPARSE (rocSPARSE)."""
+    gather, gather_int8 = gathers(("triton",))
+    return _by_name(
+        _with(_ours, "auto", "ours", "ours"),
+        Contender("dgl", "DGL", _dgl, ("dgl",)),
+        Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", _torch_matmul),
         _kept("torch.mm", "torch.sparse.mm (cuSPARSE)", is_named=False),
-        Contender("compiled", "torch.compile, gather + index_add", "compiled", _compiled),
+        Contender("compiled", "torch.compile, gather + index_add", _compiled),
         *_OF_PYG,
-        Contender("pyg.scatter", "PyG gather + utils.scatter", "pyg", _pyg_scatter, _PYG),
-    ),
-    beside=(
-        _ceiling("gather", "row-gather ceiling", _gather, ("triton",)),
-        _COPY,
-        _ceiling("select", "row gather that is written (index_select)", _select),
-        *_beside("auto"),
-    ),
-    converted=_converted("auto", ("triton",)),
-)
+        gather,
+        Contender("ceiling.copy", "copy", _copy, tolerance=None),
+        Contender("ceiling.select", "row gather that is written (index_select)", _select, tolerance=None),
+        *_narrow("auto", gather_int8),
+        *_OF_EDGES,
+        Contender("pyg.scatter", "PyG gather + utils.scatter", _pyg_scatter, _PYG),
+    )
 
 
-def line_up(device: str) -> LineUp:
+HOST, DEVICE = _host(), _device()
+
+
+def by_name(device: str) -> dict[str, Contender]:
     """The contenders on a device, given by torch's name, such as ``cuda:0``."""
     return HOST if device == HOST_NAME else DEVICE

@@ -25,7 +25,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.lab.bench import results
-from hpcgnn.lab.bench.measure import Advance
+from hpcgnn.lab.bench.names import Advance
 from hpcgnn.nn import Aggregator, make_aggregator
 from hpcgnn.world.transport import DeviceTransport
 

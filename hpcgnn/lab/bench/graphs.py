@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.kernels import Csr
+from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
+from hpcgnn.lab.bench.names import HOST_NAME
 from hpcgnn.partition.metis import Unusable, load_metis
 from hpcgnn.sources import open_source
 
@@ -37,7 +40,9 @@ class Graphs:
         if not (folder / "graph.json").exists():
             src, dst, nodes = _edges(source)
             if order != "original":
-                new = _random_order(nodes) if order == "random" else _metis_order(self.parts(source, _ORDER_PARTS))
+                new = np.random.default_rng(0).permutation(nodes)
+                if order == "metis":  # the place of each node when nodes are sorted by part
+                    new = np.argsort(np.argsort(self.parts(source, _ORDER_PARTS), kind="stable"))
                 src, dst = new[src], new[dst]
             write_graph(folder, src, dst, nodes, source if order == "original" else f"{source} in {order} order")
         return folder
@@ -78,13 +83,9 @@ def write_graph(folder: Path, src: np.ndarray, dst: np.ndarray, nodes: int, name
     indptr = np.concatenate(([0], np.cumsum(np.bincount(keys // max(nodes, 1), minlength=nodes))))
     np.save(folder / "indptr.npy", indptr)
     np.save(folder / "indices.npy", (keys % max(nodes, 1)).astype(np.int32))
-    facts = {
-        "name": name,
-        "nodes": nodes,
-        "entries": int(keys.size),
-        "largest_row": int(np.diff(indptr).max(initial=0)),
-    }
-    (folder / "graph.json").write_text(json.dumps(facts))
+    largest = int(np.diff(indptr).max(initial=0))
+    about = {"name": name, "nodes": nodes, "entries": int(keys.size), "largest_row": largest}
+    (folder / "graph.json").write_text(json.dumps(about))
 
 
 def read_graph(folder: Path) -> Csr:
@@ -94,9 +95,12 @@ def read_graph(folder: Path) -> Csr:
     return Csr(indptr, indices, nodes)
 
 
-def facts(folder: Path) -> dict:
-    """The name, nodes, entries and longest row of a stored graph."""
-    return json.loads((folder / "graph.json").read_text())
+def facts(folder: Path, width: int, device: str = HOST_NAME) -> dict[str, Any]:
+    """The name, nodes, entries and longest row of a stored graph, and facts about ``width`` columns of float32 features."""
+    found = json.loads((folder / "graph.json").read_text())
+    feature_bytes = found["nodes"] * width * 4
+    beyond_caches = feature_bytes > last_level_cache_bytes(device)
+    return found | {"width": width, "feature_bytes": feature_bytes, "beyond_caches": beyond_caches}
 
 
 def _edges(source: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -122,14 +126,3 @@ def _metis(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> np.ndarr
     both = (matrix + matrix.T).tocsr()
     weights = np.bincount(dst, minlength=nodes)[:, None] + 1
     return metis.partition((both.indptr, both.indices), weights, parts, "cut", seed=0)
-
-
-def _metis_order(parts: np.ndarray) -> np.ndarray:
-    """The new place of each node when nodes are sorted by part."""
-    place = np.empty(parts.size, np.int64)
-    place[np.argsort(parts, kind="stable")] = np.arange(parts.size)
-    return place
-
-
-def _random_order(nodes: int) -> np.ndarray:
-    return np.random.default_rng(0).permutation(nodes)

@@ -22,8 +22,8 @@ import torch
 from hpcgnn.devices import CPU
 from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.lab.bench import breakdown, pyg, results
-from hpcgnn.lab.bench.measure import Advance, Timing
-from hpcgnn.lab.bench.names import PygSettings
+from hpcgnn.lab.bench.measure import Timing
+from hpcgnn.lab.bench.names import Advance, PygSettings
 from hpcgnn.lab.bench.problem import seconds_of
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.world import MpiWorld, World, raise_on_all_ranks

@@ -86,20 +86,21 @@ class Problem:
 class Contender:
     """One way to solve a problem.
 
-    prepare: ``prepare(problem, direction)`` returns the call to time. family: groups the ways of one library. modules: modules
-    that must be importable. tolerance: largest difference of the result to ours, relative to its size; None if the result is
-    another quantity. dtype: the ``--dtype`` with which it is measured. ceiling: name of the contender that is its upper limit.
+    prepare: ``prepare(problem, direction)`` returns the call to time. modules: modules that must be importable. tolerance:
+    largest difference of the result to ours, relative to its size; None if the result is another quantity. dtype: the
+    ``--dtype`` with which it is measured. ceiling: name of the contender that is its upper limit. modes: modes of ``hpcgnn bench
+    aggregate`` in which it is measured.
     """
 
     name: str
     label: str
-    family: str
     prepare: Prepare
     modules: tuple[str, ...] = ()
     directions: tuple[str, ...] = DIRECTIONS
     tolerance: float | None = 1e-4
     dtype: str = "float32"
     ceiling: str = ""
+    modes: tuple[str, ...] = ("kernel",)
 
     def missing(self) -> str | None:
         """The reason why this machine cannot run it; None if it can."""

@@ -7,19 +7,17 @@ Each problem has one process, in which all contenders take turns with warm memor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.devices import CPU, Device
+from hpcgnn.devices import CPU
 from hpcgnn.kernels.int8 import dot_products
 from hpcgnn.lab.bench import graphs, results
-from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
-from hpcgnn.lab.bench.measure import Entry, Place, Progress, measured
-from hpcgnn.lab.bench.names import EDGE_DTYPES, PRODUCTS
+from hpcgnn.lab.bench.measure import Entry, Place, measured
+from hpcgnn.lab.bench.names import PRODUCTS, How
 from hpcgnn.lab.bench.studies import Subject
 from hpcgnn.nn import int8 as training
 
@@ -27,37 +25,21 @@ from hpcgnn.nn import int8 as training
 AS_TRAINED = "--compute int8"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the measurement. dtypes: types beside float32, which is always measured."""
+def _about(how: How) -> dict[str, Any]:
+    """The head of the result."""
+    beside = {"dtypes": list(how.dtypes), "dot_products": dot_products(torch_device=how.place)}
+    return results.about(how.device, how.threads, how.rounds, device=how.place, **beside)
 
-    threads: int
-    rounds: int
-    dtypes: tuple[str, ...] = EDGE_DTYPES
-    device: Device = CPU
 
-    def about(self) -> dict[str, Any]:
-        """The head of the result."""
-        where = self.device.torch_device
-        has_dot_products = dot_products(torch_device=where)
-        beside = {"device": str(where), "dtypes": list(self.dtypes), "dot_products": has_dot_products}
-        return results.about(self.device, self.threads, self.rounds, **beside)
-
-    def timings(
-        self,
-        title: str,
-        subject: Subject,
-        multiply_adds: Mapping[str, float],
-        progress: Progress,
-        directions: tuple[str, ...] = (),
-    ) -> dict[str, dict[str, Any]]:
-        """The timings of all contenders with their speeds, by direction. multiply_adds: by direction."""
-        device = str(self.device.torch_device)
-        contenders = subject.of_study.contenders(device)
-        place = Place(subject, self.threads, warm=True, device=device)
-        names = [name for name, each in contenders.items() if each.dtype in ("float32", *self.dtypes)]
-        found = measured(title, [Entry(name, name, place) for name in names], self.rounds, progress, directions)
-        return {way: results.with_speeds(each, contenders, multiply_adds[way]) for way, each in found.items()}
+def _timings(
+    title: str, subject: Subject, multiply_adds: Mapping[str, float], how: How, directions: tuple[str, ...] = ()
+) -> dict[str, dict[str, Any]]:
+    """The timings of all contenders with their speeds, by direction. multiply_adds: by direction."""
+    contenders = subject.of_study.contenders(how.place)
+    place = Place(subject, how.threads, warm=True, device=how.place)
+    names = [name for name, each in contenders.items() if each.dtype in ("float32", *how.dtypes)]
+    found = measured(title, [Entry(name, name, place) for name in names], how, directions)
+    return {way: results.with_speeds(each, contenders, multiply_adds[way]) for way, each in found.items()}
 
 
 def _lines(timings: Mapping[str, Mapping[str, Any]], axes: Mapping[str, str]) -> list[results.Line]:
@@ -65,18 +47,17 @@ def _lines(timings: Mapping[str, Mapping[str, Any]], axes: Mapping[str, str]) ->
     return [line for lines in by_way for line in lines]
 
 
-def gemm(shapes: tuple[tuple[int, int, int], ...], settings: Settings, progress: Progress) -> dict[str, Any]:
-    """Measure all shapes (rows, depth, width). Raises :class:`HpcgnnError` if a shape cannot be measured."""
-    found = settings.about() | {"shapes": []}
+def gemm(shapes: tuple[tuple[int, int, int], ...], how: How) -> dict[str, Any]:
+    """Measure all shapes (rows, depth, width)."""
+    found = _about(how) | {"shapes": []}
     for rows, depth, width in shapes:
         count, title = rows * depth * width, f"{rows:,} x {depth:,} x {width:,}"
-        subject = Subject.of("gemm", rows, depth, width)
         counts = dict.fromkeys(PRODUCTS, count) | {"layer": 3 * count}
-        products = settings.timings(title, subject, counts, progress)
+        products = _timings(title, Subject.of("gemm", rows, depth, width), counts, how)
         about = {"rows": rows, "depth": depth, "width": width, "multiply_adds": count}
         found["shapes"].append(about | {"name": title, "products": products})
-    if settings.device is CPU and "int8" in settings.dtypes:
-        found["training_takes_int8"] = _training_takes_int8(settings.threads)
+    if how.device is CPU and "int8" in how.dtypes:
+        found["training_takes_int8"] = _training_takes_int8(how.threads)
     return found | {"lines": [line for shape in found["shapes"] for line in lines_of_shape(shape, found)]}
 
 
@@ -102,29 +83,25 @@ def lines_of_shape(shape: dict[str, Any], found: dict[str, Any]) -> list[results
 
 
 def sddmm(
-    sources: tuple[tuple[str, int], ...], heads: int, ops: tuple[str, ...], settings: Settings, folder: Path,
-    progress: Progress,
-) -> dict[str, Any]:  # fmt: skip
+    sources: tuple[tuple[str, int], ...], heads: int, ops: tuple[str, ...], how: How, folder: Path
+) -> dict[str, Any]:
     """Measure all graphs, which are kept in ``folder`` and found there again. sources: pairs of a graph's source and its width.
     Raises :class:`HpcgnnError` if a graph cannot be made."""
     for source, width in sources:
         if width % heads:
             raise HpcgnnError(f"{heads} heads do not divide the {width} columns of {source}: choose other --heads")
     store, stored = graphs.Graphs(folder), []
-    with progress("making the graphs", len(sources)) as advance:
+    with how.progress("making the graphs", len(sources)) as advance:
         for source, width in sources:
             stored.append((store.whole(source), width))
             advance(1)
-    found = settings.about() | {"graphs": []}
-    cache_bytes = last_level_cache_bytes(str(settings.device.torch_device))
+    found = _about(how) | {"graphs": []}
     for path, width in stored:
-        facts, subject = graphs.facts(path), Subject.of("sddmm", path, width, heads)
-        feature_bytes, counts = facts["nodes"] * width * 4, {"dot": facts["entries"] * width}
-        counts["add"] = counts["dot"] / 2
-        timings = settings.timings(facts["name"], subject, counts, progress, ops)
-        about = {"width": width, "heads": heads, "feature_bytes": feature_bytes}
-        about |= {"beyond_caches": feature_bytes > cache_bytes, "multiply_adds": counts["dot"]}
-        found["graphs"].append(facts | about | {"ops": timings})
+        facts = graphs.facts(path, width, how.place)
+        count = facts["entries"] * width
+        subject, counts = Subject.of("sddmm", path, width, heads), {"dot": count, "add": count / 2}
+        timings = _timings(facts["name"], subject, counts, how, ops)
+        found["graphs"].append(facts | {"heads": heads, "multiply_adds": count, "ops": timings})
     return found | {"lines": [line for graph in found["graphs"] for line in lines_of_graph(graph, found)]}
 
 

@@ -21,7 +21,8 @@ from hpcgnn.kernels import Csr
 from hpcgnn.kernels.messages import decode_rows, encode_rows, spmm_rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.lab.bench import results
-from hpcgnn.lab.bench.measure import Advance, Timing
+from hpcgnn.lab.bench.measure import Timing
+from hpcgnn.lab.bench.names import Advance
 from hpcgnn.lab.bench.problem import calls_together, seconds_of
 
 _CALLS = 3

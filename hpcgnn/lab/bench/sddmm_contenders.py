@@ -11,7 +11,7 @@ import torch
 
 from hpcgnn.devices import CPU, Device
 from hpcgnn.kernels import Csr, edges, int8
-from hpcgnn.lab.bench.ceilings import copy_call, gather_call, int8_sized
+from hpcgnn.lab.bench.ceilings import copy_call, gathers
 from hpcgnn.lab.bench.names import EDGE_OPS, HOST_NAME
 from hpcgnn.lab.bench.problem import Call, Contender, Prepare, Problem
 
@@ -27,6 +27,10 @@ class SddmmProblem(Problem):
         super().__init__(csr, width, device)
         self.heads, self.a, self.b = heads, self.dz, self.x
 
+    def operand(self, direction: str) -> tuple[Csr, torch.Tensor]:
+        """The matrix, and ``b``, whose rows it names."""
+        return self.csr, self.b
+
     def product(self, op: str) -> torch.Tensor:
         """Our result in float32."""
         return edges.sddmm(self.csr, self.a, self.b, op, self.heads if op == "dot" else None)
@@ -34,10 +38,6 @@ class SddmmProblem(Problem):
     def quantized(self) -> tuple[int8.Int8Rows, int8.Int8Rows]:
         """``a`` and ``b`` in 8-bit integers."""
         return int8.quantize_rows(self.a, key=_KEYS[0]), int8.quantize_rows(self.b, key=_KEYS[1])
-
-
-def _ours(problem: SddmmProblem, op: str) -> Call:
-    return lambda: problem.product(op)
 
 
 def _ours_int8(problem: SddmmProblem, op: str) -> Call:
@@ -51,10 +51,10 @@ def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
     """Quantizes both operands, to keep them for backward, and multiplies in float32."""
-    kept: list[tuple[int8.Int8Rows, int8.Int8Rows]] = []
+    kept = list(problem.quantized())
 
     def call() -> torch.Tensor:
-        kept[:] = [problem.quantized()]
+        kept[:] = problem.quantized()
         return problem.product(op)
 
     return call
@@ -108,44 +108,33 @@ def _dgl(problem: SddmmProblem, op: str) -> Call:
     return lambda: dgl.ops.gsddmm(graph, "dot", a, b, "v", "u")[..., 0]
 
 
-_GATHER, _GATHER_INT8 = "ceiling.gather", "ceiling.gather.int8"
-
-
 def _made(name: str, label: str, prepare: Prepare, **changes: Any) -> Contender:
-    return Contender(name, label, name, prepare, **({"directions": EDGE_OPS, "ceiling": _GATHER} | changes))
+    return Contender(name, label, prepare, **({"directions": EDGE_OPS, "ceiling": "ceiling.gather"} | changes))
 
 
-def _ceiling(name: str, label: str, prepare: Prepare, modules: tuple[str, ...] = (), **others: Any) -> Contender:
-    return Contender(name, label, "ceiling", prepare, modules, directions=EDGE_OPS, tolerance=None, **others)
-
-
-def _gather(problem: SddmmProblem, op: str) -> Call:
-    return gather_call(problem.csr, problem.b, problem.device)
-
-
-def _gather_int8(problem: SddmmProblem, op: str) -> Call:
-    return gather_call(problem.csr, int8_sized(problem.b), problem.device)
-
-
-def _line_up(modules: tuple[str, ...] = ()) -> dict[str, Contender]:
+def _line_up(*modules: str) -> dict[str, Contender]:
     """The contenders by name. modules: modules that the ceilings need."""
-    of_int8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _GATHER_INT8, "directions": ("dot",)}
+    of_int8: dict[str, Any] = {
+        "tolerance": 5e-2,
+        "dtype": "int8",
+        "ceiling": "ceiling.gather.int8",
+        "directions": ("dot",),
+    }
     contenders = (
-        _made("ours", "ours float32", _ours),
+        _made("ours", "ours float32", lambda problem, op: lambda: problem.product(op)),
         _made("ours.int8", "ours int8", _ours_int8, **of_int8),
         _made("ours.int8.alone", "ours int8, codes given", _ours_int8_alone, **of_int8),
         _made("exact", "EXACT-like storage", _exact, dtype="int8"),
         _made("dgl", "DGL float32", _dgl, modules=("dgl",)),
         _made("torch", "torch, gather and sum", _torch),
         _made("torch.sampled", "torch sampled_addmm", _torch_sampled, directions=("dot",)),
-        _ceiling(_GATHER, "row-gather ceiling", _gather, modules),
-        _ceiling(_GATHER_INT8, "row-gather ceiling, int8 rows", _gather_int8, modules, dtype="int8"),
-        _ceiling("ceiling.copy", "copy of b", lambda problem, _: copy_call(problem.b)),
+        *gathers(modules, EDGE_OPS),
+        _made("ceiling.copy", "copy of b", lambda problem, _: copy_call(problem.b), tolerance=None, ceiling=""),
     )
     return {each.name: each for each in contenders}
 
 
-HOST, DEVICE = _line_up(), _line_up(("triton",))
+HOST, DEVICE = _line_up(), _line_up("triton")
 
 
 def by_name(device: str) -> dict[str, Contender]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.devices import Device
-from hpcgnn.lab.bench import gemm_contenders, graphs, sddmm_contenders
-from hpcgnn.lab.bench.contenders import line_up
+from hpcgnn.lab.bench import contenders, gemm_contenders, graphs, sddmm_contenders
 from hpcgnn.lab.bench.gemm_contenders import GemmProblem
 from hpcgnn.lab.bench.names import DIRECTIONS, EDGE_OPS, PRODUCTS
 from hpcgnn.lab.bench.problem import Contender, Problem
@@ -47,16 +46,9 @@ class Subject:
         """The study of that name."""
         return STUDIES[self.study]
 
-    def contender(self, name: str, device: str) -> Contender:
-        """The contender ``name`` on a device, given by torch's name."""
-        return self.of_study.contenders(device)[name]
-
 
 def _on_graph(kind: Callable[..., Any]) -> Callable[..., Any]:
-    def problem(device: Device, graph: str, *sizes: str) -> Any:
-        return kind(graphs.read_graph(Path(graph)), *map(int, sizes), device=device)
-
-    return problem
+    return lambda device, graph, *sizes: kind(graphs.read_graph(Path(graph)), *map(int, sizes), device=device)
 
 
 def _gemm(device: Device, rows: str, depth: str, width: str) -> GemmProblem:
@@ -64,7 +56,7 @@ def _gemm(device: Device, rows: str, depth: str, width: str) -> GemmProblem:
 
 
 STUDIES = {
-    "aggregate": Study(DIRECTIONS, _on_graph(Problem), lambda device: line_up(device).by_name),
+    "aggregate": Study(DIRECTIONS, _on_graph(Problem), contenders.by_name),
     "gemm": Study(PRODUCTS, _gemm, gemm_contenders.by_name),
     "sddmm": Study(EDGE_OPS, _on_graph(SddmmProblem), sddmm_contenders.by_name),
 }

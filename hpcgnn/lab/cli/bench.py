@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
@@ -21,6 +22,7 @@ from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench.names import (
+    ABLATION,
     ACTIVATIONS,
     DIRECTIONS,
     EDGE_DTYPES,
@@ -30,13 +32,13 @@ from hpcgnn.lab.bench.names import (
     NORMS,
     PRODUCT_DTYPES,
     PYG_MODELS,
+    How,
     PygSettings,
 )  # fmt: skip
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 
 if TYPE_CHECKING:
-    from hpcgnn.devices import Device
     from hpcgnn.graph.local_graph import LocalGraph
     from hpcgnn.lab.bench.problem import Contender
     from hpcgnn.world import World
@@ -50,8 +52,8 @@ _USUAL = PygSettings()
 # -- options and output that commands share ----------------------------------------------------------------------------
 
 
-def _example(line: str) -> str:
-    return f"\b\nExample\n  {line}"
+def _example(line: str, start: str = "") -> str:
+    return f"\b\nExample\n  {start}hpcgnn bench {line}"
 
 
 def _option(name: str, text: str, default: Any = None, kind: Any = COUNT, **more: Any) -> Any:
@@ -87,16 +89,12 @@ def _widths(default: str) -> Any:
     return click.option("--width", "widths", multiple=True, type=COUNT, help=text)
 
 
-def _dtypes(names: tuple[str, ...], default: str) -> Any:
+def _dtypes(names: tuple[str, ...], default: str, usual: tuple[str, ...]) -> Any:
     text = "Type to measure in addition to float32, with the conversions included in its time; may be given several times.  "
+    kind = click.Choice(names)
     return click.option(
-        "--dtype", "dtypes", multiple=True, type=click.Choice(names), help=f"{text}[default: {default}]"
+        "--dtype", "dtypes", multiple=True, type=kind, default=usual, help=f"{text}[default: {default}]"
     )
-
-
-def _beside(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of :func:`_dtypes`, each once; float32 is measured anyway."""
-    return tuple(name for name in dict.fromkeys(names) if name != "float32")
 
 
 def _paired(
@@ -114,45 +112,21 @@ def _paired(
     return tuple(zip(sources, widths * len(sources) if len(widths) == 1 else widths, strict=True))
 
 
-@dataclass(frozen=True)
-class _How:
-    """The values of the options that all comparisons of contenders have."""
-
-    threads: int
-    rounds: int
-    device_name: str
-    as_json: bool
-
-    @functools.cached_property
-    def device(self) -> Device:
-        from hpcgnn.world.devices import choose_device
-        from hpcgnn.world.thread_world import one_rank
-
-        return choose_device(one_rank(), self.device_name)
-
-    @property
-    def is_on_host(self) -> bool:
-        from hpcgnn.devices import CPU
-
-        return self.device is CPU
-
-    @property
-    def where(self) -> str:
-        return f"{self.threads} threads" if self.is_on_host else self.device.name
-
-    @property
-    def progress(self) -> Callable[..., contextlib.AbstractContextManager[Callable[[int], None]]]:
-        return functools.partial(console.progress, quiet=self.as_json)
-
-
 def _of_contenders(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of :class:`_How` to a command, which gets them as ``how``."""
+    """Add the options of :class:`How` but `--dtype` to a command, which gets them as ``how``."""
 
     @functools.wraps(command)
-    def given(threads: int | None, rounds: int, device: str, as_json: bool, **others: Any) -> None:
-        command(how=_How(threads or _cores(), rounds, device, as_json), **others)
+    def given(
+        threads: int | None, rounds: int, device: str, as_json: bool, dtypes: tuple[str, ...] = (), **others: Any
+    ) -> None:
+        types = tuple(name for name in dict.fromkeys(dtypes) if name != "float32")
+        command(how=How(threads or _cores(), rounds, device, types, as_json), **others)
 
     return _threads(_rounds(_device(_as_json(given))))
+
+
+def _where(how: How) -> str:
+    return f"{how.threads} threads" if how.place == HOST_NAME else how.device.name
 
 
 def _cores() -> int:
@@ -160,13 +134,24 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _tell(found: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], Iterable[Table]]) -> None:
-    """Print a result as JSON, or as tables."""
+def _tell(found: dict[str, Any], as_json: bool, tables: Iterable[Table | Text], world: World | None = None) -> None:
+    """Print a result as JSON, or as tables and lines; with ``world``, end MPI, and print on rank 0."""
+    if world is not None:
+        world.close()
+        if world.rank:
+            return
     if as_json:
         print(json.dumps(found))
         return
-    for table in tables(found):
-        table.show()
+    for each in tables:
+        console.stdout().print(each.rich() if isinstance(each, Table) else each)
+
+
+@contextlib.contextmanager
+def _kept_in(folder: Path | None) -> Iterator[Path]:
+    """The folder for graphs, by default a temporary one."""
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
+        yield Path(place)
 
 
 def _table(title: str, header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
@@ -201,17 +186,15 @@ def _loaded(parts: Path) -> LocalGraph:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@click.group(epilog=_example("hpcgnn bench aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3"))
+@click.group(epilog=_example("aggregate --graph rmat:scale=15,degree=16 --width 64 --rounds 3"))
 def bench() -> None:
     """Measure kernels, and compare them with other libraries and with the limits (ceilings) of the machine."""
 
 
-@bench.command(
-    epilog=_example("hpcgnn bench aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg")
-)
+@bench.command(epilog=_example("aggregate --graph rmat:scale=17,degree=28 --width 256 --plot roofline.svg"))
 @_graphs("R-MAT of scale 17 and of scale 19")
 @_widths(f"{_WIDTH}; 256 and 128")
-@_dtypes(("float32", "int8"), "nothing")
+@_dtypes(("float32", "int8"), "nothing", ())
 @_choice("--mode", [*MODES, "both"],
          "Setting of the measurement. kernel: one process with warm memory for all contenders; user: a process with default "
          "settings for each contender.  [default: both; on a GPU, kernel]")  # fmt: skip
@@ -224,8 +207,8 @@ def bench() -> None:
 @_folder
 @_of_contenders
 def aggregate(
-    sources: tuple[str, ...], widths: tuple[int, ...], dtypes: tuple[str, ...], mode: str | None, parts: int, ablation: bool,
-    plot: Path | None, folder: Path | None, how: _How,
+    sources: tuple[str, ...], widths: tuple[int, ...], mode: str | None, parts: int, ablation: bool, plot: Path | None,
+    folder: Path | None, how: How,
 ) -> None:  # fmt: skip
     """Measure aggregation, forward and backward.
 
@@ -234,60 +217,56 @@ def aggregate(
     """
     from hpcgnn.lab.bench import aggregate as measuring
 
-    graphs = _paired(sources, widths, _GRAPHS)
-    if not how.is_on_host and (mode not in (None, "kernel") or ablation):
+    graphs, is_on_host = _paired(sources, widths, _GRAPHS), how.place == HOST_NAME
+    if not is_on_host and (mode not in (None, "kernel") or ablation):
         raise click.UsageError("--mode user and --ablation cannot be used with --device cuda: leave them out")
-    mode = mode or ("both" if how.is_on_host else "kernel")
+    mode = mode or ("both" if is_on_host else "kernel")
     modes = MODES if mode == "both" else (mode,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot needs the measurements of --mode kernel: give --mode kernel or both")
-    settings = measuring.Settings(graphs, how.threads, how.rounds, modes, parts, ablation, how.device, _beside(dtypes))
-    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
-        found = measuring.run(settings, Path(place), how.progress)
+    with _kept_in(folder) as place:
+        found = measuring.run(graphs, modes, parts, ablation, how, place)
     if plot:
         measuring.roofline(found, plot)
-    _tell(found, how.as_json, _aggregation_tables)
+    _tell(found, how.quiet, _aggregation_tables(found))
 
 
 def _aggregation_tables(found: dict[str, Any]) -> Iterator[Table]:
-    from hpcgnn.lab.bench.aggregate import device_of, timing_rows
+    from hpcgnn.lab.bench.aggregate import timing_rows
 
-    def timings(title: str, measured: dict[str, Any], device: str = HOST_NAME) -> Table:
-        header = ("", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
-        return _table(title, header, ((key, *cells) for key, cells in timing_rows(measured, device)))
-
+    header = ("", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
     for graph in found["graphs"]:
         for mode in filter(graph.__contains__, MODES):
             title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
-            yield timings(title, graph[mode], device_of(graph))
-    if "ablation" in found:
-        yield timings(f"{found['ablation']['graph']}, each optimisation switched off", found["ablation"])
+            yield _table(title, header, timing_rows(graph[mode], graph["device"]))
+    if ABLATION in found:
+        title = f"{found[ABLATION]['graph']}, each optimisation switched off"
+        yield _table(title, header, timing_rows(found[ABLATION]))
 
 
-@bench.command(epilog=_example("hpcgnn bench quantize --rows 262144 --width 256 --bits 2 --bits 8"))
+@bench.command(epilog=_example("quantize --rows 262144 --width 256 --bits 2 --bits 8"))
 @_option("--rows", "Number of rows of the features.", 1 << 18, ROWS)
 @_option("--width", "Number of columns of the features.", _WIDTH)
 @_choice(
     "--bits", ["1", "2", "4", "8", "16"], "Bit-width of each value; may be given several times.", ["2"], multiple=True
 )
 @_of_contenders
-def quantize(rows: int, width: int, bits: tuple[str, ...], how: _How) -> None:
+def quantize(rows: int, width: int, bits: tuple[str, ...], how: How) -> None:
     """Measure quantization and dequantization.
 
     Their rates are compared with the bandwidth of a copy on the same device.
     """
     from hpcgnn.lab.bench import quantize as quantization
 
-    numbers = tuple(sorted({int(number) for number in bits}))
-    device = how.device
+    numbers, device = tuple(sorted({int(number) for number in bits})), how.device
     with how.progress("rounds", how.rounds) as advance:
         found = quantization.run(rows, width, numbers, how.threads, how.rounds, advance, device)
     cells = (
         (name, _ms(line["seconds"]), f"{line['gigabytes_per_second']:.1f}", f"{line['of_copy']:.0%}")
         for name, line in found["kernels"].items()
     )
-    title = f"{rows:,} rows of {width} float32, {how.where}"
-    _tell(found, how.as_json, lambda _: [_table(title, ("kernel", "ms", "GB/s", "of a copy"), cells)])
+    title = f"{rows:,} rows of {width} float32, {_where(how)}"
+    _tell(found, how.quiet, [_table(title, ("kernel", "ms", "GB/s", "of a copy"), cells)])
 
 
 class _Shape(click.ParamType):
@@ -303,16 +282,14 @@ class _Shape(click.ParamType):
         return tuple(map(int, words))
 
 
-@bench.command(
-    epilog=_example("hpcgnn bench gemm --shape 32768x256x256 --shape 131072x256x256 --dtype bf16 --dtype int8")
-)
+@bench.command(epilog=_example("gemm --shape 32768x256x256 --shape 131072x256x256 --dtype bf16 --dtype int8"))
 @click.option(
     "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
     show_default=True, help="Shape of the product of x (ROWS, DEPTH) and a weight (DEPTH, WIDTH); may be given several times.",
 )  # fmt: skip
-@_dtypes(PRODUCT_DTYPES, "all of them")
+@_dtypes(PRODUCT_DTYPES, "all of them", PRODUCT_DTYPES)
 @_of_contenders
-def gemm(shapes: tuple[tuple[int, int, int], ...], dtypes: tuple[str, ...], how: _How) -> None:
+def gemm(shapes: tuple[tuple[int, int, int], ...], how: How) -> None:
     """Measure the products of a dense layer.
 
     The contenders are hpcgnn, torch, and libraries that quantize. y is the product of x and the weight, dx and dW are the
@@ -322,31 +299,29 @@ def gemm(shapes: tuple[tuple[int, int, int], ...], dtypes: tuple[str, ...], how:
     """
     from hpcgnn.lab.bench import gemm_contenders, products
 
-    settings = products.Settings(how.threads, how.rounds, _beside(dtypes or PRODUCT_DTYPES), how.device)
-    found = products.gemm(shapes, settings, how.progress)
-    if how.as_json:
-        print(json.dumps(found))
-        return
-    contenders = gemm_contenders.by_name(found["device"])
-    for shape in found["shapes"]:
-        for direction, lines in shape["products"].items():
-            _show_products(f"{shape['name']}, {direction}, {how.where}", direction, lines, contenders)
+    found = products.gemm(shapes, how)
+    contenders, about = gemm_contenders.by_name(how.place), _where(how)
+    tables = (
+        _products(f"{shape['name']}, {direction}, {about}", direction, lines, contenders)
+        for shape in found["shapes"]
+        for direction, lines in shape["products"].items()
+    )
+    _tell(found, how.quiet, itertools.chain.from_iterable(tables))
 
 
-@bench.command(epilog=_example("hpcgnn bench sddmm --graph rmat:scale=17,degree=28 --width 256 --heads 8 --dtype int8"))
+@bench.command(epilog=_example("sddmm --graph rmat:scale=17,degree=28 --width 256 --heads 8 --dtype int8"))
 @_graphs("R-MAT of scale 17")
 @_widths(str(_WIDTH))
 @_option("--heads", "Number of heads: groups of columns with a product each.", 8)
 @click.option("--op", "ops", type=click.Choice(EDGE_OPS), multiple=True, default=["dot"], show_default=True,
               help="Operation at each edge. dot: scalar products of both rows, by head; add: their sum, which needs memory for a "
                    "row for each edge. May be given several times.")  # fmt: skip
-@_dtypes(EDGE_DTYPES, "all of them")
+@_dtypes(EDGE_DTYPES, "all of them", EDGE_DTYPES)
 @_folder
 @_of_contenders
 def sddmm(
-    sources: tuple[str, ...], widths: tuple[int, ...], heads: int, ops: tuple[str, ...], dtypes: tuple[str, ...],
-    folder: Path | None, how: _How,
-) -> None:  # fmt: skip
+    sources: tuple[str, ...], widths: tuple[int, ...], heads: int, ops: tuple[str, ...], folder: Path | None, how: How
+) -> None:
     """Measure products at the edges of a graph (SDDMM), as in attention.
 
     The contenders are hpcgnn, DGL and torch. The ceiling is the time of gathering the rows. Times include the quantization of
@@ -355,21 +330,21 @@ def sddmm(
     from hpcgnn.lab.bench import products, sddmm_contenders
 
     graphs = _paired(sources, widths, _GRAPHS[:1])
-    settings = products.Settings(how.threads, how.rounds, _beside(dtypes or EDGE_DTYPES), how.device)
-    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
-        found = products.sddmm(graphs, heads, tuple(dict.fromkeys(ops)), settings, Path(place), how.progress)
-    if how.as_json:
-        print(json.dumps(found))
-        return
-    contenders = sddmm_contenders.by_name(found["device"])
-    for graph in found["graphs"]:
-        for op, lines in graph["ops"].items():
-            about = f"{graph['heads']} heads" if op == "dot" else "sums"
-            title = f"{graph['name']}, width {graph['width']}, {about}, {how.where}"
-            _show_products(title, op, lines, contenders)
+    with _kept_in(folder) as place:
+        found = products.sddmm(graphs, heads, tuple(dict.fromkeys(ops)), how, place)
+    contenders, about = sddmm_contenders.by_name(how.place), {"dot": f"{heads} heads", "add": "sums"}
+    tables = (
+        _products(f"{graph['name']}, width {graph['width']}, {about[op]}, {_where(how)}", op, lines, contenders)
+        for graph in found["graphs"]
+        for op, lines in graph["ops"].items()
+    )
+    _tell(found, how.quiet, itertools.chain.from_iterable(tables))
 
 
-def _show_products(title: str, direction: str, lines: dict[str, Any], contenders: dict[str, Contender]) -> None:
+def _products(
+    title: str, direction: str, lines: dict[str, Any], contenders: dict[str, Contender]
+) -> Iterator[Table | Text]:
+    """The table of one problem and direction, and the reasons why contenders of that direction are missing."""
     rows, reasons = [], []
     for name, line in lines.items():
         label = contenders[name].label
@@ -382,15 +357,15 @@ def _show_products(title: str, direction: str, lines: dict[str, Any], contenders
             label, _ms(line["seconds"]), f"{line['spread']:.0%}", "-" if ops is None else f"{ops:.1f}",
             "-" if times is None else f"{times:.2f}", missing if share is None else f"{share:.0%}",
         ))  # fmt: skip
-    _table(title, ("", "ms", "spread", "10⁹ op/s", "x ours f32", "of ceiling"), rows).show()
+    yield _table(title, ("", "ms", "spread", "10⁹ op/s", "x ours f32", "of ceiling"), rows)
     for reason in reasons:
-        console.stdout().print(f"  not measured: {reason}", style="dim", highlight=False)
+        yield Text(f"  not measured: {reason}", style="dim")
 
 
 # -- exchanges and epochs ----------------------------------------------------------------------------------------------
 
 
-@bench.command(epilog=_example("mpirun -n 4 hpcgnn bench exchange parts.h5 --width 256 --bits 2"))
+@bench.command(epilog=_example("exchange parts.h5 --width 256 --bits 2", "mpirun -n 4 "))
 @_parts_file
 @_option("--width", "Number of columns of the rows.", _WIDTH)
 @_option("--bits", "Bit-width of each value in messages.", "32", _MESSAGE_BITS)
@@ -427,16 +402,7 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
     chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
     with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
         found = measuring.run(graph, chosen, advance)
-    _tell_on_first(world, found, as_json, _exchange_tables)
-
-
-def _tell_on_first(
-    world: World, found: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], Iterable[Table]]
-) -> None:
-    """End MPI, and print the result on rank 0."""
-    world.close()
-    if world.rank == 0:
-        _tell(found, as_json, tables)
+    _tell(found, as_json, _exchange_tables(found), world)
 
 
 def _exchange_tables(found: dict[str, Any]) -> Iterator[Table]:
@@ -458,7 +424,7 @@ def _ways(found: dict[str, Any]) -> str:
     return "CPU" if [*by_way] == ["host"] else ", ".join(f"{count} {words[way]}" for way, count in by_way.items())
 
 
-@bench.command(epilog=_example("hpcgnn bench pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
+@bench.command(epilog=_example("pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
 @_graph_file
 @_choice("--model", PYG_MODELS, "Model.", _USUAL.model)
 @_option("--layers", "Number of layers.", _USUAL.layers)
@@ -487,7 +453,7 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
         )
     from hpcgnn.lab.bench import pyg as by_pyg
 
-    how = _How(threads or _cores(), 1, device, as_json)
+    how = How(threads or _cores(), 1, device, quiet=as_json)
     found = by_pyg.run(graph, PygSettings(threads=how.threads, **settings), how.device)
     rows = (
         ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
@@ -495,10 +461,10 @@ def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings
         ("loss of the last epoch", f"{found['final_loss']:.4f}"),
     )
     title = f"PyG's {settings['model']}, {how.threads} threads"
-    _tell(found, as_json, lambda _: [_table(title, ("", "measured"), rows)])
+    _tell(found, as_json, [_table(title, ("", "measured"), rows)])
 
 
-@bench.command(epilog=_example("mpirun -n 4 hpcgnn bench breakdown parts.h5 --epochs 100"))
+@bench.command(epilog=_example("breakdown parts.h5 --epochs 100", "mpirun -n 4 "))
 @_parts_file
 @_option("--epochs", "Number of epochs with the breakdown, and of epochs without it.", 100, click.IntRange(2))
 @_option("--hidden", "Number of columns of the hidden layers.", 256)
@@ -518,13 +484,12 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
         found = measuring.run(graph, measuring.Settings(epochs, int(bits), hidden), advance)
     title = f"{found['ranks']} ranks, medians of {epochs} epochs"
     rows = [(f"{way} the breakdown", _ms(found[f"{way}_seconds"])) for way in ("with", "without")]
-    _tell_on_first(graph.world, found, as_json, lambda _: [_table(title, ("", "ms"), rows)])
-    if graph.world.rank == 0 and not as_json:
-        cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
-        console.stdout().print(f"  the breakdown costs {cost} of an epoch", highlight=False)
+    cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
+    told = Text(f"  the breakdown costs {cost} of an epoch")
+    _tell(found, as_json, [_table(title, ("", "ms"), rows), told], graph.world)
 
 
-@bench.command(epilog=_example("mpirun -n 2 hpcgnn bench overhead parts.h5 --layers 3 --hidden 16"))
+@bench.command(epilog=_example("overhead parts.h5 --layers 3 --hidden 16", "mpirun -n 2 "))
 @_parts_file
 @_option("--layers", "Number of layers.", 3)
 @_option("--hidden", "Number of columns of the hidden layers.", 16)
@@ -549,4 +514,4 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
     )
     title = f"{found['nodes']:,} nodes, {layers} layers of width {hidden}, one thread: an epoch"
     header = ("", "ms", "spread", "x PyG", "Python calls")
-    _tell_on_first(graph.world, found, as_json, lambda _: [_table(title, header, rows)])
+    _tell(found, as_json, [_table(title, header, rows)], graph.world)

@@ -23,7 +23,7 @@ SHAPE = (64, 32, 16)
 ELSEWHERE = {"torch.mm", "torch.mm.kept", "pyg.edge_index", "compiled"}
 if torch.cuda.is_available():  # Triton compiles for the GPU, whose memory it can access
     ELSEWHERE |= {"ceiling.gather", "ceiling.gather.int8"}
-HERE = [contender for name, contender in DEVICE.by_name.items() if name not in ELSEWHERE and not contender.missing()]
+HERE = [contender for name, contender in DEVICE.items() if name not in ELSEWHERE and not contender.missing()]
 
 
 def results(world: World) -> dict[tuple[str, str], torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from requires import require_module
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.bench import aggregate, graphs, quantize
 from hpcgnn.lab.bench.contenders import HOST
-from hpcgnn.lab.bench.measure import Entry, Place, Timing, interleave
+from hpcgnn.lab.bench.measure import Entry, Place, Timing, measured
+from hpcgnn.lab.bench.names import How
 from hpcgnn.lab.bench.problem import Problem
 from hpcgnn.lab.bench.studies import Subject
 
@@ -26,11 +29,11 @@ def graph(tmp_path):
 
 
 # DGL and torch_sparse have no packages for most machines, so they take part only if they are installed.
-HERE = [contender for contender in HOST.by_name.values() if not contender.missing()]
+HERE = [contender for contender in HOST.values() if not contender.missing()]
 
 
 def test_what_is_not_here_is_what_cannot_be_installed_everywhere():
-    absent = [contender for contender in HOST.by_name.values() if contender not in HERE]
+    absent = [contender for contender in HOST.values() if contender not in HERE]
     assert all({"dgl", "torch_sparse"} & set(contender.modules) for contender in absent)
 
 
@@ -43,7 +46,7 @@ def test_every_contender_computes_the_same(contender, direction):
 
 
 @pytest.mark.slow
-def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
+def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph, monkeypatch):
     study = Subject.of("aggregate", graph, WIDTH)
     entries = [
         Entry(name, name, Place(study, 1, warm=True))
@@ -51,12 +54,16 @@ def test_interleaving_gives_a_value_a_round_and_says_what_is_missing(graph):
     ]
     entries.append(Entry("alone", "ours", Place(study, 1, warm=False, huge_pages=False), alone=True))
     counted: list[int] = []
-    outcomes = interleave(entries, 2, counted.append)
+    monkeypatch.setattr(How, "progress", lambda how, title, total: nullcontext(counted.append))
+    found = measured("small", entries, How(1, 2))
     assert sum(counted) == 2 * len(entries) * 3
-    assert set(outcomes["forward"].timings) == {"ours", "torch.mm", "ceiling.gather", "alone"}
-    assert outcomes["forward"].missing == {"torch.mm.kept": "has no forward of its own"}
-    assert set(outcomes["backward"].timings) == {"ours", "torch.mm", "torch.mm.kept", "ceiling.gather", "alone"}
-    assert all(len(timing.rounds) == 2 for outcome in outcomes.values() for timing in outcome.timings.values())
+    forward, backward = found.values()
+    assert list(forward) == ["ours", "torch.mm", "ceiling.gather", "alone", "torch.mm.kept"], (
+        "what is missing comes last"
+    )
+    assert forward.pop("torch.mm.kept") == {"missing": "has no forward of its own"}
+    assert set(backward) == {"ours", "torch.mm", "torch.mm.kept", "ceiling.gather", "alone"}
+    assert all(len(timing["rounds"]) == 2 for each in (forward, backward) for timing in each.values())
 
 
 @pytest.mark.slow
@@ -64,7 +71,7 @@ def test_a_process_that_dies_is_one_sentence(graph):
     (graph / "indices.npy").unlink()
     entry = Entry("ours", "ours", Place(Subject.of("aggregate", graph, WIDTH), 1, warm=False))
     with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
-        interleave([entry], 1, lambda count: None)
+        measured("small", [entry], How(1, 1))
 
 
 def test_the_median_of_rounds():
@@ -77,9 +84,9 @@ def test_a_metis_part_holds_inner_edges_of_one_part(tmp_path):
     store, source = graphs.Graphs(tmp_path), "rmat:scale=9,degree=8"
     parts = store.parts(source, 4)
     sizes = np.bincount(parts)
-    facts = graphs.facts(store.part(source, 4))
+    facts = graphs.facts(store.part(source, 4), WIDTH)
     assert facts["nodes"] in sizes
-    whole = graphs.facts(store.whole(source))
+    whole = graphs.facts(store.whole(source), WIDTH)
     assert facts["entries"] < whole["entries"] == 8 * 512
 
 
