@@ -1,14 +1,10 @@
-"""The measurement of ``hpcgnn bench aggregate``: graphs, modes, the JSON object that holds everything, and its picture.
+"""The measurement of ``hpcgnn bench aggregate``, forward and backward, in three modes:
 
-Three comparisons, each forward and backward:
-
-- *kernel*: all contenders in one process, under the same allocator with warm memory
-  (:func:`hpcgnn.base.process.disable_malloc_trimming`), ours without its pool. The machine's ceilings, narrow storage, and one
-  thread beside several are measured as well.
+- *kernel*: all contenders in one process, under the same allocator with warm memory, ours without its pool of buffers. The
+  machine's ceilings, narrow storage, and one thread beside several are measured as well. It is the only mode on a GPU, because
+  torch allocates memory there for all contenders.
 - *user*: every contender in a process of its own, as users start it; ours reuses buffers.
 - *ablation*: ours with each optimisation switched off in turn.
-
-On a GPU only the first is measured, because torch allocates memory there for all contenders.
 """
 
 from __future__ import annotations
@@ -169,15 +165,8 @@ def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tu
 
 
 def roofline(result: dict[str, Any], path: Path) -> None:
-    """Draw the forward kernels of every graph in the result of :func:`run` to ``path``: the speed of contenders beside the
-    measured bandwidths of a copy and of a row gather.
-
-    The intensity of a contender is the number of its additions over the bytes that its entries gather. Weights and results do not
-    count, so contenders that store features in the same type have the same intensity.
-
-    Raises:
-        HpcgnnError: if the picture cannot be written.
-    """
+    """Draw the speed of every graph's forward kernels in the result of :func:`run`, beside the measured bandwidths of a copy and
+    of a row gather. Raises :class:`HpcgnnError` if the picture cannot be written."""
     from matplotlib import rc_context  # imported late because the import takes longer than all others
     from matplotlib.figure import Figure
 
@@ -197,7 +186,8 @@ def roofline(result: dict[str, Any], path: Path) -> None:
 
 
 def points(graph: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Additions for each gathered byte, and additions a second, of each contender of one graph's forward kernels."""
+    """Additions for each gathered byte, and additions a second, of each contender of one graph's forward kernels. Weights and
+    results do not count as bytes, so contenders that store features in the same type gather as many."""
     found = {}
     for name, timing in graph["kernel"]["forward"].items():
         if "seconds" in timing and not name.startswith("ceiling") and "@" not in name:

@@ -22,12 +22,8 @@ _LEAST_MULTIPLY_ADDS = 1 << 28
 
 
 def gather_call(csr: Csr, x: torch.Tensor, device: Device = CPU) -> Call:
-    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, on a device. On the host
-    it writes nothing, and on a GPU next to nothing; it returns sums.
-
-    The prefetch distance on the host, and the number of rows that a GPU reads at a time, is the fastest of several, which are
-    tried here.
-    """
+    """A call that reads the rows of ``x`` (columns, F) that the entries of ``csr`` name, in their order, and returns sums. The
+    prefetch distance on the host, and the number of rows that a GPU reads at a time, is the fastest of several."""
     if device.torch_device.type != "cpu":
         from hpcgnn.lab.bench import device_ceilings  # needs Triton, which not every machine has
 
@@ -72,10 +68,8 @@ def gathers(modules: tuple[str, ...], directions: tuple[str, ...] = DIRECTIONS) 
 
 
 def multiply_call(dtype: str, multiply_adds: int) -> Special:
-    """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8``, whose operands stay in registers.
-
-    For int8 it uses the instructions that our kernels use on this machine.
-    """
+    """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8`` in registers, with the instructions that our
+    kernels use on this machine."""
     name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
     native = library.load()
     if native is None or name not in native.interface.functions:

@@ -1,10 +1,7 @@
-"""The contenders in aggregation: ours and its variants (with weights, with narrow storage, and with each optimisation switched
-off in turn), and those from other libraries, each used in its fastest way, on the host and on a GPU.
-
-Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's own autograd.
-If that makes the transpose in every call, a second contender keeps the transpose (``.kept``), and the faster of both represents
-the library. A contender runs on the device of the problem's tensors.
-"""
+"""The contenders in aggregation on the host and on a GPU: ours and its variants, and those from other libraries, each used in its
+fastest way. Formats, transposes and 32-bit indices are made in advance wherever a library takes them. Backward is the library's
+own autograd; if that makes the transpose in every call, a second contender keeps it (``.kept``), and the faster one represents
+the library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The row-gather ceiling of a GPU with a graph's own indices: a kernel that reads rows and writes next to nothing.
-
-It is written in Triton, like the kernels that are measured beside it.
-"""
+"""The row-gather ceiling of a GPU with a graph's own indices: a kernel in Triton that reads rows and writes next to nothing."""
 
 # Triton reads annotations, and knows only its own types.
 # mypy: disable-error-code="no-untyped-def"

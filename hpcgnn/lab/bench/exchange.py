@@ -2,12 +2,9 @@
 
 Four timings take turns: L x alone, the exchange alone, both together as in training, and one after the other. All ranks start
 each of them together, once S x is computed, and a round counts the time of its slowest rank. The hidden time is the sum of the
-first two timings minus the third. The fourth may be longer than that sum, because caches are cold after an exchange, and shorter
-if different ranks are the slowest ones in both parts. An exchange is timed from the moment when MPI gets its bytes; encoding
-comes before it, and decoding after it. *wire* is the time of the exchange alone, from its start until a test finds it complete.
-
-On a GPU, encoding has been started, but may not be done, when the exchange starts, and the clock stops when the GPU has done all
-its work: the rows have arrived in its memory.
+first two timings minus the third. An exchange is timed from the moment when MPI gets its bytes, without encoding and decoding;
+*wire* is its time until a test finds it complete. On a GPU, encoding may not be done when the exchange starts, and the clock
+stops when the rows have arrived in its memory.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import numpy as np
 import torch
 
 from hpcgnn.exchange import MessageConfig, Messages
-from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import spmm
 from hpcgnn.lab.bench import results
@@ -71,26 +67,25 @@ def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, An
 
 def _ranks_by_way(messages: Messages) -> dict[str, int]:
     """The number of ranks whose messages take each of :data:`WAYS`. Collective."""
-    mine = np.array([way == _way_of(messages) for way in WAYS], np.int64)
-    return dict(zip(WAYS, messages.world.allreduce(mine).tolist(), strict=True))
-
-
-def _way_of(messages: Messages) -> str:
-    transport = messages.transport
-    if messages.device.torch_device.type == "cpu" or not isinstance(transport, DeviceTransport):
-        return "host"
-    return "staged" if transport.stages else "direct"
+    transport, mine = messages.transport, "host"
+    if messages.device.torch_device.type != "cpu" and isinstance(transport, DeviceTransport):
+        mine = "staged" if transport.stages else "direct"
+    counts = messages.world.allreduce(np.array([way == mine for way in WAYS], np.int64))
+    return dict(zip(WAYS, counts.tolist(), strict=True))
 
 
 def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> dict[str, Any]:
-    messages, calls = aggregator.exchange.messages, _Calls(aggregator, settings.width)
+    messages, local = aggregator.exchange.messages, aggregator.plan.local
+    world, device = messages.world, messages.device.torch_device
+    x = torch.randn(local.num_cols, settings.width, generator=torch.Generator().manual_seed(world.rank)).to(device)
+    z = torch.zeros(local.num_rows, settings.width, device=device)
     rounds: dict[str, list[float]] = {name: [] for name in CALLS}
     wire: list[float] = []
     before = messages.traffic.bytes_sent.total()
     for number in range(_WARM_UP_ROUNDS + settings.rounds):
         for name, seconds in rounds.items():
             messages.begin_epoch(number)
-            slowest = messages.world.allreduce(np.array([getattr(calls, name)(), calls.wire_seconds]), "max").tolist()
+            slowest = world.allreduce(np.array(_timed(name, aggregator, x, z)), "max").tolist()
             if number >= _WARM_UP_ROUNDS:
                 seconds.append(slowest[0])
                 wire += slowest[1:] if name == "exchange" else []
@@ -99,74 +94,34 @@ def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> di
     mine = np.array([(messages.traffic.bytes_sent.total() - before) // exchanges])
     return summary(rounds) | {
         "wire_seconds": statistics.median(wire),
-        "bytes": int(messages.world.allreduce(mine)[0]),
-        "largest_bytes_of_a_rank": int(messages.world.allreduce(mine, "max")[0]),
+        "bytes": int(world.allreduce(mine)[0]),
+        "largest_bytes_of_a_rank": int(world.allreduce(mine, "max")[0]),
     }
 
 
-class _Calls:
-    """The four timed calls, each of which returns its seconds. Collective. wire_seconds: wire time of the last exchange."""
-
-    def __init__(self, aggregator: Aggregator, width: int) -> None:
-        self._exchange, self._plan = aggregator.exchange, aggregator.plan
-        self._world, self._device = self._exchange.messages.world, self._exchange.messages.device
-        generator = torch.Generator().manual_seed(self._world.rank)
-        self._x = torch.randn(self._plan.local.num_cols, width, generator=generator).to(self._device.torch_device)
-        self._z = torch.zeros(self._plan.local.num_rows, width, device=self._device.torch_device)
-        self.wire_seconds = 0.0
-
-    def aggregate(self) -> float:
-        """Time L x alone."""
-        self._together()
-        self._started_at = time.perf_counter()
-        self._add_local()
-        return self._since_start()
-
-    def exchange(self) -> float:
-        """Time the exchange alone."""
-        message = self._start()
-        self._wait(message)
-        return self._since_start()
-
-    def both(self) -> float:
-        """Time L x while the exchange is under way, and the wait for its end."""
-        message = self._start()
-        self._add_local()
-        self._wait(message)
-        return self._since_start()
-
-    def in_turn(self) -> float:
-        """Time the exchange, and L x after it."""
-        message = self._start()
-        self._wait(message)
-        self._add_local()
-        return self._since_start()
-
-    def _start(self) -> Message:
-        step = self._exchange.step(self._x.shape[1], self._x.dtype)
-        spmm(self._plan.send, self._x, out=step.rows_to_send(), accumulate=False)
-        self._together()
+def _timed(name: str, aggregator: Aggregator, x: torch.Tensor, z: torch.Tensor) -> tuple[float, float]:
+    """The seconds of one of :data:`CALLS`, and the wire time of its exchange. Collective."""
+    plan, exchange = aggregator.plan, aggregator.exchange
+    device, message, wire_seconds = exchange.messages.device, None, 0.0
+    if name != "aggregate":
+        step = exchange.step(x.shape[1], x.dtype)
+        spmm(plan.send, x, out=step.rows_to_send(), accumulate=False)
+    device.synchronize()
+    exchange.messages.world.allreduce(np.zeros(1), what="every rank to begin a round")
+    started_at = time.perf_counter()
+    if name != "aggregate":
         message = step.start()
         assert message.pending is not None
-        self._started_at = message.pending.started_at
-        return message
-
-    def _wait(self, message: Message) -> None:
-        pending = message.pending
-        assert pending is not None
-        self._exchange.wait(message)
-        self.wire_seconds = pending.seconds
-
-    def _together(self) -> None:
-        self._device.synchronize()
-        self._world.allreduce(np.zeros(1), what="every rank to begin a round")
-
-    def _add_local(self) -> None:
-        spmm(self._plan.local, self._x, out=self._z, accumulate=False)
-
-    def _since_start(self) -> float:
-        self._device.synchronize()
-        return time.perf_counter() - self._started_at
+        started_at, pending = message.pending.started_at, message.pending
+    if name in ("aggregate", "both"):
+        spmm(plan.local, x, out=z, accumulate=False)
+    if message is not None:
+        exchange.wait(message)
+        wire_seconds = pending.seconds
+    if name == "in_turn":
+        spmm(plan.local, x, out=z, accumulate=False)
+    device.synchronize()
+    return time.perf_counter() - started_at, wire_seconds
 
 
 def summary(rounds: dict[str, list[float]]) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """The contenders that multiply dense matrices: ours in every arithmetic, torch, and libraries that quantize.
 
 A layer's products are ``y = x W``, ``dx = dy W^T`` and ``dW = x^T dy``; *layer* is all three, and *product* is y alone from
-operands that are converted in advance. The time of a contender includes its conversions, with two exceptions: dW takes x as y has
-converted it, as in training (Tango §3.3), and libraries for inference pack the weight in advance. In *layer*, each operand is
-converted once for all products that can share it.
+operands that are converted in advance. Times include conversions, with two exceptions: dW takes x as y has converted it, as in
+training (Tango §3.3), and libraries for inference pack the weight in advance. In *layer*, products share converted operands.
 """
 
 from __future__ import annotations

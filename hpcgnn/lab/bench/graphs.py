@@ -1,10 +1,6 @@
-"""The graphs to measure, each kept in a folder, so that several processes read the same one.
-
-A graph is the CSR matrix of its edges by destination, with ascending sources and parallel edges kept. Three graphs can be made
-from one source: the graph itself, the graph with its nodes in another order, and a *part*, which is the local matrix of one
-rank: METIS partitions the graph as ``hpcgnn partition`` does (in-edges balanced, original order within a part), and the inner
-edges of the part with most of them are taken.
-"""
+"""The graphs to measure, each kept in a folder, so that several processes read the same one: the CSR matrix of a source's edges
+by destination, with ascending sources and parallel edges. The nodes may be in another order, or the matrix may be a *part*, the
+inner edges of one of METIS' parts, which ``hpcgnn partition`` makes in the same way."""
 
 from __future__ import annotations
 

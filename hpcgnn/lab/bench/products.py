@@ -1,8 +1,6 @@
-"""The measurements of ``hpcgnn bench gemm``, a dense layer's products beside the CPU's peak of arithmetic, and of ``hpcgnn bench
-sddmm``, products at the edges of graphs beside a gather of their rows; both beside other libraries.
-
-Each problem has one process, in which all contenders take turns with warm memory; ours runs without its pool of buffers.
-"""
+"""The measurements of ``hpcgnn bench gemm``, a dense layer's products, and of ``hpcgnn bench sddmm``, products at the edges of
+graphs, beside ceilings and other libraries. Contenders of a problem take turns in one process with warm memory; ours has no
+pool."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The measurement of ``hpcgnn bench pyg``: training on a whole graph with PyG's layers in one process, as its users write it.
 
-The model is that of `hpcgnn train` with the same settings: PyG's layers with as many parameters, norm, activation and dropout
-between them in the same order, Adam, and the loss over all training nodes. GCN normalises its edges once. The process uses
-torch's default allocator. Seconds are those of a training step until the device has done it, without evaluations.
+The model is that of `hpcgnn train` with the same settings: PyG's layers with as many parameters, norm, activation and dropout in
+the same order, Adam, and the loss over all training nodes. Seconds are those of a training step, without evaluations.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """The measurement of ``hpcgnn bench quantize``: bytes a second beside the copy bandwidth of the host or a GPU, in one process.
 
-It runs the kernels with which training encodes and decodes messages, on one message that holds every row. A byte counts each time
-that the work must read or write it. ``encode`` reads float32 rows and writes payload and parameters, and ``decode`` does the
-reverse. ``aggregate`` reads the message, and reads and writes the rows to which it adds (two rows of the message to each). A copy
-reads and writes. All buffers are made in advance, and are warm.
+It runs training's kernels on one message of all rows, in warm buffers. A byte counts each time that the work must read or write
+it: *encode* reads float32 rows and writes the message, *decode* does the reverse, and *aggregate* reads the message, and reads
+and writes the rows to which it adds (two rows of the message to each).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,35 +27,21 @@ _CALLS = 3
 _ENTRIES_A_ROW = 2
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message of rows 0, 1, ... in ``bits`` bits: first their payloads, then their parameters, as messages of one bit-width."""
-
-    bits: int
-    rows: torch.Tensor
-    buffer: torch.Tensor
-    payload_at: torch.Tensor
-    params_at: torch.Tensor
-
-    @classmethod
-    def of(cls, rows: int, width: int, bits: int, device: Device = CPU) -> Message:
-        """A message for (rows, width) values."""
-        numbers, row_bytes = torch.arange(rows, device=device.torch_device), payload_bytes(width, bits)
-        payloads = rows * row_bytes
-        params = rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
-        buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device.torch_device)
-        return cls(bits, numbers, buffer, numbers * row_bytes, payloads + numbers * PARAMS_BYTES)
-
-    def calls(self, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> dict[str, Callable[[], object]]:
-        """The kernels by name; ``encode`` must run first. ``sums`` is the matrix that adds rows of the message to those of
-        ``out``."""
-        bits, buffer, places = self.bits, self.buffer, (self.payload_at, self.params_at)
-        width = out.shape[1]
-        return {
-            f"encode {bits}": lambda: encode_rows(x, self.rows, bits, 1, buffer, *places, check=False),
-            f"decode {bits}": lambda: decode_rows(buffer, *places, bits, out, self.rows, check=False),
-            f"aggregate {bits}": lambda: spmm_rows(sums, buffer, *places, bits, width, out, check=False),
-        }
+def _kernels(bits: int, x: torch.Tensor, out: torch.Tensor, sums: Csr) -> tuple[dict[str, Callable[[], object]], int]:
+    """The kernels by name, and the bytes of a message of all rows of ``x``: first their payloads, then their parameters, as in
+    messages of one bit-width. ``encode`` must run first. ``sums`` is the matrix that adds rows of the message to those of
+    ``out``."""
+    (rows, width), device = x.shape, x.device
+    numbers, row_bytes = torch.arange(rows, device=device), payload_bytes(width, bits)
+    payloads, params = rows * row_bytes, rows * PARAMS_BYTES if bits in QUANTIZED_BITS else 0
+    buffer = torch.zeros(payloads + params, dtype=torch.uint8, device=device)
+    places = numbers * row_bytes, payloads + numbers * PARAMS_BYTES
+    kernels: dict[str, Callable[[], object]] = {
+        f"encode {bits}": lambda: encode_rows(x, numbers, bits, 1, buffer, *places, check=False),
+        f"decode {bits}": lambda: decode_rows(buffer, *places, bits, out, numbers, check=False),
+        f"aggregate {bits}": lambda: spmm_rows(sums, buffer, *places, bits, width, out, check=False),
+    }
+    return kernels, buffer.nbytes
 
 
 def run(
@@ -73,11 +57,16 @@ def run(
     calls: dict[str, Callable[[], object]] = {"copy": lambda: copied.copy_(x)}
     moved = {"copy": 2 * x.nbytes}
     for number in bits:
-        message = Message.of(rows, width, number, device)
-        new = message.calls(x, restored, sums)
+        new, message_bytes = _kernels(number, x, restored, sums)
         calls |= new
-        moved |= {name: message.buffer.nbytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
-    timings = _interleave(calls, rounds, advance, device)
+        moved |= {name: message_bytes + x.nbytes * (1 + name.startswith("aggregate")) for name in new}
+    timings = {name: Timing() for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            together = calls_together(device, seconds_of(device, call)) if device is not CPU else 1
+            timings[name].rounds.append(statistics.median(seconds_of(device, call, together) for _ in range(_CALLS)))
+        advance(1)
     gigabytes = {name: moved[name] / timing.seconds / 1e9 for name, timing in timings.items()}
     kernels = {
         name: timing.as_json() | {"bytes": moved[name], "gigabytes_per_second": gigabytes[name],
@@ -87,16 +76,3 @@ def run(
     lines = results.lines(kernels, "step", {"subject": f"{rows}x{width}"})
     found = results.about(device, threads, rounds, rows=rows, width=width, device=str(device.torch_device))
     return found | {"kernels": kernels, "lines": lines}
-
-
-def _interleave(
-    calls: dict[str, Callable[[], object]], rounds: int, advance: Advance, device: Device
-) -> dict[str, Timing]:
-    timings = {name: Timing() for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            call()
-            together = calls_together(device, seconds_of(device, call)) if device is not CPU else 1
-            timings[name].rounds.append(statistics.median(seconds_of(device, call, together) for _ in range(_CALLS)))
-        advance(1)
-    return timings

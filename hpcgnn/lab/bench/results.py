@@ -1,10 +1,7 @@
-"""The results of a bench: facts about the machine, and *lines*, all its measurements, each with axes that identify it, so that a
-study can tabulate them and compare them with targets (hpcgnn/lab/study).
-
-A line is ``{"axes": {name: text}, "figures": {name: number}}``. Axes are ``subject`` (a graph or a shape), ``mode``,
+"""The results of a bench: facts about the machine, and *lines*, all its measurements, which a study can tabulate and compare with
+targets. A line is ``{"axes": {name: text}, "figures": {name: number}}``. Axes are ``subject`` (a graph or a shape), ``mode``,
 ``direction``, ``contender``, ``step`` and ``part``; ``memory`` tells whether caches hold the gathered rows, and ``integers``
-which instructions multiply 8-bit integers on the CPU or the GPU. Measurements that were not possible have no line.
-"""
+which instructions multiply 8-bit integers. Measurements that were not possible have no line."""
 
 from __future__ import annotations
 

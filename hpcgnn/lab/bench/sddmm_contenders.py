@@ -1,7 +1,5 @@
 """The contenders that multiply at the edges of a graph: for each entry (r, c) of its matrix, row r of ``a`` and row c of ``b``.
-
-*dot* computes a dot product for each head, *add* the sum of both rows. The time of a call includes quantization.
-"""
+*dot* computes a dot product for each head, *add* the sum of both rows. The time of a call includes quantization."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""A process that measures: ``python -m hpcgnn.lab.bench.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``.
-
-STUDY and its WORDs are those of a :class:`hpcgnn.lab.bench.studies.Subject`, such as ``aggregate GRAPH_FOLDER WIDTH``.
-
-It answers with one line of JSON on stdout to each line of JSON on stdin, ``{"do": "prepare" | "run", "contender": name,
-"direction": ...}``, until its input ends. Its environment sets threads, instruction set and buffer pool. ``--warm`` keeps all
-freed memory in the process, so that new results cause no page faults.
+"""A process that measures: ``python -m hpcgnn.lab.bench.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``, with
+the words of a :class:`hpcgnn.lab.bench.studies.Subject`. It answers each line of JSON on stdin, ``{"do": "prepare" | "run",
+"contender": name, "direction": ...}``, with one on stdout. Its environment sets threads, instruction set and buffer pool.
+``--warm`` keeps all freed memory in the process, so that new results cause no page faults.
 """
 
 from __future__ import annotations

@@ -476,12 +476,12 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
     Training epochs with the breakdown and without it alternate. Start the command under mpirun or srun, with one rank for each
     part of PARTS.
     """
-    from hpcgnn.lab.bench import breakdown as measuring
+    from hpcgnn.lab.bench import epochs as measuring
 
     graph = _loaded(parts)
     steps = measuring.WARM_UP + epochs
     with console.progress("pairs of epochs", steps, quiet=as_json or graph.world.rank != 0) as advance:
-        found = measuring.run(graph, measuring.Settings(epochs, int(bits), hidden), advance)
+        found = measuring.breakdown(graph, epochs, int(bits), hidden, advance)
     title = f"{found['ranks']} ranks, medians of {epochs} epochs"
     rows = [(f"{way} the breakdown", _ms(found[f"{way}_seconds"])) for way in ("with", "without")]
     cost = f"{found['cost']:+.2%} ± {found['cost_interval']:.2%}"
@@ -502,12 +502,12 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
     and hpcgnn on all ranks train the same model in turn, with one thread in each rank. Start the command under mpirun or srun,
     with one rank for each part of PARTS.
     """
-    from hpcgnn.lab.bench import overhead as measuring
+    from hpcgnn.lab.bench import epochs as measuring
 
     graph = _loaded(parts)
     settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0)
     with console.progress("rounds", rounds + 1, quiet=as_json or graph.world.rank != 0) as advance:
-        found = measuring.run(graph, settings, rounds, advance)
+        found = measuring.overhead(graph, settings, rounds, advance)
     rows = (
         (name, _ms(line["seconds"]), f"{line['spread']:.0%}", f"{line['to_pyg']:.2f}", f"{line['python_calls']:,}")
         for name, line in found["contenders"].items()

@@ -19,7 +19,7 @@ from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.options import SectionedCommand
 from hpcgnn.lab.virtual import cluster as virtual_cluster
-from hpcgnn.lab.virtual.cluster import Interrupted, Job, Stop, run_job
+from hpcgnn.lab.virtual.cluster import Interrupted, Stop, run_job
 from hpcgnn.lab.virtual.network import UNLIMITED, Network, check_rate
 from hpcgnn.launch import mpiexec
 
@@ -30,8 +30,6 @@ _SECTIONS = {
     "Virtual hosts": ("hosts", "rate", "placement", "shared_memory", "counts", "subnet", "name"),
     "In place of a run": ("dry_run", "print_job"),
 }
-_OF_VIRTUAL_HOSTS = ("rate", "subnet", "placement", "shared_memory", "counts", "name")
-_OF_REAL_HOSTS = ("bind", "hostfile")
 
 
 class Refused(click.ClickException):
@@ -74,14 +72,11 @@ def on_virtual_hosts() -> Iterator[Stop]:
     try:
         virtual_cluster.check_rights()
         yield stop
-        return
-    except HpcgnnError as error:
+    except (HpcgnnError, Interrupted) as error:
         if not stop.signal:  # a child may have failed because the signal reached it, too
             raise Refused(str(error)) from error
-    except Interrupted:
-        pass
-    click.echo("hpcgnn: stopped", err=True)
-    sys.exit(128 + stop.signal)
+        click.echo("hpcgnn: stopped", err=True)
+        sys.exit(128 + stop.signal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +111,7 @@ class Wanted:
     def run_on(self, network: Network, line: list[str], stop: Stop) -> int:
         """Run a command line, and write the counts. Returns the exit code."""
         before = network.counters()
-        code = run_job(network, Job(line, self.placement, self.shared_memory), stop)
+        code = run_job(network, line, self.placement, self.shared_memory, stop)
         if self.counts:
             after = network.counters().items()
             moved = {host: {name: value - before[host][name] for name, value in each.items()} for host, each in after}
@@ -222,11 +217,12 @@ def launch(
 
 def _check_given(ctx: click.Context, hosts: int | None) -> None:
     """Raise HpcgnnError if an option cannot be used with the hosts that were asked for."""
-    useless, reason = (
-        (_OF_VIRTUAL_HOSTS, "is for virtual hosts and needs --hosts")
-        if hosts is None
-        else (_OF_REAL_HOSTS, "is for real hosts and cannot be used with --hosts: leave one of both out")
-    )
+    useless, reason = _SECTIONS["Virtual hosts"], "is for virtual hosts and needs --hosts"
+    if hosts is not None:
+        useless, reason = (
+            _SECTIONS["Real hosts"],
+            "is for real hosts and cannot be used with --hosts: leave one of both out",
+        )
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name in useless and source is ParameterSource.COMMANDLINE:

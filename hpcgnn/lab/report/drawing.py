@@ -1,9 +1,6 @@
-"""Pictures of reports as SVG: lines, bars and heat maps that are readable in colour, for the colour-blind, and in black and
-white.
-
-Colours are those of Okabe and Ito. Lines also differ in dashes and markers, and bars in hatches. Text stays text in the SVG, and
-text from files is never interpreted as mathematics.
-"""
+"""Pictures of reports as SVG, readable in colour, for the colour-blind, and in black and white: the colours are those of Okabe
+and Ito, and lines also differ in dashes and markers, bars in hatches. Text stays text, and is never interpreted as
+mathematics."""
 
 from __future__ import annotations
 

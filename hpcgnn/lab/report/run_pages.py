@@ -1,13 +1,10 @@
-"""The pages of one run, and of several runs: figures with ratios to the first run, and curves in common pictures.
-
-The sections about ranks are made of ``ranks.json`` and the parts file: how long ranks wait, the bytes that they send to each
-other, and the partition.
-"""
+"""The pages of one run, and of several runs: figures with ratios to the first run, and curves in common pictures. The sections
+about ranks are made of ``ranks.json`` and the parts file."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,79 +41,83 @@ def run_page(folder: Path) -> Page:
 
 
 def _result(run: Run) -> Section:
-    best, metric, losses, bytes_sent = run.best(), run.metric, run.values("loss")[1], run.mean("bytes_sent")
-    rows: list[tuple[str, str]] = [("state", run.state)]
-    if best is not None:
-        rows.append((f"best validation {metric}", f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"))
-        rows.append((f"test {metric} in that epoch", words.percent(best.get("test_metric"))))
-    if losses:
-        rows.append(("loss of the last epoch", f"{losses[-1]:.4g}"))
-    rows += [
+    best, losses, bytes_sent, threads = (
+        run.best(),
+        run.values("loss")[1],
+        run.mean("bytes_sent"),
+        run.number("threads_per_rank"),
+    )
+    between, shared = run.mean("bytes_between_nodes"), run.mean("bytes_shared_on_nodes")
+    ranks, memory = run.num_ranks, run.number("peak_memory_bytes_per_rank")
+    gpu_memory = run.number("peak_device_memory_bytes_per_rank")
+    rows = [
+        ("state", run.state),
+        (f"best validation {run.metric}", best and f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"),
+        (f"test {run.metric} in that epoch", best and words.percent(best.get("test_metric"))),
+        ("loss of the last epoch", losses and f"{losses[-1]:.4g}"),
         ("seconds per epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
         ("seconds per epoch without the first, slowest rank (mean)", words.seconds(run.mean("seconds"))),
         ("bytes sent per epoch, all ranks (mean)", f"{words.size(bytes_sent)} ({words.count(bytes_sent)})"),
+        ("  between nodes", (between or shared) and words.size(between)),
+        ("bytes read in shared memory per epoch", (between or shared) and words.size(shared)),
+        ("ranks x threads", ranks and (f"{ranks} x {threads:.0f}" if threads else str(ranks))),
+        ("peak memory per rank, largest", memory and words.size(memory)),
+        ("peak GPU memory per rank, largest", gpu_memory and words.size(gpu_memory)),
     ]
-    between, shared = run.mean("bytes_between_nodes"), run.mean("bytes_shared_on_nodes")
-    if between or shared:
-        rows.append(("  between nodes", words.size(between)))
-        rows.append(("bytes read in shared memory per epoch", words.size(shared)))
-    if run.num_ranks:
-        threads = run.number("threads_per_rank")
-        rows.append(("ranks x threads", f"{run.num_ranks} x {threads:.0f}" if threads else str(run.num_ranks)))
-    for name, memory in (("peak_memory_bytes_per_rank", "memory"), ("peak_device_memory_bytes_per_rank", "GPU memory")):
-        if run.number(name):
-            rows.append((f"peak {memory} per rank, largest", words.size(run.number(name))))
     for name in ("devices", "versions"):
         if isinstance(found := run.summary.get(name), dict):
             rows.append((name, ", ".join(f"{each} {value}" for each, value in found.items())))
-    return Section("Result", tables=(Table("In short", ("", ""), tuple(rows), label_columns=2),))
+    known = tuple((name, str(text)) for name, text in rows if text)
+    return Section("Result", tables=(Table("In short", ("", ""), known, label_columns=2),))
 
 
 def _all_settings(run: Run) -> Section:
-    found = run.compared_settings()
-    changed, usual = ([each for each in found if (each[1] == each[2]) is same] for same in (False, True))
     if not run.settings:
         return Section("Settings", ("The settings are unknown.",))
-    differing = Table(
-        "Settings that differ from the defaults", ("setting", "value", "default"), tuple(changed), label_columns=3
-    )
-    rows = tuple((name, value) for name, value, _ in usual)
-    folded = Table(f"{len(rows)} settings with their defaults", ("setting", "value"), rows, label_columns=2)
+    found = run.compared_settings()
+    changed = tuple(each for each in found if each[1] != each[2])
+    usual = tuple((name, value) for name, value, default in found if value == default)
+    header, title = ("setting", "value", "default"), f"{len(usual)} settings with their defaults"
+    differing = Table("Settings that differ from the defaults", header, changed, label_columns=3)
+    folded = Table(title, header[:2], usual, label_columns=2)
     text = () if changed else ("All settings have their default values.",)
-    return Section("Settings", text, tables=(differing,) * bool(changed), folded=(folded,) * bool(rows))
+    return Section("Settings", text, tables=(differing,) * bool(changed), folded=(folded,) * bool(usual))
 
 
 def _curves_of(run: Run) -> Section:
     """Curves of loss, metrics and seconds, and of the bit-widths and ages of rows if these change."""
-
-    def picture(title: str, y_label: str, series: Sequence[Series], shown: Callable[[float], str]) -> list[Picture]:
-        def told(line: Series) -> str:
-            return f"{line.name} from {shown(line.y[0])} to {shown(line.y[-1])}"
-
-        return _picture(title, "epoch", y_label, series, "By epoch", told)
-
     scale, unit = words.second_unit(run.median("seconds") or 0)
-    metrics = [_scaled(Series(name, *run.values(key)), 100) for name, key in _METRICS.items()]
+    metrics = [_series(run, name, key, 100) for name, key in _METRICS.items()]
     names = {"slowest rank": "seconds", "mean over ranks": "seconds_mean"}
-    seconds = [_scaled(Series(name, *run.values(key)), scale) for name, key in names.items()]
+    seconds = [_series(run, name, key, scale) for name, key in names.items()]
     bits = _by_exchange(run, lambda record: mean_bits(record.get("bits", {})), without="all rows")
     ages = _by_exchange(run, lambda record: record.get("stale_epochs", {}))
-    found = picture("Loss", "loss", [Series("loss", *run.values("loss"))], lambda value: f"{value:.4g}")
-    found += picture(f"Metric: {run.metric}", f"{run.metric} in %", metrics, lambda value: f"{value:.2f} %")
-    found += picture("Seconds per epoch", f"{unit} per epoch", seconds, lambda value: f"{value:.3g} {unit}")
     bit_widths = {value for series in bits for value in series.y}
-    if len(bit_widths) > 1:
-        found += picture("Mean bit-width over rows", "bits", bits, lambda value: f"{value:.3g}")
-    if any(value for series in ages for value in series.y):
-        found += picture("Age of the rows that are used", "epochs", ages, lambda value: f"{value:g}")
+    curves = [
+        ("Loss", "loss", [_series(run, "loss", "loss")], "{:.4g}"),
+        (f"Metric: {run.metric}", f"{run.metric} in %", metrics, "{:.2f} %"),
+        ("Seconds per epoch", f"{unit} per epoch", seconds, f"{{:.3g}} {unit}"),
+        ("Mean bit-width over rows", "bits", bits if len(bit_widths) > 1 else [], "{:.3g}"),
+        ("Age of the rows that are used", "epochs", ages if any(any(each.y) for each in ages) else [], "{:g}"),
+    ]
+
+    def told(series: Series, form: str) -> str:
+        return f"{series.name} from {form.format(series.y[0])} to {form.format(series.y[-1])}"
+
+    pictures = [
+        picture
+        for title, y_label, series, form in curves
+        for picture in _picture(title, "epoch", y_label, series, "By epoch", partial(told, form=form))
+    ]
     text = [f"All rows have {each:g} bits per value." for each in bit_widths] if len(bit_widths) == 1 else []
     if (epochs := len(run.records)) > _MOST_POINTS:
         text.append(f"Of {epochs} epochs, about every {-(-epochs // _MOST_POINTS)}th one is drawn.")
-    return Section("Curves", tuple(text), tuple(found))
+    return Section("Curves", tuple(text), tuple(pictures))
 
 
-def _scaled(series: Series, factor: float) -> Series:
-    return Series(series.name, series.x, tuple(factor * value for value in series.y))
+def _series(run: Run, name: str, key: str, factor: float = 1) -> Series:
+    x, y = run.values(key)
+    return Series(name, x, tuple(factor * value for value in y))
 
 
 def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], without: str = "") -> list[Series]:
@@ -133,28 +134,25 @@ def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], w
 
 def _picture(
     title: str, x_label: str, y_label: str, series: Iterable[Series], lead: str, told: Callable[[Series], str]
-) -> list[Picture]:
-    """A picture of the series that have points; an empty list if none has. lead, told: the words of its description."""
+) -> Iterator[Picture]:
+    """A picture of the series that have points, if there are any. lead, told: the words of its description."""
     drawn = tuple(Series(each.name, *drawing.thinned(each.x, each.y)) for each in series if each.y)
-    if not drawn:
-        return []
-    alt = f"{lead}: {'; '.join(map(told, drawn[: drawing.MOST_LINES]))}."
-    left_out = len(drawn) - drawing.MOST_LINES
-    notes = (f"{left_out} more are not drawn.",) if left_out > 0 else ()
-    return [Picture(title, partial(drawing.lines, Figure(title, x_label, y_label, drawn)), alt, notes)]
+    if drawn:
+        alt = f"{lead}: {'; '.join(map(told, drawn[: drawing.MOST_LINES]))}."
+        left_out = len(drawn) - drawing.MOST_LINES
+        notes = (f"{left_out} more are not drawn.",) if left_out > 0 else ()
+        yield Picture(title, partial(drawing.lines, Figure(title, x_label, y_label, drawn)), alt, notes)
 
 
 def _time_of(run: Run) -> Section:
     """The seconds of each phase on its slowest rank and as the mean over ranks; means over epochs."""
     means = {name: (run.mean(name) or 0.0, run.mean(f"{name}_mean") or 0.0) for name in PHASES}
     slowest, whole = run.mean("seconds"), run.mean("seconds_mean") or run.mean("seconds") or 0.0
+    names = PHASES | {WIRE: f"{PHASES[WIRE]}, overlapping the others", "": "whole epoch"}
     rows = []
-    for name, (largest, mean) in means.items():
-        label = PHASES[name] + (", overlapping the others" if name == WIRE else "")
-        share = words.percent(mean / whole) if whole and name != WIRE else ""
-        rows.append((label, words.seconds(largest), words.seconds(mean), share, words.ratio(largest, mean)[1:]))
-    ratio = words.ratio(slowest, whole)[1:]
-    rows.append(("whole epoch", words.seconds(slowest), words.seconds(whole), "", ratio))
+    for name, (largest, mean) in (means | {"": (slowest, whole)}).items():
+        share = words.percent(mean / whole) if whole and name not in (WIRE, "") else ""
+        rows.append((names[name], words.seconds(largest), words.seconds(mean), share, words.ratio(largest, mean)[1:]))
     header = ("phase", "slowest rank", "mean over ranks", "share of the mean epoch", "slowest / mean")
     note = "Means over all epochs but the first. The slowest rank may differ between phases, so the column does not add up."
     tables = (Table("An epoch by phase", header, tuple(rows), (note,)),)
@@ -162,9 +160,10 @@ def _time_of(run: Run) -> Section:
     if not shown:
         return Section("Time by phase", tables=tables)
     scale, unit = words.second_unit(max(map(max, shown.values())))
+    of_slowest, of_mean = ([scale * each for each in values] for values in zip(*shown.values(), strict=True))
     parts = [
-        Part("slowest rank", [scale * largest for largest, _ in shown.values()], drawing.COLOURS[1], "//"),
-        Part("mean over ranks", [scale * mean for _, mean in shown.values()], drawing.COLOURS[0]),
+        Part("slowest rank", of_slowest, drawing.COLOURS[1], "//"),
+        Part("mean over ranks", of_mean, drawing.COLOURS[0]),
     ]
     draw = partial(drawing.bars_beside, [*shown], parts, f"{unit} per epoch", lambda value: f"{value:.3g}")
     alt = "; ".join(f"{name} {words.seconds(largest)} on the slowest rank" for name, (largest, _) in shown.items())
@@ -207,17 +206,13 @@ def _figures(runs: Sequence[Run]) -> Section:
         (words.size, lambda run: run.number("peak_memory_bytes_per_rank")),
     )
     base = runs[0]
-    rows = [
-        (
-            run.name,
-            "finished" if run.is_finished else "not finished",
-            *(_metric(run, base, name) for name in ("val_metric", "test_metric")),
-            words.count(len(run.records)),
-            *(_compared(shown, figure(run), None if run is base else figure(base)) for shown, figure in compared),
-            str(run.num_ranks or words.MISSING),
-        )
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        state = "finished" if run.is_finished else "not finished"
+        metrics = (_metric(run, base, name) for name in ("val_metric", "test_metric"))
+        figures = (_compared(shown, figure(run), None if run is base else figure(base)) for shown, figure in compared)
+        ranks = str(run.num_ranks or words.MISSING)
+        rows.append((run.name, state, *metrics, words.count(len(run.records)), *figures, ranks))
     notes = (
         f"Brackets contain the ratio to {base.name}; for metrics, the difference in percentage points. "
         "Seconds of an epoch: median over epochs. Bytes and waiting: means over epochs. "
@@ -258,9 +253,9 @@ def _curves(runs: Sequence[Run]) -> list[Section]:
     metric = next((run.metric for run in runs if run.best() is not None), None)
     alike = [run for run in runs if run.metric == metric]
     scale, unit = words.second_unit(max((run.median("seconds") or 0.0 for run in runs), default=0.0))
-    validation = [_scaled(Series(run.name, *run.values("val_metric")), 100) for run in alike]
-    seconds = [_scaled(Series(run.name, *run.values("seconds")), scale) for run in runs]
-    losses = [Series(run.name, *run.values("loss")) for run in runs]
+    validation = [_series(run, run.name, "val_metric", 100) for run in alike]
+    seconds = [_series(run, run.name, "seconds", scale) for run in runs]
+    losses = [_series(run, run.name, "loss") for run in runs]
     label, over_time = f"validation {metric} in %", [_over_time(run) for run in alike]
     pictures = [
         picture

@@ -1,13 +1,8 @@
-"""Several virtual hosts on one machine, with links of a given speed, for tests and benchmarks of a network's effect on a job.
-
-Hosts are network namespaces (network.py); Open MPI starts a job's ranks on them as it would over ssh. This needs root, iproute2
-and Open MPI. ``docs/virtual_cluster.md`` says which parts are real.
-"""
+"""Several virtual hosts on one machine, on which Open MPI starts a job's ranks as it would over ssh (docs/virtual_cluster.md)."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ipaddress
 import os
 import re
@@ -151,30 +146,21 @@ def state_folder(name: str) -> Path:
     return STATE / f"virtual_cluster.{name}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A job to start.
+def run_job(network: Network, line: list[str], placement: str, shared_memory: str, stop: Stop) -> int:
+    """Run a job on ranks spread evenly over the hosts, and return its exit code. SIGUSR1 is passed on to the ranks.
 
-    line: the launcher, its flags for virtual hosts, and the command. placement: ``block``: ranks 0, 1, ... are on the first host;
-    ``cyclic``: rank 0 is on the first host, rank 1 on the second, and so on. shared_memory: size of each host's /dev/shm, as
-    ``mount`` writes it.
+    line: the launcher, its flags for virtual hosts, and the command. placement: with ``block``, ranks 0, 1, ... are on the first
+    host; with ``cyclic``, rank 1 is on the second. shared_memory: size of each host's /dev/shm, as ``mount`` writes it.
     """
-
-    line: list[str]
-    placement: str = "block"
-    shared_memory: str = "50%"
-
-
-def run_job(network: Network, job: Job, stop: Stop) -> int:
-    """Run a job on ranks spread evenly over the hosts, and return its exit code. SIGUSR1 is passed on to the ranks."""
     folder = state_folder(network.name)
     folder.mkdir(mode=0o700, exist_ok=True)
     session = Path(tempfile.mkdtemp(prefix="job.", dir=folder))
     (session / "hosts").write_text("".join(f"{host}\n" for host in network.hosts))
     (session / "agent").symlink_to(_AGENT)
     try:
-        line = ["ip", "netns", "exec", network.switch, *job.line]
-        with mpiexec.started(line, _GRACE_SECONDS, env=os.environ | launcher_settings(session, job)) as process:
+        inside = ["ip", "netns", "exec", network.switch, *line]
+        environment = os.environ | launcher_settings(session, placement, shared_memory)
+        with mpiexec.started(inside, _GRACE_SECONDS, env=environment) as process:
             signal.signal(signal.SIGUSR1, lambda number, _: process.send_signal(number))
             while not stop.signal:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -188,7 +174,7 @@ def run_job(network: Network, job: Job, stop: Stop) -> int:
             folder.rmdir()
 
 
-def launcher_settings(session: Path, job: Job) -> dict[str, str]:
+def launcher_settings(session: Path, placement: str, shared_memory: str) -> dict[str, str]:
     """The environment variables with which Open MPI starts ranks on the hosts; its agent passes on all others."""
     parameters = {
         "plm_rsh_agent": f"bash {session}/agent",
@@ -203,7 +189,7 @@ def launcher_settings(session: Path, job: Job) -> dict[str, str]:
         "btl": "tcp,self,vader",
         "btl_tcp_if_include": "eth0",
         "rmaps_base_mapping_policy": "node",
-        "rmaps_base_ranking_policy": "slot" if job.placement == "block" else "node",
+        "rmaps_base_ranking_policy": "slot" if placement == "block" else "node",
         # The hosts share this machine's cores, although each assumes that it has all of them.
         "rmaps_base_oversubscribe": "1",
         "mpi_yield_when_idle": "1",
@@ -211,5 +197,5 @@ def launcher_settings(session: Path, job: Job) -> dict[str, str]:
     }
     return {f"OMPI_MCA_{name}": value for name, value in parameters.items()} | {
         "VIRTUAL_CLUSTER_JOB": str(session),
-        "VIRTUAL_CLUSTER_SHARED_MEMORY": job.shared_memory,
+        "VIRTUAL_CLUSTER_SHARED_MEMORY": shared_memory,
     }

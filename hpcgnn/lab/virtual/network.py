@@ -6,13 +6,13 @@
     NAME-1 [control] ─ control1 ┴ [control]     that it can end the ranks of a host whose data link is gone
 
 Both bridges and the switch's ends of all links are in the namespace NAME-switch, and nothing is in the machine's own network. So
-several clusters may use the same addresses, and everything disappears with its namespace. Only the kernel holds the state, so a
-killed process leaves no other state behind.
+several clusters may use the same addresses, and everything disappears with its namespace.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -67,9 +67,8 @@ class Network:
     @property
     def hosts(self) -> list[str]:
         """The hosts' names, which are those of their namespaces."""
-        own = re.compile(re.escape(self.name) + r"-(\d+)")
-        found = [match for path in NAMESPACES.glob("*") if (match := own.fullmatch(path.name))]
-        return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
+        numbers = (path.name.removeprefix(f"{self.name}-") for path in NAMESPACES.glob(f"{self.name}-*"))
+        return [f"{self.name}-{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
 
     def index_of(self, host: str) -> int:
         """The number of a host that is given by name or by number."""
@@ -85,8 +84,7 @@ class Network:
 
     def rate(self) -> str:
         """The speed of the links."""
-        limiters = json.loads(_tc("-j", "-n", self.hosts[0], "qdisc", "show", "dev", "eth0"))
-        for limiter in limiters:
+        for limiter in json.loads(_tc("-j", "-n", self.hosts[0], "qdisc", "show", "dev", "eth0")):
             if limiter["kind"] == "tbf":
                 bits_per_second = limiter["options"]["rate"] * 8
                 units = [unit for unit in _UNITS_BITS_PER_SECOND.items() if bits_per_second % unit[1] == 0]
@@ -214,14 +212,6 @@ def _has(pid: int, mark: str) -> bool:
         return False
 
 
-def _ip(*arguments: str) -> str:
-    return _run("ip", *arguments)
-
-
-def _tc(*arguments: str) -> str:
-    return _run("tc", *arguments)
-
-
 def _run(*command: str) -> str:
     # In a process group of its own, which Ctrl-C does not reach, so that no change is interrupted.
     result = subprocess.run(
@@ -231,3 +221,6 @@ def _run(*command: str) -> str:
         reason = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
         raise HpcgnnError(f"`{' '.join(command)}` failed: {reason}")
     return result.stdout
+
+
+_ip, _tc = functools.partial(_run, "ip"), functools.partial(_run, "tc")

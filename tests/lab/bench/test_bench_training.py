@@ -16,7 +16,7 @@ from standin import standin
 import hpcgnn
 from hpcgnn.base.process import StopRequest
 from hpcgnn.devices import CPU
-from hpcgnn.lab.bench import breakdown, pyg
+from hpcgnn.lab.bench import epochs, pyg
 from hpcgnn.lab.bench.exchange import CALLS, summary
 from hpcgnn.world.thread_world import one_rank
 
@@ -83,7 +83,7 @@ def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine
     plain = np.linspace(1.0, 2.0, 100)  # the machine becomes slower
     seconds = np.stack((plain + 0.015, plain), axis=1)
     seconds[7, 0] += 50.0
-    found = breakdown.summary(seconds)
+    found = epochs.cost_of(seconds)
     assert found["cost"] == pytest.approx(0.01)
     assert found["cost_interval"] < 1e-6
 
