@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -81,8 +82,6 @@ _SHARED = (
     _quiet,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table."),
 )  # fmt: skip
-
-
 # The shared options under the titles of the help; each command puts its own in the first section.
 _SECTIONS = {
     "Run": ("hidden", "layers", "kind", "heads", "hops", "compute", "node_aware", "cache_input_aggregation", "others"),
@@ -92,16 +91,15 @@ _SECTIONS = {
 }
 
 
-def _sections(*first: str) -> dict[str, tuple[str, ...]]:
-    """The sections of the help of a command whose own options are ``first``."""
-    return _SECTIONS | {"Run": (*first, *_SECTIONS["Run"])}
-
-
 def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options to a command."""
-    for option in reversed(_SHARED):
-        command = option(command)
-    return command
+    return functools.reduce(lambda found, option: option(found), reversed(_SHARED), command)
+
+
+def _command(example: str, *own: str) -> dict[str, Any]:
+    """Arguments for the decorator of a command with the shared options, whose own options are ``own``."""
+    sections = _SECTIONS | {"Run": (*own, *_SECTIONS["Run"])}
+    return {"cls": SectionedCommand, "sections": sections, "epilog": f"\b\nExample\n  hpcgnn model {example}"}
 
 
 @click.group(epilog=_EXAMPLES)
@@ -171,23 +169,18 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
     found = comparison_of(read_model(fitted), folder, records.read(folder), machine)
     if as_json:
         print(json.dumps({"model": str(fitted), "folder": str(folder)} | found.as_dict()))
-        return
-    if quiet:
-        return
-    for sentence in found.notes:
-        console.note(sentence)
-    for sentence in found.left_out:
-        console.note(f"left out: {sentence}")
-    for table in model_tables(found):
-        table.show()
-    print(found.in_words())
+    elif not quiet:
+        for sentence in (*found.notes, *(f"left out: {each}" for each in found.left_out)):
+            console.note(sentence)
+        for table in model_tables(found):
+            table.show()
+        print(found.in_words())
 
 
 @model.command(
-    cls=SectionedCommand,
-    sections=_sections("ranks", "strategy", "bits", "staleness", "message_coding"),
-    epilog="\b\nExample\n  hpcgnn model predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2",
-)
+    **_command("predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2", "ranks", "strategy", "bits", "staleness",
+               "message_coding")
+)  # fmt: skip
 @_fitted
 @click.argument("parts", type=click.Path(path_type=Path))
 @click.option(
@@ -215,9 +208,9 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     if ranks is not None and ranks != held:
         raise HpcgnnError(f"{parts} has {held} parts, not {ranks}: partition the graph with --parts {ranks}")
     chosen = STRATEGIES if strategy == "all" else (strategy,)
-    is_quiet = given["quiet"] or given["as_json"]
+    quiet = given["quiet"] or given["as_json"]
     found_model, profile, configuration = _about(fitted, given)
-    _make_plans([parts], _wanted(chosen, configuration), given["jobs"], quiet=is_quiet)
+    _make_plans([parts], _wanted(chosen, configuration), given["jobs"], quiet)
     with PartsFile(parts) as file:
         how = _how(given) | {"profile": profile, "read": {}}
         settings = [configuration | {"strategy": each, "bits": bits} for each in chosen]
@@ -225,14 +218,14 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
     report = {each["strategy"]: each for each in predictions}
     if given["as_json"]:
         print(json.dumps({"model": fitted, "machine": found_model.machine, "predictions": report}))
-        return
-    _show_predictions(list(report.values()), quiet=given["quiet"])
+    elif not quiet:
+        _show_predictions(list(report.values()))
 
 
 @model.command(
-    cls=SectionedCommand,
-    sections=_sections("outs", "ways", "all_bits", "weak"),
-    epilog="\b\nExample\n  hpcgnn model project fugaku-like parts-16.h5 parts-64.h5 parts-256.h5 --out scaling.svg",
+    **_command(
+        "project fugaku-like parts-16.h5 parts-64.h5 parts-256.h5 --out scaling.svg", "outs", "ways", "all_bits", "weak"
+    )
 )
 @_fitted
 @click.argument("parts", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -263,13 +256,13 @@ def project(
         if path.suffix not in _ENDINGS:
             raise HpcgnnError(f"--out {path}: the name must end in one of {', '.join(_ENDINGS)}")
     chosen = predicting.ways_of(ways) if all_bits is None else predicting.contenders(STRATEGIES, _bits(all_bits))
-    is_quiet = given["quiet"] or given["as_json"]
+    quiet = given["quiet"] or given["as_json"]
     found_model, profile, configuration = _about(fitted, given)
     how = _how(given)
     strategies = _wanted((each["strategy"] for each in chosen.values()), configuration)
-    _make_plans([*parts, *weak], strategies, given["jobs"], quiet=is_quiet)
+    _make_plans([*parts, *weak], strategies, given["jobs"], quiet)
     files = {predicting.STRONG: parts, predicting.WEAK: weak}
-    with console.progress("predicting", len((*parts, *weak)) * len(chosen), quiet=is_quiet) as advance:
+    with console.progress("predicting", len((*parts, *weak)) * len(chosen), quiet) as advance:
         points = predicting.project(found_model, files, chosen, configuration, advance, profile=profile, **how)
     found = {
         "model": Path(fitted).name,
@@ -282,9 +275,9 @@ def project(
     for path in outs:
         _write(path, found)
     if given["as_json"]:
-        print(json.dumps({"model": fitted, "written": [str(path) for path in outs], "predictions": found["points"]}))
-        return
-    _show_predictions(found["points"], quiet=given["quiet"])
+        print(json.dumps({"model": fitted, "written": [str(path) for path in outs], "predictions": points}))
+    elif not quiet:
+        _show_predictions(points)
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
@@ -294,20 +287,20 @@ def _write(path: Path, found: dict[str, Any]) -> None:
     from hpcgnn.lab.report import page, study_page
 
     projection = msgspec.convert(found, study_page.Projection)
-    files: dict[str, str | bytes] = {}
-    if path.suffix == ".json":
-        files[path.name] = json.dumps(found, indent=1) + "\n"
-    elif path.suffix == ".html":
-        files[path.name] = page.as_html(study_page.projection_page(projection))
-    elif path.suffix == ".md":
-        text, pictures = page.as_markdown(study_page.projection_page(projection), path.stem)
-        files |= {path.name: text, **pictures}
-    else:
-        files[path.name] = study_page.projection_picture(projection, path.suffix.removeprefix("."))
+    files: dict[str, str] = {}
+    match path.suffix:
+        case ".json":
+            content: str | bytes = json.dumps(found, indent=1) + "\n"
+        case ".html":
+            content = page.as_html(study_page.projection_page(projection))
+        case ".md":
+            content, files = page.as_markdown(study_page.projection_page(projection), path.stem)
+        case _:
+            content = study_page.projection_picture(projection, path.suffix.removeprefix("."))
     try:
-        for name, content in files.items():
+        for name, each in {path.name: content, **files}.items():
             with whole_file.replacing(path.with_name(name)) as temporary:
-                temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+                temporary.write_bytes(each if isinstance(each, bytes) else each.encode())
     except OSError as error:
         raise HpcgnnError(f"cannot write {path}: {error.strerror}") from error
 
@@ -392,7 +385,7 @@ def _wanted(strategies: Iterable[str], configuration: dict[str, Any]) -> list[st
     return list(dict.fromkeys(strategies)) if MODELS[kind].uses_strategy(ModelConfig(kind)) else ["post"]
 
 
-def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, *, quiet: bool) -> None:
+def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, quiet: bool) -> None:
     for path in files:
         with PartsFile(path) as file:
             missing = [each for each in strategies if not plan_store.is_stored(file, each)]
@@ -402,10 +395,8 @@ def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, *, quie
                 plan_store.store_plans(path, missing, advance, jobs=jobs or fitting)
 
 
-def _show_predictions(reports: list[dict[str, Any]], *, quiet: bool) -> None:
+def _show_predictions(reports: list[dict[str, Any]]) -> None:
     """Print each warning and assumption once, and a table."""
-    if quiet:
-        return
     for sentence in dict.fromkeys(sentence for each in reports for sentence in each["warnings"]):
         console.note(sentence)
     assumed: dict[str, dict[str, None]] = {}  # bit-widths and policies by the sentence that they have in common

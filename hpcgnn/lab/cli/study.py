@@ -104,11 +104,16 @@ def run(
 @_as_json
 def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
     """Write DIR/report.html and DIR/report.md about finished runs."""
+    from hpcgnn.lab.cost_model import compare, constants
     from hpcgnn.lab.report import study_page
     from hpcgnn.lab.report.page import as_html
-    from hpcgnn.lab.study.summary import summarise
+    from hpcgnn.lab.study import records
+    from hpcgnn.lab.study.summary import choose_machine, summarise
 
-    comparison = None if fitted is None else study_page.comparison_with(fitted, folder, machine)
+    comparison = None
+    if fitted is not None:
+        found = records.read(folder)
+        comparison = compare.compare(constants.read_model(fitted), folder, found, choose_machine(found, machine))
     summary = summarise(folder, machine)
     html = as_html(study_page.study_of(folder, summary, comparison))
     if comparison is not None:

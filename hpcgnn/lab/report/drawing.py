@@ -36,7 +36,8 @@ _SETTINGS: Any = {
 
 @dataclass(frozen=True)
 class Part:
-    """One part of stacked bars, or one of several bars side by side, with a value for each bar."""
+    """One part of stacked bars, or one of several bars side by side, with a value for each bar. name: shown in the legend, unless
+    it begins with an underscore."""
 
     name: str
     values: Sequence[float]
@@ -74,15 +75,26 @@ def thinned(x: Sequence[float], y: Sequence[float]) -> tuple[tuple[float, ...], 
     return tuple(x[i] for i in chosen), tuple(y[i] for i in chosen)
 
 
-def stacked_bars(names: Sequence[str], parts: Sequence[Part], y_label: str, x_label: str = "") -> str:
-    """One bar for each name, made of stacked parts."""
+def stacked_bars(
+    names: Sequence[str], parts: Sequence[Part], y_label: str, x_label: str = "", mean: float | None = None
+) -> str:
+    """One vertical bar for each name, made of stacked parts; with ``mean``, a line at that height."""
 
     def draw(axes: Any) -> None:
         places, bottom = np.arange(len(names)), np.zeros(len(names))
+        thickness = {"width": 0.8, "linewidth": 0.6}
+        if len(names) > 2 * _MOST_NAMES:  # no borders, which would hide the colours of many bars
+            thickness = {"width": 1.0, "linewidth": 0.0}
         for part in parts:
-            axes.bar(places, part.values, bottom=bottom, label=part.name, **_look(part), **_thickness(len(names)))
+            axes.bar(places, part.values, bottom=bottom, label=part.name, **_look(part), **thickness)
             bottom += np.asarray(part.values, float)
-        _finish_bars(axes, names, x_label, y_label)
+        if mean is not None:
+            axes.axhline(mean, color="black", linestyle=(0, (5, 2)), linewidth=1.2, label="mean")
+        ticks = _ticks(len(names))
+        axes.set_xticks(ticks, [shortened(names[i], 18) for i in ticks], rotation=_rotation(names, ticks))
+        axes.set(xlabel=x_label, ylabel=_wrapped(y_label))
+        axes.grid(visible=False, axis="x")
+        _legend(axes)
 
     return _drawn(draw)
 
@@ -108,17 +120,6 @@ def bars_beside(
             _legend(axes)
 
     return _drawn(draw, height=max(_HEIGHT, 0.8 + 0.25 * len(names) * len(parts)))
-
-
-def bars(names: Sequence[str], values: Sequence[float], y_label: str, x_label: str) -> str:
-    """One vertical bar for each name, and a line at their mean."""
-
-    def draw(axes: Any) -> None:
-        axes.bar(range(len(names)), values, color=COLOURS[5], edgecolor="#333333", **_thickness(len(names)))
-        axes.axhline(float(np.mean(values)), color="black", linestyle=(0, (5, 2)), linewidth=1.2, label="mean")
-        _finish_bars(axes, names, x_label, y_label)
-
-    return _drawn(draw)
 
 
 def agreement(series: Sequence[Series], x_label: str, y_label: str, shares: Sequence[float] = (0.1, 0.2)) -> str:
@@ -273,11 +274,6 @@ def _look(part: Part) -> Mapping[str, Any]:
     return {"color": part.colour, "hatch": part.hatch, "edgecolor": "#333333"}
 
 
-def _thickness(bars: int) -> Mapping[str, float]:
-    """The width and border of bars; many bars have no borders, which would hide their colours."""
-    return {"width": 0.8, "linewidth": 0.6} if bars <= 2 * _MOST_NAMES else {"width": 1.0, "linewidth": 0.0}
-
-
 def _legend(axes: Any, most_columns: int = 3) -> None:
     """Draw the legend below the axes, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
@@ -302,12 +298,3 @@ def _ticks(count: int) -> range:
 
 def _rotation(names: Sequence[str], ticks: Iterable[int]) -> int:
     return 90 if sum(len(names[i]) + 1 for i in ticks) > 40 else 0
-
-
-def _finish_bars(axes: Any, names: Sequence[str], x_label: str, y_label: str) -> None:
-    """Name vertical bars and their axes, and draw the legend."""
-    ticks = _ticks(len(names))
-    axes.set_xticks(ticks, [shortened(names[i], 18) for i in ticks], rotation=_rotation(names, ticks))
-    axes.set(xlabel=x_label, ylabel=_wrapped(y_label))
-    axes.grid(visible=False, axis="x")
-    _legend(axes)

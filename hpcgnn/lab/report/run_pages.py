@@ -509,7 +509,9 @@ def _memory(blocks: _Blocks) -> Section:
     peaks = blocks.largest("peak_memory_bytes")
     scale, unit = words.byte_unit(max(largest, 2**20))
     x_label = blocks.label("rank", "ranks (largest of each block)")
-    draw = partial(drawing.bars, blocks.names, (peaks / scale).tolist(), f"peak memory in {unit}", x_label)
+    shown = (peaks / scale).tolist()
+    parts = [Part("_memory", shown, drawing.COLOURS[5])]
+    draw = partial(drawing.stacked_bars, blocks.names, parts, f"peak memory in {unit}", x_label, float(np.mean(shown)))
     above = largest / mean if mean else 1
     text = f"At its peak a rank holds {words.size(largest)}, {above:.2f} times the mean, including the program and its libraries."
     alt = f"Bars from {words.size(float(peaks.min()))} to {words.size(float(peaks.max()))}."

@@ -12,15 +12,14 @@ import msgspec
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.cost_model.compare import Compared, Comparison, compare, error_by
-from hpcgnn.lab.cost_model.constants import read_model
+from hpcgnn.lab.cost_model.compare import Compared, Comparison, error_by
 from hpcgnn.lab.cost_model.policies import DECISIONS
 from hpcgnn.lab.cost_model.predict import STRONG, WEAK
 from hpcgnn.lab.report import drawing, words
-from hpcgnn.lab.report.page import Page, Picture, Section, as_html
+from hpcgnn.lab.report.page import Page, Picture, Section
 from hpcgnn.lab.study import records
 from hpcgnn.lab.study.groups import RANKS, Group, Groups, in_words
-from hpcgnn.lab.study.summary import StudySummary, choose_machine, summarise
+from hpcgnn.lab.study.summary import StudySummary, summarise
 from hpcgnn.lab.study.tables import Figure, Series, Table
 
 # Records of older versions have the medians over epochs only.
@@ -28,22 +27,15 @@ _MEANS = ("breakdown_seconds_mean_per_epoch", "breakdown_seconds_mean_median")
 _MOST_PICTURES, _MOST_BARS = 8, 24
 
 
-def study_page(folder: str | Path) -> str:
-    """One HTML file about the study that ``hpcgnn study run`` has left in ``folder``. Raises HpcgnnError if the folder holds no
-    study, or nothing has run."""
-    return as_html(study_of(Path(folder)))
-
-
 def study_of(folder: Path, summary: StudySummary | None = None, comparison: Comparison | None = None) -> Page:
-    """The page of a study. summary: its summary, if that exists already. comparison: a comparison of a cost model's predictions
-    with its runs, to add to the page."""
+    """The page of the study that ``hpcgnn study run`` has left in ``folder``. summary: its summary, if that exists already.
+    comparison: of a cost model's predictions with its runs. Raises HpcgnnError if the folder holds no study."""
     records.check_folder(folder)
     summary = summary or summarise(folder)
     groups = summary.groups
     notes = summary.notes if groups.all else ("No run has finished yet.", *summary.notes)
-    sections = [
-        Section("Study", tables=(Table("Configurations and machine", ("", ""), summary.facts, label_columns=2),))
-    ]
+    facts = Table("Configurations and machine", ("", ""), summary.facts, label_columns=2)
+    sections = [Section("Study", tables=(facts,))]
     if pictures := tuple(picture for figure in summary.figures for picture in _figure(figure)):
         sections.append(Section("Figures", pictures=pictures))
     sections += _breakdown(groups)
@@ -130,13 +122,6 @@ _TITLE = "Predicted against measured"
 _AXES = ("graph", "ranks", "rate", "ranks_per_node", "model", "hidden", "layers", "strategy", "bits", "staleness",
          "compute", "threads")  # fmt: skip
 _MOST_COLOURS = 6
-
-
-def comparison_with(fitted: Path, folder: Path, machine: str = "") -> Comparison:
-    """Compare the cost model in a file with the finished runs of a study. machine: as of :func:`summarise`. Raises HpcgnnError if
-    the file holds no cost model, the folder no study, or no run has finished that the model can predict."""
-    found = records.read(folder)
-    return compare(read_model(fitted), folder, found, choose_machine(found, machine))
 
 
 def model_section(comparison: Comparison) -> Section:
@@ -327,20 +312,14 @@ def _way_name(way: str, points: Sequence[Point]) -> str:
 def _scaling_table(scaling: str, points: Sequence[Point]) -> Table:
     first = points[0].way
     seconds = {point.ranks: point.epoch_seconds for point in points if point.way == first}
-    rows = tuple(
-        (
-            f"{point.ranks:,}",
-            point.way,
-            f"{point.epoch_seconds:.4g}",
-            f"{point.phases_seconds.get(DECISIONS, 0.0):.3g}",
-            f"{seconds[point.ranks] / point.epoch_seconds:.2f}" if point.ranks in seconds else "-",
-            words.size(point.bytes_sent),
-            f"{point.rows_sent:,}",
-            words.size(point.largest_memory_bytes_of_a_rank),
-            Path(point.parts).name,
-        )
-        for point in points
-    )
+    rows = []
+    for point in points:
+        speed_up = f"{seconds[point.ranks] / point.epoch_seconds:.2f}" if point.ranks in seconds else "-"
+        rows.append((
+            f"{point.ranks:,}", point.way, f"{point.epoch_seconds:.4g}", f"{point.phases_seconds.get(DECISIONS, 0.0):.3g}",
+            speed_up, words.size(point.bytes_sent), f"{point.rows_sent:,}",
+            words.size(point.largest_memory_bytes_of_a_rank), Path(point.parts).name,
+        ))  # fmt: skip
     header = ("ranks", "setting", "seconds per epoch", "of which policy decisions", f"speed-up relative to {first}", "bytes sent",
               "rows sent", "memory of the largest rank", "parts")  # fmt: skip
-    return Table(_SCALINGS[scaling], header, rows, label_columns=2)
+    return Table(_SCALINGS[scaling], header, tuple(rows), label_columns=2)

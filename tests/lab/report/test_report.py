@@ -15,7 +15,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.page import Page, Picture, as_html, as_markdown
 from hpcgnn.lab.report.run_pages import comparison_page, run_page
-from hpcgnn.lab.report.study_page import study_of, study_page
+from hpcgnn.lab.report.study_page import study_of
 from hpcgnn.lab.study import catalogue, records, specification
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.tables import Figure, Series
@@ -366,7 +366,7 @@ def test_it_has_the_tables_the_figures_and_the_phases_by_ranks(study):
     assert "1: 800 ms, of which waiting 200 ms; 2: 400 ms, of which waiting 100 ms" in drawn["An epoch by phase"].alt
     assert "0.8 at 1, 0.4 at 2, 0.2 at 4" in drawn["Seconds of an epoch"].alt
     assert any("failed: <i>" in note for note in page.notes)
-    text = Reader(study_page(study)).text
+    text = Reader(as_html(study_of(study))).text
     assert "8 of 9 have finished" in text
     assert "<b>1</b>" in text
 
@@ -374,7 +374,7 @@ def test_it_has_the_tables_the_figures_and_the_phases_by_ranks(study):
 def test_a_study_of_which_nothing_has_run(study):
     (study / records.RECORDS).unlink()
     with pytest.raises(HpcgnnError, match="no run has finished yet"):
-        study_page(study)
+        as_html(study_of(study))
 
 
 def test_a_study_of_which_nothing_has_finished(study):
@@ -382,4 +382,4 @@ def test_a_study_of_which_nothing_has_finished(study):
     (study / records.RECORDS).unlink()
     told = {"configuration": run.configuration, "machine": records.machine_facts()}
     records.append(study, Record(key=run.key, status=records.STARTED, **told))
-    assert "No run has finished yet." in Reader(study_page(study)).text
+    assert "No run has finished yet." in Reader(as_html(study_of(study))).text
