@@ -6,7 +6,7 @@ the library."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -149,13 +149,14 @@ def _pyg_conv(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: layer(x, edge_index), problem, direction)
 
 
-def _pyg_index_add(problem: Problem, direction: str) -> Call:
-    return autograd_call(_index_add(problem), problem, direction)
-
-
-def _index_add(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
+def _index_add(problem: Problem, direction: str, *, compiled: bool = False) -> Call:
+    """A gather and a sum, which ``torch.compile`` fuses."""
     src, dst = problem.edge_index
-    return lambda x: x.new_zeros(problem.csr.num_rows, x.shape[1]).index_add_(0, dst, x[src])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(problem.csr.num_rows, x.shape[1]).index_add_(0, dst, x[src])
+
+    return autograd_call(torch.compile(function) if compiled else function, problem, direction)
 
 
 def _pyg_scatter(problem: Problem, direction: str) -> Call:
@@ -165,11 +166,6 @@ def _pyg_scatter(problem: Problem, direction: str) -> Call:
     src, dst = problem.edge_index
     rows = problem.csr.num_rows
     return autograd_call(lambda x: scatter(x[src], dst, 0, rows, "sum"), problem, direction)
-
-
-def _compiled(problem: Problem, direction: str) -> Call:
-    """``torch.compile``, which fuses the gather into the sum."""
-    return autograd_call(torch.compile(_index_add(problem)), problem, direction)
 
 
 def _pyg_edge_index(problem: Problem, direction: str) -> Call:
@@ -256,7 +252,7 @@ _OF_PYG = (
 )
 _OF_EDGES = (
     Contender("pyg.layer", "PyG layer, gather + scatter", _pyg_conv, _PYG, modes=_BOTH),
-    Contender("pyg.index_add", "PyG gather + index_add", _pyg_index_add, modes=_BOTH),
+    Contender("pyg.index_add", "PyG gather + index_add", _index_add, modes=_BOTH),
 )
 
 
@@ -319,7 +315,7 @@ def _device() -> dict[str, Contender]:
         Contender("dgl", "DGL", _dgl, ("dgl",)),
         Contender("torch.mm", "torch.sparse.mm (cuSPARSE)", _torch_matmul),
         _kept("torch.mm", "torch.sparse.mm (cuSPARSE)", is_named=False),
-        Contender("compiled", "torch.compile, gather + index_add", _compiled),
+        Contender("compiled", "torch.compile, gather + index_add", partial(_index_add, compiled=True)),
         *_OF_PYG,
         gather,
         Contender("ceiling.copy", "copy", _copy, tolerance=None),

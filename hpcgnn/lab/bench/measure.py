@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError
@@ -41,11 +41,10 @@ class Worker:
 
     def __init__(self, place: Place) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
-        options = ["--warm"] * place.warm + ["--no-huge-pages"] * (not place.huge_pages) + ["--device", place.device]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(place.threads))
         pool = {"HPCGNN_BUFFER_POOL": "off"} if place.warm else {}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hpcgnn.lab.bench.worker", place.subject.study, *place.subject.words, *options],
+            [sys.executable, "-m", "hpcgnn.lab.bench.worker", json.dumps(asdict(place))],
             env={**os.environ, "DGLBACKEND": "pytorch", **threads, **pool, **dict(place.environment)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
         )  # fmt: skip

@@ -58,10 +58,7 @@ class Model(torch.nn.Module):
             _layer(settings, width, next_width, is_last=depth == settings.layers - 1)
             for depth, (width, next_width) in enumerate(pairwise(widths))
         )
-        norms: dict[str, Callable[[int], torch.nn.Module]] = {
-            "layer": torch.nn.LayerNorm,
-            "batch": torch.nn.BatchNorm1d,
-        }
+        norms: dict[str, Any] = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d}
         norm = norms.get(settings.norm, torch.nn.Identity)
         self.norms = torch.nn.ModuleList(norm(width) for width in widths[1:-1])
         self.activation: Callable[[torch.Tensor], torch.Tensor] = F.elu if settings.activation == "elu" else F.relu
@@ -78,11 +75,8 @@ class Model(torch.nn.Module):
 
 
 def run(path: Path, settings: PygSettings, device: Device = CPU) -> dict[str, Any]:
-    """Train on ``graph.h5``; return the figures for a study's record.
-
-    Raises:
-        HpcgnnError: without PyG, and for graphs without dense features or training nodes.
-    """
+    """Train on ``graph.h5``; return the figures for a study's record. Raises :class:`HpcgnnError` without PyG, and for graphs
+    without dense features or training nodes."""
     require()
     torch.set_num_threads(settings.threads)
     problem = read(path, settings, device)
@@ -123,8 +117,7 @@ def train(model: Model, problem: Problem, settings: PygSettings, device: Device)
 
 
 def read(path: Path, settings: PygSettings, device: Device) -> Problem:
-    """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`. Raises :class:`HpcgnnError` if the graph
-    has no dense features or no training nodes."""
+    """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`."""
     with GraphFile(path) as file:
         nodes, meta = file.meta.num_nodes, file.meta
         if meta.x_nnz is not None or not meta.num_features:
@@ -134,15 +127,10 @@ def read(path: Path, settings: PygSettings, device: Device) -> Problem:
         indptr, sources = file.edges(0, nodes)
         weights = file.weights(0, sources.size) if settings.model == "gcn" else None
         x = torch.from_numpy(file.features(0, nodes))
-    destinations = np.repeat(np.arange(nodes), np.diff(indptr))
-    return Problem(
-        x=x.to(device.torch_device),
-        edge_index=torch.from_numpy(np.stack((sources, destinations))).to(device.torch_device),
-        weight=None if weights is None else torch.from_numpy(weights).to(device.torch_device),
-        learned=learned.to(device.torch_device),
-        y=y.to(device.torch_device),
-        classes=meta.num_classes,
-    )
+    edge_index = torch.from_numpy(np.stack((sources, np.repeat(np.arange(nodes), np.diff(indptr)))))
+    x, edge_index, learned, y = (each.to(device.torch_device) for each in (x, edge_index, learned, y))
+    weight = None if weights is None else torch.from_numpy(weights).to(device.torch_device)
+    return Problem(x, edge_index, weight, learned, y, meta.num_classes)
 
 
 def problem_of(graph: LocalGraph) -> Problem:
@@ -155,9 +143,8 @@ def problem_of(graph: LocalGraph) -> Problem:
 
 
 def _no_features(path: Path) -> HpcgnnError:
-    return HpcgnnError(
-        f"{path} has no dense features, which PyG's layers need: convert the graph again with --features dense"
-    )
+    said = "has no dense features, which PyG's layers need: convert the graph again with --features dense"
+    return HpcgnnError(f"{path} {said}")
 
 
 def _learned(path: Path, mask: torch.Tensor | None, labels: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@ which instructions multiply 8-bit integers. Measurements that were not possible 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -52,21 +53,22 @@ def machine(device: Device = CPU) -> dict[str, Any]:
         "kernels": resolve(),
         "instruction_set": library.isa() if library.load() else "",
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
-        "versions": {name: _version(name) for name in _LIBRARIES},
+        "versions": _versions(),
     }
 
 
 def versions(**others: str) -> dict[str, str]:
     """The versions of hpcgnn and of the installed libraries, and ``others``."""
-    found = {name: _version(name) for name in _LIBRARIES}
-    return {"hpcgnn": __version__} | {name: value for name, value in found.items() if value is not None} | others
+    found = {name: value for name, value in _versions().items() if value is not None}
+    return {"hpcgnn": __version__} | found | others
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = dict.fromkeys(_LIBRARIES)
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def line(axes: Mapping[str, str], **figures: float | None) -> Line:
@@ -104,23 +106,19 @@ def with_speeds(
     timings: dict[str, Any], contenders: Mapping[str, Contender], multiply_adds: float
 ) -> dict[str, dict[str, Any]]:
     """Each timing by name, with ``giga_ops`` (10^9 operations a second; a multiply-add counts as two), ``times_ours`` (speed
-    relative to ours in float32) and ``of_ceiling``; None if it is unknown.
-
-    multiply_adds: number of multiply-adds of each contender, except for those that count their own.
-    """
+    relative to ours in float32) and ``of_ceiling``; None if it is unknown. multiply_adds: number of multiply-adds of each
+    contender, except for those that count their own."""
     found = {}
     for name, timing in timings.items():
         found[name] = timing
         if "seconds" in timing:
             contender, seconds = contenders[name], timing["seconds"]
-            computes = contender.tolerance is not None
+            computes, least = contender.tolerance is not None, ratio(timings, contender.ceiling, name)
             count = timing.get("multiply_adds", multiply_adds if computes else None)
-            ceiling = timings.get(contender.ceiling, {})
-            least = ceiling.get("seconds")
-            share = multiply_adds / ceiling.get("multiply_adds", multiply_adds)
+            of_ceiling = timings.get(contender.ceiling, {}).get("multiply_adds", multiply_adds)
             found[name] = timing | {
                 "giga_ops": None if count is None else 2e-9 * count / seconds,
                 "times_ours": ratio(timings, "ours", name) if computes else None,
-                "of_ceiling": None if least is None else share * least / seconds,
+                "of_ceiling": None if least is None else least * multiply_adds / of_ceiling,
             }
     return found

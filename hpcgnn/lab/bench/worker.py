@@ -1,25 +1,23 @@
-"""A process that measures: ``python -m hpcgnn.lab.bench.worker STUDY WORD... [--warm] [--no-huge-pages] [--device NAME]``, with
-the words of a :class:`hpcgnn.lab.bench.studies.Subject`. It answers each line of JSON on stdin, ``{"do": "prepare" | "run",
-"contender": name, "direction": ...}``, with one on stdout. Its environment sets threads, instruction set and buffer pool.
-``--warm`` keeps all freed memory in the process, so that new results cause no page faults.
-"""
+"""A process that measures: ``python -m hpcgnn.lab.bench.worker PLACE``, with a :class:`hpcgnn.lab.bench.measure.Place` in JSON.
+It answers each line of JSON on stdin, ``{"do": "prepare" | "run", "contender": name, "direction": ...}``, with one on stdout. Its
+environment sets threads, instruction set and buffer pool."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
 import sys
 from typing import Any
 
+import msgspec
 import torch
 
 from hpcgnn.base.process import disable_malloc_trimming
 from hpcgnn.devices import Device, device_of
-from hpcgnn.lab.bench.names import HOST_NAME
+from hpcgnn.lab.bench.measure import Place
 from hpcgnn.lab.bench.problem import Call, Result, Special, calls_together, seconds_of
-from hpcgnn.lab.bench.studies import STUDIES, Subject
+from hpcgnn.lab.bench.studies import Subject
 
 # A call that is shorter than this runs once untimed before it is timed, so that its code and data are in the caches.
 _LONG_SECONDS = 0.3
@@ -97,23 +95,17 @@ def fingerprint(result: Result) -> list[float]:
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("words", nargs="+", metavar="word")
-    parser.add_argument("--warm", action="store_true")
-    parser.add_argument("--no-huge-pages", action="store_true")
-    parser.add_argument("--device", default=HOST_NAME)
-    arguments = parser.parse_args()
-    if arguments.warm and not disable_malloc_trimming():
+    place = msgspec.json.decode(sys.argv[1], type=Place)
+    if place.warm and not disable_malloc_trimming():
         raise OSError("this C library does not accept the settings of mallopt")
-    if arguments.no_huge_pages:
+    if not place.huge_pages:
         ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w")  # stdout is for answers only, although libraries may print
     os.dup2(2, 1)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    device = device_of(torch.device(arguments.device))
+    torch.set_num_threads(place.threads)
+    device = device_of(torch.device(place.device))
     device.use()
-    bench = Bench(Subject(arguments.study, tuple(arguments.words)), device)
+    bench = Bench(place.subject, device)
     for line in sys.stdin:
         try:
             answer = bench.answer(json.loads(line))

@@ -21,20 +21,8 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
-from hpcgnn.lab.bench.names import (
-    ABLATION,
-    ACTIVATIONS,
-    DIRECTIONS,
-    EDGE_DTYPES,
-    EDGE_OPS,
-    HOST_NAME,
-    MODES,
-    NORMS,
-    PRODUCT_DTYPES,
-    PYG_MODELS,
-    How,
-    PygSettings,
-)  # fmt: skip
+from hpcgnn.lab.bench import names
+from hpcgnn.lab.bench.names import HOST_NAME, How, PygSettings
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 
@@ -89,9 +77,9 @@ def _widths(default: str) -> Any:
     return click.option("--width", "widths", multiple=True, type=COUNT, help=text)
 
 
-def _dtypes(names: tuple[str, ...], default: str, usual: tuple[str, ...]) -> Any:
+def _dtypes(types: tuple[str, ...], default: str, usual: tuple[str, ...]) -> Any:
     text = "Type to measure in addition to float32, with the conversions included in its time; may be given several times.  "
-    kind = click.Choice(names)
+    kind = click.Choice(types)
     return click.option(
         "--dtype", "dtypes", multiple=True, type=kind, default=usual, help=f"{text}[default: {default}]"
     )
@@ -195,7 +183,7 @@ def bench() -> None:
 @_graphs("R-MAT of scale 17 and of scale 19")
 @_widths(f"{_WIDTH}; 256 and 128")
 @_dtypes(("float32", "int8"), "nothing", ())
-@_choice("--mode", [*MODES, "both"],
+@_choice("--mode", [*names.MODES, "both"],
          "Setting of the measurement. kernel: one process with warm memory for all contenders; user: a process with default "
          "settings for each contender.  [default: both; on a GPU, kernel]")  # fmt: skip
 @_option("--parts", "Number of METIS parts into which each graph is divided, to measure the largest part as well; 0 measures "
@@ -221,7 +209,7 @@ def aggregate(
     if not is_on_host and (mode not in (None, "kernel") or ablation):
         raise click.UsageError("--mode user and --ablation cannot be used with --device cuda: leave them out")
     mode = mode or ("both" if is_on_host else "kernel")
-    modes = MODES if mode == "both" else (mode,)
+    modes = names.MODES if mode == "both" else (mode,)
     if plot and "kernel" not in modes:
         raise click.UsageError("--plot needs the measurements of --mode kernel: give --mode kernel or both")
     with _kept_in(folder) as place:
@@ -234,14 +222,14 @@ def aggregate(
 def _aggregation_tables(found: dict[str, Any]) -> Iterator[Table]:
     from hpcgnn.lab.bench.aggregate import timing_rows
 
-    header = ("", *(cell for direction in DIRECTIONS for cell in (direction, "spread", "times")))
+    header = ("", *(cell for direction in names.DIRECTIONS for cell in (direction, "spread", "times")))
     for graph in found["graphs"]:
-        for mode in filter(graph.__contains__, MODES):
+        for mode in filter(graph.__contains__, names.MODES):
             title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
             yield _table(title, header, timing_rows(graph[mode], graph["device"]))
-    if ABLATION in found:
-        title = f"{found[ABLATION]['graph']}, each optimisation switched off"
-        yield _table(title, header, timing_rows(found[ABLATION]))
+    if names.ABLATION in found:
+        title = f"{found[names.ABLATION]['graph']}, each optimisation switched off"
+        yield _table(title, header, timing_rows(found[names.ABLATION]))
 
 
 @bench.command(epilog=_example("quantize --rows 262144 --width 256 --bits 2 --bits 8"))
@@ -287,7 +275,7 @@ class _Shape(click.ParamType):
     "--shape", "shapes", multiple=True, type=_Shape(), metavar="ROWSxDEPTHxWIDTH", default=["32768x256x256"],
     show_default=True, help="Shape of the product of x (ROWS, DEPTH) and a weight (DEPTH, WIDTH); may be given several times.",
 )  # fmt: skip
-@_dtypes(PRODUCT_DTYPES, "all of them", PRODUCT_DTYPES)
+@_dtypes(names.PRODUCT_DTYPES, "all of them", names.PRODUCT_DTYPES)
 @_of_contenders
 def gemm(shapes: tuple[tuple[int, int, int], ...], how: How) -> None:
     """Measure the products of a dense layer.
@@ -313,10 +301,10 @@ def gemm(shapes: tuple[tuple[int, int, int], ...], how: How) -> None:
 @_graphs("R-MAT of scale 17")
 @_widths(str(_WIDTH))
 @_option("--heads", "Number of heads: groups of columns with a product each.", 8)
-@click.option("--op", "ops", type=click.Choice(EDGE_OPS), multiple=True, default=["dot"], show_default=True,
+@click.option("--op", "ops", type=click.Choice(names.EDGE_OPS), multiple=True, default=["dot"], show_default=True,
               help="Operation at each edge. dot: scalar products of both rows, by head; add: their sum, which needs memory for a "
                    "row for each edge. May be given several times.")  # fmt: skip
-@_dtypes(EDGE_DTYPES, "all of them", EDGE_DTYPES)
+@_dtypes(names.EDGE_DTYPES, "all of them", names.EDGE_DTYPES)
 @_folder
 @_of_contenders
 def sddmm(
@@ -426,12 +414,12 @@ def _ways(found: dict[str, Any]) -> str:
 
 @bench.command(epilog=_example("pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
 @_graph_file
-@_choice("--model", PYG_MODELS, "Model.", _USUAL.model)
+@_choice("--model", names.PYG_MODELS, "Model.", _USUAL.model)
 @_option("--layers", "Number of layers.", _USUAL.layers)
 @_option("--hidden", "Number of columns of the hidden layers; with attention, of all heads together.", _USUAL.hidden)
 @_option("--heads", "Number of attention heads; each has --hidden / --heads columns.", _USUAL.heads)
-@_choice("--norm", NORMS, "Normalisation after every layer except the last.", _USUAL.norm)
-@_choice("--activation", ACTIVATIONS, "Activation function between layers.", _USUAL.activation)
+@_choice("--norm", names.NORMS, "Normalisation after every layer except the last.", _USUAL.norm)
+@_choice("--activation", names.ACTIVATIONS, "Activation function between layers.", _USUAL.activation)
 @_option(
     "--dropout", "Dropout rate before every layer except the first.", _USUAL.dropout, NumberRange(0, 1, max_open=True)
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import ipaddress
 import json
 import shlex
@@ -147,9 +148,7 @@ TAKES_A_COMMAND = {"allow_interspersed_args": False}
 
 def of_a_job(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of :class:`Wanted`, and ``name``."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return functools.reduce(lambda found, option: option(found), reversed(_OPTIONS), function)
 
 
 EXAMPLES = """\b

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -52,10 +52,8 @@ class Page:
 def as_html(page: Page) -> str:
     """One HTML file. All text is escaped."""
     environment = _environment(autoescape=True)
-    numbers = iter(range(10**6))
-    environment.filters["inline"] = lambda picture: Markup(  # noqa: S704 - matplotlib has escaped it
-        _inline(picture, f"p{next(numbers)}-")
-    )
+    numbers = itertools.count()
+    environment.filters["inline"] = lambda picture: _inline(picture, f"p{next(numbers)}-")
     return environment.get_template("page.html.j2").render(page=page, version=__version__)
 
 
@@ -83,20 +81,14 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["slug"] = _slug
-    environment.filters["grouped"] = _grouped
     return environment
-
-
-def _grouped(table: Table) -> list[dict[str, Any]]:
-    """The rows of a table, each divided into labels and figures."""
-    return [{"labels": row[: table.label_columns], "figures": row[table.label_columns :]} for row in table.rows]
 
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "section"
 
 
-def _inline(picture: Picture, prefix: str) -> str:
+def _inline(picture: Picture, prefix: str) -> Markup:
     """The SVG element of a picture for a page with several: its ids are unique, its width follows the page, and it has a
     label."""
     whole = picture.draw()
@@ -104,7 +96,8 @@ def _inline(picture: Picture, prefix: str) -> str:
     for pattern, replacement in _IDS:
         svg = pattern.sub(replacement.format(prefix), svg)
     label = Markup.escape(f"{picture.title}. {picture.alt}")
-    return _ROOT.sub(lambda found: f'<svg{_SIZE.sub("", found[1])} role="img" aria-label="{label}">', svg, count=1)
+    svg = _ROOT.sub(lambda found: f'<svg{_SIZE.sub("", found[1])} role="img" aria-label="{label}">', svg, count=1)
+    return Markup(svg)  # noqa: S704 - matplotlib has escaped it
 
 
 def _markdown_text(text: str) -> str:
