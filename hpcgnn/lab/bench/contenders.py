@@ -124,10 +124,6 @@ def _huge_pages(problem: Problem, direction: str) -> Call:
     return lambda: spmm(csr, x, backend="native")
 
 
-def _gather_huge_pages(problem: Problem, direction: str) -> Call:
-    return gather_call(*_in_huge_pages(problem, direction))
-
-
 def _copy(problem: Problem, direction: str) -> Call:
     return copy_call(problem.operand(direction)[1])
 
@@ -298,8 +294,8 @@ def _host() -> dict[str, Contender]:
         *_tuning_variants(),
         Contender("ours.huge", "features in huge pages too", _huge_pages, modes=(ABLATION,)),
         dataclasses.replace(gather, modes=("kernel", ABLATION)),
-        Contender("ceiling.gather.huge", "row-gather ceiling, features in huge pages", _gather_huge_pages, tolerance=None,
-                  modes=(ABLATION,)),
+        Contender("ceiling.gather.huge", "row-gather ceiling, features in huge pages",
+                  lambda problem, direction: gather_call(*_in_huge_pages(problem, direction)), tolerance=None, modes=(ABLATION,)),
         Contender("ceiling.copy", "copy", _copy, tolerance=None),
         *_narrow("native", gather_int8),
         *_OF_EDGES,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,36 +29,31 @@ WAYS = ("host", "staged", "direct")  # ways of messages from a rank's memory to 
 _WARM_UP_ROUNDS = 2
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the measurement. width: columns of the rows that travel. bits, collective, gpu_mpi: as in training. rounds:
-    number of rounds, whose median counts."""
-
-    width: int = 256
-    bits: int = 32
-    strategy: str = "hybrid"
-    collective: str = "auto"
-    rounds: int = 15
-    gpu_mpi: str = "auto"
-
-
-def run(graph: LocalGraph, settings: Settings, advance: Advance) -> dict[str, Any]:
-    """Measure both directions of a sum over in-edges, on the device that the graph is on. Collective.
-
-    ``advance`` counts rounds, ``2 * rounds`` in all.
-    """
+def run(
+    graph: LocalGraph,
+    advance: Advance,
+    *,
+    width: int,
+    bits: int,
+    strategy: str,
+    collective: str,
+    rounds: int,
+    gpu_mpi: str,
+) -> dict[str, Any]:
+    """Measure both directions of a sum over in-edges, on the device that the graph is on. Collective. ``advance`` counts rounds,
+    ``2 * rounds`` in all. width: columns of the rows that travel. The others are as in training."""
     world = graph.world
-    config = MessageConfig(bits=settings.bits, collective=settings.collective, gpu_mpi=settings.gpu_mpi)
+    config = MessageConfig(bits=bits, collective=collective, gpu_mpi=gpu_mpi)
     messages = Messages(world, config, device=graph.device)
-    aggregator = make_aggregator(graph, "sum", settings.strategy, messages=messages)
+    aggregator = make_aggregator(graph, "sum", strategy, messages=messages)
     found: dict[str, Any] = {
         "graph": str(graph.path), "ranks": world.size, "threads": torch.get_num_threads(), "mpi": world.library,
-        "width": settings.width, "bits": settings.bits, "strategy": settings.strategy, "rounds": settings.rounds,
+        "width": width, "bits": bits, "strategy": strategy, "rounds": rounds,
         "collective": "alltoallv" if aggregator.exchange.links is None else "neighbour",
         "device": graph.device.name, "versions": results.versions(mpi=world.library), "ranks_by_way": _ranks_by_way(messages),
     }  # fmt: skip
     found["directions"] = {
-        name: _measure(way, settings, advance)
+        name: _measure(way, width, rounds, advance)
         for name, way in (("forward", aggregator), ("backward", aggregator.reverse))
     }
     return found | {"lines": [line for name, each in found["directions"].items() for line in _lines(name, each)]}
@@ -74,15 +68,15 @@ def _ranks_by_way(messages: Messages) -> dict[str, int]:
     return dict(zip(WAYS, counts.tolist(), strict=True))
 
 
-def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> dict[str, Any]:
+def _measure(aggregator: Aggregator, width: int, count: int, advance: Advance) -> dict[str, Any]:
     messages, local = aggregator.exchange.messages, aggregator.plan.local
     world, device = messages.world, messages.device.torch_device
-    x = torch.randn(local.num_cols, settings.width, generator=torch.Generator().manual_seed(world.rank)).to(device)
-    z = torch.zeros(local.num_rows, settings.width, device=device)
+    x = torch.randn(local.num_cols, width, generator=torch.Generator().manual_seed(world.rank)).to(device)
+    z = torch.zeros(local.num_rows, width, device=device)
     rounds: dict[str, list[float]] = {name: [] for name in CALLS}
     wire: list[float] = []
     before = messages.traffic.bytes_sent.total()
-    for number in range(_WARM_UP_ROUNDS + settings.rounds):
+    for number in range(_WARM_UP_ROUNDS + count):
         for name, seconds in rounds.items():
             messages.begin_epoch(number)
             slowest = world.allreduce(np.array(_timed(name, aggregator, x, z)), "max").tolist()
@@ -90,7 +84,7 @@ def _measure(aggregator: Aggregator, settings: Settings, advance: Advance) -> di
                 seconds.append(slowest[0])
                 wire += slowest[1:] if name == "exchange" else []
         advance(int(number >= _WARM_UP_ROUNDS))
-    exchanges = (len(CALLS) - 1) * (_WARM_UP_ROUNDS + settings.rounds)
+    exchanges = (len(CALLS) - 1) * (_WARM_UP_ROUNDS + count)
     mine = np.array([(messages.traffic.bytes_sent.total() - before) // exchanges])
     return summary(rounds) | {
         "wire_seconds": statistics.median(wire),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,13 +39,9 @@ class SddmmProblem(Problem):
         return int8.quantize_rows(self.a, key=_KEYS[0]), int8.quantize_rows(self.b, key=_KEYS[1])
 
 
-def _ours_int8(problem: SddmmProblem, op: str) -> Call:
-    return lambda: int8.sddmm(problem.csr, *problem.quantized(), heads=problem.heads)
-
-
-def _ours_int8_alone(problem: SddmmProblem, op: str) -> Call:
-    operands = problem.quantized()
-    return lambda: int8.sddmm(problem.csr, *operands, heads=problem.heads)
+def _ours_int8(problem: SddmmProblem, op: str, *, alone: bool) -> Call:
+    given = problem.quantized() if alone else None
+    return lambda: int8.sddmm(problem.csr, *(given or problem.quantized()), heads=problem.heads)
 
 
 def _exact(problem: SddmmProblem, op: str) -> Call:
@@ -120,8 +117,8 @@ def _line_up(*modules: str) -> dict[str, Contender]:
     }
     contenders = (
         _made("ours", "ours float32", lambda problem, op: lambda: problem.product(op)),
-        _made("ours.int8", "ours int8", _ours_int8, **of_int8),
-        _made("ours.int8.alone", "ours int8, codes given", _ours_int8_alone, **of_int8),
+        _made("ours.int8", "ours int8", partial(_ours_int8, alone=False), **of_int8),
+        _made("ours.int8.alone", "ours int8, codes given", partial(_ours_int8, alone=True), **of_int8),
         _made("exact", "EXACT-like storage", _exact, dtype="int8"),
         _made("dgl", "DGL float32", _dgl, modules=("dgl",)),
         _made("torch", "torch, gather and sum", _torch),

@@ -387,9 +387,8 @@ def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_js
                 f"a single rank sends no messages: start `mpirun -n P hpcgnn bench exchange {parts}` with P of at least 2"
             )
     graph = load(parts, world).to(choose_device(world, device, ranks_per_gpu))
-    chosen = measuring.Settings(**settings | {"bits": int(settings["bits"])})
-    with console.progress("rounds", 2 * chosen.rounds, quiet=as_json or world.rank != 0) as advance:
-        found = measuring.run(graph, chosen, advance)
+    with console.progress("rounds", 2 * settings["rounds"], quiet=as_json or world.rank != 0) as advance:
+        found = measuring.run(graph, advance, **settings | {"bits": int(settings["bits"])})
     _tell(found, as_json, _exchange_tables(found), world)
 
 

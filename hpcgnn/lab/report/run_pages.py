@@ -4,7 +4,7 @@ about ranks are made of ``ranks.json`` and the parts file."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,14 +105,13 @@ def _curves_of(run: Run) -> Section:
         return f"{series.name} from {form.format(series.y[0])} to {form.format(series.y[-1])}"
 
     pictures = [
-        picture
+        _picture(title, "epoch", y_label, series, "By epoch", partial(told, form=form))
         for title, y_label, series, form in curves
-        for picture in _picture(title, "epoch", y_label, series, "By epoch", partial(told, form=form))
     ]
     text = [f"All rows have {each:g} bits per value." for each in bit_widths] if len(bit_widths) == 1 else []
     if (epochs := len(run.records)) > _MOST_POINTS:
         text.append(f"Of {epochs} epochs, about every {-(-epochs // _MOST_POINTS)}th one is drawn.")
-    return Section("Curves", tuple(text), tuple(pictures))
+    return Section("Curves", tuple(text), tuple(filter(None, pictures)))
 
 
 def _series(run: Run, name: str, key: str, factor: float = 1) -> Series:
@@ -134,14 +133,14 @@ def _by_exchange(run: Run, values: Callable[[dict[str, Any]], dict[str, Any]], w
 
 def _picture(
     title: str, x_label: str, y_label: str, series: Iterable[Series], lead: str, told: Callable[[Series], str]
-) -> Iterator[Picture]:
+) -> Picture | None:
     """A picture of the series that have points, if there are any. lead, told: the words of its description."""
     drawn = tuple(Series(each.name, *drawing.thinned(each.x, each.y)) for each in series if each.y)
-    if drawn:
-        alt = f"{lead}: {'; '.join(map(told, drawn[: drawing.MOST_LINES]))}."
-        left_out = len(drawn) - drawing.MOST_LINES
-        notes = (f"{left_out} more are not drawn.",) if left_out > 0 else ()
-        yield Picture(title, partial(drawing.lines, Figure(title, x_label, y_label, drawn)), alt, notes)
+    alt = f"{lead}: {'; '.join(map(told, drawn[: drawing.MOST_LINES]))}."
+    left_out = len(drawn) - drawing.MOST_LINES
+    notes = (f"{left_out} more are not drawn.",) if left_out > 0 else ()
+    draw = partial(drawing.lines, Figure(title, x_label, y_label, drawn))
+    return Picture(title, draw, alt, notes) if drawn else None
 
 
 def _time_of(run: Run) -> Section:
@@ -257,17 +256,15 @@ def _curves(runs: Sequence[Run]) -> list[Section]:
     seconds = [_series(run, run.name, "seconds", scale) for run in runs]
     losses = [_series(run, run.name, "loss") for run in runs]
     label, over_time = f"validation {metric} in %", [_over_time(run) for run in alike]
-    pictures = [
-        picture
-        for title, x_label, y_label, series in (
-            ("Loss", "epoch", "loss", losses),
-            (f"Validation {metric} by epoch", "epoch", label, validation),
-            (f"Validation {metric} by time", "seconds of training", label, over_time),
-            ("Seconds per epoch, slowest rank", "epoch", f"{unit} per epoch", seconds),
-        )
-        for picture in _picture(title, x_label, y_label, series, x_label, _end_of)
-    ]
-    return [Section("Curves", pictures=tuple(pictures))] if pictures else []
+    curves = (
+        ("Loss", "epoch", "loss", losses),
+        (f"Validation {metric} by epoch", "epoch", label, validation),
+        (f"Validation {metric} by time", "seconds of training", label, over_time),
+        ("Seconds per epoch, slowest rank", "epoch", f"{unit} per epoch", seconds),
+    )
+    found = (_picture(title, x_label, y_label, series, x_label, _end_of) for title, x_label, y_label, series in curves)
+    pictures = tuple(filter(None, found))
+    return [Section("Curves", pictures=pictures)] if pictures else []
 
 
 def _end_of(series: Series) -> str:

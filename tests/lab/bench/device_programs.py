@@ -77,5 +77,5 @@ def quantized(world: World, bits: tuple[int, ...]) -> list[dict[str, Any]]:
 def exchanged(world: World, path: Path, kinds: str) -> dict[str, Any]:
     """The results of ``bench exchange`` with ranks on the host (h) and on the device (d)."""
     graph = hpcgnn.load(path, world).to(standin() if kinds[world.rank] == "d" else CPU)
-    settings = exchange.Settings(width=8, bits=2, rounds=2, collective="alltoallv")
-    return exchange.run(graph, settings, lambda count: None)
+    settings = {"strategy": "hybrid", "collective": "alltoallv", "gpu_mpi": "auto"}
+    return exchange.run(graph, lambda count: None, width=8, bits=2, rounds=2, **settings)
