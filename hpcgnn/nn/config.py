@@ -21,11 +21,7 @@ STOCHASTIC, NEAREST = "stochastic", "nearest"
 
 @dataclass(frozen=True)
 class Int8Config(Checked):
-    """Settings of training in 8-bit integers.
-
-    rounding: of floats to integers. before_softmax: quantize the last layer and attention's scores as well. most_error: the
-    largest relative error of the first layer's output (Tango Eq. 4), in [0, 1], with which training continues in integers.
-    """
+    """Settings of training in 8-bit integers; ``most_error`` is that of Tango's Eq. 4."""
 
     rounding: str = setting(
         STOCHASTIC,

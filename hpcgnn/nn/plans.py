@@ -33,13 +33,10 @@ class NodeRoutes:
     forward: tuple[NodeRoute, NodeMemory]
     backward: tuple[NodeRoute, NodeMemory]
 
-    def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, NodeLinks]:
+    def links(self, plan: AggregationPlan[Csr]) -> tuple[NodeLinks, ...]:
         """The links for a plan, whose nodes may be in another order, and for its reverse."""
-        forward, backward = self.forward, self.backward
-        return (
-            NodeLinks.of(forward[1], self.node, forward[0], plan.receive),
-            NodeLinks.of(backward[1], self.node, backward[0], plan.reverse().receive),
-        )
+        both = ((self.forward, plan), (self.backward, plan.reverse()))
+        return tuple(NodeLinks.of(memory, self.node, route, way.receive) for (route, memory), way in both)
 
 
 def plan_of(

@@ -76,12 +76,6 @@ class SharedWires:
         mine = torch.zeros(rows.last - rows.first, 2, dtype=torch.int64)
         for group in groups:
             mine[group.rows] = torch.stack((group.payload_at, group.params_at), 1) + begin
-        told = self._all_rows(mine)
+        # Between the messages of two aggregations; all ranks of the node send all others the same.
+        told, _ = self._node.alltoallv(mine.repeat(self._node.size, 1), np.full(self._node.size, mine.shape[0]))
         return Places(largest, begin, begin + num_bytes, int(said[:, 1].sum()), told[:, 0].clone(), told[:, 1].clone())
-
-    def _all_rows(self, mine: torch.Tensor) -> torch.Tensor:
-        """(v, 2) int64 of all ranks of the node. Collective on the node; call it only between the messages of two
-        aggregations.
-        """
-        to_each = np.full(self._node.size, mine.shape[0])
-        return self._node.alltoallv(mine.repeat(self._node.size, 1), to_each)[0]
