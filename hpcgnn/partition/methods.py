@@ -148,8 +148,7 @@ def choose(problem: Problem) -> tuple[str, str]:
 
 
 def _fitting(name: str, reason: str, problem: Problem) -> tuple[str, str]:
-    """The method ``name``, or a simple one for problems with which the libraries crash or return wrong parts; and the
-    reason."""
+    """The method ``name``, or a simple one where the libraries crash or return wrong parts; and the reason."""
     nodes, parts, size = problem.reader.meta.num_nodes, problem.options.num_parts, problem.world.size
     if parts == 1 or nodes == 0:
         return "block", "one part needs no partitioner" if parts == 1 else "there are no nodes"

@@ -1,14 +1,12 @@
 """METIS, ParMETIS and PT-Scotch through ctypes.
 
-``pymetis.part_graph`` accepts only one weight for each node, and has no objective ``volume`` with several weights. So METIS is
-called directly: pymetis' wheels contain METIS and export its C functions. If pymetis does not, a system ``libmetis.so.5`` is
-used.
+``pymetis.part_graph`` accepts only one weight for each node, so METIS is called directly: pymetis' wheels contain METIS and
+export its C functions. If pymetis does not, a system ``libmetis.so.5`` is used.
 
-ParMETIS and PT-Scotch both provide ``ParMETIS_V3_PartKway``. ``pyparmetis`` is not on PyPI, so this package has its own
-binding. ParMETIS' licence covers research and not-for-profit use, so it is used if the machine has it, but never required.
-PT-Scotch is free software. Each of these libraries is linked with one MPI library, and a build for another MPI than mpi4py's
-would crash in its first call. This is detected before: after the smallest of its libraries is loaded, there must not be a
-second ``libmpi`` in the process.
+ParMETIS and PT-Scotch both provide ``ParMETIS_V3_PartKway``. ParMETIS' licence covers research and not-for-profit use, so it is
+used if the machine has it, but never required. Each of these libraries is linked with one MPI library, and a build for another
+MPI than mpi4py's would crash in its first call. This is detected before: after the smallest of its libraries is loaded, there
+must not be a second ``libmpi`` in the process.
 """
 
 from __future__ import annotations

@@ -90,9 +90,8 @@ def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
-    """Return whether ``load`` and ``extra``, both (C,), are at most ``capacity`` in every quantity that ``extra`` has any
-    of."""
+def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
+    """Return whether ``load + extra``, both (C,), is at most ``capacity`` in every quantity that ``extra`` has any of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
         if extra[c] > 0 and load[c] + extra[c] > capacity[c]:
             return False
@@ -135,7 +134,7 @@ def _cluster(
                 if u >= n:
                     continue
                 other = labels[u]
-                if affinity[other] > most and fits(size[other], amounts[v], limit):
+                if affinity[other] > most and _fits(size[other], amounts[v], limit):
                     best, most = other, affinity[other]
                 affinity[other] = 0
             affinity[mine] = 0
@@ -200,14 +199,13 @@ def _best_part(
     targets: np.ndarray, affinity: np.ndarray, roots: np.ndarray, cost: float, amount: np.ndarray, filled: Parts,
     best: int, most: float,
 ) -> tuple[int, float]:  # fmt: skip
-    """``(part, score)`` of the best of ``targets`` with room for ``amount`` (C,), or ``best``, ``most``; clears
-    ``affinity``."""
+    """``(part, score)`` of the best of ``targets`` with room for ``amount`` (C,), or the given one; clears ``affinity``."""
     for part in targets:
         if part < 0 or affinity[part] == 0:
             continue
         score = affinity[part] - cost * roots[part]
         affinity[part] = 0
-        if score > most and fits(filled.load[part], amount, filled.capacity):
+        if score > most and _fits(filled.load[part], amount, filled.capacity):
             best, most = part, score
     return best, most
 
@@ -239,7 +237,7 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
                         found += 1
                     affinity[part] += weights[i]
             best, most = -1, -np.inf
-            if mine >= 0 and fits(load[mine], amount, capacity):
+            if mine >= 0 and _fits(load[mine], amount, capacity):
                 best, most = mine, affinity[mine] - cost * roots[mine] + _STAY
             best, most = _best_part(targets[:found], affinity, roots, cost, amount, filled, best, most)
             if best < 0 or (cost > 0 and most < 0):
@@ -304,8 +302,7 @@ def _add_entry(
 
 @njit(cache=True, nogil=True)
 def vote(first: int, indptr: np.ndarray, sources: np.ndarray, parts: np.ndarray, votes: np.ndarray) -> None:
-    """Record for each source outside this range of nodes the part to which its edge goes; the majority of parts survives (Boyer
-    and Moore)."""
+    """Record for each source outside these nodes the part to which its edge goes; the majority survives (Boyer and Moore)."""
     n = indptr.size - 1
     for v in range(n):
         part = parts[first + v]

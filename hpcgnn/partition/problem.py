@@ -179,9 +179,7 @@ def add_up(index: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Balance:
-    """The C quantities to balance.
-
-    names: of the quantities. totals: (C,) int64 their sums over the graph. notes: sentences about quantities that are left out.
+    """The C quantities to balance. totals: (C,) int64 their sums over the graph. notes: sentences about those that are left out.
 
     A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges
     would have no weight, and could all be in one part.

@@ -113,8 +113,8 @@ def _propose(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, parts: np.ndarray, weights: np.ndarray,
     loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray, targets: np.ndarray, scores: np.ndarray,
 ) -> None:  # fmt: skip
-    """Propose a part for each node of these rows that is in an overloaded part. Modifies the last two arguments: ``targets``,
-    where P stands for any part, and ``scores``, the cut edges gained for each unit of relief."""
+    """Propose ``targets`` for the nodes of these rows that are in overloaded parts, where P stands for any part, with their
+    ``scores``, the cut edges gained for each unit of relief."""
     for row in range(indptr.size - 1):
         node = first + row
         own = parts[node]
@@ -165,8 +165,7 @@ def _follow_neighbours(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, parts: np.ndarray, weights: np.ndarray,
     loads: np.ndarray, limits: np.ndarray, affinity: np.ndarray,
 ) -> int:  # fmt: skip
-    """Move each node to the part with most of its neighbours that has room; return the number of moved nodes. Modifies parts
-    and loads."""
+    """Move each node to the part with most of its neighbours that has room; returns the number of moved nodes."""
     moved = 0
     for row in range(indptr.size - 1):
         node = first + row

@@ -1,12 +1,11 @@
 """Moves of nodes between parts so that hybrid plans send fewer rows, after any partitioner (``--objective rows``).
 
-Partitioners minimise cut edges, or the (source, other part) pairs of METIS' ``volume``. A hybrid plan sends as many rows as the
-minimum vertex covers of all pairs of parts have in total (:mod:`hpcgnn.plan.build`). A node has a *role* as a source and
-another one as a destination. Every edge joins the first role of its source with the second role of its destination. If these
-are in different parts, one of them needs a row for the other's part: the source sends its own row there (*post*), or the
-destination receives a sum from there (*pre*). A *place* is a role together with another part in which it has neighbours; the
-places with rows are a vertex cover of the cut edges. If a graph has both directions of every edge, the rows from part b to part
-a mirror those from a to b, so one role for each node suffices, and its rows count twice.
+A hybrid plan sends as many rows as the minimum vertex covers of all pairs of parts have in total (:mod:`hpcgnn.plan.build`).
+A node has a *role* as a source and another one as a destination. Every edge joins the first role of its source with the second
+role of its destination. If these are in different parts, one of them needs a row for the other's part: the source sends its own
+row there (*post*), or the destination receives a sum from there (*pre*). A *place* is a role together with another part in which
+it has neighbours; the places with rows are a vertex cover of the cut edges. If a graph has both directions of every edge, the
+rows from part b to part a mirror those from a to b, so one role for each node suffices, and its rows count twice.
 
 The change by a node's move is estimated from the rows of its neighbours: rows that only its edges need are saved, and in its
 new part it needs a row for each part in which not every neighbour has a row for that part. All other rows stay, so that they
@@ -29,7 +28,6 @@ import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition.multilevel import fits
 from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, ignore, simple_graph, to_rank_0
 from hpcgnn.partition.repair import loads_of
 from hpcgnn.plan.build import sources_in_cover
@@ -136,7 +134,7 @@ class Search:
 
     def anneal(self, schedule: Schedule, deadline: float, advance: Advance = ignore) -> None:
         """Make passes from the best partition so far, as far as there is time. The temperature is proportional to the number of
-        remaining passes, which is lower if the last pass shows that time will not suffice."""
+        passes that are left, fewer if the last pass shows that time will not suffice."""
         if self._rows != self.rows_after:
             self._start_from(self.parts)
         for done in range(schedule.passes):
@@ -188,8 +186,7 @@ class Search:
 
 
 def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Runs of consecutive nodes in random order: neighbours often have close numbers, and are then in the processor's
-    caches."""
+    """Runs of consecutive nodes in random order: neighbours often have close numbers, and are then in the caches."""
     runs = -(-nodes.size // _RUN)
     at = (random.permutation(runs)[:, None] * _RUN + np.arange(_RUN)).ravel()
     return nodes[at[at < nodes.size]]
@@ -311,10 +308,8 @@ def _places(graph: Roles, part: np.ndarray, num_parts: int) -> tuple[np.ndarray,
 
 class Rows(NamedTuple):
     """The rows of all roles. Those of role i are the ``held[i]`` rows from ``begin[i]`` on; each has the ``part`` to which it
-    is sent, and its ``need``.
-
-    begin: (M+1,) int64, with room for one row for each neighbour, but at most one for each part. The other arrays are int32.
-    """
+    is sent, and its ``need``. begin: (M+1,) int64, with room for one row for each neighbour, but at most one for each part. The
+    other arrays are int32."""
 
     begin: np.ndarray
     part: np.ndarray
@@ -345,7 +340,7 @@ def room_for_rows(graph: Roles, num_parts: int) -> Rows:
 
 
 def work_space(graph: Roles, num_parts: int) -> Work:
-    """The work space of :func:`move_nodes`. Takes O(parts + largest degree) memory."""
+    """The work space of :func:`move_nodes`, of O(parts + largest degree) memory."""
     largest = int(np.diff(graph.begin).max(initial=0))
     return Work(np.zeros(largest, dtype=np.int32), *(np.zeros(num_parts, dtype=np.int64) for _ in range(7)))
 
@@ -434,8 +429,7 @@ def _put_in(graph: Roles, part: np.ndarray, rows: Rows, role: int, work: Work) -
 
 @njit(cache=True)
 def _group(graph: Roles, part: np.ndarray, role: int, work: Work) -> int:
-    """Sort the neighbours into ``bucket`` by part, and return the number of parts ``found``. Afterwards, ``start`` of a part is
-    the end of its group."""
+    """Sort the neighbours into ``bucket`` by part; returns the number of parts ``found``. ``start`` of a part ends its group."""
     count, begin, end = 0, graph.begin[role], graph.begin[role + 1]
     for e in range(begin, end):
         theirs = part[graph.other[e]]
@@ -477,8 +471,7 @@ def _weigh_group(rows: Rows, mine: int, covered: bool, first: int, size: int, wo
 
 @njit(cache=True)
 def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: int, work: Work) -> tuple[int, int, int]:
-    """``(rows saved when the role leaves its part, parts of its neighbours, candidates)``; adds to ``free`` and ``edges`` of
-    these."""
+    """``(rows saved when the role leaves its part, parts of its neighbours, candidates)``; adds to their ``free``, ``edges``."""
     mine, gone = part[role], rows.held[role]
     count = _group(graph, part, role, work)
     for k in range(count):
@@ -507,6 +500,14 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
 
 
 @njit(cache=True)
+def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int) -> bool:
+    fits = True
+    for c in range(weight.size):  # a quantity that the node does not have may be over its limit
+        fits = fits and (weight[c] == 0 or load[target, c] + weight[c] <= limits[target, c])
+    return fits
+
+
+@njit(cache=True)
 def _best_target(
     graph: Roles, part: np.ndarray, rows: Rows, node: int, weight: np.ndarray, load: np.ndarray, limits: np.ndarray,
     work: Work,
@@ -525,7 +526,7 @@ def _best_target(
         if target == mine:
             continue
         gain = gone - needed + work.free[target] + _PRICE_OF_AN_EDGE * (work.edges[target] - work.edges[mine])
-        if (gain > best_gain or (gain == best_gain and target < best)) and fits(load[target], weight, limits[target]):
+        if (gain > best_gain or (gain == best_gain and target < best)) and _fits(load, weight, limits, target):
             best, best_gain = target, gain
     for k in range(known):
         work.free[work.candidates[k]] = 0

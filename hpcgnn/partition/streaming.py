@@ -106,8 +106,7 @@ def fennel_passes(reader: SlabReader) -> int:
 
 
 def fennel(problem: Problem) -> np.ndarray:
-    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), with a second pass to improve
-    them.
+    """Parts (N,) int32 by buffered streaming with Fennel's objective (Faraj and Schulz 2022), in two passes.
 
     Nodes are read in the order of the file, with some millions of their in-edges at a time. Those in the buffer are partitioned
     together, beside the nodes that are in the parts already. If the buffer is smaller than the graph, the graph's clusters are
@@ -179,8 +178,8 @@ def _buffers(reader: SlabReader) -> Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 
 def _joined(first: int, held: list[tuple[np.ndarray, np.ndarray]]) -> tuple[int, np.ndarray, np.ndarray]:
-    indptr = np.concatenate([held[0][0][:1], *(indptr[1:] for indptr, _ in held)]) - held[0][0][0]
-    return first, indptr, np.concatenate([sources for _, sources in held])
+    degrees = np.concatenate([np.diff(indptr) for indptr, _ in held])
+    return first, offsets_of(degrees), np.concatenate([sources for _, sources in held])
 
 
 def coarse_model(problem: Problem) -> tuple[Model, np.ndarray]:

@@ -59,8 +59,7 @@ class SymmetricFile:
         self._write(weights, self._position(self.num_entries) + 8 * first)
 
     def rows(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """``(first node, indptr (n+1,) int64 from 0, neighbours)`` of all rows in order, about ``RANGE_ENTRIES`` neighbours at
-        a time."""
+        """``(first node, indptr (n+1,) int64 from 0, neighbours)`` of all rows in order, some million neighbours at a time."""
         first = 0
         while first < self.num_nodes:
             last = min(first + _ROWS_AT_A_TIME, self.num_nodes)
@@ -125,8 +124,7 @@ def write_symmetric(problem: Problem) -> SymmetricFile:
 
 
 def _ranges(degrees: np.ndarray) -> np.ndarray:
-    """Bounds of consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more, so that there are at most
-    256 ranges."""
+    """Bounds of at most 256 consecutive ranges of nodes with about ``RANGE_ENTRIES`` neighbours each, or more."""
     ends = np.cumsum(degrees)
     total = int(ends[-1]) if ends.size else 0
     step = max(RANGE_ENTRIES, -(-total // _MOST_RANGES), 1)
@@ -186,8 +184,7 @@ def sampled(graph: SymmetricFile, weights: np.ndarray, seed: int) -> SymmetricFi
 def _keep(
     first: int, indptr: np.ndarray, neighbours: np.ndarray, degrees: np.ndarray, seed: np.uint64, kept: np.ndarray
 ) -> int:
-    """Move the ``neighbours`` that are kept to the front of the array, and count those of each row in ``kept`` (N,); returns
-    their number."""
+    """Move the ``neighbours`` that are kept to the front, count those of each row in ``kept`` (N,), and return their number."""
     count = 0
     for row in range(indptr.size - 1):
         node = first + row

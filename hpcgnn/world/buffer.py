@@ -27,12 +27,8 @@ else:  # programs without tensors, such as `hpcgnn partition`, never import torc
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Contiguous rows of bytes.
-
-    address: address of the first byte. rows, row_bytes: number of rows, and bytes of each. dtype: numpy's name of an element's
-    type, for reductions. device: torch's name of the device ("cpu", "cuda:0"). owner: the tensor or array that holds the memory;
-    this reference keeps it alive.
-    """
+    """Contiguous rows of bytes. dtype: numpy's name of an element's type, for reductions. device: torch's name of the device
+    ("cpu", "cuda:0"). owner: the tensor or array that holds the memory; this reference keeps it alive."""
 
     address: int
     rows: int
@@ -43,11 +39,8 @@ class Buffer:
 
     @classmethod
     def of(cls, values: torch.Tensor | np.ndarray) -> Buffer:
-        """The memory of a contiguous tensor or array; its rows are those of the first dimension.
-
-        Raises:
-            ValueError: where it is not contiguous: rows would arrive in a copy that the caller never sees.
-        """
+        """The memory of a contiguous tensor or array; its rows are those of the first dimension. ValueError is raised where it is
+        not contiguous: rows would arrive in a copy that the caller never sees."""
         shape = tuple(values.shape) or (1,)
         if is_tensor(values):
             if not is_plain(values):
@@ -69,11 +62,7 @@ class Buffer:
         return self.rows * self.row_bytes
 
     def on_host(self) -> np.ndarray:
-        """(rows, row_bytes) uint8 view of the memory.
-
-        Raises:
-            ValueError: where it is the memory of a device.
-        """
+        """(rows, row_bytes) uint8 view of the memory; ValueError where it is that of a device."""
         if self.device != "cpu":
             raise ValueError(f"memory of {self.device} cannot be read here: copy it to the host first")
         if not self.num_bytes:
@@ -140,11 +129,11 @@ class Segments:
 
 @dataclass(eq=False)
 class Pending:
-    """The request of a started collective, and the objects that must live until it ends.
+    """The request of a started collective, which has MPI's ``Test()``, or None if it was complete when it started.
 
-    request: has MPI's ``Test()``; None if the collective was complete when it started. what: its name in error messages.
-    buffers: objects to keep alive. seconds: time from the start until a test or wait found it complete; 0 before. arrive: to be
-    called after the wait, and returns the seconds on the wire; None where the received bytes are in their place by then.
+    what: its name in error messages. buffers: objects to keep alive until it ends. seconds: time from the start until a test
+    found it complete; 0 before. arrive: to be called after the wait, and returns the seconds on the wire; None where the received
+    bytes are in their place by then.
     """
 
     request: Any

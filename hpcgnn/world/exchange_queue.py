@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from hpcgnn.devices import Device, Event
 
 _MOST_UNDER_WAY = 8  # pieces of a transfer: testing more of them would cost time, and gain nothing
-
-
 # Starts to move whole rows as World.start_alltoallv does, over a communicator of its own. Two threads must not call it at once.
 Start = Callable[[Segments, Segments, str, Neighbours | None], Pending]
 
@@ -101,10 +99,8 @@ class ExchangeQueue:
                 self._queue.remove(transfer)
 
     def _all_started(self, transfer: Transfer) -> bool:
-        """Start the pieces of ``transfer`` that are ready; true if all have started.
-
-        The number of pieces under way is limited. Each rank may apply the limit by itself, because the order stays the same.
-        """
+        """Start the pieces of ``transfer`` that are ready; true if all have started. Each rank may limit the number of pieces
+        under way by itself, because the order stays the same."""
         under_way = sum(piece.pending is not None and not piece.pending.seconds for piece in transfer.pieces)
         for piece in transfer.pieces:
             if piece.pending is None:

@@ -28,7 +28,6 @@ from typing import NoReturn
 from hpcgnn.base.errors import HpcgnnError
 
 _PRINTED_BEFORE_ABORT_SECONDS = 0.25  # MPICH's launcher drops what a rank printed just before it aborts
-
 # All ranks may leave by the same decision; each of them should have printed why before the first one ends the job.
 _GRACE_SECONDS = 1.0
 
@@ -71,9 +70,7 @@ def abort_if_parallel(exit_code: int) -> None:
 
 def abort_at_exit(exit_code: int, grace_seconds: float = 0.0) -> None:
     """As :func:`abort_if_parallel`, once Python has ended in this process: files are closed, and functions of ``atexit`` run.
-
-    grace_seconds: the time that other ranks have at least for what they want to print.
-    """
+    grace_seconds: the time that other ranks have at least for what they want to print."""
     if is_parallel():
         PROGRESS.take_over()
         sys.modules["mpi4py.MPI"]._set_abort_status(exit_code)  # as ``python -m mpi4py`` does

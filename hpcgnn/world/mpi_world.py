@@ -24,21 +24,11 @@ import numpy as np
 
 from hpcgnn.base.byte_sink import ByteSink, LocalFile
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.world import job
+from hpcgnn.world import job, waiting
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.exchange_queue import ExchangeQueue
 from hpcgnn.world.job import PROGRESS
 from hpcgnn.world.placement import Placement, block_on_host
-from hpcgnn.world.waiting import (
-    ROLL_CALL,
-    SAY_SECONDS,
-    SHARE_OF_TIMEOUT,
-    limited,
-    named,
-    receive_all_at_exit,
-    say,
-    stalled,
-)
 from hpcgnn.world.world import DEFAULT_TIMEOUT_SECONDS, MpiHandle, World, check_alike, check_not_alone
 
 if TYPE_CHECKING:
@@ -69,18 +59,13 @@ class MpiFile:
     def write(self, byte_offset: int, array: np.ndarray) -> None:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, data.size, _MOST_BYTES):
-            piece = data[start : start + _MOST_BYTES]
-            written = self._written(byte_offset + start, piece)
+            piece, written = data[start : start + _MOST_BYTES], 0
+            with contextlib.suppress(RuntimeError):  # mpi4py's MPI.Exception
+                self.handle.Write_at(byte_offset + start, piece, self.status)
+                written = max(self.status.count, 0)
             if written < piece.size:
                 with LocalFile(self.path) as file:
                     file.write(byte_offset + start + written, piece[written:])
-
-    def _written(self, byte_offset: int, piece: np.ndarray) -> int:
-        try:
-            self.handle.Write_at(byte_offset, piece, self.status)
-        except RuntimeError:  # mpi4py's MPI.Exception
-            return 0
-        return max(self.status.count, 0)
 
     def close(self) -> None:
         try:
@@ -122,7 +107,7 @@ class SharedWindow:
         self._meetings += 1
         self._mine[0] = self._meetings
         started, seconds = time.perf_counter(), self._world.timeout_seconds
-        say_at = max(SAY_SECONDS, seconds * SHARE_OF_TIMEOUT)
+        say_at = max(waiting.SAY_SECONDS, seconds * waiting.SHARE_OF_TIMEOUT)
         while (self._arrivals < self._meetings).any():
             waited = time.perf_counter() - started
             if waited < _EAGER_MEETING_SECONDS:
@@ -140,9 +125,9 @@ class SharedWindow:
         world, late = self._world, np.flatnonzero(self._arrivals < self._meetings).tolist()
         who = f"rank {world.rank} of node {platform.node()}"
         if late and waited > world.timeout_seconds:
-            raise stalled(who, world.timeout_seconds, f"its {named(late)}")
+            raise waiting.stalled(who, world.timeout_seconds, f"its {waiting.named(late)}")
         if late and world.rank == int(np.argmax(self._arrivals >= self._meetings)):  # the lowest that has come
-            say(job.launcher_rank(), f"{who} has waited for {waited:.0f} s for its {named(late)}")
+            waiting.say(job.launcher_rank(), f"{who} has waited for {waited:.0f} s for its {waiting.named(late)}")
 
     def free(self) -> None:
         if not self._window:  # it was freed before
@@ -199,7 +184,7 @@ class MpiWorld(World):
         if not timeout_seconds > 0:
             raise HpcgnnError(f"timeout must be a number of seconds above 0, not {timeout_seconds}", agreed=True)
         self._mpi = _mpi()
-        receive_all_at_exit()
+        waiting.receive_all_at_exit()
         self._communicator = self._mpi.COMM_WORLD if comm is None else comm
         if comm is None:
             check_not_alone(self._communicator.size, self.library)
@@ -209,9 +194,8 @@ class MpiWorld(World):
         self._queue: ExchangeQueue | None = None  # over a communicator of its own
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
-        self._made = (
-            contextlib.ExitStack()
-        )  # frees MPI's objects of this world, the newest first, in one order on all ranks
+        # Frees MPI's objects of this world, the newest first, in one order on all ranks.
+        self._made = contextlib.ExitStack()
 
     @property
     def _comm(self) -> Any:
@@ -263,8 +247,8 @@ class MpiWorld(World):
             yield
 
     def _limited(self, what: str) -> contextlib.AbstractContextManager[None]:
-        error = stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, what)
-        return limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
+        error = waiting.stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, what)
+        return waiting.limited(self.timeout_seconds, error, self._mpi.COMM_WORLD.rank, what)
 
     def watch(self, pending: Pending) -> None:
         self._watched.append(pending)
@@ -294,11 +278,11 @@ class MpiWorld(World):
             else:
                 time.sleep(_PAUSE_SECONDS)
                 slept = True
-                ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
+                waiting.ROLL_CALL.during(self._mpi, self._communicator, waited, pending.what, self.timeout_seconds)
             if waited > self.timeout_seconds:
-                raise stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
+                raise waiting.stalled(f"rank {self.rank} of {self.size}", self.timeout_seconds, pending.what)
         if slept:
-            ROLL_CALL.over(time.perf_counter() - started)
+            waiting.ROLL_CALL.over(time.perf_counter() - started)
         self.watch_on()
 
     # -- nonblocking collectives --------------------------------------------------------------------------------------
@@ -347,16 +331,14 @@ class MpiWorld(World):
             received.for_mpi = self._for_mpi(received, None if neighbours is None else neighbours.sources)
             send.among = neighbours
         try:
-            request = start(send.for_mpi, received.for_mpi)
+            return Pending.started(start(send.for_mpi, received.for_mpi), what, send, received)
         except self._mpi.Exception as error:
             raise self._failed(what, error) from error
-        return Pending.started(request, what, send, received)
 
     def _for_mpi(self, segments: Segments, ranks: np.ndarray | None) -> list[Any]:
         """The segments, or those of ``ranks``, as mpi4py takes them."""
         where = segments.counts, segments.begins
-        if ranks is not None:
-            where = segments.counts[ranks], segments.begins[ranks]
+        where = where if ranks is None else (where[0][ranks], where[1][ranks])
         return [self._memory(segments.buffer), where, self._row_type(segments.buffer.row_bytes)]
 
     def _moved_by_pairs(self, comm: Any, send: Segments, received: Segments, what: str) -> Pending:
@@ -450,9 +432,8 @@ class MpiWorld(World):
                 comm = host.Split(block_on_host(host.rank))
                 host.Free()
             self._node = MpiWorld(comm, self.timeout_seconds)
-            self._node._watched = (
-                self._watched
-            )  # its waits give MPI back to the progress thread for this world's messages
+            # Its waits give MPI back to the progress thread for this world's messages.
+            self._node._watched = self._watched
             self._made.callback(comm.Free)
             self._made.callback(self._node.close)
         return self._node

@@ -15,11 +15,8 @@ SHARED_FOLDER = "/dev/shm"  # noqa: S108 - MPI libraries keep shared memory ther
 
 
 class NodeRows:
-    """Rows of all k ranks of a node, rank after rank. counts: (k,) int64 number of rows of each. rank: this rank on its node.
-
-    The memory is as large as the widest rows so far need. A rank calls :meth:`NodeMemory.meet` before it reads rows that others
-    have written.
-    """
+    """Rows of all k ranks of a node, rank after rank. counts: (k,) int64 number of rows of each. rank: this rank on its node. A
+    rank calls :meth:`NodeMemory.meet` before it reads rows that others have written."""
 
     def __init__(self, counts: np.ndarray, rank: int) -> None:
         self.total, self.first = int(counts.sum()), int(counts[:rank].sum())
@@ -46,10 +43,10 @@ class NodeRows:
 
 
 class NodeMemory:
-    """Memory that the ranks of a node share in one direction of an aggregation: for the rows that they write for each other, and
-    for the rows that they receive from other nodes.
+    """Memory that the ranks of a node share in one direction of an aggregation, as large as the widest rows so far need.
 
-    world: all ranks. node: the k ranks of this node. written, arrived: (k,) int64 number of each rank's rows of both kinds.
+    world: all ranks. node: the k ranks of this node. written, arrived: (k,) int64 number of rows that each rank writes for the
+    others, and receives from other nodes.
     """
 
     def __init__(self, world: World, node: World, written: np.ndarray, arrived: np.ndarray) -> None:
@@ -59,11 +56,8 @@ class NodeMemory:
         self._memory: SharedMemory | None = None
 
     def prepare(self, row_bytes: int) -> None:
-        """Make room for rows of ``row_bytes`` bytes, a number that is the same on all ranks. Collective over all nodes.
-
-        Raises:
-            HpcgnnError: on every rank, where a node does not have enough shared memory.
-        """
+        """Make room for rows of ``row_bytes`` bytes, a number that is the same on all ranks; HpcgnnError on every rank where a
+        node does not have enough shared memory. Collective over all nodes."""
         if row_bytes <= self._row_bytes:
             return
         split = -(-self.written.total * row_bytes // 64) * 64
@@ -72,10 +66,8 @@ class NodeMemory:
         self.free()
         with raise_on_all_ranks(self._world, "share rows on a node"):
             check_room(on_host)
-        memory: SharedMemory | None = None
         with raise_on_all_ranks(self._world, "share rows on a node"):
             memory = self._node.share(needed)
-        assert memory is not None
         self.written.use(memory.values[:split], row_bytes)
         self.arrived.use(memory.values[split:], row_bytes)
         self._row_bytes, self._memory = row_bytes, memory
@@ -91,10 +83,7 @@ class NodeMemory:
             self._row_bytes, self._memory = 0, None
 
     def _bytes_on_this_host(self, needed: int) -> int:
-        """Bytes that all nodes of this host need together: ``HPCGNN_RANKS_PER_NODE`` may divide a host into several nodes.
-
-        Collective; O(P) memory.
-        """
+        """Bytes that the nodes into which ``HPCGNN_RANKS_PER_NODE`` divides a host need together. Collective; O(P) memory."""
         mine = np.array([needed if self._node.rank == 0 else 0])
         hosts = self._world.hosts()
         return int(self._world.allgather(mine)[hosts == hosts[self._world.rank], 0].sum())

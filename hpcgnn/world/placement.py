@@ -57,9 +57,7 @@ class Placement:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether there are several nodes, and some ranks share one. Fewer rows then pass between nodes than between
-        ranks.
-        """
+        """Return whether there are several nodes, and some ranks share one: fewer rows pass between nodes than between ranks."""
         return 1 < self.num_nodes < self.node_of.size
 
     @cached_property

@@ -74,9 +74,6 @@ class ThreadWorld(World):
 
     # -- waiting: every started collective is complete ----------------------------------------------------------------
 
-    def test(self, pending: Pending) -> bool:
-        return pending.test()
-
     def watch(self, pending: Pending) -> None:
         """Do nothing: a started collective is complete."""
 

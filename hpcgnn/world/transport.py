@@ -66,8 +66,7 @@ class PieceLayout(NamedTuple):
 
 
 class Transport:
-    """Moves rows from this rank's device to the devices of other ranks; here, in a job in which the messages of all ranks are in
-    memory of the host."""
+    """Moves rows between ranks, here in a job in which the messages of all ranks are in memory of the host."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -80,11 +79,8 @@ class Transport:
         self, sent: torch.Tensor, received: torch.Tensor, route: PieceLayout, what: str, neighbours: Neighbours | None
     ) -> Callable[[], Pending]:
         """A function that starts to move the rows of ``sent`` to other ranks, and theirs to ``received``; (items, item_bytes)
-        uint8. Only the function is collective. It may be called again after its result was waited for.
-
-        Both tensors must live, and ``sent`` must not change, until then. Work of the device sees the received rows after
-        :attr:`Pending.arrive`, if the result has it.
-        """
+        uint8. Only the function is collective. It may be called again after its result was waited for. Both tensors must live,
+        and ``sent`` must not change, until then. The device sees the received rows after :attr:`Pending.arrive`, if any."""
         there = Segments(Buffer.of(sent), route.sent.counts[0])
         back = Segments(Buffer.of(received), route.received.counts[0])
         return partial(self._world.start_alltoallv, there, back, what, neighbours)
@@ -92,11 +88,8 @@ class Transport:
 
 class DeviceTransport(Transport):
     """The transport of jobs in which some rank's messages are in memory of a device. Exchanges start from a queue, because the
-    bytes of different ranks become ready at different times.
-
-    stages: whether this rank's messages go through memory of the host. piece_bytes: bytes of a piece; None if no rank's messages
-    go through memory of the host.
-    """
+    bytes of different ranks become ready at different times. stages: whether this rank's messages go through memory of the host.
+    piece_bytes: bytes of a piece; None if no rank's messages do."""
 
     def __init__(
         self, world: World, device: Device, queue: ExchangeQueue, *, stages: bool, piece_bytes: int | None

@@ -104,19 +104,19 @@ class RollCall:
 
     def during(self, mpi: Any, comm: Any, waited: float, what: str, timeout_seconds: float) -> None:
         """Answer questions, ask, and say that this rank waits for ``what``, when it is time. Call it again and again in a wait.
-
-        mpi: mpi4py's module. comm: the communicator of the call. waited: seconds since the wait began.
-        """
+        mpi: mpi4py's module. comm: the communicator of the call. waited: seconds since the wait began."""
         say_at = max(self.say_seconds, timeout_seconds * SHARE_OF_TIMEOUT)
         if waited < say_at * _LOOK_SHARE or waited < self._next_look:
             return
         self._next_look = waited + say_at * _LOOK_SHARE
         with contextlib.suppress(mpi.Exception):
-            self._answer(mpi, what)
+            for asker, question in _received(mpi, _QUESTION):
+                self._send(mpi, asker, _ANSWER, f"{question} {what}")
             may_ask = mpi.COMM_WORLD.rank < _ASKERS
             if may_ask and not self._has_asked and waited > say_at * _ASK_SHARE:
-                self._has_asked = True
-                self._ask(mpi, comm)
+                self._has_asked, self._questions, self._calls = True, self._questions + 1, {}
+                for other in _others(mpi, comm):
+                    self._send(mpi, other, _QUESTION, str(self._questions))
             if may_ask and not self._has_said and waited > say_at:
                 self._has_said = True
                 self._say(mpi, comm, waited, what)
@@ -127,15 +127,6 @@ class RollCall:
             if self._has_asked:
                 self.say_seconds = max(self.say_seconds, 2 * waited)
             self._next_look, self._has_asked, self._has_said = 0.0, False, False
-
-    def _ask(self, mpi: Any, comm: Any) -> None:
-        self._questions, self._calls = self._questions + 1, {}
-        for other in _others(mpi, comm):
-            self._send(mpi, other, _QUESTION, str(self._questions))
-
-    def _answer(self, mpi: Any, what: str) -> None:
-        for asker, question in _received(mpi, _QUESTION):
-            self._send(mpi, asker, _ANSWER, f"{question} {what}")
 
     def _send(self, mpi: Any, rank: int, tag: int, note: str) -> None:
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
@@ -171,8 +162,8 @@ def _received(mpi: Any, tag: int) -> list[tuple[int, str]]:
 
 @functools.cache
 def receive_all_at_exit() -> None:
-    """Receive, when Python ends, the questions that came while this rank computed, and late answers. MPICH may crash at its end
-    where a message was never received. Not collective."""
+    """Receive, when Python ends, the questions that came while this rank computed, and late answers, because MPICH may crash at
+    its end where a message was never received. Not collective."""
     process = os.getpid()
 
     def receive() -> None:
@@ -201,12 +192,11 @@ def sentence(rank: int, waited: float, what: str, others: Sequence[int], calls: 
 
 def named(ranks: Sequence[int]) -> str:
     """``rank 2``, or ``ranks 2, 3 and 17 others``."""
-    shown, left = [str(rank) for rank in ranks[:_MOST_NAMED]], len(ranks) - _MOST_NAMED
     if len(ranks) == 1:
-        return f"rank {shown[0]}"
-    return "ranks " + (
-        f"{', '.join(shown)} and {left} others" if left > 0 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    )
+        return f"rank {ranks[0]}"
+    listed, left = [str(rank) for rank in ranks[:_MOST_NAMED]], len(ranks) - _MOST_NAMED
+    *shown, last = [*listed, f"{left} others"] if left > 0 else listed
+    return f"ranks {', '.join(shown)} and {last}"
 
 
 ROLL_CALL = RollCall()  # one for each process, like MPI

@@ -1,9 +1,7 @@
 """The ranks of a job as all code outside ``world/`` sees them: a few collectives, and what ranks agree on, without MPI's types.
 
-:class:`hpcgnn.world.mpi_world.MpiWorld` implements it over MPI, and :class:`hpcgnn.world.thread_world.ThreadWorld` among the
-threads of one process, for tests and rehearsals. Two rules hold for both. Every wait goes through :meth:`World.wait`. And a rank
-that finds a problem raises it through :func:`raise_on_all_ranks` before the next collective, because a
-rank that raises alone leaves the others waiting for it.
+Two rules hold for every world. Every wait goes through :meth:`World.wait`. And a rank that finds a problem raises it through
+:func:`raise_on_all_ranks` before the next collective, because a rank that raises alone leaves the others waiting for it.
 """
 
 from __future__ import annotations
@@ -44,11 +42,7 @@ class SharedMemory(Protocol):
     values: np.ndarray
 
     def meet(self) -> None:
-        """Wait until all ranks of the node are here; afterwards each sees all that was written before. Collective on the node.
-
-        Raises:
-            StalledError: as :meth:`World.wait`.
-        """
+        """Wait until all ranks of the node are here; afterwards each sees all that was written before. Collective on the node."""
         ...
 
     def free(self) -> None:
@@ -109,24 +103,19 @@ class World(OfRanks, ABC):
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def test(self, pending: Pending) -> bool:
         """Let ``pending`` make progress; true once it is complete. Not collective."""
+        return pending.test()
 
     @abstractmethod
     def watch(self, pending: Pending) -> None:
-        """Let ``pending`` make progress whenever this rank does not wait, until it is complete. Not collective.
-
-        Its buffers must live at least as long.
-        """
+        """Let ``pending`` make progress whenever this rank does not wait, until it is complete. Its buffers must live at least as
+        long. Not collective."""
 
     @abstractmethod
     def wait(self, pending: Pending) -> None:
-        """Wait until ``pending`` is complete, and yield the core meanwhile. Not collective.
-
-        Raises:
-            StalledError: if it is not complete after ``timeout_seconds``.
-        """
+        """Wait until ``pending`` is complete, and yield the core meanwhile; raises StalledError after ``timeout_seconds``. Not
+        collective."""
 
     # -- collectives that end later -----------------------------------------------------------------------------------
 
@@ -208,13 +197,8 @@ class World(OfRanks, ABC):
         return beside(values, result)
 
     def check_counts(self, send_rows: np.ndarray, received_rows: np.ndarray, what: str) -> None:
-        """Check that MPI can count the rows of an exchange ``what`` before it starts.
-
-        ``send_rows``, ``received_rows``: (size,) counts that :meth:`start_alltoallv` is to be given.
-
-        Raises:
-            HpcgnnError: on every rank, where a rank has more rows than can be counted.
-        """
+        """Raise HpcgnnError on every rank, before an exchange ``what`` starts, where a rank has more rows than MPI can count.
+        ``send_rows``, ``received_rows``: (size,) counts that :meth:`start_alltoallv` is to be given."""
         with raise_on_all_ranks(self, f"count {what}"):
             most = max(int(send_rows.sum()), int(received_rows.sum()))
             if most > MOST_ROWS:
@@ -224,11 +208,8 @@ class World(OfRanks, ABC):
                 )
 
     def alltoallv(self, rows: Values, counts: np.ndarray) -> tuple[Values, np.ndarray]:
-        """Send ``counts[d]`` consecutive rows of ``rows`` to each rank ``d``; for the setup phase.
-
-        ``rows`` is ``(counts.sum(), ...)``, its trailing shape and type equal on all ranks. Returns the rows received,
-        grouped by sender in rank order, and the ``(size,)`` counts received.
-        """
+        """Send ``counts[d]`` consecutive rows of ``rows`` (counts.sum(), ...) to each rank ``d``; for the setup phase. Returns
+        the rows received, grouped by sender in rank order, and the ``(size,)`` counts received."""
         mine, counts = contiguous(on_host(rows)), np.ascontiguousarray(counts, dtype=np.int64)
         received_counts = np.empty_like(counts)
         self.wait(self.start_alltoall(Buffer.of(counts), Buffer.of(received_counts), "a swap of row counts"))
@@ -282,11 +263,8 @@ class World(OfRanks, ABC):
 
     @abstractmethod
     def share(self, num_bytes: int) -> SharedMemory:
-        """``num_bytes`` bytes of shared memory for all ranks of this world, which must be on one node; 0 at first.
-
-        Raises:
-            HpcgnnError: possibly on some ranks only.
-        """
+        """``num_bytes`` bytes of shared memory for all ranks of this world, which must be on one node; 0 at first. HpcgnnError
+        may be raised on some ranks only."""
 
     @abstractmethod
     def open_shared(self, path: str) -> ByteSink:
@@ -295,11 +273,9 @@ class World(OfRanks, ABC):
 
 @contextlib.contextmanager
 def raise_on_all_ranks(world: World, doing: str) -> Iterator[None]:
-    """Run a body that has no collectives; if it raises :class:`HpcgnnError` on any rank, raise the same error on all. Collective.
-
-    The error of the lowest failing rank is the one that is raised, and an ``OSError`` becomes "cannot <doing>: ...". Any other
-    exception is a bug: it keeps its traceback on its own rank, and that rank's abort ends the job.
-    """
+    """Run a body that has no collectives; if it raises :class:`HpcgnnError` on any rank, raise that of the lowest one on all.
+    An ``OSError`` becomes "cannot <doing>: ...". Any other exception is a bug: it keeps its traceback on its own rank, whose
+    abort ends the job. Collective."""
     error: HpcgnnError | None = None
     try:
         yield
@@ -319,21 +295,21 @@ def raise_on_all_ranks(world: World, doing: str) -> Iterator[None]:
 
 
 def same_everywhere(world: World, values: Sequence[int], problem: str) -> None:
-    """Raise :class:`HpcgnnError` with ``problem`` on every rank unless all ranks have the same ``values``, each below 2**64.
-
-    Collective."""
-    mine = np.array(list(values), dtype=np.uint64).view(np.int64)
-    most = world.allreduce(np.concatenate((mine, ~mine)), "max", "the ranks to compare what they have read")
-    if not np.array_equal(most[: mine.size], ~most[mine.size :]):
+    """Raise :class:`HpcgnnError` with ``problem`` on every rank unless all have the same ``values`` below 2**64. Collective."""
+    if not _are_equal(world, values, "the ranks to compare what they have read"):
         raise HpcgnnError(problem, agreed=True)
+
+
+def _are_equal(world: World, values: Sequence[int], what: str) -> bool:
+    mine = np.array(values, dtype=np.uint64).view(np.int64)
+    most = world.allreduce(np.concatenate((mine, ~mine)), "max", what)
+    return np.array_equal(most[: mine.size], ~most[mine.size :])
 
 
 @contextlib.contextmanager
 def open_for_writing(world: World, path: str) -> Iterator[ByteSink]:
-    """Open an existing file for disjoint writes by all ranks. Collective.
-
-    Closing is collective and blocks. So a rank that raises does not close the file: its abort must not wait for the others.
-    """
+    """Open an existing file for disjoint writes by all ranks. Collective. Closing is collective and blocks. So a rank that raises
+    does not close the file: its abort must not wait for the others."""
     with raise_on_all_ranks(world, f"write {path}"):
         sink = world.open_shared(path)
     yield sink
@@ -367,18 +343,11 @@ def check_not_alone(size: int, library: str) -> None:
 
 
 def check_alike(world: W) -> W:
-    """Return ``world`` if all its ranks run one version of hpcgnn on one MPI library. Collective: one small reduction.
-
-    It is the first collective of a job, because later ones may differ between versions.
-
-    Raises:
-        HpcgnnError: on all ranks, where a rank runs another version or library than rank 0.
-    """
+    """Return ``world`` if all its ranks run one version of hpcgnn on one MPI library; else raise HpcgnnError on all ranks.
+    Collective: one small reduction, the first of a job, because later ones may differ between versions."""
     # After the first comma, Open MPI names the person and the host that built it, which may differ from node to node.
     mine = f"hpcgnn {__version__} on {world.library.partition(',')[0]}"
-    digest = np.array([xxhash.xxh3_64_intdigest(mine.encode())], np.uint64).view(np.int64)
-    most = world.allreduce(np.concatenate((digest, ~digest)), "max", "the other ranks to start")
-    if most[0] == ~most[1]:
+    if _are_equal(world, [xxhash.xxh3_64_intdigest(mine.encode())], "the other ranks to start"):
         return world
     first = world.broadcast(mine, what="the version of rank 0")
     with raise_on_all_ranks(world, "compare versions"):

@@ -19,7 +19,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.node_aware import NodeAggregator
-from hpcgnn.world import MpiWorld, World, mpi_world, waiting
+from hpcgnn.world import MpiWorld, World, waiting
 from hpcgnn.world.placement import RANKS_PER_NODE
 
 WIDTH = 3
@@ -129,7 +129,7 @@ def meet_alone(world: World) -> None:
     memory.meet()
     if world.rank == 0:
         with (
-            mock.patch.object(mpi_world, "SAY_SECONDS", 0.1),
+            mock.patch.object(waiting, "SAY_SECONDS", 0.1),
             mock.patch.object(waiting, "_LOG") as log,
             pytest.raises(StalledError, match="waited 0 s for its rank 1: a peer or a link has stopped"),
         ):
