@@ -122,19 +122,27 @@ def _swap_parts(
     """Swap each part with the part of another group for which this gains most, if it gains at all; returns whether any did.
     inside: (P,) weight of each part toward its own group."""
     swapped = False
+    between, toward, to_own = np.zeros(groups.size), np.zeros(groups.size), np.zeros(groups.size)
     for part in range(groups.size):
         own = groups[part]
-        between, toward, to_own = np.zeros(groups.size), np.zeros(groups.size), np.zeros(groups.size)
+        between[:] = 0.0
+        toward[:] = 0.0
+        to_own[:] = 0.0
         for i in range(indptr[part], indptr[part + 1]):
             between[indices[i]] = data[i]
             toward[groups[indices[i]]] += data[i]
         for member in np.flatnonzero(groups == own):
             for i in range(indptr[member], indptr[member + 1]):
                 to_own[indices[i]] += data[i]
-        gains = toward[groups] - inside[part] + to_own - inside - 2 * between
-        gains[groups == own] = -np.inf
-        other = np.argmax(gains)
-        if gains[other] > 0:
+        other, most = -1, 0.0
+        for each in range(groups.size):
+            group = groups[each]
+            if group == own:
+                continue
+            gain = toward[group] - inside[part] + to_own[each] - inside[each] - 2 * between[each]
+            if gain > most:
+                other, most = each, gain
+        if other >= 0:
             groups[part], groups[other] = groups[other], own
             for member in np.flatnonzero((groups == own) | (groups == groups[part])):
                 inside[member] = _weight_inside(indptr, indices, data, groups, member)

@@ -99,11 +99,10 @@ def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def fullness(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> float:
-    """``(load + extra) / capacity``, all (C,), of the fullest quantity."""
+def _fullness(load: np.ndarray, mean: np.ndarray) -> float:
     fullest = 0.0
-    for c in range(capacity.size):
-        fullest = max(fullest, (load[c] + extra[c]) / capacity[c])
+    for c in range(mean.size):
+        fullest = max(fullest, load[c] / mean[c])
     return fullest
 
 
@@ -218,8 +217,7 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
     load, mean, capacity = filled
     n, num_parts = indptr.size - 1, load.shape[0]
     affinity, targets = np.zeros(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
-    nothing = np.zeros(mean.size, dtype=np.int64)
-    roots = np.array([np.sqrt(fullness(load[part], nothing, mean)) for part in range(num_parts)])
+    roots = np.array([np.sqrt(_fullness(load[part], mean)) for part in range(num_parts)])
     begin = 0
     for _ in range(rounds):
         moved = 0
@@ -250,9 +248,9 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
             if best != mine:
                 parts[v] = best
                 moved += 1
-                roots[best] = np.sqrt(fullness(load[best], nothing, mean))
+                roots[best] = np.sqrt(_fullness(load[best], mean))
                 if mine >= 0:
-                    roots[mine] = np.sqrt(fullness(load[mine], nothing, mean))
+                    roots[mine] = np.sqrt(_fullness(load[mine], mean))
         if moved * 200 < n:
             return
 

@@ -10,7 +10,7 @@ from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition import multilevel
-from hpcgnn.partition.multilevel import CLUSTERS_A_PART, Model, Parts, fullness, partition_model
+from hpcgnn.partition.multilevel import CLUSTERS_A_PART, Model, Parts, partition_model
 from hpcgnn.partition.problem import TOLERANCE, Balance, Problem, add_up, edge_chunks, place
 from hpcgnn.plan.plan import offsets_of
 
@@ -62,6 +62,14 @@ def stream(problem: Problem) -> np.ndarray:
 
 
 @njit(cache=True)
+def _fullness(load: np.ndarray, part: int, extra: np.ndarray, capacity: np.ndarray) -> float:
+    fullest = 0.0
+    for c in range(extra.size):
+        fullest = max(fullest, (load[part, c] + extra[c]) / capacity[c])
+    return fullest
+
+
+@njit(cache=True)
 def _stream_greedily(
     first: int, indptr: np.ndarray, sources: np.ndarray, weights: np.ndarray, capacity: np.ndarray,
     parts: np.ndarray, load: np.ndarray, affinity: np.ndarray,
@@ -85,7 +93,7 @@ def _stream_greedily(
             part = parts[source]
             if part < 0 or affinity[part] == 0:
                 continue
-            full = fullness(load[part], mine, capacity)
+            full = _fullness(load, part, mine, capacity)
             score = affinity[part] * (1.0 - full)
             affinity[part] = 0
             if score > best_score or (score == best_score and best >= 0 and part < best):
@@ -93,7 +101,7 @@ def _stream_greedily(
         if best < 0:
             best, least = 0, np.inf
             for part in range(num_parts):
-                full = fullness(load[part], mine, capacity)
+                full = _fullness(load, part, mine, capacity)
                 if full < least:
                     best, least = part, full
         parts[node] = best
