@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,48 @@ from hpcgnn.base.host import index_array
 from hpcgnn.exchange import QuantizedRows
 from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.node_plan import NodeRoute
 from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
-from hpcgnn.plan import AggregationPlan
+from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.world import World
+from hpcgnn.world.node_memory import NodeMemory
 
-if TYPE_CHECKING:
-    from hpcgnn.nn.node_aware import NodeLinks
+
+def as_csr(matrix: SparseMatrix) -> Csr:
+    """The matrix as kernels take it."""
+    return Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLinks:
+    """The exchange of rows between the ranks of a node, in one direction.
+
+    memory: the shared memory. carry: C (s, w). near: R N (n, w). far: R F (n, v). own: the identity for those of the v rows
+    that come to this rank. rows_between_ranks: number of rows that this rank reads and that another rank of its node has
+    written or received.
+    """
+
+    memory: NodeMemory
+    node: World
+    carry: Csr
+    near: Csr
+    far: Csr
+    own: Csr
+    rows_between_ranks: int
+
+    @classmethod
+    def of(cls, memory: NodeMemory, node: World, route: NodeRoute, receive: Csr) -> NodeLinks:
+        """The links of a route, for the matrix ``receive`` R (n, rows read)."""
+        carry, near, far = (as_csr(matrix) for matrix in (route.carry, route.near, route.far))
+        mine = memory.arrived.last - memory.arrived.first
+        own = Csr(torch.arange(mine + 1), torch.arange(mine, dtype=torch.int32), mine, check=False)
+        between = sum(
+            int(((matrix.indices < rows.first) | (matrix.indices >= rows.last)).sum())
+            for matrix, rows in ((carry, memory.written), (near, memory.written), (far, memory.arrived))
+        )
+        return cls(memory, node, carry, receive.composed_with(near), receive.composed_with(far), own, between)
 
 
 @dataclass(frozen=True, eq=False)

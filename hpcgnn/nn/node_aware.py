@@ -11,7 +11,6 @@ Shapes: n owned nodes, F columns, w rows written on the node, v rows that arrive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,51 +21,12 @@ from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
-from hpcgnn.graph.node_plan import NodeRoute
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import spmm
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Correction, signless
 from hpcgnn.nn.linear_map import LinearMap, RowKind, destinations, first_sources, padded
 from hpcgnn.nn.shared_wires import SharedWires
-from hpcgnn.plan import SparseMatrix
-from hpcgnn.world import World
-from hpcgnn.world.node_memory import NodeMemory
-
-
-def as_csr(matrix: SparseMatrix) -> Csr:
-    """The matrix as kernels take it."""
-    return Csr(matrix.indptr, matrix.indices, matrix.num_cols, check=False)
-
-
-@dataclass(frozen=True, eq=False)
-class NodeLinks:
-    """The exchange of rows between the ranks of a node, in one direction.
-
-    memory: the shared memory. carry: C (s, w). near: R N (n, w). far: R F (n, v). own: the identity for those of the v rows
-    that come to this rank. rows_between_ranks: number of rows that this rank reads and that another rank of its node has
-    written or received.
-    """
-
-    memory: NodeMemory
-    node: World
-    carry: Csr
-    near: Csr
-    far: Csr
-    own: Csr
-    rows_between_ranks: int
-
-    @classmethod
-    def of(cls, memory: NodeMemory, node: World, route: NodeRoute, receive: Csr) -> NodeLinks:
-        """The links of a route, for the matrix ``receive`` R (n, rows read)."""
-        carry, near, far = (as_csr(matrix) for matrix in (route.carry, route.near, route.far))
-        mine = memory.arrived.last - memory.arrived.first
-        own = Csr(torch.arange(mine + 1), torch.arange(mine, dtype=torch.int32), mine, check=False)
-        between = sum(
-            int(((matrix.indices < rows.first) | (matrix.indices >= rows.last)).sum())
-            for matrix, rows in ((carry, memory.written), (near, memory.written), (far, memory.arrived))
-        )
-        return cls(memory, node, carry, receive.composed_with(near), receive.composed_with(far), own, between)
 
 
 class NodeAggregator(Aggregator):

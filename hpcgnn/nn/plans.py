@@ -14,7 +14,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph, check_edges
 from hpcgnn.graph.node_plan import NodeRoute, RecordExchange, build_node_plan, rows_if_placed
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.node_aware import NodeLinks, as_csr
+from hpcgnn.nn.linear_map import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.world import World, raise_on_all_ranks
 from hpcgnn.world.node_memory import NodeMemory
