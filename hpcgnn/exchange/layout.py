@@ -43,9 +43,7 @@ class Layout:
 
     blocks: np.ndarray  # (P,) int64 number of blocks of each peer
     groups: tuple[Group, ...]  # one for each bit-width that occurs
-    padding: (
-        torch.Tensor
-    )  # (n,) int64 offsets of the bytes that belong to no row; senders clear them, as they travel too
+    padding: torch.Tensor  # (n,) int64 offsets of the bytes of no row; senders clear them, as they travel too
 
     @property
     def num_bytes(self) -> int:

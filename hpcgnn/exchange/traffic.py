@@ -93,16 +93,10 @@ class Traffic:
     def __init__(self, num_ranks: int) -> None:
         self.bytes_sent: Counter[ExchangeId] = Counter()  # by this rank in messages, with parameters of quantization
         self.bytes_between_nodes: Counter[ExchangeId] = Counter()  # the part of them for ranks on other nodes
-        self.bytes_shared_on_nodes: Counter[ExchangeId] = (
-            Counter()
-        )  # read from memory shared with other ranks of the node
+        self.bytes_shared_on_nodes: Counter[ExchangeId] = Counter()  # read from memory that ranks of a node share
         self.bytes_to = np.zeros(num_ranks, np.int64)  # bytes_sent of all exchanges, by receiving rank
-        self.ages: dict[
-            ExchangeId, int
-        ] = {}  # epochs since the rows that each exchange last used in this step were sent
-        self.calls: dict[
-            ExchangeId, int
-        ] = {}  # starts in this step; above 1 only if a pass uses a layer more than once
+        self.ages: dict[ExchangeId, int] = {}  # epochs since the rows last used in this step were sent
+        self.calls: dict[ExchangeId, int] = {}  # starts in this step: several if a pass uses a layer again
         self._started: list[ExchangeId] = []
         self._nonfinite: list[DeviceCount] = []
 

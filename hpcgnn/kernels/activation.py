@@ -197,15 +197,8 @@ class _Native(ByTorch):
 
 def _job(x: Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: Tensor | None) -> Struct:
     """The native kernel's argument."""
-    fields: dict[str, Any] = {
-        "gamma": None,
-        "beta": None,
-        "eps": 0.0,
-        "ids": None,
-        "key": 0,
-        "threshold": 0,
-        "scale": 1.0,
-    }
+    fields: dict[str, Any] = {"gamma": None, "beta": None, "eps": 0.0}
+    fields |= {"ids": None, "key": 0, "threshold": 0, "scale": 1.0}
     if norm is not None:
         fields |= {"gamma": norm.weight.contiguous(), "beta": norm.bias.contiguous(), "eps": norm.eps}
     if mask is not None:

@@ -390,9 +390,9 @@ class _Recorded(torch.autograd.Function):
         return run(ctx, *inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Gradients:
-        back = torchs_function.once_differentiable(ctx.back) if torch.is_grad_enabled() else ctx.back
-        return None, None, *back(ctx, gradient)
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        return None, None, *ctx.back(ctx, *gradients)
 
 
 recorded = _Recorded.apply

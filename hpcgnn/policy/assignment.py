@@ -47,9 +47,7 @@ class Problem:
     receiver: np.ndarray  # (G,) int64 receiving rank
     beta: np.ndarray  # (G,) float64 sum of Eq. 11's beta over the rows
     seconds_per_bit: np.ndarray  # (G,) float64 seconds on the wire that one more bit of each value adds
-    fixed: (
-        np.ndarray
-    )  # (2P,) this rank's share of the seconds that each rank sends and receives whatever the bit-widths
+    fixed: np.ndarray  # (2P,) this rank's share of each rank's seconds to send and receive at any bit-width
 
 
 @dataclass(frozen=True)
