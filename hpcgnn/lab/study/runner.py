@@ -96,18 +96,31 @@ def run_all(
     specification: Specification, folder: Path, how: Commands, listener: Listener, only: Collection[str] = ()
 ) -> Outcome:
     """Run all runs that are missing, or those with a key in ``only``; a run that fails is recorded, and the others go on. Raises
-    HpcgnnError if no run can start, and for an unknown key."""
+    HpcgnnError if no run can start, because all need virtual hosts that this machine cannot have, and for an unknown key."""
     path = specification.path
     if unknown := sorted(set(only) - {run.key for run in specification.runs}):
         raise HpcgnnError(f"{path} has no run {unknown[0]}: `hpcgnn study list {path}` shows its keys")
     wanted = [run for run in missing(specification, folder) if not only or run.key in only]
-    if not how.launcher and any(run.place.hosts for run in wanted):
-        virtual_cluster.check_rights()
-        mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
+    no_hosts = "" if how.launcher else _why_no_hosts(wanted)
+    if no_hosts and all(run.place.hosts for run in wanted):
+        raise HpcgnnError(no_hosts)
     prepare.check_parts(filter(_needs_parts, wanted))
-    runner = _Runner(folder, how, listener, prepare.parts_of(folder, filter(_needs_parts, specification.runs)))
+    runner = _Runner(
+        folder, how, listener, prepare.parts_of(folder, filter(_needs_parts, specification.runs)), no_hosts
+    )
     outcomes = [runner.run(run) for run in wanted]
     return Outcome(*(outcomes.count(what) for what in (records.FINISHED, records.FAILED, records.STARTED)))
+
+
+def _why_no_hosts(runs: Iterable[Run]) -> str:
+    """The reason why this machine cannot have the virtual hosts that some of the runs need; "" if there is none."""
+    try:
+        if any(run.place.hosts for run in runs):
+            virtual_cluster.check_rights()
+            mpiexec.command(1, 1, mpiexec.Placing(virtual=True))
+    except HpcgnnError as error:
+        return str(error)
+    return ""
 
 
 def _needs_parts(run: Run) -> bool:
@@ -116,10 +129,12 @@ def _needs_parts(run: Run) -> bool:
 
 
 class _Runner:
-    """Executes runs in one folder. A graph or a partition that cannot be made is tried only once."""
+    """Executes runs in one folder. A graph or a partition that cannot be made is tried only once. no_hosts: the reason why runs
+    on virtual hosts fail."""
 
-    def __init__(self, folder: Path, how: Commands, listener: Listener, parts: dict[str, Parts]) -> None:
+    def __init__(self, folder: Path, how: Commands, listener: Listener, parts: dict[str, Parts], no_hosts: str) -> None:
         self._folder, self._how, self._listener, self._parts = folder, how, listener, parts
+        self._no_hosts = no_hosts
         self._machine = records.machine_facts()
         self._obstacles: dict[Path, str] = {}
 
@@ -150,7 +165,7 @@ class _Runner:
             parts=str(parts.path.relative_to(self._folder)) if parts else "",
             run=str(place.relative_to(self._folder)),
         )
-        if parts and (said := self._prepared(run, parts)):
+        if said := self._obstacle(run, parts):
             return replace(record, status=records.FAILED, error=said)
         records.append(self._folder, record)
         shutil.rmtree(place, ignore_errors=True)  # a failed attempt may have left files
@@ -162,6 +177,12 @@ class _Runner:
         if record.is_finished:
             shutil.rmtree(place / "checkpoints", ignore_errors=True)
         return record
+
+    def _obstacle(self, run: Run, parts: Parts | None) -> str:
+        """The reason why a run cannot start, once its parts have been made; "" if there is none."""
+        if run.place.hosts and self._no_hosts:
+            return self._no_hosts
+        return self._prepared(run, parts) if parts else ""
 
     def _prepared(self, run: Run, parts: Parts) -> str:
         """Make the parts unless they exist; return "", or the reason why they cannot be made."""

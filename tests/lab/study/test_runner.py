@@ -166,6 +166,24 @@ def test_what_cannot_be_prepared_fails_once(study: specification.Specification, 
     assert records.read(folder)[0].error == "graph digits: error: no such graph (exit code 1)"
 
 
+def test_runs_on_virtual_hosts_fail_alone_where_there_can_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a study whose every run needs them is refused."""
+
+    def refuse() -> None:
+        raise HpcgnnError("tc cannot be found")
+
+    monkeypatch.setattr(runner.virtual_cluster, "check_rights", refuse)
+    text = 'name = "s"\nkind = "train"\n[axes]\ngraph = "digits"\n[[configurations]]\nranks = 2\nrate = "1gbit"\n'
+    study, folder = specified(tmp_path, text + "[[configurations]]\nranks = 1\n"), tmp_path / "out"
+    runner.claim(study, folder)
+    assert run(study, folder) == (runner.Outcome(1, 1, 0), [f"{study.runs[0].key} failed: tc cannot be found"])
+    assert {record.error for record in records.read(folder)} == {"", "tc cannot be found"}
+    with pytest.raises(HpcgnnError, match=r"^tc cannot be found$"):
+        run(study, folder)
+
+
 def test_a_folder_is_of_one_specification(study: specification.Specification, folder: Path, tmp_path: Path) -> None:
     runner.claim(specified(tmp_path, TEXT + '[[report.tables]]\nrows = "bits"\nfigures = "wall_seconds"\n'), folder)
     assert "report.tables" in (folder / "study.toml").read_text(), "a report may change"
