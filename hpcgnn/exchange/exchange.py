@@ -15,6 +15,7 @@ import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
+from hpcgnn.exchange.changes import RowChanges
 from hpcgnn.exchange.codecs import Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
 from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
@@ -85,6 +86,7 @@ class Exchange:
         freshness: ``FRESH``, ``STALE``, ``REUSED`` or ``SKIPPED`` (:mod:`hpcgnn.exchange.mailbox`), the same on all ranks. A
             policy sets it before each pass.
         ranges: ranges of the rows that were sent; None before :meth:`trace_ranges`.
+        changes: changes of the rows between messages; None before :meth:`trace_changes`.
     """
 
     def __init__(
@@ -105,10 +107,12 @@ class Exchange:
         self.freshness, self.boundary_nodes = FRESH, 0
         self.tools = messages.tools(backend)
         self.ranges: RowRanges | None = None
+        self.changes: RowChanges | None = None
+        self.sends_whole_rows = False  # whether the last message had rows in full precision, because they never change
         self._bits: RowBits | None = None
         self._uniform: dict[int, RowBits] = {}
         self._codecs: dict[tuple[RowBits | None, bool, int, torch.dtype], Codec] = {}
-        self._steps: dict[tuple[int, torch.dtype, int, bool, RowBits | None], Step] = {}
+        self._steps: dict[tuple[int, torch.dtype, int, bool, bool, RowBits | None], Step] = {}
 
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
@@ -167,6 +171,11 @@ class Exchange:
         self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.torch_device)
         return self.ranges
 
+    def trace_changes(self) -> RowChanges:
+        """Measure the changes of the rows that are sent in training from now on."""
+        self.changes = RowChanges(int(self.send_counts.sum()), self.messages.device.torch_device)
+        return self.changes
+
     def rows_that_travel(self) -> torch.Tensor:
         """(2, P) int64 number of rows to and from each rank; rows that are kept between epochs have these counts."""
         return torch.from_numpy(np.stack((self.send_counts, self.receive_counts)))
@@ -192,29 +201,27 @@ class Exchange:
         messages = [(in_flight and box.in_flight) or box.arrived for box in boxes]
         return all(message is not None and now - message.epoch <= epochs for message in messages)
 
-    def take_drift(self) -> np.ndarray:
-        """(3,) float64 sum of :meth:`Mailbox.take_drift` over the mailboxes of this exchange; their drifts are reset to zero."""
-        return sum((box.take_drift() for box in self.mailboxes()), np.zeros(3))
-
-    def epochs_between_messages(self) -> int:
-        """Number of epochs between the two messages that the last drift compares."""
-        return max(box.epochs_between_messages for box in self.mailboxes())
-
     # -- a step -------------------------------------------------------------------------------------------------------
 
-    def step(self, width: int, dtype: torch.dtype) -> Step:
+    def step(self, width: int, dtype: torch.dtype, source: torch.Tensor | None = None) -> Step:
         """The exchange of rows of ``width`` columns in the present pass. It is made once, and again where a policy has changed
         bit-widths, which is collective, or where the memory of this rank has changed.
+
+        source: the tensor of which alone the rows are made, if it needs no gradient. Where policies keep rows, they are sent in
+        full precision in the first training step, and not again while the source stays the same.
         """
         messages = self.messages
         is_training = messages.current_pass.is_training
         call = messages.traffic.calls.get(self.id, 0) if is_training and messages.keeps_rows else 0
-        key = width, dtype, call, is_training, self._bits
+        slot = Slot(*self.id, call, width)
+        is_constant = is_training and source is not None and messages.kept.stays(slot, source)
+        key = width, dtype, call, is_training, is_constant, self._bits
         step, state = self._steps.get(key), messages.scratch.allocations + messages.kept.changes
         if step is None or step.memory_state != state:
             # steps of an earlier state would keep memory that has been replaced
             self._steps = {key: step for key, step in self._steps.items() if step.memory_state == state}
-            step = self._steps[key] = Step(self, Slot(*self.id, call, width), dtype, self._codec(width, dtype))
+            codec = self._codec(width, dtype, is_constant=is_constant)
+            step = self._steps[key] = Step(self, slot, dtype, codec, is_constant=is_constant)
         return step
 
     def wait(self, message: Message) -> None:
@@ -222,9 +229,9 @@ class Exchange:
         box, epoch = message.mailbox, self.messages.current_pass.epoch
         if message.pending is not None:
             self.messages.wait(message)
-            if box is None:
+            if box is None or message.is_constant:
                 self.messages.release_memory()
-            else:
+            if box is not None:
                 box.accept(message, epoch)
         if box is not None:
             self.messages.traffic.ages[self.id] = epoch - message.epoch
@@ -255,10 +262,10 @@ class Exchange:
             self.messages.wait(message)
         box.accept(message, self.messages.current_pass.epoch)
 
-    def _codec(self, width: int, dtype: torch.dtype) -> Codec:
+    def _codec(self, width: int, dtype: torch.dtype, *, is_constant: bool) -> Codec:
         """The codec of the present pass. It is made once and kept while bit-widths and settings stay; making it is collective."""
         messages, bits = self.messages, None  # None: rows travel unchanged
-        if messages.is_rounded and (self._bits is not None or messages.config.bits != 32):
+        if messages.is_rounded and not is_constant and (self._bits is not None or messages.config.bits != 32):
             bits = self._bits or self.uniform_bits(messages.config.bits)
         key = bits, messages.is_delta, width, dtype
         if key not in self._codecs:
@@ -289,14 +296,19 @@ class Step:
     of the memory that it refers to.
     """
 
-    def __init__(self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec) -> None:
-        messages, scratch = exchange.messages, exchange.messages.scratch
-        self.codec, self._exchange = codec, exchange
+    def __init__(
+        self, exchange: Exchange, slot: Slot, dtype: torch.dtype, codec: Codec, *, is_constant: bool = False
+    ) -> None:
+        messages, scratch, kept = exchange.messages, exchange.messages.scratch, exchange.messages.kept
+        self.codec, self._exchange, self.is_constant = codec, exchange, is_constant
         # None in evaluations, and where rows are used in their own epoch
-        self._box = messages.kept.mailbox(slot, exchange.tools) if messages.current_pass.is_training else None
-        self._differences = messages.kept.differences_of(slot, codec)
+        is_training = messages.current_pass.is_training
+        self._box = kept.mailbox(slot, exchange.tools, is_constant=is_constant) if is_training else None
+        self._differences = kept.differences_of(slot, codec)
         self._own = None if self._box is None else slot  # messages that outlive their step have memory of their own
-        key = ScratchKey(ScratchUse.ROWS_TO_SEND, self._own if codec.sends_rows_as_they_are else None)
+        # constant rows have left when their step ends
+        stays = codec.sends_rows_as_they_are and not is_constant
+        key = ScratchKey(ScratchUse.ROWS_TO_SEND, self._own if stays else None)
         self.rows = scratch.rows(key, int(exchange.send_counts.sum()), slot.width, dtype)
         if codec.sends_rows_as_they_are:
             self._sent = self.rows.view(torch.uint8)
@@ -306,7 +318,7 @@ class Step:
         nodes, to_ranks = messages.placement.node_of, codec.send_counts * codec.item_bytes
         away = to_ranks[nodes != nodes[messages.world.rank]]
         self._counted = Sent(to_ranks, int(to_ranks.sum()), int(away.sum()))
-        self._wires = [self._wire(turn) for turn in range(1 if self._box is None else 2)]
+        self._wires = [self._wire(turn) for turn in range(1 if self._box is None or is_constant else 2)]
         is_alone = messages.world.size == 1 and self._box is None and not self.rows.shape[0]
         # the message of a rank that is alone, which has no rows
         self._nothing = Message(codec, self._sent, self._wires[0][0], 0) if is_alone else None
@@ -326,9 +338,14 @@ class Step:
     def reused(self) -> Message | None:
         """The message of an earlier epoch, if no rows are to be sent in this one; None if :meth:`start` is to be called."""
         exchange, box = self._exchange, self._box
-        if box is None or box.arrived is None or exchange.freshness not in (REUSED, SKIPPED):
+        if box is None or box.arrived is None:
             return None
-        if exchange.freshness == REUSED:
+        if self.is_constant and (box.in_flight or box.arrived).is_constant:
+            exchange.settle(box)
+            box.arrived.epoch = exchange.messages.current_pass.epoch
+        elif exchange.freshness not in (REUSED, SKIPPED):
+            return None
+        elif exchange.freshness == REUSED:
             exchange.settle(box)
         calls = exchange.messages.traffic.calls
         calls[exchange.id] = calls.get(exchange.id, 0) + 1
@@ -347,25 +364,30 @@ class Step:
         message of an earlier epoch.
         """
         exchange, messages, box = self._exchange, self._exchange.messages, self._box
-        present, traffic = messages.current_pass, messages.traffic
+        present, traffic, changes = messages.current_pass, messages.traffic, exchange.changes
         if self._nothing is not None and exchange.ranges is None:
             traffic.started(exchange.id, self._counted, 0)
             return self._nothing
-        if box is None:
+        if box is None or self.is_constant:
             messages.claim_memory(exchange.name)
-        else:
+        if box is not None:
             exchange.settle(box)
-        received, start = self._wires[0 if box is None else box.next_turn()]
+        received, start = self._wires[box.next_turn() if len(self._wires) > 1 and box is not None else 0]
         message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
+        message.is_constant = self.is_constant
         call = traffic.calls.get(exchange.id, 0)
         traffic.calls[exchange.id] = call + 1
         key = present.noise_key(exchange.id, call, messages.world.rank)
+        if changes is not None and present.is_training:
+            with messages.timings.measure("policy_seconds"):
+                changes.note(self.rows, given, call, present.epoch)
         nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
         if exchange.ranges is not None and present.is_training:
             self.codec.add_ranges(self._sent, exchange.ranges)
         traffic.started(exchange.id, self._counted, nonfinite)
         message.pending = start()
         messages.make_progress(message.pending)
-        if box is not None and box.arrived is not None and exchange.freshness == STALE:
+        exchange.sends_whole_rows = self.is_constant
+        if box is not None and box.arrived is not None and exchange.freshness == STALE and not self.is_constant:
             box.in_flight, message = message, box.arrived
         return message

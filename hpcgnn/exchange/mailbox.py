@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import torch
 import xxhash
 
@@ -22,8 +21,6 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS, Count
 from hpcgnn.exchange.codecs import Codec, CodecTools, Differences, plain_rows, restored
 from hpcgnn.exchange.passes import ExchangeId, Slot
-from hpcgnn.kernels import Csr
-from hpcgnn.kernels.edges import sddmm
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world.buffer import Pending
 
@@ -45,16 +42,19 @@ class Message:
     mailbox: Mailbox | None = None  # keeps the message; None: its rows are used at once
     pending: Pending | None = None  # the started collective; None once the rows have arrived
     sums: torch.Tensor | None = None  # (b, F) over the boundary nodes' local neighbours in that epoch, for corrections
+    is_constant: bool = False  # its rows are those of every epoch, unless the input of the exchange changes
 
 
 @dataclass(frozen=True)
 class StaleRowRules:
-    """The treatment of received rows that are kept."""
+    """The treatment of received rows that are kept. reuses: every exchange keeps its rows; else, only those do whose input stays
+    the same.
+    """
 
+    reuses: bool = True
     smooths_features: bool = False  # use a moving average of stale rows, decay * average + (1 - decay) * rows (PipeGCN)
     smooths_gradients: bool = False
     decay: float = 0.95
-    compares: bool = False  # compute the drift of each message from the one before (PipeQS Eq. 6)
     corrects: bool = False  # correct stale rows by the change of local sums, unless they are averaged
 
 
@@ -64,14 +64,10 @@ class Mailbox:
     def __init__(self, rules: StaleRowRules, tools: CodecTools, *, is_backward: bool) -> None:
         self.in_flight: Message | None = None  # to wait for in a later epoch
         self.arrived: Message | None = None  # its rows are in use
-        self._drift: torch.Tensor | None = None
-        self.epochs_between_messages = 1  # of the two messages that take_drift compares
         self._smooths = rules.smooths_gradients if is_backward else rules.smooths_features
         self.corrects = rules.corrects and not self._smooths
         self._rules, self._tools = rules, tools
-        self._last: torch.Tensor | None = None
         self._average: torch.Tensor | None = None
-        self._diagonal: Csr | None = None
         self._turn = 0
 
     def next_turn(self) -> int:
@@ -81,40 +77,15 @@ class Mailbox:
 
     def accept(self, message: Message, epoch: int) -> None:
         """Use ``message``, which has arrived, from now on. epoch: the present epoch."""
-        before, self.arrived = self.arrived, message
-        if not (self._smooths or self._rules.compares):
+        self.arrived = message
+        if not self._smooths or message.is_constant:
             return
         with self._tools.timings.measure("quantization_seconds"):
-            rows, last = message.codec.received_rows(message.received), self._last
-            if self._rules.compares:
-                if last is not None and before is not None:
-                    self._drift = torch.stack([self._dots(last, rows), self._dots(last, last), self._dots(rows, rows)])
-                    self.epochs_between_messages = message.epoch - before.epoch
-                self._last = rows  # stays valid: the next message is received into the other half of the memory
-            if self._smooths:
-                if self._average is None or message.epoch == epoch:
-                    self._average = rows.clone()
-                rows = self._average.lerp_(rows, 1 - self._rules.decay)
+            rows = message.codec.received_rows(message.received)
+            if self._average is None or message.epoch == epoch:
+                self._average = rows.clone()
+            rows = self._average.lerp_(rows, 1 - self._rules.decay)
         message.codec, message.received = plain_rows(rows, self._tools)
-
-    def _dots(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The sum of the rows' dot products a·b. It is the same for any number of threads, because policies decide by it."""
-        if self._diagonal is None:
-            rows, device = a.shape[0], a.device
-            columns = torch.arange(rows, dtype=torch.int32, device=device)
-            self._diagonal = Csr(torch.arange(rows + 1, device=device), columns, rows, check=False)
-        products = sddmm(self._diagonal, a, b, backend=self._tools.backend).double()
-        # On the host in numpy's order, which is the same for any number of threads; torch's is not.
-        with np.errstate(invalid="ignore"):  # some products may overflow to +inf and others to -inf
-            return torch.tensor(products.numpy().sum()) if products.is_cpu else products.sum()
-
-    def take_drift(self) -> np.ndarray:
-        """(3,) float64 sums of o·n, o·o and n·n over this rank's received rows, o of the message before and n of the new one.
-
-        Zeros if no message has arrived since the drift was last taken.
-        """
-        drift, self._drift = self._drift, None
-        return np.zeros(3) if drift is None else drift.cpu().numpy()
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -129,7 +100,7 @@ class Mailbox:
             for name, message in messages.items()
             if message is not None
         }
-        rows = {"last": self._last, "average": self._average}
+        rows = {"average": self._average}
         rows |= {f"{name}_sums": message.sums for name, message in messages.items() if message is not None}
         return state | {name: values.to("cpu", copy=True) for name, values in rows.items() if values is not None}
 
@@ -141,7 +112,7 @@ class Mailbox:
                 codec, received = restored(content, self._tools)
                 sums = self._loaded(state.get(f"{name}_sums"))
                 setattr(self, name, Message(codec, received[:0], received, epoch, mailbox=self, sums=sums))
-        self._last, self._average = self._loaded(state.get("last")), self._loaded(state.get("average"))
+        self._average = self._loaded(state.get("average"))
         if self.arrived is not None and self._average is not None:  # the rows in use are the average itself
             self.arrived.codec, self.arrived.received = plain_rows(self._average, self._tools)
 
@@ -158,7 +129,7 @@ class _Box(msgspec.Struct, forbid_unknown_fields=True):
 
     arrived: _KeptMessage = msgspec.UNSET
     in_flight: _KeptMessage = msgspec.UNSET
-    last: _KeptRows = msgspec.UNSET
+    last: _KeptRows = msgspec.UNSET  # in files of earlier versions
     average: _KeptRows = msgspec.UNSET
     arrived_sums: _KeptRows = msgspec.UNSET
     in_flight_sums: _KeptRows = msgspec.UNSET
@@ -183,6 +154,9 @@ class KeptState(msgspec.Struct):
 
     mailboxes: dict[_PlainSlot, _Box]
     differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
+    constant: dict[
+        _PlainSlot, bool
+    ] = {}  # whether the input of an exchange stays the same; of inputs that need no gradient
 
 
 class RowCounts(NamedTuple):
@@ -217,7 +191,10 @@ def shape_of(state: dict[str, Any]) -> int:
         slot: {name: value[1] if isinstance(value, tuple) else None for name, value in box.items()}
         for slot, box in state["mailboxes"].items()
     }
-    told = repr((sorted((slot, sorted(box.items())) for slot, box in boxes.items()), sorted(state["differences"])))
+    inputs = sorted(state.get("constant", {}).items())
+    told = repr(
+        (sorted((slot, sorted(box.items())) for slot, box in boxes.items()), sorted(state["differences"]), inputs)
+    )
     return xxhash.xxh3_64_intdigest(told.encode())
 
 
@@ -263,6 +240,23 @@ def _check_range(places: torch.Tensor, end: int, where: str) -> None:
         raise HpcgnnError(f"{where} have a position outside of the message")
 
 
+@dataclass(eq=False)
+class _Input:
+    """The input of an exchange. is_constant: it has been the same tensor, with the same values, in all training steps."""
+
+    x: torch.Tensor | None = None  # None after a resume, until the first step
+    version: int = 0
+    is_constant: bool = True
+
+    def stays(self, x: torch.Tensor) -> bool:
+        """Return whether ``x`` is the input that was given before."""
+        if self.is_constant and self.x is not None:
+            # the same object: a rank without nodes, whose tensors have no memory, must come to the same answer
+            self.is_constant = x is self.x and x._version == self.version
+        self.x, self.version = (x, x._version) if self.is_constant else (None, 0)
+        return self.is_constant
+
+
 class StaleRows:
     """The kept rows of one model's exchanges, by :class:`Slot`."""
 
@@ -271,15 +265,29 @@ class StaleRows:
         self.changes = 0  # number of times that mailboxes or differences were replaced
         self.mailboxes: dict[Slot, Mailbox] = {}
         self.differences: dict[Slot, Differences] = {}
+        self._inputs: dict[Slot, _Input] = {}
 
     def begin(self, rules: StaleRowRules | None) -> None:
         """Keep rows as ``rules`` says from now on; drop the rows that an earlier trainer of the model kept."""
-        self.rules, self.mailboxes, self.differences = rules, {}, {}
+        self.rules, self.mailboxes, self.differences, self._inputs = rules, {}, {}, {}
         self.changes += 1
 
-    def mailbox(self, slot: Slot, tools: CodecTools) -> Mailbox | None:
-        """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
+    def stays(self, slot: Slot, x: torch.Tensor) -> bool:
+        """Return whether the rows of ``slot`` are made of the input ``x`` of all earlier training steps; true in the first. Ranks
+        agree, because all of them compute by the same program.
+        """
         if self.rules is None:
+            return False
+        known = self._inputs.setdefault(slot, _Input())
+        was_constant = known.is_constant
+        stays = known.stays(x)
+        if was_constant and not stays and not self.rules.reuses and self.mailboxes.pop(slot, None) is not None:
+            self.changes += 1
+        return stays
+
+    def mailbox(self, slot: Slot, tools: CodecTools, *, is_constant: bool = False) -> Mailbox | None:
+        """The mailbox of ``slot``, made on first use; None where rows are used in the epoch in which they were sent."""
+        if self.rules is None or not (self.rules.reuses or is_constant):
             return None
         if slot not in self.mailboxes:
             self.mailboxes[slot] = Mailbox(self.rules, tools, is_backward=slot.is_backward)
@@ -303,6 +311,7 @@ class StaleRows:
             "differences": {
                 tuple(slot): (kept.sent.cpu(), kept.received.cpu()) for slot, kept in self.differences.items()
             },
+            "constant": {tuple(slot): known.is_constant for slot, known in self._inputs.items()},
         }
 
     def load(self, state: dict[str, Any], tools: CodecTools, *, is_delta: bool) -> None:
@@ -315,7 +324,11 @@ class StaleRows:
         }
         if self.rules is None:
             return
+        constant = state.get("constant", {})
+        self._inputs = {Slot(*slot): _Input(is_constant=stays) for slot, stays in constant.items()}
         for slot, content in state["mailboxes"].items():
-            box = self.mailbox(Slot(*slot), tools)
-            assert box is not None
-            box.load(content)
+            box = self.mailbox(Slot(*slot), tools, is_constant=constant.get(slot, False))
+            if box is not None:
+                box.load(content)
+                if box.arrived is not None:
+                    box.arrived.is_constant = constant.get(slot, False)

@@ -85,7 +85,8 @@ class Aggregator:
         with self._aggregating:
             own = self.rows.scaled(x)
         self._share(own, x)
-        step = self.exchange.step(x.shape[1], x.dtype)
+        changes = x.requires_grad or self.exchange.is_backward
+        step = self.exchange.step(x.shape[1], x.dtype, None if changes else x)
         message = step.reused()
         if message is None:
             message = step.start(self._pre_aggregate(own, step))  # encode, start

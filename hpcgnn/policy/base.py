@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcgnn.base import typed
 from hpcgnn.exchange import Exchange
+from hpcgnn.exchange.changes import RowChange
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
@@ -44,8 +45,8 @@ class Observation:
     epoch: int
     loss: float  # mean over all training nodes
     seconds: float  # of the training step on the slowest rank, by the clock
-    # by exchange that received new rows: the distance d of PipeQS' Eq. 6, and the number of epochs between the two messages
-    drift: dict[str, tuple[float, int]]
+    # by exchange that sent new rows, and has sent some at least twice before, if a policy compares rows
+    changes: dict[str, RowChange]
     # exchanges whose message had not arrived at some rank when the gradients were reduced, if a policy asks
     late: list[str] = field(default_factory=list)
 
@@ -67,7 +68,9 @@ class Policy:
     summary: ClassVar[str] = ""  # a phrase about the policy, for the help of the command
     settings: ClassVar[tuple[type, ...]] = ()  # the dataclasses of its settings
     needs_clock: ClassVar[bool] = False  # whether it uses Observation.seconds, which are then logged and replayed
-    compares_rows: ClassVar[bool] = False  # whether it uses Observation.drift, so that received rows are compared
+    compares_rows: ClassVar[bool] = (
+        False  # whether it uses Observation.changes, so that rows that are sent are compared
+    )
     uses_late: bool = False  # whether it uses Observation.late
     allows_delta: ClassVar[bool] = True  # whether it can be combined with delta coding
     # The type of state(), with which states in checkpoints are compared. If it is a msgspec.Struct, the state consists of the

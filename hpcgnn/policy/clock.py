@@ -10,8 +10,9 @@ import msgspec
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import Count, MessageBits, NotNegative
+from hpcgnn.base.typed import Count, Finite, MessageBits, NotNegative
 from hpcgnn.data.digests import differences
+from hpcgnn.exchange.changes import RowChange
 from hpcgnn.exchange.passes import ExchangeName
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World, raise_on_all_ranks
@@ -33,6 +34,8 @@ class Decision(msgspec.Struct, forbid_unknown_fields=True):
     bits: MessageBits | dict[ExchangeName, dict[str, Count]] = 32
     stale_epochs: dict[ExchangeName, Count] = {}
     policy: dict[str, Any] = {}
+    loss: Finite | None = None  # of the epoch
+    changes: dict[ExchangeName, RowChange] = {}  # of rows that were sent in the epoch
     data: dict[str, str] = {}  # of the graph, in the first line (hpcgnn.data.digests.in_text)
 
 

@@ -219,13 +219,8 @@ class PolicyConfig(Composed):
         return (self.bits, self.staleness) == (FIXED, OFF)
 
     @property
-    def keeps_rows(self) -> bool:
-        """Return whether received rows are needed after their epoch."""
-        return self.staleness_policy.reuses_rows or self.compares
-
-    @property
     def compares(self) -> bool:
-        """Return whether received rows are compared with the rows of the previous message."""
+        """Return whether the rows to send are compared with those of earlier messages."""
         return self.bits_policy.compares_rows or self.staleness_policy.compares_rows
 
     @property

@@ -67,7 +67,8 @@ class PipeQSBits(BitsPolicy):
 
     def observe(self, seen: Observation) -> None:
         """Raise or lower the bit-widths of exchanges with d > E."""
-        for name, (drift, epochs) in seen.drift.items():
+        for name, change in seen.changes.items():
+            drift, epochs = change.distance, change.epochs
             if drift <= self._threshold:
                 self.counts[name] = 0
                 continue
@@ -111,5 +112,5 @@ class PipeQSStaleness(StalenessPolicy):
     def observe(self, seen: Observation) -> None:
         """Decide by B_CHECK which exchanges may use their rows again."""
         self.late = seen.late
-        for name, (drift, _) in seen.drift.items():
-            self.may_skip[name] = drift <= self._threshold
+        for name, change in seen.changes.items():
+            self.may_skip[name] = change.distance <= self._threshold

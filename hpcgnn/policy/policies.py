@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcgnn.base import typed
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange import Messages
+from hpcgnn.exchange import Exchange, Messages
+from hpcgnn.exchange.changes import SUMS, RowChange
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, StaleRowRules
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
@@ -18,6 +20,19 @@ from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World
+
+
+class _RankState(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of one rank: of its policy of bits, and the rows of its exchanges that are compared."""
+
+    bits: dict[str, Any]
+    changes: dict[str, Any] = {}
+
+
+def _rank_state(state: Any, where: str) -> _RankState:
+    """The state of a rank in a checkpoint; in files of earlier versions it is that of the policy of bits alone."""
+    found = typed.validated(state, dict[str, Any], f"{where}: policies")
+    return typed.validated(found if "bits" in found else {"bits": found}, _RankState, f"{where}: policies")
 
 
 class Policies:
@@ -37,17 +52,22 @@ class Policies:
         self.config, self.clock = config, clock or Clock()
         self._world, self._messages, self.all_facts = world, messages, all_facts
         for facts in all_facts:  # another trainer of the model may have set them
-            facts.exchange.row_bits, facts.exchange.freshness, facts.exchange.ranges = None, FRESH, None
+            exchange = facts.exchange
+            exchange.row_bits, exchange.freshness, exchange.ranges, exchange.changes = None, FRESH, None, None
+            if config.compares:
+                exchange.trace_changes()
         own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
-        corrects = correction == "neighbours" and config.staleness_policy.reuses_rows
+        reuses = config.staleness_policy.reuses_rows
+        corrects = correction == "neighbours" and reuses
         self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
-        rules = StaleRowRules(features, gradients, own.smoothing_decay, self._compares, corrects)
-        messages.kept.begin(rules if config.keeps_rows else None)
+        rules = StaleRowRules(reuses, features, gradients, own.smoothing_decay, corrects)
+        messages.kept.begin(None if config.is_off else rules)
         setup = Setup(world, all_facts, config, self.clock, measure_costs)
         self._bits: BitsPolicy = config.bits_policy(setup)
         self._staleness: StalenessPolicy = config.staleness_policy(setup)
         self._details: dict[str, Any] = {}
+        self._seen: Observation | None = None  # the last one
         self._histograms: dict[RowBits, dict[str, int]] = {}
 
     @property
@@ -77,9 +97,9 @@ class Policies:
     def sums(self) -> list[float]:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
         exchanges = [facts.exchange for facts in self.all_facts]
-        drift = [exchange.take_drift().tolist() for exchange in exchanges] if self._compares else []
+        changes = [each.changes.take() for each in exchanges if each.changes is not None]
         late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_late else []
-        return [*itertools.chain(*drift), *late]
+        return [*np.concatenate([[], *changes]).tolist(), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
         """Pass the observation of an epoch to both policies. Not collective.
@@ -90,20 +110,20 @@ class Policies:
             return
         if self._needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        drift = self._drift(sums[: 3 * len(self.all_facts)]) if self._compares else {}
+        changes = self._changes(sums[: SUMS * len(self.all_facts)]) if self._compares else {}
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
-        seen = Observation(epoch, loss, seconds, drift, late)
+        seen = Observation(epoch, loss, seconds, changes, late)
+        self._seen = seen
         self._bits.observe(seen)
         self._staleness.observe(seen)
 
-    def _drift(self, sums: list[float]) -> dict[str, tuple[float, int]]:
-        found = {}
-        for facts, (dot, before, now) in zip(self.all_facts, np.reshape(sums, (-1, 3)), strict=False):
-            # There is no distance for rows of zeros, or for rows whose squares are too small or too large for float32.
-            if before > 0 and now > 0 and np.isfinite((dot, before, now)).all():
-                distance = float(1 - dot / np.sqrt(before * now))
-                found[facts.name] = distance, facts.exchange.epochs_between_messages()
-        return found
+    def _changes(self, sums: list[float]) -> dict[str, RowChange]:
+        pairs = zip(self.all_facts, np.reshape(sums, (-1, SUMS)), strict=True)
+        return {
+            facts.name: change
+            for facts, of_ranks in pairs
+            if facts.exchange.changes is not None and (change := facts.exchange.changes.of_ranks(of_ranks)) is not None
+        }
 
     def _late(self, sums: list[float]) -> list[str]:
         ranks = sums[-len(self.all_facts) :]
@@ -129,19 +149,29 @@ class Policies:
         if self.config.bits != FIXED:
             started = self._messages.traffic.exchanges_started
             exchanges = [facts.exchange for facts in self.all_facts if facts.exchange.id in started]
-            bits = {each.name: self._histograms[each.row_bits] for each in exchanges if each.row_bits is not None}
+            bits = {
+                each.name: self._rows_by_bits(each, each.row_bits) for each in exchanges if each.row_bits is not None
+            }
         record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
-        if self._messages.kept.rules is not None:
+        if self.config.staleness_policy.reuses_rows:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details
         return record
 
+    def _rows_by_bits(self, exchange: Exchange, bits: RowBits) -> dict[str, int]:
+        rows = self._histograms[bits]
+        return {"32": sum(rows.values())} if exchange.sends_whole_rows else rows
+
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """The epoch's line of ``decisions.jsonl``; None if no policy decides. Not collective."""
         if self._is_off:
             return None
-        told = {name: record[name] for name in ("bits", "stale_epochs", "policy") if name in record}
+        told: dict[str, Any] = {name: record[name] for name in ("bits", "stale_epochs", "policy") if name in record}
+        seen = self._seen
+        if seen is not None and seen.epoch == record["epoch"]:
+            changes = {name: asdict(change) for name, change in seen.changes.items()}
+            told |= {"loss": seen.loss} | ({"changes": changes} if changes else {})
         return {"epoch": record["epoch"], "observed": self.clock.take()} | told
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -152,7 +182,11 @@ class Policies:
 
     def rank_state(self) -> dict[str, Any]:
         """The state of this rank alone."""
-        return self._bits.rank_state()
+        changes = [(facts.name, facts.exchange.changes) for facts in self.all_facts]
+        return {
+            "bits": self._bits.rank_state(),
+            "changes": {name: traced.state() for name, traced in changes if traced is not None},
+        }
 
     def check_state(self, state: Any, where: str) -> None:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
@@ -162,9 +196,18 @@ class Policies:
 
     def check_rank_state(self, state: Any, where: str) -> None:
         """As :meth:`check_state`, for :meth:`rank_state`."""
-        self._bits.check_rank_state(typed.validated(state, dict[str, Any], f"{where}: policies"), where)
+        kept = _rank_state(state, where)
+        self._bits.check_rank_state(kept.bits, where)
+        for facts in self.all_facts:
+            if facts.name in kept.changes and facts.exchange.changes is not None:
+                facts.exchange.changes.check_state(kept.changes[facts.name], f"{where}: policies: {facts.name}")
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
-        self._bits.load(state["bits"], rank_state)
+        kept = None if rank_state is None else _rank_state(rank_state, "the checkpoint")
+        self._bits.load(state["bits"], None if kept is None else kept.bits)
+        changes = {} if kept is None else kept.changes
+        for facts in self.all_facts:
+            if facts.name in changes and facts.exchange.changes is not None:
+                facts.exchange.changes.load(changes[facts.name], facts.name)
         self._staleness.load(state["staleness"])

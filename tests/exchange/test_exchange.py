@@ -18,7 +18,6 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.codecs import fuses, reads_codes_faster
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
-from hpcgnn.exchange.mailbox import StaleRowRules
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world import World
@@ -84,19 +83,6 @@ def test_bytes_for_ranks_of_other_nodes_are_counted_apart(monkeypatch):
         assert (found["bytes_sent"], found["bytes_between_nodes"]) == (rows.sum() * 160, rows[away].sum() * 160)
 
     on_threads(4, program)
-
-
-def test_the_drift_of_kept_rows_is_that_of_the_epochs_between_their_messages():
-    def program(world: World) -> list[int]:
-        exchange, found = exchanges.make(world), []
-        exchange.messages.kept.begin(StaleRowRules(compares=True))
-        for epoch in (2, 3, 6):
-            exchange.messages.begin_epoch(epoch)
-            exchanges.moved(exchange, exchanges.outgoing(world, 40))
-            found.append(exchange.epochs_between_messages())
-        return found
-
-    assert on_threads(2, program) == [[1, 1, 3]] * 2
 
 
 def test_another_trainer_begins_without_the_differences_of_the_one_before():

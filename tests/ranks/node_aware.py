@@ -50,7 +50,7 @@ def weights_error(world: World, aggregator: Aggregator) -> float:
     everyones = [(rank, number) for rank, count in enumerate(counts) for number in range(int(count))]
     zeros, worst = torch.zeros(aggregator.plan.local.num_cols, 1, dtype=torch.float64), 0.0
 
-    def step_with_one_row(width: int, dtype: torch.dtype) -> Step:
+    def step_with_one_row(width: int, dtype: torch.dtype, source: torch.Tensor | None) -> Step:
         step = bound(width, dtype)
 
         def start(given: object = None) -> Message:

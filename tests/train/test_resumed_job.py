@@ -116,6 +116,8 @@ def test_other_parts_start_as_in_the_first_epoch(train, tmp_path):
     found = lines(tmp_path / "run")
     assert [record["epoch"] for record in found] == list(range(10))
     assert not found[6]["stale"]
+    of_first = found[6]["bits"].pop("layer 1's boundary rows", {"32": 1})  # features, which never change
+    assert set(of_first) == {"32"}
     assert all(set(counts) == {"8"} for counts in found[6]["bits"].values())
     assert "policy" in found[7]
 

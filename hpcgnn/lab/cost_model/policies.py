@@ -42,9 +42,6 @@ DECISIONS = "policy"  # the phase of assignments that ranks compute together
 # AdaQP's prices: as many rounds as there may be of one assignment, and what a rank computes in one for each rank that it sends
 # to, measured on a core of a server (docs/cost-model.md).
 ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
-# Reading values where messages are compared (PipeQS' Eq. 6), in units of decoding one: each row is decoded, and read for three
-# dot products of two rows each.
-_READS_OF_A_COMPARISON = 6.0
 # Fewer stale epochs that send than this, for each that reuses, are left out: a cycle with one of them is gone through whole.
 _RARELY = 1e-2
 _SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
@@ -85,6 +82,7 @@ def decided_by(path: Path) -> Assumptions:
     settings, records = read_toml(path / CONFIG), RunFolder(path).records()
     if not records:
         raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
+    records = records[1:] or records  # the first epoch sends rows that later ones do not send again
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
     own = (config.PeriodSettings, config.AdaQPSettings, config.BypassSettings, config.SmoothingSettings)
     names = {setting.name for section in own for setting in fields(section)}
@@ -187,13 +185,12 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
 @dataclass(frozen=True)
 class PolicyMix:
     """The course of a run. shares: (bits, share of the rows sent) pairs. stale, sent: shares of epochs that use stale rows, and
-    that send messages. compares: whether received rows are compared with earlier ones. is_delta: whether messages hold
+    that send messages. is_delta: whether messages hold
     differences. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0
     sent: float = 1.0
-    compares: bool = False
     is_delta: bool = False
     period: int = 0
     assumes: tuple[str, ...] = ()
@@ -222,7 +219,7 @@ def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumption
     told = (of_bits, of_epochs, of_period if period else "")
     assumes = tuple(f"assumes {each}" for each in told if each)
     is_delta = run.messages.message_coding != PLAIN
-    return PolicyMix(tuple(sorted(shares.items())), stale, sent, policy.compares, is_delta, period, assumes)
+    return PolicyMix(tuple(sorted(shares.items())), stale, sent, is_delta, period, assumes)
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
@@ -306,7 +303,7 @@ def outcome_of(
     course: PolicyMix, setup: Setup, parts: Parts, values: Values, messages_of: Callable[[Workload], Messages]
 ) -> MeanEpoch:
     """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
-    is_read = len(course.shares) == 1 and not (course.compares or course.is_delta)
+    is_read = len(course.shares) == 1 and not course.is_delta
     sending = _with_codecs(setup.workload(parts, Wire(course.shares, reads_codes=is_read)), course)
     kinds: list[tuple[float, Epoch]] = []
 
@@ -334,18 +331,15 @@ def outcome_of(
 
 
 def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
-    """The workload with the additional encoding and decoding of comparisons and of delta coding."""
+    """The workload with the additional encoding and decoding of delta coding."""
+    if not course.is_delta:
+        return workload
     encode, decode, element = (COLUMN[name] for name in ("encode", "decode", "element"))
     before = [work.copy() for work in workload.before]
-    for number, exchange in enumerate(workload.exchanges):
-        if course.compares:  # rows are decoded where they come and not where they are used
-            came = workload.parts.pairs.sent(is_backward=not exchange.is_backward)
-            reads = _READS_OF_A_COMPARISON * came * exchange.width
-            before[number + 1][:, decode] = reads if exchange.sent.nnz else 0
-        if course.is_delta:  # both ends take the difference, and the sender makes it
-            sent = before[number][:, encode].copy()
-            before[number][:, decode] += sent
-            before[number][:, element] += sent
+    for number in range(len(workload.exchanges)):  # both ends take the difference, and the sender makes it
+        sent = before[number][:, encode].copy()
+        before[number][:, decode] += sent
+        before[number][:, element] += sent
     return replace(workload, before=tuple(before))
 
 

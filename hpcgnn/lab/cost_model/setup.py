@@ -85,7 +85,8 @@ class Setup:
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
         learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation
-        steps = steps_of(self.model, parts.in_width, parts.out_width, parts.is_sparse, learns, keeps)
+        repeats = self.run.policy.is_off or self.model.input_dropout > 0
+        steps = steps_of(self.model, parts.in_width, parts.out_width, parts.is_sparse, learns, keeps, repeats)
         loops = MODELS[self.model.model].aggregation == "gcn" and not steps.is_halo
         return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops, wire=wire)
 
@@ -148,7 +149,7 @@ class NetworkTimes:
 
     def __init__(self, setup: Setup, most_messages: int = networks.MOST_MESSAGES) -> None:
         self._setup, self._most_messages = setup, most_messages
-        self._seconds: dict[tuple[Network, int, bool], np.ndarray] = {}
+        self._seconds: dict[tuple[Network, int, bool, int], np.ndarray] = {}
         self._peers = cache(partial(_most_peers, ranks_per_node=setup.ranks_per_node))
         self._bytes = cache(partial(bytes_between, ranks_per_node=setup.ranks_per_node))
 
@@ -161,7 +162,7 @@ class NetworkTimes:
         key_network = replace(own, burst_bytes=0.0)
 
         def exchange(each: Exchange) -> np.ndarray:
-            key = key_network, each.width, each.is_backward  # bits are those of the run
+            key = key_network, each.width, each.is_backward, each.sent.nnz  # bits are those of the run
             if key not in self._seconds:
                 seconds = networks.exchange_seconds(each.sent, setup.ranks_per_node, own, self._most_messages)
                 self._seconds[key] = seconds

@@ -31,11 +31,12 @@ _CALLS = (Work("layer"),)  # of a layer in one direction
 
 @dataclass(frozen=True)
 class Aggregation:
-    """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange."""
+    """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange. sends: whether its rows travel."""
 
     width: int
     is_backward: bool
     beside: Works = ()
+    sends: bool = True
 
 
 Piece = Work | Aggregation
@@ -43,10 +44,11 @@ Piece = Work | Aggregation
 
 @dataclass
 class Steps:
-    """A training step. Forward work records its backward work on a tape, which is read from its end, as autograd does. in_width,
-    out_width: numbers of features and of classes. is_sparse: whether features are stored as sparse rows. learns_input: whether
-    features need a gradient, as with embedded labels. keeps_input: whether their aggregation is computed once. parameters: of the
-    model. kept_width: columns for each node that are kept for gradients."""
+    """A training step. Forward work records its backward work on a tape, which is read from its end, as autograd does.
+    in_width, out_width: numbers of features and of classes. is_sparse: whether features are stored as sparse rows.
+    learns_input: whether features need a gradient, as with embedded labels. keeps_input: whether their aggregation is computed
+    once. repeats_input: whether their rows, which never change, are sent in each epoch. parameters: of the model. kept_width:
+    columns for each node that are kept for gradients."""
 
     config: ModelConfig
     in_width: int
@@ -54,6 +56,7 @@ class Steps:
     is_sparse: bool = False
     learns_input: bool = False
     keeps_input: bool = False
+    repeats_input: bool = True
     forward: list[Piece] = field(default_factory=list)
     backward: list[Sequence[Piece]] = field(default_factory=list)
     parameters: int = 0
@@ -103,7 +106,8 @@ class Steps:
             self.add(beside, beside_back)
             return
         backward = [Aggregation(width, True, beside_back)] if self.needs_gradient(is_input) else beside_back
-        self.add([Aggregation(width, False, beside)], backward)
+        sends = self.repeats_input or self.needs_gradient(is_input)
+        self.add([Aggregation(width, False, beside, sends)], backward)
 
     def layers(self, widths: list[int] | None = None) -> Iterator[tuple[int, int, int]]:
         """The number and the widths of each layer, with the activation before all but the first."""
@@ -136,6 +140,7 @@ def steps_of(
     is_sparse: bool = False,
     learns: bool = False,
     keeps: bool = False,
+    repeats: bool = True,
 ) -> Steps:
     """The training step of a model; arguments as of :class:`Steps`. Raises HpcgnnError for a model that is not covered."""
     maker = _MAKERS.get(MODELS[config.model].work)
@@ -144,7 +149,7 @@ def steps_of(
         raise HpcgnnError(
             f"the cost model covers the models {covered} (gat with --attention halo), not of {config.model}"
         )
-    steps = Steps(config, in_width, out_width, is_sparse, learns, keeps)
+    steps = Steps(config, in_width, out_width, is_sparse, learns, keeps, repeats)
     maker(steps)
     steps.add([Work("element", "nodes", out_width, 2.0)], ())  # the loss and its gradient
     return steps

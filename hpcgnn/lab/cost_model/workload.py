@@ -3,7 +3,7 @@ exchange k, and the work after the last one. Shapes: P ranks, T kinds of :data:`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -100,7 +100,8 @@ def workload_of(
             continue
         maker.begin(piece)
         before.append(maker.taken())
-        sent = maker.wire.bytes(parts.pairs, piece.width, is_backward=piece.is_backward)
+        travelling = maker.wire if piece.sends else replace(maker.wire, sends=False)
+        sent = travelling.bytes(parts.pairs, piece.width, is_backward=piece.is_backward)
         exchanges.append(Exchange(len(exchanges), piece.width, piece.is_backward, sent))
         for work in piece.beside:
             maker.work(work)
@@ -149,7 +150,7 @@ class _Maker:
     def begin(self, piece: Aggregation) -> None:
         """Go through the work until an exchange begins: the rows to send are computed and encoded."""
         self.add("aggregation", 1.0)
-        if not self.wire.sends:
+        if not (self.wire.sends and piece.sends):
             return
         self.multiply("R" if piece.is_backward else "S", piece)
         values = self.pairs.sent(is_backward=piece.is_backward) * float(piece.width)
@@ -159,8 +160,8 @@ class _Maker:
     def end(self, piece: Aggregation) -> None:
         """Go through the work after an exchange: rows that are not added directly from their codes are decoded."""
         matrix = "S" if piece.is_backward else "R"
-        is_fused = self._is_fused(matrix, piece)
-        if self.is_encoded and not is_fused:
+        is_fused = piece.sends and self._is_fused(matrix, piece)
+        if self.is_encoded and piece.sends and not is_fused:
             self.add("decode", self.pairs.sent(is_backward=not piece.is_backward) * float(piece.width))
         self.multiply(matrix, piece, is_fused=is_fused)
 

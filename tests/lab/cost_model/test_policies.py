@@ -53,7 +53,8 @@ def trained(parts: Path, out: Path, epochs: int, policy: dict[str, Any], coding:
 
 
 def mean_bytes(records: list[dict[str, Any]]) -> float:
-    return float(np.mean([record["bytes_sent"] for record in records]))
+    """The bytes of an epoch after the first one, which alone sends the features."""
+    return float(np.mean([record["bytes_sent"] for record in records[1:]]))
 
 
 def test_segments_of_several_bits_are_those_of_the_wire_format():
@@ -86,7 +87,7 @@ def test_uniform_bits_are_drawn_as_ranks_draw_them(parts: Path, tmp_path: Path):
 
 def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
     records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie"})
-    rows = records[0]["bits"]["layer 1's boundary rows"]
+    rows = records[0]["bits"]["layer 2's boundary rows"]
     shares = {int(bits): count / sum(rows.values()) for bits, count in rows.items()}
     with PartsFile(parts) as file:
         facts = read_facts(file, "hybrid", "mean")

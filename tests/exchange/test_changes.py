@@ -1,0 +1,148 @@
+"""The change of rows at the sender, without the noise of dropout and of rounding, and inputs that never change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.changes import RowChange, RowChanges
+from hpcgnn.world.thread_world import on_threads
+from hpcgnn.world.world import World
+
+_ROWS, _WIDTH = 400, 64
+
+
+def changes_of(messages: list[tuple[int, torch.Tensor]], rows: int = _ROWS) -> list[RowChange | None]:
+    """The change that each message, of an epoch, shows."""
+    traced, found = RowChanges(rows, torch.device("cpu")), []
+    for epoch, sent in messages:
+        traced.note(sent, None, 0, epoch)
+        found.append(traced.of_ranks(traced.take()))
+    return found
+
+
+def moving(rate: float, dropout: float, epochs: list[int]) -> list[tuple[int, torch.Tensor]]:
+    """Rows of length 1 on average that move by ``rate`` in each epoch, with dropout."""
+    draw = torch.Generator().manual_seed(7)
+    start, way = (torch.randn(_ROWS, _WIDTH, generator=draw) for _ in range(2))
+    kept = [(torch.rand(_ROWS, _WIDTH, generator=draw) >= dropout) / (1 - dropout) for _ in epochs]
+    return [(epoch, (start + rate * epoch * way) * mask) for epoch, mask in zip(epochs, kept, strict=True)]
+
+
+def test_two_messages_are_not_enough_to_tell_noise_from_motion():
+    found = changes_of(moving(0.1, 0.0, [0, 1, 2]))
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_the_change_is_that_of_the_rows_without_dropout(rate, dropout):
+    found = changes_of(moving(rate, dropout, [0, 1, 2]))[-1]
+    square = 1 + rate**2  # of a value in epoch 1, the smaller one of both messages that are compared
+    assert found.squared_change == pytest.approx(rate**2 / square, abs=0.06)
+    # dropout with the rate p adds p / (1 - p) times the square of the last message
+    assert found.noise == pytest.approx(dropout / (1 - dropout) * (1 + 4 * rate**2) / square, abs=0.1)
+    cosine = (1 + 2 * rate**2) / np.sqrt((1 + rate**2) * (1 + 4 * rate**2))
+    assert found.distance == pytest.approx(1 - cosine, abs=0.02)
+
+
+def test_epochs_without_messages_count():
+    found = changes_of(moving(0.1, 0.0, [0, 4, 6]))[-1]
+    assert (found.epochs, found.noise) == (2, pytest.approx(0, abs=1e-6))
+    assert found.squared_change == pytest.approx(0.2**2 / 1.16, rel=0.05)
+
+
+def test_erratic_rows_change_by_more_than_their_noise():
+    draw = torch.Generator().manual_seed(3)
+    steps = torch.randn(6, _ROWS, _WIDTH, generator=draw).cumsum(0)
+    assert changes_of(list(enumerate(steps)))[-1].squared_change > 0.05
+
+
+def test_rounding_error_is_that_of_messages():
+    rows = moving(0.0, 0.0, [0, 1, 2])[0][1]
+    found = changes_of([(epoch, rows) for epoch in range(3)])[-1]
+    assert (found.distance, found.squared_change) == (0, 0)
+    spread = rows.amax(1) - rows.amin(1)
+    for bits in (1, 2, 8):
+        step = spread[:, None] / (2**bits - 1)
+        grid = (rows - rows.amin(1, keepdim=True)) / step
+        down = grid - grid.floor()
+        expected = (down * (1 - down) * step**2).sum() / rows.square().sum()  # of rounding at random
+        assert found.rounding_error(bits) == pytest.approx(float(expected), rel=0.25 if bits > 1 else 0.6)
+    assert found.rounding_error(16) == 0
+
+
+def test_zeros_and_rows_that_leave_float64_show_no_change():
+    for values in (torch.zeros(3, 8), torch.full((3, 8), torch.inf)):
+        assert changes_of([(epoch, values) for epoch in range(3)], rows=3)[-1] is None
+
+
+def test_a_large_exchange_is_sampled_evenly():
+    traced = RowChanges(100_000, torch.device("cpu"))
+    rows = torch.arange(100_000.0)[:, None].expand(-1, 4)
+    traced.note(rows, None, 0, 0)
+    (kept,) = traced.state().values()
+    assert kept["rows"].shape == (1, 8192, 4)
+    assert kept["rows"][0, 4096, 0] == pytest.approx(50_000, abs=13)
+
+
+def test_the_samples_of_a_checkpoint_continue_and_those_of_other_rows_are_refused():
+    sent = moving(0.2, 0.5, [0, 1, 2])
+    whole, first, second = (RowChanges(_ROWS, torch.device("cpu")) for _ in range(3))
+    for traced, some in ((whole, sent), (first, sent[:2])):
+        for epoch, rows in some:
+            traced.note(rows, None, 0, epoch)
+    second.load(first.state(), "last.pt")
+    second.note(sent[2][1], None, 0, 2)
+    assert second.of_ranks(second.take()) == whole.of_ranks(whole.take())
+    with pytest.raises(
+        HpcgnnError, match=r"^last.pt: the sampled rows have the shape \(2, 400, 64\), not \(2, 3, 64\)$"
+    ):
+        RowChanges(3, torch.device("cpu")).load(first.state(), "last.pt")
+
+
+# -- inputs that never change ------------------------------------------------------------------------------------------
+
+
+def trained(world: World, path: Path, policy: hpcgnn.PolicyConfig, **settings: float) -> list[list[str]]:
+    """The exchanges that send rows in each of six epochs of GraphSAGE, whose first one sends the features."""
+    graph = hpcgnn.load(path, world)
+    config = hpcgnn.ModelConfig("sage", layers=2, hidden=48, dropout=0.5, **settings)
+    messages = Messages(world, MessageConfig(bits=2))
+    model = hpcgnn.build_model(config, graph, messages=messages)
+    trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=7, eval_every=7, policy=policy))
+    started = []
+    for _ in range(6):
+        trainer.run_epoch()
+        started.append([each.name for each in messages.traffic.exchanges_started])
+    return started
+
+
+_FEATURES = "layer 1's boundary rows"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    return small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [("fixed", "pipeline"), ("uniform", "off"), ("adaqp", "off"), ("sylvie", "sylvie"), ("pipeqs", "pipeqs")],
+    ids="-".join,
+)
+def test_features_are_sent_once(policy, parts):
+    for started in on_threads(2, lambda world: trained(world, parts, hpcgnn.PolicyConfig(*policy))):
+        assert [_FEATURES in names for names in started] == [True] + [False] * 5
+
+
+def test_features_with_dropout_are_sent_in_every_epoch(parts):
+    policy = hpcgnn.PolicyConfig("uniform", "pipeline")
+    for started in on_threads(2, lambda world: trained(world, parts, policy, input_dropout=0.5)):
+        assert all(_FEATURES in names for names in started)
