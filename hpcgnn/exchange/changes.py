@@ -56,7 +56,9 @@ class RowChange:
         square = max(min(first, last), 1e-3 * min(before, now))
         cosine = product / math.sqrt(max(first, square) * max(last, square))
         change = max(0.0, first + last - 2 * product)
-        return cls(max(0.0, 1 - cosine), change / square, share * now / square, error / square, epochs)
+        # rows that changed at all have a distance above 0
+        least = 1e-12 if product < math.sqrt(before) * math.sqrt(now) * (1 - 1e-15) else 0.0
+        return cls(max(least, 1 - cosine), change / square, share * now / square, error / square, epochs)
 
 
 class KeptSample(msgspec.Struct):

@@ -185,13 +185,14 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
 @dataclass(frozen=True)
 class PolicyMix:
     """The course of a run. shares: (bits, share of the rows sent) pairs. stale, sent: shares of epochs that use stale rows, and
-    that send messages. is_delta: whether messages hold
-    differences. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
+    that send messages. is_delta: whether messages hold differences. repeats_input: whether rows that never change are sent in each
+    epoch. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0
     sent: float = 1.0
     is_delta: bool = False
+    repeats_input: bool = True
     period: int = 0
     assumes: tuple[str, ...] = ()
 
@@ -219,7 +220,7 @@ def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumption
     told = (of_bits, of_epochs, of_period if period else "")
     assumes = tuple(f"assumes {each}" for each in told if each)
     is_delta = run.messages.message_coding != PLAIN
-    return PolicyMix(tuple(sorted(shares.items())), stale, sent, is_delta, period, assumes)
+    return PolicyMix(tuple(sorted(shares.items())), stale, sent, is_delta, policy.is_off, period, assumes)
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
@@ -304,7 +305,9 @@ def outcome_of(
 ) -> MeanEpoch:
     """The mean epoch of a run on these parts. messages_of: a function that returns the seconds of messages."""
     is_read = len(course.shares) == 1 and not course.is_delta
-    sending = _with_codecs(setup.workload(parts, Wire(course.shares, reads_codes=is_read)), course)
+    sending = _with_codecs(
+        setup.workload(parts, Wire(course.shares, reads_codes=is_read, repeats_input=course.repeats_input)), course
+    )
     kinds: list[tuple[float, Epoch]] = []
 
     def go_through(*cycle: tuple[float, Workload, str]) -> None:

@@ -60,11 +60,13 @@ def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
 class Wire:
     """The messages of an epoch's exchanges. shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages
     are sent; otherwise, rows of an earlier epoch are used again. reads_codes: whether receivers may add up codes without
-    decoding; not if rows have several bit-widths, or are compared or changed before."""
+    decoding; not if rows have several bit-widths, or are changed before. repeats_input: whether rows that never change are sent in
+    each epoch."""
 
     shares: tuple[tuple[int, float], ...]
     sends: bool = True
     reads_codes: bool = True
+    repeats_input: bool = True
 
     def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
         """(P, P) int64 bytes from rank to rank of one exchange. If there are several bit-widths, that of each row is drawn, so

@@ -85,7 +85,7 @@ class Setup:
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
         learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation
-        repeats = self.run.policy.is_off or self.model.input_dropout > 0
+        repeats = self.model.input_dropout > 0 or (self.run.policy.is_off and (wire is None or wire.repeats_input))
         steps = steps_of(self.model, parts.in_width, parts.out_width, parts.is_sparse, learns, keeps, repeats)
         loops = MODELS[self.model.model].aggregation == "gcn" and not steps.is_halo
         return workload_of(parts, steps, self.run.messages.bits, compute=self.arithmetic, self_loops=loops, wire=wire)
