@@ -64,7 +64,7 @@ def test_ranks_that_are_threads_keep_the_aggregated_input(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
-def test_rows_whose_squares_leave_float32_have_no_drift_to_warn_of(tmp_path, scale):
+def test_rows_whose_squares_leave_float32_are_compared_without_a_warning(tmp_path, scale):
     rng = np.random.default_rng(0)
     path = written(tmp_path, scale * rng.standard_normal((12, 3)), is_linked=True)
     with warnings.catch_warnings():

@@ -185,8 +185,8 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
 @dataclass(frozen=True)
 class PolicyMix:
     """The course of a run. shares: (bits, share of the rows sent) pairs. stale, sent: shares of epochs that use stale rows, and
-    that send messages. is_delta: whether messages hold differences. repeats_input: whether rows that never change are sent in each
-    epoch. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
+    that send messages. is_delta: whether messages hold differences. repeats_input: whether rows that never change are sent in
+    each epoch. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0

@@ -60,8 +60,8 @@ def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
 class Wire:
     """The messages of an epoch's exchanges. shares: (bits, share of the rows) pairs, which add up to 1. sends: whether messages
     are sent; otherwise, rows of an earlier epoch are used again. reads_codes: whether receivers may add up codes without
-    decoding; not if rows have several bit-widths, or are changed before. repeats_input: whether rows that never change are sent in
-    each epoch."""
+    decoding; not if rows have several bit-widths, or are changed before. repeats_input: whether rows that never change are sent
+    in each epoch."""
 
     shares: tuple[tuple[int, float], ...]
     sends: bool = True
