@@ -18,6 +18,7 @@ from hpcgnn.train.summary import mean_bits
 RATIO, DIFFERENCE = ENDINGS = ("_ratio", "_difference")
 SPEED_UP, EFFICIENCY, SPREAD = SCALING = ("speedup", "efficiency", "spread")
 SECONDS = "epoch_seconds_median"
+RATE = "gigabytes_per_second"
 # Seconds in which most runs reach an evaluation as good as the baseline's mean minus one point.
 SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_best_val", 0.01
 # Axes that lines of benches and preparations may have beside those of a configuration.
@@ -54,7 +55,7 @@ _LABELS = {
     SPREAD: "spread of epoch times",
     # Figures of benches and preparations.
     "seconds": "seconds",
-    "gigabytes_per_second": "GB/s",
+    RATE: "GB/s",
     "share_of_copy": "share of a copy's bandwidth, %",
     "share_of_peak": "share of the peak, %",
     "hidden_share": "hidden share, %",
@@ -170,7 +171,7 @@ def shown(name: str, number: float) -> str:
         return f"{sign}{100 * number:.1f}" if base in (*SCALING, *_SHARES) else f"{sign}{100 * number:.2f}"
     if base in _COUNTS:
         return f"{sign}{number:,.0f}"
-    if "bytes" in base:
+    if "bytes" in base and base != RATE:
         return sign + console.size(number)
     return f"{sign}{number:.4g}"
 

@@ -183,6 +183,11 @@ def test_bytes_per_epoch_of_older_records_are_means_or_left_out() -> None:
     assert shown(None, **old | {"bytes_sent_per_epoch": 7.0, "epoch_seconds_mean": 1.0}) == 7
 
 
+def test_rates_are_no_sizes() -> None:
+    shown = {name: measures.shown(name, 2917.0) for name in ("file_bytes", "gigabytes_per_second")}
+    assert shown == {"file_bytes": "2.8 KiB", "gigabytes_per_second": "2917"}
+
+
 def test_labels_of_phases_say_over_what_they_are_means_or_medians() -> None:
     assert (
         measures.label("breakdown_seconds_median.policy_seconds") == "policy seconds (slowest rank, median over epochs)"
