@@ -106,10 +106,15 @@ def started(line: Sequence[str], grace_seconds: float, **options: Any) -> Iterat
 
 
 def of_this_installation(words: Sequence[str]) -> list[str]:
-    """``words``, in which a first ``python`` or ``hpcgnn`` that is not on PATH becomes that of this installation."""
+    """``words``, in which a first ``python`` or ``hpcgnn`` that is not on PATH becomes that of this installation.
+
+    Another program on PATH becomes its full path: Open MPI's launcher, called by its own full path, puts its folder before a
+    virtual environment's on the ranks' PATH.
+    """
     own = {"python": [sys.executable], "hpcgnn": [sys.executable, "-m", "hpcgnn"]}
     first, *others = words
-    return [*(own[first] if first in own and not shutil.which(first) else [first]), *others]
+    found = shutil.which(first)
+    return [*([found] if found else own.get(first, [first])), *others]
 
 
 def usable_cores() -> int:

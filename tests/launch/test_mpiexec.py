@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,16 @@ def test_python_and_hpcgnn_are_this_installations_where_path_has_none(monkeypatc
     assert mpiexec.of_this_installation(["true", "hpcgnn"]) == ["true", "hpcgnn"]
 
 
+def test_the_first_program_on_path_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI's launcher would look into its own folder first, where there may be another Python."""
+    program = tmp_path / "python3"
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert mpiexec.of_this_installation(["python3", "x"]) == [str(program), "x"]
+    assert launch("-n", "2", "--", "python3").stdout == "mine\nmine\n"
+
+
 def launch(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = os.environ | environment
     return subprocess.run([*HPCGNN, "launch", *words], capture_output=True, text=True, env=given, check=False)
@@ -148,7 +159,7 @@ def test_a_mistake_is_one_sentence(words: list[str], reason: str) -> None:
 def test_a_dry_run_starts_nothing(launcher, tmp_path: Path) -> None:
     path = launcher("Hydra")
     done = launch("-n", "2", "-t", "3", "--dry-run", "--", "touch", f"{tmp_path}/a file")
-    assert done.stdout == f"/usr/bin/env OMP_NUM_THREADS=3 {path} -n 2 touch '{tmp_path}/a file'\n"
+    assert done.stdout == f"/usr/bin/env OMP_NUM_THREADS=3 {path} -n 2 {shutil.which('touch')} '{tmp_path}/a file'\n"
     assert not (tmp_path / "a file").exists()
 
 
