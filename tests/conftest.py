@@ -92,9 +92,12 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def python_of_ranks(request: pytest.FixtureRequest) -> str:
-    """The Python that starts shared ranks. MPICH gives a rank a connection to its launcher, which a fork elsewhere lacks."""
+    """The Python that starts shared ranks. MPICH gives a rank a connection to its launcher, which a fork elsewhere lacks, and
+    CUDA does not work in the fork of a process that has looked for GPUs.
+    """
     _require_launcher()
-    return str(request.getfixturevalue("warm") / "python") if is_open_mpi() else sys.executable
+    can_fork = is_open_mpi() and not torch.cuda.is_available()
+    return str(request.getfixturevalue("warm") / "python") if can_fork else sys.executable
 
 
 @pytest.fixture(scope="session")
