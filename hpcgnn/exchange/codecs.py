@@ -311,9 +311,12 @@ def fuses(bits: int, matrix: Csr, width: int) -> bool:
 
     Measured with the native kernels on a core with AVX-512: at 2 bits and 256 columns, adding from codes takes half the time,
     because each entry of the matrix reads 2 bits a value instead of 32. But a row is decoded again for each entry that names it,
-    which costs more if codes are wide, rows are narrow, or the decoded rows would fit into a cache.
+    which costs more if codes are wide, rows are narrow, or the decoded rows would fit into a cache. On an H100, adding 1 to 16
+    bits from codes took 0.2 to 0.7 of the time, for 64 and 256 columns, 16,384 and 262,144 rows, and 1 to 32 entries a row.
     """
     entries, rows = matrix.num_entries, matrix.num_cols
+    if matrix.device.type == "cuda" and bits <= 16 and width >= 64:
+        return True
     if bits <= 4:
         return reads_codes_faster(bits, rows, width) or entries <= 4 * rows
     if bits == 8:

@@ -82,7 +82,7 @@ KERNELS, TORCH = "kernels", "torch"
 _FASTER, _SLOWER = 1.1, 0.9  # speedups between these two count as equal
 _AHEAD = 1.5  # torch's products round their results once more, so they must be this much faster than our kernels
 _ROWS, _WIDTH = 1024, 256  # shape of the product that is timed: large enough for its arithmetic to dominate
-_ROWS_OF_GPUS = 1 << 17
+ROWS_OF_GPUS = 1 << 17  # the same on GPUs
 _ROUNDS = 10
 _CLEAR = 1.2  # a measurement that is this factor away from all limits ends early: even a busy machine errs by less
 # oneDNN's instruction sets (ONEDNN_MAX_CPU_ISA) without bfloat16 products; all later ones have them.
@@ -121,7 +121,7 @@ def bfloat16(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
     if not (has_kernels or in_question):
         return Bfloat16(TORCH, 0.0)
     generator = torch.Generator().manual_seed(0)
-    rows = _ROWS if torch_device.type == "cpu" else _ROWS_OF_GPUS
+    rows = _ROWS if torch_device.type == "cpu" else ROWS_OF_GPUS
     x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
     calls = {"": lambda: multiply_and_back(x, weight, backend, "float32")}
     if has_kernels:
@@ -199,6 +199,8 @@ _LOG = logging.getLogger("hpcgnn")
 # study `products`: with our own kernels, and with torch. Some small gains on one thread are left out, so that the arithmetic
 # does not depend on the number of threads.
 _LEAST = {KERNELS: (8, 1 << 20), TORCH: (40, 1 << 25)}  # the smaller width, and the number of multiplications
+# The same on an H100, where smaller products are limited by the host, which starts kernels, or by the conversions.
+_LEAST_ON_GPUS = (100, 1 << 32)
 
 
 class Rounded:
@@ -255,7 +257,8 @@ def pays(
     rows: int, in_width: int, out_width: int, backend: str = "auto", torch_device: torch.device = CPU.torch_device
 ) -> bool:
     """Return whether the product (rows, in_width) x (in_width, out_width) and its two gradients are large enough for bfloat16."""
-    narrowest, multiplications = _LEAST[bfloat16(backend, torch_device).way]
+    on_gpu = torch_device.type == "cuda"
+    narrowest, multiplications = _LEAST_ON_GPUS if on_gpu else _LEAST[bfloat16(backend, torch_device).way]
     return min(in_width, out_width) >= narrowest and rows * in_width * out_width >= multiplications
 
 

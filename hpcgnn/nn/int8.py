@@ -32,7 +32,7 @@ from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.kernels.spmm import spmm as plain_spmm
-from hpcgnn.nn.compute import least_seconds, multiply_and_back
+from hpcgnn.nn.compute import ROWS_OF_GPUS, least_seconds, multiply_and_back
 from hpcgnn.nn.config import STOCHASTIC, Int8Config
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind
 from hpcgnn.world import raise_on_all_ranks
@@ -47,7 +47,7 @@ _LEAST_WIDTH_AGGREGATED = 128
 _LEAST_WIDTH_OF_A_HEAD = 32
 _ROUNDS = 5
 _ROWS, _WIDTH, _DEGREE = 1 << 15, 256, 16  # shape of the aggregation that is timed
-_ROWS_MULTIPLIED = 1 << 13  # rows of the product that is timed
+_ROWS_MULTIPLIED = 1 << 13  # rows of the product that is timed; on GPUs, both have compute.ROWS_OF_GPUS
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Limits:
 
 # With instructions that add four products at once, and without.
 LIMITS = {True: Limits(1 << 23, 64, 128), False: Limits(1 << 25, 128, 256)}
+# Those of an H100. Integers need more kernels, and epochs with smaller products are limited by the host, which starts them.
+LIMITS_OF_GPUS = Limits(1 << 34, 100, 128)
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ class Int8Factor:
 
 def limits_of(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Limits:
     """The limits of a device."""
-    return LIMITS[int8.dot_products(backend, torch_device)]
+    return LIMITS_OF_GPUS if torch_device.type == "cuda" else LIMITS[int8.dot_products(backend, torch_device)]
 
 
 def multiplies(rows: int, in_width: int, out_width: int, limits: Limits = LIMITS[True]) -> bool:
@@ -361,18 +363,19 @@ def measured(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
     half a second.
     """
     generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (_ROWS, _WIDTH))
+    rows, multiplied = (ROWS_OF_GPUS,) * 2 if torch_device.type == "cuda" else (_ROWS, _ROWS_MULTIPLIED)
+    x, weight = (torch.randn(count, _WIDTH, generator=generator).to(torch_device) for count in (rows, _WIDTH))
     # Some rows are used by many entries.
-    skewed = torch.rand(_ROWS * _DEGREE, generator=generator, dtype=torch.float64) ** 2
-    indices = (skewed * _ROWS).to(torch.int32)
-    csr = Csr(torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE), indices, _ROWS, check=False).to(torch_device)
-    few = x[:_ROWS_MULTIPLIED]
+    skewed = torch.rand(rows * _DEGREE, generator=generator, dtype=torch.float64) ** 2
+    indices = (skewed * rows).to(torch.int32)
+    csr = Csr(torch.arange(0, rows * _DEGREE + 1, _DEGREE), indices, rows, check=False).to(torch_device)
+    few = x[:multiplied]
 
     def products() -> None:
-        rows = int8.quantize_rows(few, key=0, backend=backend)
-        y = int8.product(rows, weight, weight_key=0, backend=backend)
+        codes = int8.quantize_rows(few, key=0, backend=backend)
+        y = int8.product(codes, weight, weight_key=0, backend=backend)
         int8.product(int8.quantize_rows(y, key=0, backend=backend), weight.T, weight_key=0, backend=backend)
-        int8.weight_gradient(rows, y, key=0, backend=backend)
+        int8.weight_gradient(codes, y, key=0, backend=backend)
 
     def sums() -> None:
         own = int8.quantize_rows(x, key=0, backend=backend)

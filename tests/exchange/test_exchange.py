@@ -143,8 +143,8 @@ def test_an_exchange_waits_for_those_before_it_in_the_queue():
 MANY = 10**6  # entries of a matrix that names each row many times
 
 
-def fused(bits: int, width: int, entries: int, rows: int) -> bool:
-    return fuses(bits, SimpleNamespace(num_entries=entries, num_cols=rows), width)
+def fused(bits: int, width: int, entries: int, rows: int, device: str = "cpu") -> bool:
+    return fuses(bits, SimpleNamespace(num_entries=entries, num_cols=rows, device=torch.device(device)), width)
 
 
 def test_rows_are_added_from_codes_where_this_is_faster() -> None:
@@ -160,6 +160,8 @@ def test_rows_are_added_from_codes_where_this_is_faster() -> None:
         assert fused(bits, 256, entries_per_row * MANY, MANY)
         assert not fused(bits, 256, entries_per_row * MANY + 1, MANY)
         assert not reads_codes_faster(bits, MANY, 256)
+    for bits, width, expected in ((8, 64, True), (16, 64, True), (16, 63, False), (32, 64, False)):
+        assert fused(bits, width, MANY, 1000, "cuda") == expected
 
 
 def test_sums_of_double_precision_have_the_same_rows() -> None:

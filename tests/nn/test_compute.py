@@ -71,6 +71,8 @@ def test_small_products_stay_float32(way):
     assert not compute.pays(10**6, 256, 2)
     assert compute.pays(10**6, 256, 16) == (way == "kernels")  # torch's conversions take as long as its products save
     assert compute.pays(10**6, 8, 8) == compute.pays(1000, 64, 64) == (way == "kernels")
+    for shape, expected in (((1 << 16, 256, 256), True), ((1 << 15, 256, 256), False), ((1 << 20, 64, 64), False)):
+        assert compute.pays(*shape, torch_device=torch.device("cuda")) == expected
     x, weight, upstream = torch.randn(100, 64), torch.randn(64, 32), torch.randn(100, 32)
     found, wanted = (products(x, weight, upstream, rounded=rounded) for rounded in (True, False))
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)

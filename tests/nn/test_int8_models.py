@@ -416,6 +416,10 @@ def test_small_products_stay_float32():
     assert int8.multiplies(25, 40, 20, least)
     for shape in ((24, 20, 40), (100, 19, 40), (100, 30, 39)):
         assert not int8.multiplies(*shape, least)
+    of_gpus = int8.limits_of(torch_device=torch.device("cuda"))
+    assert int8.multiplies(1 << 18, 256, 256, of_gpus)
+    for shape in ((1 << 17, 256, 256), (1 << 20, 64, 256)):
+        assert not int8.multiplies(*shape, of_gpus)
 
 
 @pytest.mark.parametrize(("rows", "entries_a_row", "width", "pays"), [
