@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from hpcgnn.base.settings import Composed, LazyEntry, Registry, setting
 
-FIXED, OFF = "fixed", "off"
+FIXED, OFF, AUTO = "fixed", "off", "auto"
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ class CorrectionSettings:
 
 @dataclass(frozen=True)
 class PeriodSettings:
-    """Settings of policies that assign bit-widths periodically."""
+    """Settings of policies that decide periodically."""
 
-    bits_period: int = setting(50, "Number of epochs from one assignment of bit-widths to the next.", least=1)
+    bits_period: int = setting(
+        50, "Number of epochs from one assignment of bit-widths, or trial, to the next.", least=1
+    )
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ KNOWN_BITS = {
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
     ),
+    AUTO: LazyEntry("hpcgnn.policy.auto", "the most bits that cost no time, by trial", (PeriodSettings,)),
 }
 KNOWN_STALENESS = {
     OFF: LazyEntry("hpcgnn.policy.simple", "never"),
@@ -156,6 +159,11 @@ KNOWN_STALENESS = {
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago, while they change little",
         (DriftSettings, BypassSettings, *_STALE),
+    ),
+    AUTO: LazyEntry(
+        "hpcgnn.policy.auto",
+        "rows of the previous epoch where they move by less than their noise, if a trial shows that this saves time",
+        (PeriodSettings, *_STALE),
     ),
 }
 

@@ -23,6 +23,7 @@ POLICIES = {
     "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],
     "smoothed": ["--bits", "32", "--staleness", "pipeline", "--smoothing", "both", "--model", "gcn"],
+    "auto": ["--bits", "auto", "--staleness", "auto", "--eval-every", "3"],
     "pipeqs": ["--bits", "pipeqs", "--staleness", "pipeqs", "--drift-threshold", "0.02"],
     "all kinds": [
         "--bits", "adaqp", "--bits-period", "5", "--staleness", "sylvie", "--loss-window", "2", "--smoothing", "features",

@@ -60,7 +60,7 @@ REFUSED = [
     ({"dense_weight_decay": 0.1}, "--dense-weight-decay is not used by sage: appnp and gcnii use it"),
     ({"bits": "sylvie", "variance_weight": 0.5}, "--variance-weight is not used by --bits sylvie"),
     ({"bits": "sylvie", "refit_links": True}, "--bits adaqp uses it"),
-    ({"bits": "8", "bits_period": 3}, "--bits-period is not used by fixed bits with --staleness off: --bits adaqp and --bits"),
+    ({"bits": "8", "bits_period": 3}, "--bits-period is not used by fixed bits with --staleness off: --bits adaqp, --bits auto"),
     ({"smoothing": "none"}, "--staleness pipeline, --staleness pipeqs and --staleness sylvie use it"),
     ({"staleness": "pipeline", "smoothing_decay": 0.5}, "--smoothing features, gradients and both use it"),
     ({"replay": "decisions.jsonl"}, "--replay is not used by a run without policies"),
@@ -73,7 +73,7 @@ REFUSED = [
     ({"compute": "float32", "int8_most_error": 0.5}, "--int8-most-error is not used by --compute float32"),
     # Impossible values.
     ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
-    ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, pipeqs, sylvie, uniform, not '3'"),
+    ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, auto, pipeqs, sylvie, uniform, not '3'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
     ({"label_propagation": 1.0}, "label-propagation must be at least 0 and below 1, not 1.0"),
     ({"label_propagation": -0.1}, "label-propagation must be at least 0 and below 1, not -0.1"),

@@ -32,7 +32,7 @@ from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.policy import config, sylvie
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.assignment import CHOICES, quantization_variance
-from hpcgnn.policy.config import FALLBACK_BITS, FIXED, OFF
+from hpcgnn.policy.config import AUTO, FALLBACK_BITS, FIXED, OFF
 from hpcgnn.train.run_config import CONFIG, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
@@ -46,7 +46,10 @@ ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
 _RARELY = 1e-2
 _SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
 _MOST_RANKS = 64  # whose rows are read: an evenly spread sample of more, which makes the facts estimates
-_BITS, _STALENESS = (FIXED, "uniform", "adaqp", "sylvie", "pipeqs"), (OFF, PIPELINE, "sylvie", "pipeqs")  # covered
+_BITS, _STALENESS = (
+    (FIXED, "uniform", "adaqp", "sylvie", "pipeqs", AUTO),
+    (OFF, PIPELINE, "sylvie", "pipeqs", AUTO),
+)  # covered
 Shares = dict[int, float]
 
 
@@ -242,6 +245,8 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
     if policy.bits == "pipeqs":
         said = f"that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
         return {FALLBACK_BITS: 1.0}, said
+    if policy.bits == AUTO:
+        return {CHOICES[0]: 1.0}, f"that more than {CHOICES[0]} bits would make epochs longer, as on a slow network"
     found = facts()
     if policy.bits == "adaqp":
         own = policy.section(config.AdaQPSettings)
@@ -272,6 +277,10 @@ def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tupl
     """The shares of stale epochs and of those that send, and their assumption in words."""
     if policy.staleness in (OFF, PIPELINE):
         return float(policy.staleness == PIPELINE), 1.0, ""
+    if policy.staleness == AUTO:
+        stale = decided.stale or 0.0
+        source = "as where an evaluation follows each epoch" if decided.stale is None else decided.source
+        return stale, 1.0, f"that {stale:.0%} of epochs use rows of the epoch before, {source}"
     if policy.staleness == "sylvie":
         usual = "namely those after which the loss falls as fast as before or faster"
         stale, source = 1 - _slower(decided), usual if decided.stale is None else decided.source

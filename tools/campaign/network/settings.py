@@ -20,6 +20,7 @@ SETTINGS: dict[str, tuple[object, ...]] = {
     "pipeline, 2 bits": ("--staleness", "pipeline", "--bits", 2),
     "pipeline, adaqp": ("--staleness", "pipeline", "--bits", "adaqp", "--bits-period", 2),
     "sylvie": ("--staleness", "sylvie", "--bits", "sylvie", "--loss-window", 2),
+    "auto": ("--staleness", "auto", "--bits", "auto"),
     "pipeqs": ("--staleness", "pipeqs", "--bits", "pipeqs", "--drift-threshold", 2),
     "pipeqs, late": ("--staleness", "pipeqs", "--drift-threshold", 2, "--bypass", "late"),
 }

@@ -46,10 +46,10 @@ def all_axes() -> Axes:
         "strategy": ("pre", "post", "hybrid"),
         "task": ("node", "link"),
         "decoder": ("dot", "mlp"),
-        "bits": ("32", "16", "8", "4", "2", "1", "uniform", "adaqp", "sylvie", "pipeqs"),
+        "bits": ("32", "16", "8", "4", "2", "1", "uniform", "adaqp", "sylvie", "pipeqs", "auto"),
         "message_coding": ("plain", "delta"),
         "eval_precision": ("float32", "training"),
-        "staleness": ("off", "pipeline", "sylvie", "pipeqs"),
+        "staleness": ("off", "pipeline", "sylvie", "pipeqs", "auto"),
         "metric": ("auto", "roc-auc"),
         "cache_input_aggregation": (False, True),
     }

@@ -1,0 +1,152 @@
+"""Bit-widths and staleness that are tried out in training: the clock decides about time, and the change of rows about accuracy.
+
+A rule that predicts the seconds of an epoch from bytes and links must know how a network shares its links, which part of a
+message is hidden by computation, and how long rows of each bit-width are decoded. A trial of a few epochs measures all of it. So
+each option trains for some epochs, the options that are expected to be fast first, and the search ends at the first one that is
+slower. Of those that are about as fast as the fastest, the one with the smallest error is taken.
+
+Bits: 2, 4 and 8. On a slow network, more than 2 bits are tried for one block of epochs; where messages are hidden anyway, rows
+get 8 bits at no cost.
+
+Staleness: an exchange may use rows of the previous epoch while they move by less than their noise (:class:`RowChange`), because
+training has this noise in any case. When most exchanges are so calm, a trial shows whether stale rows save time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hpcgnn.base.typed import Count, NotNegative
+from hpcgnn.exchange.mailbox import FRESH, STALE
+from hpcgnn.policy.assignment import CHOICES
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.config import AUTO, BITS_POLICIES, STALENESS_POLICIES, PeriodSettings
+
+_BLOCK = 5  # epochs of a trial of one option; the first one makes codecs and memory, and is left out
+_BITS_TOLERANCE = 1.03  # more bits are taken if an epoch is at most so much longer
+_STALE_TOLERANCE = 1.05  # and fresh rows
+_CALM = 0.02  # squared change of rows in an epoch, relative to their square, that is small without any noise
+
+
+class Trial(msgspec.Struct):
+    """A search among numbered options, in the order in which they are tried; later ones have smaller errors. seconds: of the
+    epochs of each option so far. chosen: the result.
+    """
+
+    seconds: list[list[NotNegative]] = msgspec.field(default_factory=lambda: [[]])
+    chosen: Count | None = None
+
+    @property
+    def current(self) -> int:
+        """The number of the option to use now."""
+        return len(self.seconds) - 1 if self.chosen is None else self.chosen
+
+    def add(self, seconds: float, options: int, tolerance: float) -> None:
+        """Add the ``seconds`` of an epoch with the current option, one of ``options``."""
+        if self.chosen is not None:
+            return
+        self.seconds[-1].append(seconds)
+        if len(self.seconds[-1]) < _BLOCK:
+            return
+        typical = self.typical()
+        fast_enough = [each <= tolerance * min(typical) for each in typical]
+        if fast_enough[-1] and len(typical) < options:
+            self.seconds.append([])
+        else:
+            self.chosen = max(number for number, is_fast in enumerate(fast_enough) if is_fast)
+
+    def typical(self) -> list[float]:
+        """The seconds of an epoch of each option: the mean without the first epoch and without the longest one."""
+        return [sum(sorted(block[1:])[:-1]) / (len(block) - 2) for block in self.seconds if len(block) > 2]
+
+    def details(self, names: tuple[Any, ...]) -> dict[str, Any]:
+        """The seconds by option, for the records."""
+        return {str(name): each for name, each in zip(names, self.typical(), strict=False)}
+
+
+class AutoBitsState(msgspec.Struct):
+    """The state of :class:`AutoBits`. due: the epoch of the next trial, once there is a result."""
+
+    trial: Trial
+    due: Count | None = None
+
+
+@BITS_POLICIES.register(AUTO)
+class AutoBits(BitsPolicy):
+    """The most bits whose epochs are about as short as those with the fewest, tried again every ``bits_period`` epochs."""
+
+    needs_clock = True
+    alternates = True
+    state_type = AutoBitsState
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.trial, self.due = Trial(), None
+        self._period = setup.config.section(PeriodSettings).bits_period
+
+    def begin_epoch(self, epoch: int) -> dict[str, Any]:
+        """Set the bit-width of the trial, or of its result, for all exchanges."""
+        if self.due is not None and epoch >= self.due:
+            self.trial, self.due = Trial(), None
+        bits = CHOICES[self.trial.current]
+        for facts in self.all_facts:
+            facts.exchange.row_bits = facts.exchange.uniform_bits(bits)
+        return {"bits": bits, "seconds_by_bits": self.trial.details(CHOICES)}
+
+    def observe(self, seen: Observation) -> None:
+        """Add the seconds of the epoch to the trial; those of the first one include compilation."""
+        if seen.epoch == 0 or self.trial.chosen is not None:
+            return
+        self.trial.add(seen.seconds, len(CHOICES), _BITS_TOLERANCE)
+        if self.trial.chosen is not None:
+            self.due = seen.epoch + 1 + self._period
+
+
+class AutoStalenessState(msgspec.Struct):
+    """The state of :class:`AutoStaleness`. calm: whether the rows of each exchange move by less than their noise. trial: None
+    before most of them do. due: the epoch of the next trial, once there is a result.
+    """
+
+    calm: dict[str, bool]
+    trial: Trial | None = None
+    due: Count | None = None
+
+
+@STALENESS_POLICIES.register(AUTO)
+class AutoStaleness(StalenessPolicy):
+    """Rows of the previous epoch where they have moved by less than their noise, if that makes epochs shorter."""
+
+    needs_clock = True
+    compares_rows = True
+    state_type = AutoStalenessState
+    options = (STALE, FRESH)
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.calm: dict[str, bool] = {}
+        self.trial: Trial | None = None
+        self.due: int | None = None
+        self._period = setup.config.section(PeriodSettings).bits_period
+
+    def begin(self, all_facts: list[ExchangeFacts]) -> None:
+        """Set the freshness of each exchange. Not collective."""
+        usual = FRESH if self.trial is None else self.options[self.trial.current]
+        for facts in all_facts:
+            facts.exchange.freshness = usual if self.calm.get(facts.name, False) else FRESH
+
+    def observe(self, seen: Observation) -> None:
+        """Note which exchanges are calm, and add the seconds of the epoch to the trial."""
+        for name, change in seen.changes.items():
+            self.calm[name] = change.squared_change <= max(_CALM, change.noise) * change.epochs**2
+        if self.due is not None and seen.epoch >= self.due:
+            self.trial, self.due = None, None
+        if self.trial is None:
+            # policies of bits have tried theirs by then
+            if seen.epoch >= 4 * _BLOCK and 2 * sum(self.calm.values()) > len(self.calm):
+                self.trial = Trial()
+        elif self.trial.chosen is None:
+            self.trial.add(seen.seconds, len(self.options), _STALE_TOLERANCE)
+            if self.trial.chosen is not None:
+                self.due = seen.epoch + 1 + self._period

@@ -1,0 +1,134 @@
+"""`--bits auto` and `--staleness auto`: the decisions that are right where the facts are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_graphs
+from rank_pool import ThreadPool
+
+import hpcgnn
+from hpcgnn.exchange.changes import RowChange
+from hpcgnn.policy.auto import _BLOCK, AutoBits, AutoStaleness, Trial
+from hpcgnn.policy.base import Observation, Setup
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.world import World
+
+
+def tried(*seconds: float, tolerance: float = 1.03) -> tuple[int | None, int]:
+    """The option that a trial chooses if epochs take these seconds, and the number of epochs that it took."""
+    trial, epochs = Trial(), 0
+    while trial.chosen is None:
+        trial.add(seconds[trial.current], len(seconds), tolerance)
+        epochs += 1
+    return trial.chosen, epochs
+
+
+def test_a_slow_network_gets_the_fewest_bits_after_two_blocks():
+    assert tried(1.0, 1.4, 2.0) == (0, 2 * _BLOCK)
+
+
+def test_where_bits_cost_no_time_rows_get_the_most():
+    assert tried(1.0, 1.01, 1.02) == (2, 3 * _BLOCK)
+    assert tried(1.0, 1.0, 1.4) == (1, 3 * _BLOCK)
+    assert tried(1.0, 0.9, 0.95) == (
+        1,
+        3 * _BLOCK,
+    )  # the second is faster than the first, and the third more than 3 % slower
+
+
+def test_the_first_epoch_of_a_block_and_its_longest_one_do_not_count():
+    trial = Trial()
+    for seconds in (9.0, 1.0, 1.0, 7.0, 1.0, 5.0, 1.02, 1.02, 8.0, 1.02):
+        trial.add(seconds, 2, 1.03)
+    assert trial.typical() == [1.0, pytest.approx(1.02)]
+    assert trial.chosen == 1
+
+
+class _Facts:
+    """Stands for the facts about an exchange."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.exchange = name, self
+        self.freshness, self.row_bits = "", 0
+
+    def uniform_bits(self, bits: int) -> int:
+        return bits
+
+
+def setup(*names: str) -> tuple[list[Any], Setup]:
+    facts: list[Any] = [_Facts(name) for name in names]
+    return facts, Setup(None, facts, PolicyConfig("auto", "auto", bits_period=30), Clock())  # type: ignore[arg-type]
+
+
+def change(squared: float, noise: float = 0.0) -> RowChange:
+    return RowChange(squared / 2, squared, noise, 0.0, 1)
+
+
+def test_bits_are_tried_again_after_a_period():
+    facts, arguments = setup("a")
+    policy, used = AutoBits(arguments), []
+    for epoch in range(60):
+        policy.begin_epoch(epoch)
+        used.append(facts[0].row_bits)
+        slow = epoch < 20  # later, the network is fast
+        policy.observe(Observation(epoch, 1.0, {2: 1.0, 4: 1.5, 8: 2.0}[used[-1]] if slow else 1.0, {}))
+    first = 1 + 2 * _BLOCK  # epoch 0 is not part of the trial
+    assert used[:first] == [2] * (1 + _BLOCK) + [4] * _BLOCK
+    assert set(used[first : first + 30]) == {2}
+    assert set(used[first + 30 + 2 * _BLOCK :]) == {8}
+
+
+def freshness(epochs: int, of_rows: dict[str, RowChange], seconds: dict[str, float]) -> list[dict[str, str]]:
+    """The freshness of each exchange in each epoch, whose seconds follow from the freshness of exchange a."""
+    facts, arguments = setup(*of_rows)
+    policy, found = AutoStaleness(arguments), []
+    for epoch in range(epochs):
+        policy.begin(facts)
+        found.append({each.name: each.freshness for each in facts})
+        policy.observe(Observation(epoch, 1.0, seconds[found[-1]["a"]], of_rows))
+    return found
+
+
+def test_a_model_that_moves_stays_fresh():
+    found = freshness(60, {"a": change(0.5), "b": change(0.3, 0.1)}, {"fresh": 2.0, "stale": 1.0})
+    assert {kind for epoch in found for kind in epoch.values()} == {"fresh"}
+
+
+def test_a_frozen_model_uses_stale_rows_where_they_save_time():
+    rows = {"a": change(0.0, 1.0), "b": change(0.0)}
+    for seconds, wanted in (({"fresh": 2.0, "stale": 1.0}, "stale"), ({"fresh": 1.0, "stale": 0.99}, "fresh")):
+        found = freshness(45, rows, seconds)
+        assert found[4 * _BLOCK]["a"] == "fresh"
+        assert found[-1] == {"a": wanted, "b": wanted}
+
+
+def test_the_layer_that_moves_is_fresh_and_the_others_are_stale():
+    found = freshness(45, {"a": change(0.0), "b": change(0.01), "c": change(0.4)}, {"fresh": 2.0, "stale": 1.0})
+    assert found[-1] == {"a": "stale", "b": "stale", "c": "fresh"}
+
+
+def test_training_decides_alike_on_all_ranks_and_is_replayed(tmp_path: Path):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
+    config = hpcgnn.TrainConfig(epochs=24, eval_every=24, policy=PolicyConfig("auto", "auto"))
+
+    def program(world: World, log: dict[int, dict[str, Any]] | None) -> list[dict[str, Any]]:
+        graph = hpcgnn.load(path, world)
+        model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=8), graph)
+        trainer, seen = hpcgnn.Trainer(model, graph, config, clock=Clock(log)), []
+        for _ in range(24):
+            record = trainer.run_epoch()
+            decision = trainer.policies.decisions(record) or {}
+            seen.append({"loss": record["loss"], "bits": record["bits"], "observed": decision["observed"]})
+        return seen
+
+    first, second = ThreadPool(2).run(program, None)
+    assert first == second
+    of_gradients = [record["bits"]["layer 2's gradients"] for record in first]
+    assert {bits for rows in of_gradients for bits in rows} <= {"2", "4", "8"}
+    assert len({*map(str, of_gradients)}) > 1
+    log = {epoch: record["observed"] for epoch, record in enumerate(first)}
+    assert ThreadPool(2).run(program, log)[0] == first
