@@ -300,6 +300,9 @@ class DeltaCodec(Codec):
         with self.aggregating:
             multiply(matrix, differences.received.to(z.dtype), z, self.tools.backend)
 
+    def add_ranges(self, wire: Tensor, ranges: RowRanges) -> None:
+        self._packed.add_ranges(wire, ranges)  # those of differences, which are what is rounded
+
     def new_differences(self) -> Differences:
         packed, torch_device = self._packed, self.tools.scratch.torch_device
         counts = packed.num_sent, packed.num_received

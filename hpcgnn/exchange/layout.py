@@ -105,12 +105,14 @@ def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
 class RowBits:
     """The bit-width of each row, one of ``MESSAGE_BITS``; ``sent`` (s,) and ``received`` (r,) uint8.
 
-    layouts: layouts of the messages to and from this rank, by number of columns; made when they are first needed.
+    layouts: layouts of the messages to and from this rank, by number of columns; made when they are first needed. of_ranks:
+    number of rows of all ranks by bit-width; counted when it is first needed.
     """
 
     def __init__(self, sent: np.ndarray, received: np.ndarray) -> None:
         self.sent, self.received = sent.astype(np.uint8), received.astype(np.uint8)
         self.layouts: dict[int, tuple[Layout, Layout]] = {}
+        self.of_ranks: dict[str, int] | None = None
 
     def counts(self) -> np.ndarray:
         """(len(MESSAGE_BITS),) int64 number of rows that are sent with each bit-width."""

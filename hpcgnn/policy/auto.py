@@ -78,7 +78,6 @@ class AutoBits(BitsPolicy):
     """The most bits whose epochs are about as short as those with the fewest, tried again every ``bits_period`` epochs."""
 
     needs_clock = True
-    alternates = True
     state_type = AutoBitsState
 
     def __init__(self, setup: Setup) -> None:

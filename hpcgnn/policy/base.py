@@ -103,9 +103,6 @@ class Policy:
 class BitsPolicy(Policy, ABC):
     """A policy that chooses bit-widths."""
 
-    # whether it sets the same few RowBits again and again, whose numbers of rows are then not summed over ranks anew
-    alternates: ClassVar[bool] = False
-
     @abstractmethod
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges. Returns details for the records, by exchange. Collective."""

@@ -79,17 +79,40 @@ class DescentSettings:
     """The measure of the descent of the loss (Sylvie §V-A)."""
 
     loss_memory: float = setting(
-        0.9, "Weight of earlier epochs in the running average of the loss (lambda in the paper).", least=0, most=1
+        0.9,
+        "Weight of earlier epochs in the running average of the loss, which --descent-rule printed uses (lambda in the paper).",
+        least=0,
+        most=1,
     )
     loss_window: int = setting(
         5,
-        "Number of epochs that lie between the two loss descent rates that are compared (delta in the paper).",
+        "Number of epochs that lie between the two loss descent rates that are compared (delta in the paper). --descent-rule "
+        "corrected fits each of them to so many epochs.",
         least=1,
     )
     descent_rule: str = setting(
         "corrected",
-        "Sign of the loss descent rate: as the paper's text describes it (corrected), or as its equation prints it (printed).",
+        "Rule about the descent of the loss: more bits if it has fallen to less than half, and stale rows while the loss falls, "
+        "both beyond its noise (corrected); or both by the sign of the rate in the paper's equation (printed).",
         choices=("corrected", "printed"),
+    )
+
+
+@dataclass(frozen=True)
+class ImportanceSettings:
+    """The rows that get more bits (Sylvie §IV-A), and the fewest bits."""
+
+    importance: str = setting(
+        "error",
+        "Order in which rows get more bits: by the error that rounding them causes in the sums (error), or by the in-degree of "
+        "their nodes as in the paper (degree).",
+        choices=("error", "degree"),
+    )
+    least_bits: int = setting(
+        2,
+        "Fewest base bits, with which training begins: the mean of all rows with --importance error, and the fewest bits of a "
+        "row with degree. The paper has 1.",
+        choices=(1, 2, 4, 8),
     )
 
 
@@ -141,7 +164,11 @@ KNOWN_BITS = {
         "weighs quantization variance against communication time",
         (PeriodSettings, AdaQPSettings),
     ),
-    "sylvie": LazyEntry("hpcgnn.policy.sylvie", "follows in-degrees and the descent of the loss", (DescentSettings,)),
+    "sylvie": LazyEntry(
+        "hpcgnn.policy.sylvie",
+        "follows the errors of rows and the descent of the loss",
+        (DescentSettings, ImportanceSettings, PeriodSettings),
+    ),
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
     ),
@@ -152,7 +179,7 @@ KNOWN_STALENESS = {
     "pipeline": LazyEntry("hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
     "sylvie": LazyEntry(
         "hpcgnn.policy.sylvie",
-        "rows of the previous epoch, except after epochs in which the descent of the loss slowed down",
+        "rows of the previous epoch while the loss clearly falls, and then those of the same epoch",
         (DescentSettings, *_STALE),
     ),
     "pipeqs": LazyEntry(

@@ -49,7 +49,6 @@ class PipeQSBits(BitsPolicy):
 
     compares_rows = True
     allows_delta = False  # rows are compared, and delta coding sends differences
-    alternates = True
     state_type = BitsState
 
     def __init__(self, setup: Setup) -> None:

@@ -68,7 +68,6 @@ class Policies:
         self._staleness: StalenessPolicy = config.staleness_policy(setup)
         self._details: dict[str, Any] = {}
         self._seen: Observation | None = None  # the last one
-        self._histograms: dict[RowBits, dict[str, int]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -133,14 +132,12 @@ class Policies:
 
     def _count_bits(self) -> None:
         """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
-        current = [facts.exchange.row_bits for facts in self.all_facts]
-        new = [bits for bits in dict.fromkeys(current) if bits is not None and bits not in self._histograms]
-        known = {bits: self._histograms[bits] for bits in current if bits in self._histograms}
+        current = dict.fromkeys(facts.exchange.row_bits for facts in self.all_facts)
+        new = [bits for bits in current if bits is not None and bits.of_ranks is None]
         if new:
             counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
             for bits, rows in zip(new, counts.tolist(), strict=True):
-                known[bits] = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
-        self._histograms = {**(self._histograms if self._bits.alternates else {}), **known}
+                bits.of_ranks = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
 
     def record(self) -> dict[str, Any]:
         """The keys of policies in the epoch's line of ``metrics.jsonl``: bit-widths and staleness. Not collective."""
@@ -160,7 +157,7 @@ class Policies:
         return record
 
     def _rows_by_bits(self, exchange: Exchange, bits: RowBits) -> dict[str, int]:
-        rows = self._histograms[bits]
+        rows = bits.of_ranks or {}
         return {"32": sum(rows.values())} if exchange.sends_whole_rows else rows
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:

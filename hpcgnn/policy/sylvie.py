@@ -1,9 +1,15 @@
-"""Sylvie (§IV, §V): bit-widths by in-degrees and by the descent of the loss, which also decides about staleness.
+"""Sylvie (§IV, §V): bit-widths by the importance of rows and by the descent of the loss, which also decides about staleness.
 
-The paper prints its loss descent rate as (F_t - F_{t-1}) / seconds, with which bit-widths would fall and messages become stale
-when training is about to converge, against its own text. The default rule ("corrected") follows the text: (F_{t-1} - F_t) /
-seconds; the speeds in the paper are closer to those of the printed rate ("printed"). Both rules use the loss of all ranks (the
-published code uses that of rank 0). F_0 is the first loss.
+Three rules of the paper are replaced by default, and each is kept as an option (docs/explanation/adaptive-bits.md):
+
+- rows are ordered by the error that their rounding causes (:mod:`hpcgnn.policy.row_errors`), which in-degrees do not follow;
+- bits are raised where the loss stalls, and rows are fresh unless it clearly falls, both beyond its noise and by epochs, not by
+  seconds (:mod:`hpcgnn.policy.loss_trend`). The
+  paper prints its rate as (F_t - F_{t-1}) / seconds, with which bits would fall and messages become stale when training is about
+  to converge, against its own text;
+- bits do not fall below 2 on average.
+
+The loss is that of all ranks (the published code uses that of rank 0). F_0 is the first loss.
 """
 
 from __future__ import annotations
@@ -14,104 +20,136 @@ import msgspec
 import numpy as np
 
 from hpcgnn.base import typed
-from hpcgnn.base.typed import Finite, MessageBits
+from hpcgnn.base.typed import QUANTIZED_BITS, Count, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, DescentSettings
+from hpcgnn.policy.config import (
+    BITS_POLICIES,
+    STALENESS_POLICIES,
+    DescentSettings,
+    ImportanceSettings,
+    PeriodSettings,
+)
+from hpcgnn.policy.loss_trend import LossTrend
+from hpcgnn.policy.row_errors import BitsByError
 from hpcgnn.world import World
 
-CHOICES = (1, 2, 4, 8)
-
-
-class LossDescent(msgspec.Struct):
-    """The running average of the loss, and its descent rates in the last ``loss_window`` + 1 epochs; also their state in a
-    checkpoint.
-    """
-
-    average: Finite | None
-    rates: list[float]
-
-    def add(self, seen: Observation, own: DescentSettings) -> None:
-        """Add the loss and the seconds of an epoch."""
-        if self.average is None:
-            self.average = seen.loss
-            return
-        before, sign = self.average, -1 if own.descent_rule == "printed" else 1
-        self.average = own.loss_memory * self.average + (1 - own.loss_memory) * seen.loss
-        self.rates = [*self.rates[-own.loss_window :], sign * (before - self.average) / seen.seconds]
-
-    def is_slower(self, own: DescentSettings) -> bool | None:
-        """Return whether the loss falls more slowly than ``loss_window`` epochs ago; None until there were so many."""
-        return self.rates[-1] < self.rates[0] if len(self.rates) > own.loss_window else None
+CHOICES = QUANTIZED_BITS
 
 
 class SylvieState(msgspec.Struct):
-    """The state of :class:`SylvieBits`."""
+    """The state of :class:`SylvieBits`. raised: epochs since the last raise. due: the epoch in which rows are ordered anew."""
 
     base: MessageBits
-    descent: LossDescent
+    trend: LossTrend = msgspec.field(default_factory=LossTrend)
+    raised: Count = 0
+    due: Count | None = None
 
 
 @BITS_POLICIES.register("sylvie")
 class SylvieBits(BitsPolicy):
-    """Base bits that double if the loss falls more slowly than before, and halve otherwise (Eq. 5).
+    """Base bits that double if the descent of the loss stalls, and halve otherwise (Eq. 5).
 
-    A node gets a bit-width between the base bits and 8 by its importance, which is the rank of its in-degree among the distinct
-    in-degrees of all boundary nodes; in a graph with few hubs most nodes get few bits (§IV-A). The classes are computed once from
-    the plan, before the first epoch. Both ends of an exchange know them, so no bit-widths need to be sent.
+    By ``--importance error``, base bits are the mean of all rows of an exchange. By ``degree``, they are the least: a node gets a
+    bit-width between them and 8 by its importance, which is the rank of its in-degree among the distinct in-degrees of all
+    boundary nodes; in a graph with few hubs most nodes get few bits (§IV-A). These classes are computed once from the plan, and
+    both ends of an exchange know them.
     """
 
-    needs_clock = True
     state_type = SylvieState
-    alternates = True
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.base, self.descent, self._own = CHOICES[0], LossDescent(None, []), setup.config.section(DescentSettings)
-        self._classes = row_classes(setup.world, setup.all_facts)
+        self._own, self._rows = setup.config.section(DescentSettings), setup.config.section(ImportanceSettings)
+        self._period = setup.config.section(PeriodSettings).bits_period
+        self.base, self.trend, self.raised = self._rows.least_bits, LossTrend(), 0
+        self.due: int | None = None
+        by_error = self._rows.importance == "error"
+        self._errors = BitsByError(setup.world, setup.all_facts) if by_error else None
+        self._classes = [] if by_error else row_classes(setup.world, setup.all_facts)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set the bit-widths of all exchanges."""
-        for facts, by_base in zip(self.all_facts, self._classes, strict=True):
-            facts.exchange.row_bits = by_base[self.base]
-        return {"base_bits": self.base}
+        """Set the bit-widths of all exchanges. Collective."""
+        if self._errors is None:
+            for facts, by_base in zip(self.all_facts, self._classes, strict=True):
+                facts.exchange.row_bits = by_base[self.base]
+        else:
+            self._order_rows(self._errors, epoch)
+            for facts in self.all_facts:
+                facts.exchange.row_bits = self._errors.of(facts, self.base)
+        return {"base_bits": self.base, **self.trend.record(self._own)}
+
+    def _order_rows(self, errors: BitsByError, epoch: int) -> None:
+        """Order rows anew if a period has ended; the first one ends when the first ranges are known."""
+        if self.due is None:
+            self.due = epoch + 1
+        elif epoch >= self.due:
+            self.due = epoch + self._period
+            errors.renew()
 
     def observe(self, seen: Observation) -> None:
-        """Double or halve the base bits (Eq. 5)."""
-        self.descent.add(seen, self._own)
-        slower = self.descent.is_slower(self._own)
-        if slower is not None:
-            self.base = min(self.base * 2, CHOICES[-1]) if slower else max(self.base // 2, CHOICES[0])
+        """Double or halve the base bits (Eq. 5). The default rule waits until a raise can be seen in the loss, for
+        ``loss_window`` epochs, before it changes them again.
+        """
+        self.trend.add(seen.loss, self._own)
+        slower = self.trend.is_slower(self._own)
+        self.raised += 1
+        waits = self._own.descent_rule == "corrected" and self.base > self._rows.least_bits
+        if slower is None or (waits and self.raised <= self._own.loss_window):
+            return
+        if slower:
+            self.base, self.raised = min(self.base * 2, CHOICES[-1]), 0
+        else:
+            self.base = max(self.base // 2, self._rows.least_bits)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def rank_state(self) -> dict[str, Any]:
+        """As :meth:`BitsPolicy.rank_state`."""
+        return {} if self._errors is None else self._errors.rank_state()
+
+    def check_rank_state(self, state: dict[str, Any], where: str) -> None:
+        """As :meth:`BitsPolicy.check_rank_state`; checkpoints of earlier versions have none."""
+        if self._errors is not None and state:
+            self._errors.check_rank_state(state, where)
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """Continue from the states; without ranges of these very rows, all have the base bits until they are measured."""
+        super().load(state)
+        self.base = max(self.base, self._rows.least_bits)
+        if self._errors is not None and rank_state:
+            self._errors.load(rank_state)
+        else:
+            self.due = None
 
 
 @STALENESS_POLICIES.register("sylvie")
 class SylvieStaleness(StalenessPolicy):
-    """Rows of the previous epoch, but fresh rows after an epoch in which the loss fell more slowly than before (§V-B)."""
+    """Rows of the previous epoch while the loss clearly falls, and else fresh rows (§V-B)."""
 
-    needs_clock = True
-    state_type = LossDescent
+    state_type = LossTrend
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._descent, self._own = LossDescent(None, []), setup.config.section(DescentSettings)
+        self._trend, self._own = LossTrend(), setup.config.section(DescentSettings)
 
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set all exchanges of an epoch to the same freshness."""
         for facts in all_facts:
-            facts.exchange.freshness = FRESH if self._descent.is_slower(self._own) else STALE
+            facts.exchange.freshness = FRESH if self._trend.needs_fresh_rows(self._own) else STALE
 
     def observe(self, seen: Observation) -> None:
-        """Add the loss and the seconds of the epoch."""
-        self._descent.add(seen, self._own)
+        """Add the loss of the epoch."""
+        self._trend.add(seen.loss, self._own)
 
     def state(self) -> dict[str, Any]:
         """The descent of the loss."""
-        return msgspec.to_builtins(self._descent)
+        return msgspec.to_builtins(self._trend)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from :meth:`state`."""
-        self._descent = typed.validated(state, LossDescent, "the state of a policy")
+        self._trend = typed.validated(state, LossTrend, "the state of a policy")
 
 
 def row_classes(world: World, all_facts: list[ExchangeFacts]) -> list[dict[int, RowBits]]:

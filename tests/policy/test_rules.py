@@ -1,4 +1,4 @@
-"""The rules of Sylvie and PipeQS, the groups of AdaQP, random bit-widths, and the times that policies see."""
+"""The rules of PipeQS, the groups of AdaQP, random bit-widths, and the times that policies see."""
 
 from __future__ import annotations
 
@@ -12,58 +12,13 @@ from ranks import exchanges
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.adaqp import group_rows
-from hpcgnn.policy.base import ExchangeFacts, Observation, Setup
+from hpcgnn.policy.base import ExchangeFacts, Setup
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.policy.config import DescentSettings, PolicyConfig
+from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.policy.pipeqs import raises_bits
 from hpcgnn.policy.simple import UniformBits
-from hpcgnn.policy.sylvie import LossDescent, class_bits, distinct_degrees, importance
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
-
-
-def seen(loss: float, seconds: float = 1.0) -> Observation:
-    return Observation(0, loss, seconds, {})
-
-
-# -- Sylvie ------------------------------------------------------------------------------------------------------------
-
-
-def slower(losses: list[float], rule: str = "corrected", seconds: list[float] | None = None) -> list[bool | None]:
-    descent, found = LossDescent(None, []), []
-    own = DescentSettings(loss_memory=0.5, loss_window=2, descent_rule=rule)
-    for loss, duration in zip(losses, seconds or [1.0] * len(losses), strict=True):
-        descent.add(seen(loss, duration), own)
-        found.append(descent.is_slower(own))
-    return found
-
-
-def test_a_loss_that_levels_off_falls_more_slowly():
-    """F of Sylvie's §V-A is 16, 12, 8, 5, 3.25, 2.25, so the rates are 4, 4, 3, 1.75, 1."""
-    assert slower([16, 8, 4, 2, 1.5, 1.25]) == [None, None, None, True, True, True]
-    assert slower([16, 8, 4, 2, 1.5, 1.25], "printed") == [None, None, None, False, False, False]
-    assert slower([16, 15, 13, 9, 1]) == [None, None, None, False, False]
-
-
-def test_the_same_descent_in_fewer_seconds_is_faster():
-    losses = [16.0, 14.0, 13.0, 11.5]  # rates of F without seconds: 1, 1, 1.25
-    assert slower(losses)[-1] is False
-    assert slower(losses, seconds=[1, 1, 1, 2])[-1] is True
-
-
-def test_importance_is_the_place_among_distinct_degrees():
-    """In a power law, most rows have low importance, whatever their share."""
-    degrees = np.array([1] * 1000 + [2] * 100 + [3, 50, 1000])
-    everyones = on_threads(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
-    assert (everyones[0] == everyones[1]).all()
-    assert everyones[0].tolist() == [1, 2, 3, 50, 1000]
-    places = importance(degrees, everyones[0])
-    assert places[[0, 1000, -3, -2, -1]].tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert class_bits(places, 1)[[0, 1000, -3, -2, -1]].tolist() == [1, 2, 4, 8, 8]
-    assert class_bits(places, 4)[[0, 1000, -3, -2, -1]].tolist() == [4, 4, 8, 8, 8]
-    assert set(class_bits(places, 8)) == {8}
-    assert importance(np.array([7, 7]), np.array([7])).tolist() == [1, 1], "of one degree, all are important"
-
 
 # -- PipeQS ------------------------------------------------------------------------------------------------------------
 

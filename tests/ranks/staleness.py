@@ -25,7 +25,7 @@ POLICIES = {
     "pipeline": PolicyConfig(staleness="pipeline"),
     "uncorrected": PolicyConfig(staleness="pipeline", stale_correction="none"),
     "smoothed": PolicyConfig(staleness="pipeline", smoothing="both", smoothing_decay=0.7),
-    "sylvie": PolicyConfig(staleness="sylvie", loss_window=2),
+    "sylvie": PolicyConfig(staleness="sylvie", loss_window=2, descent_rule="printed"),
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3),
     "pipeqs-late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3, bypass="late"),
     "pipeqs-strict": PolicyConfig(staleness="pipeqs", drift_threshold=0.0, bypass="late"),

@@ -67,7 +67,7 @@ def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
 
 
 def test_a_log_of_a_shorter_run_is_refused_where_it_ends(train, tmp_path):
-    sylvie = ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2"]
-    train("short", *sylvie, "--epochs", 3)
-    result = train("long", *sylvie, "--epochs", 5, "--replay", tmp_path / "short" / "decisions.jsonl", check=False)
-    assert "no seconds of epoch 3" in refusal(result)
+    late = ["--staleness", "pipeqs", "--bypass", "late"]
+    train("short", *late, "--epochs", 3)
+    result = train("long", *late, "--epochs", 5, "--replay", tmp_path / "short" / "decisions.jsonl", check=False)
+    assert "no late of epoch 3" in refusal(result)

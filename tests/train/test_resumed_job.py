@@ -20,7 +20,7 @@ DELTA = ["--message-coding", "delta", "--dropout", "0"]
 INT8 = ["--compute", "int8-always"]
 POLICIES = {
     "uniform, delta": ["--bits", "uniform", "--bits-period", "4", *DELTA],
-    "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2"],
+    "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2", "--bits-period", "3"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],
     "smoothed": ["--bits", "32", "--staleness", "pipeline", "--smoothing", "both", "--model", "gcn"],
     "auto": ["--bits", "auto", "--staleness", "auto", "--eval-every", "3"],

@@ -33,6 +33,7 @@ from hpcgnn.policy import config, sylvie
 from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.assignment import CHOICES, quantization_variance
 from hpcgnn.policy.config import AUTO, FALLBACK_BITS, FIXED, OFF
+from hpcgnn.policy.row_errors import LEVELS, bits_of_levels, levels_of
 from hpcgnn.train.run_config import CONFIG, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import bit_shares
@@ -44,7 +45,7 @@ DECISIONS = "policy"  # the phase of assignments that ranks compute together
 ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
 # Fewer stale epochs that send than this, for each that reuses, are left out: a cycle with one of them is gone through whole.
 _RARELY = 1e-2
-_SLOWER = 0.5  # of epochs, those in which the loss falls more slowly than before, where nobody says how many
+_SLOWER = 0.5  # of epochs, those in which the printed rule takes the loss for slower, where nobody says how many
 _MOST_RANKS = 64  # whose rows are read: an evenly spread sample of more, which makes the facts estimates
 _BITS, _STALENESS = (
     (FIXED, "uniform", "adaqp", "sylvie", "pipeqs", AUTO),
@@ -107,7 +108,7 @@ def decided_by(path: Path) -> Assumptions:
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of their nodes (Sylvie's importance). weights: for
+    """Facts about rows, which policies use. degrees: (rows,) int64 in-degrees of their nodes (an order of Sylvie's). weights: for
     each direction and rank in the sample, (rows,) peers, ascending, and (rows,) sums of the squared weights with which a row is
     added (AdaQP's assignment). looked_at: number of ranks in the sample."""
 
@@ -125,6 +126,16 @@ class RowFacts:
         """The share of rows with each bit-width that Sylvie chooses for given base bits."""
         bits = sylvie.class_bits(sylvie.importance(self.degrees, np.unique(self.degrees)), base)
         return _shares(sylvie.CHOICES, bits, np.ones(bits.size))
+
+    def by_error(self, mean: int) -> Shares:
+        """The share of rows with each bit-width that Sylvie chooses for ``mean`` bits if the ranges of all rows are alike."""
+        rows, bits = [], []
+        for each in self.weights:
+            beta = np.concatenate([weights for _, weights in each])
+            levels = np.bincount(levels_of(beta, beta.max(initial=0.0)), minlength=LEVELS)
+            rows.append(levels)
+            bits.append(bits_of_levels(levels, mean))
+        return _shares(sylvie.CHOICES, np.concatenate(bits), np.concatenate(rows))
 
     def by_variance(self, weight: float, group_rows_of: int) -> Shares:
         """The share of rows with each bit-width that AdaQP chooses if the ranges of all rows are alike and no rank is a
@@ -256,21 +267,27 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
             f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
         )
     # Sylvie's base bits double in epochs in which the loss falls more slowly and halve in others: a random walk
-    slower = min(max(_slower(decided), 1e-9), 1 - 1e-9)
-    odds = [(slower / (1 - slower)) ** step for step in range(len(sylvie.CHOICES))]
+    slower, of_rows = _slower(policy, decided), policy.section(config.ImportanceSettings)
+    walk = min(max(slower, 1e-9), 1 - 1e-9)
+    bases = [base for base in sylvie.CHOICES if base >= of_rows.least_bits]
+    odds = [(walk / (1 - walk)) ** step for step in range(len(bases))]
     shares = {}
-    for base, odd in zip(sylvie.CHOICES, odds, strict=True):
-        for bits, share in found.by_importance(base).items():
+    for base, odd in zip(bases, odds, strict=True):
+        of_base = found.by_error(base) if of_rows.importance == "error" else found.by_importance(base)
+        for bits, share in of_base.items():
             shares[bits] = shares.get(bits, 0.0) + share * odd / sum(odds)
+    order = "errors, if all rows have equal ranges," if of_rows.importance == "error" else "in-degrees"
     return shares, (
-        f"{_in_words(shares)}: the result if the loss falls more slowly than before in {slower:.0%} of epochs, chosen at random, "
-        f"for the in-degrees of {found.in_words}"
+        f"{_in_words(shares)}: the result if the descent of the loss slows down in {slower:.0%} of epochs, chosen at random, for "
+        f"the {order} of {found.in_words}"
     )
 
 
-def _slower(decided: Assumptions) -> float:
-    """The share of epochs in which the loss falls more slowly than before."""
-    return _SLOWER if decided.stale is None else 1 - decided.stale
+def _slower(policy: config.PolicyConfig, decided: Assumptions) -> float:
+    """The share of epochs in which the descent of the loss slows down."""
+    if decided.stale is not None:
+        return 1 - decided.stale
+    return _SLOWER if policy.section(config.DescentSettings).descent_rule == "printed" else 0.0
 
 
 def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tuple[float, float, str]:
@@ -282,8 +299,8 @@ def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tupl
         source = "as where an evaluation follows each epoch" if decided.stale is None else decided.source
         return stale, 1.0, f"that {stale:.0%} of epochs use rows of the epoch before, {source}"
     if policy.staleness == "sylvie":
-        usual = "namely those after which the loss falls as fast as before or faster"
-        stale, source = 1 - _slower(decided), usual if decided.stale is None else decided.source
+        usual = "namely those after which the descent of the loss does not slow down"
+        stale, source = 1 - _slower(policy, decided), usual if decided.stale is None else decided.source
         return stale, 1.0, f"that {stale:.0%} of epochs use rows of the epoch before, {source}"
     stale = 1.0 if decided.stale is None else decided.stale
     if decided.sent is not None:

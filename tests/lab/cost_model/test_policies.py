@@ -86,7 +86,7 @@ def test_uniform_bits_are_drawn_as_ranks_draw_them(parts: Path, tmp_path: Path):
 
 
 def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
-    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie"})
+    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie", "importance": "degree", "least_bits": 1})
     rows = records[0]["bits"]["layer 2's boundary rows"]
     shares = {int(bits): count / sum(rows.values()) for bits, count in rows.items()}
     with PartsFile(parts) as file:
@@ -96,6 +96,13 @@ def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
     found = predicted(parts, decided_by(tmp_path / "run"), bits="sylvie")
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
     assert "as in 2 epochs of" in found.assumes[0]
+
+
+def test_sylvie_gives_bits_by_errors(parts: Path, tmp_path: Path):
+    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie", "bits_period": 1})
+    found = predicted(parts, bits="sylvie")
+    assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records[1:]), rel=0.1)
+    assert "slows down in 0% of epochs, chosen at random, for the errors" in found.assumes[0]
 
 
 @pytest.mark.slow

@@ -1,0 +1,272 @@
+"""Sylvie's rules, and the decisions that are right for a loss of a known course."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn.base.host import host_values
+from hpcgnn.exchange import Messages
+from hpcgnn.exchange.mailbox import FRESH, STALE
+from hpcgnn.policy.base import Observation, Setup
+from hpcgnn.policy.clock import Clock
+from hpcgnn.policy.config import DescentSettings, PolicyConfig
+from hpcgnn.policy.loss_trend import LossTrend
+from hpcgnn.policy.row_errors import LEVELS, BitsByError, bits_of_levels, levels_of
+from hpcgnn.policy.sylvie import SylvieBits, SylvieStaleness, class_bits, distinct_degrees, importance
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
+
+EPOCHS = 200
+
+
+def noise(seed: int, size: float) -> np.ndarray:
+    return size * np.random.default_rng(seed).standard_normal(EPOCHS)
+
+
+def decisions(losses: np.ndarray, seconds: np.ndarray | None = None, **settings: object) -> list[int]:
+    """The base bits after each epoch."""
+    policy = SylvieBits(Setup(one_rank(), [], PolicyConfig("sylvie", **settings), Clock()))
+    found = []
+    for epoch, loss in enumerate(losses):
+        policy.begin_epoch(epoch)
+        policy.observe(Observation(epoch, float(loss), 1.0 if seconds is None else float(seconds[epoch]), {}))
+        found.append(policy.base)
+    return found
+
+
+def stalls(losses: np.ndarray, rule: str = "corrected", window: int = 5) -> list[bool | None]:
+    """The answer of :meth:`LossTrend.is_slower` after each epoch."""
+    trend, own, found = LossTrend(), DescentSettings(0.5, window, rule), []
+    for loss in losses:
+        trend.add(float(loss), own)
+        found.append(trend.is_slower(own))
+    return found
+
+
+# -- the descent of the loss -------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_model_has_the_fewest_bits():
+    assert set(decisions(np.full(EPOCHS, 1.7))) == {2}
+    assert set(decisions(np.full(EPOCHS, 1.7), least_bits=1)) == {1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_around_a_loss_that_stays_is_rarely_taken_for_a_stall(seed):
+    assert np.mean(np.array(decisions(1 + noise(seed, 0.05))) > 2) < 0.1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_loss_that_goes_on_falling_changes_nothing(seed):
+    assert set(decisions(3 - 0.01 * np.arange(EPOCHS) + noise(seed, 0.01))) == {2}
+
+
+@pytest.mark.parametrize("epochs", [12, 30, 100])
+def test_a_loss_that_levels_off_slowly_does_not_stall(epochs):
+    """The rate of the paper is always below that of some epochs ago here."""
+    assert set(decisions(np.exp(-np.arange(EPOCHS) / epochs))) == {2}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stall_above_the_noise_raises_bits_until_it_is_over(seed):
+    """The loss falls by 0.05 an epoch up to epoch 50, and stays. A raise is judged once it can have shown in the loss."""
+    found = decisions(np.maximum(4 - 0.05 * np.arange(EPOCHS), 1.5) + noise(seed, 0.005))
+    assert set(found[:50]) == {2}
+    assert max(found[50:60]) >= 4
+    assert found[50:80][-1] == 2
+    first = next(epoch for epoch, bits in enumerate(found) if bits == 4)
+    assert found[first : first + 6] == [4] * 6
+
+
+def test_a_stall_within_the_noise_changes_nothing():
+    losses = np.maximum(4 - 0.001 * np.arange(EPOCHS), 3.95) + noise(0, 0.05)
+    assert np.mean(np.array(decisions(losses)[40:70]) > 2) < 0.1
+
+
+def test_no_time_changes_a_decision():
+    losses, chance = np.maximum(4 - 0.05 * np.arange(EPOCHS), 1.5) + noise(1, 0.01), np.random.default_rng(0)
+    assert decisions(losses) == decisions(losses, chance.uniform(0.01, 10, EPOCHS))
+    assert not PolicyConfig("sylvie", "sylvie").needs_clock
+
+
+def test_slopes_and_their_error_are_those_of_least_squares():
+    losses = 2 - 0.1 * np.arange(11) + noise(3, 0.02)[:11]
+    trend, own = LossTrend(losses.tolist()), DescentSettings()
+    found = trend.slopes(own)
+    lines = [np.polyfit(np.arange(6), losses[first : first + 6], 1, full=True) for first in (0, 5)]
+    assert [found.before, found.now] == pytest.approx([line[0][0] for line in lines])
+    left = np.sqrt(sum(line[1][0] for line in lines) / 8)  # twelve losses, less two numbers of each line
+    assert found.error == pytest.approx(left / np.sqrt(17.5))
+    assert trend.record(own) == {"slope_before": found.before, "slope": found.now, "slope_error": found.error}
+
+
+def test_a_stall_is_told_from_noise_by_the_error_of_the_difference():
+    """The spans share an epoch, whose loss has a large weight in both: the difference of their slopes is less sure by it."""
+    losses = 1 + noise(0, 0.1)[:11]
+    trend, own = LossTrend(losses.tolist()), DescentSettings()
+    found = trend.slopes(own)
+    jumps = np.eye(11) * 1e-6  # of one loss, by which each loss' weight in the difference is known
+    moved = [LossTrend((losses + jump).tolist()).slopes(own) for jump in jumps]
+    weights = np.array([each.now - each.before / 2 - (found.now - found.before / 2) for each in moved]) / 1e-6
+    sure = found.error * np.sqrt(17.5) * np.linalg.norm(weights)
+    tip = 3 * sure - (
+        found.now - found.before / 2
+    )  # added to the difference by losses that follow a bend without noise
+    for share, stalls in ((0.99, False), (1.01, True)):
+        bend = np.concatenate([-np.arange(6)[::-1], np.zeros(5)]) * -2 * tip * share
+        assert LossTrend((losses + bend).tolist()).slopes(own).stalls == stalls
+
+
+def test_the_printed_rule_compares_changes_of_the_running_average():
+    """F of Sylvie's §V-A is 16, 12, 8, 5, 3.25, 2.25, so (F_t - F_t-1) is -4, -4, -3, -1.75, -1."""
+    assert stalls(np.array([16, 8, 4, 2, 1.5, 1.25]), "printed", 2) == [None, None, None, False, False, False]
+    assert stalls(np.array([16, 15, 13, 9, 1]), "printed", 2) == [None, None, None, True, True]
+
+
+def test_losses_whose_squares_overflow_decide_nothing():
+    assert set(decisions(1e200 * np.random.default_rng(0).random(20))) == {2}
+
+
+def test_states_of_earlier_versions_are_loaded():
+    policy = SylvieBits(Setup(one_rank(), [], PolicyConfig("sylvie"), Clock()))
+    policy.load({"base": 1, "descent": {"average": 0.7, "rates": [0.1, 0.2]}}, {})
+    assert (policy.base, policy.due, policy.trend) == (2, None, LossTrend())
+
+
+# -- staleness ---------------------------------------------------------------------------------------------------------
+
+
+def freshness(losses: np.ndarray) -> list[str]:
+    """The freshness of the epoch after each one."""
+    exchange = SimpleNamespace(freshness="")
+    policy = SylvieStaleness(Setup(one_rank(), [], PolicyConfig(staleness="sylvie"), Clock()))
+    found = []
+    for epoch, loss in enumerate(losses):
+        policy.observe(Observation(epoch, float(loss), 1.0, {}))
+        policy.begin([SimpleNamespace(exchange=exchange)])
+        found.append(exchange.freshness)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_are_stale_while_the_loss_clearly_falls(seed):
+    """The loss falls up to epoch 100, and then stays."""
+    found = np.array(freshness(np.maximum(4 - 0.05 * np.arange(EPOCHS), -1) + noise(seed, 0.01)))
+    assert (found[:10] == FRESH).all()  # too few losses to tell
+    assert (found[10:100] == STALE).all()
+    assert (found[106:] == FRESH).mean() > 0.95
+
+
+def test_rows_of_a_frozen_model_may_be_stale():
+    assert set(freshness(np.full(EPOCHS, 0.3))[10:]) == {STALE}
+
+
+def test_a_stall_makes_rows_fresh_though_the_loss_still_falls():
+    found = freshness(np.concatenate([4 - 0.1 * np.arange(20), 2.1 - 0.02 * np.arange(1, 21)]))
+    assert found[18] == found[35] == STALE
+    assert found[24] == FRESH
+
+
+# -- importance --------------------------------------------------------------------------------------------------------
+
+
+def test_importance_is_the_place_among_distinct_degrees():
+    """In a power law, most rows have low importance, whatever their share."""
+    degrees = np.array([1] * 1000 + [2] * 100 + [3, 50, 1000])
+    everyones = on_threads(2, lambda world: distinct_degrees(world, degrees if world.rank else degrees[:5]))
+    assert (everyones[0] == everyones[1]).all()
+    assert everyones[0].tolist() == [1, 2, 3, 50, 1000]
+    places = importance(degrees, everyones[0])
+    assert places[[0, 1000, -3, -2, -1]].tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert class_bits(places, 1)[[0, 1000, -3, -2, -1]].tolist() == [1, 2, 4, 8, 8]
+    assert class_bits(places, 4)[[0, 1000, -3, -2, -1]].tolist() == [4, 4, 8, 8, 8]
+    assert set(class_bits(places, 8)) == {8}
+    assert importance(np.array([7, 7]), np.array([7])).tolist() == [1, 1], "of one degree, all are important"
+
+
+def test_levels_are_eighths_of_octaves_below_the_largest():
+    assert levels_of(np.array([8.0, 4, 1, 1e-30, 0]), 8.0).tolist() == [255, 247, 231, 0, 0]
+    assert levels_of(np.zeros(2), 0.0).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bits_of_levels_have_the_least_error_that_their_bits_allow(seed):
+    """Compared with all choices of four levels."""
+    chance = np.random.default_rng(seed)
+    places, rows = np.sort(chance.choice(LEVELS, 4, replace=False)), np.zeros(LEVELS, np.int64)
+    rows[places] = chance.integers(1, 50, 4)
+    assert set(bits_of_levels(rows, 8)[places]) == {8}
+    assert set(bits_of_levels(rows, 1)[places]) == {1}
+    for mean in (2, 4):
+        found = bits_of_levels(rows, mean)[places]
+        sent = (rows[places] * found).sum()
+        assert sent <= mean * rows.sum()
+        beta = rows[places] * 2.0 ** (places / 8)
+        each = [np.array(bits) for bits in product((1, 2, 4, 8), repeat=4)]
+        least = min((beta / (2.0**bits - 1) ** 2).sum() for bits in each if (rows[places] * bits).sum() <= sent)
+        assert (beta / (2.0**found - 1) ** 2).sum() == pytest.approx(least)
+
+
+def uneven_graph() -> small_graphs.Arrays:
+    """A graph with few nodes of many edges, and features of different ranges."""
+    chance = np.random.default_rng(0)
+    nodes, edges = 400, 4000
+    edge_index = np.stack([chance.integers(0, nodes, edges), (nodes * chance.random(edges) ** 3).astype(np.int64)])
+    x = chance.standard_normal((nodes, 16)) * chance.lognormal(sigma=1.0, size=(nodes, 1))
+    masks = {name: np.arange(nodes) % 3 == k for k, name in enumerate(small_graphs.MASKS)}
+    return small_graphs.Arrays(edge_index, x.astype(np.float32), chance.integers(0, 4, nodes), masks)
+
+
+def gradient_errors(world: World, path) -> tuple[dict[str, float], bool]:
+    """The mean squared error of the gradient for three orders of the same bits; and whether both ends of all exchanges agree."""
+    graph = hpcgnn.load(path, world)
+    config = hpcgnn.ModelConfig(model="sage", layers=2, hidden=16, dropout=0.0, norm="none")
+    model = hpcgnn.build_model(config, graph, messages=Messages(world))
+    all_facts = model.exchange_facts(graph.in_degrees)
+    errors, chance = BitsByError(world, all_facts), np.random.default_rng(world.rank)
+
+    def gradient(epoch: int) -> np.ndarray:
+        model.begin_epoch(epoch)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(graph.x), graph.y, reduction="sum").backward()
+        mine = [host_values(each.grad).ravel() for each in model.parameters() if each.grad is not None]
+        return world.allreduce(np.concatenate(mine).astype(np.float64))
+
+    exact = gradient(0)
+    for facts in all_facts:
+        facts.exchange.row_bits = facts.exchange.uniform_bits(8)
+    gradient(1)
+    errors.renew()
+    agree = True
+    found = {"error": 0.0, "degree": 0.0, "random": 0.0}
+    for epoch in range(20):
+        for order in found:
+            for facts in all_facts:
+                exchange, bits = facts.exchange, errors.of(facts, 2)
+                sent = {"error": bits.sent, "random": chance.permutation(bits.sent), "degree": bits.sent.copy()}[order]
+                if order == "degree":
+                    sent[np.argsort(facts.degrees()[0], kind="stable")] = np.sort(bits.sent)
+                if order != "error":
+                    exchange.assign_bits(sent)
+                else:
+                    exchange.row_bits = bits
+                    agree = agree and np.array_equal(world.alltoallv(sent, exchange.send_counts)[0], bits.received)
+            found[order] += float(((gradient(2 + epoch) - exact) ** 2).sum())
+    return found, agree
+
+
+def test_bits_in_the_order_of_errors_give_a_better_gradient(tmp_path):
+    """The same bits, so the same bytes."""
+    path = small_graphs.in_parts(tmp_path / "parts.h5", uneven_graph(), 3)
+    results = on_threads(3, lambda world: gradient_errors(world, path))
+    assert all(agree for _, agree in results)
+    found = results[0][0]
+    assert found == results[1][0]
+    assert 3 * found["error"] < min(found["degree"], found["random"]), found
