@@ -3,8 +3,10 @@
 Rows change because the model learns, and because dropout, and the rounding of other messages, draw new noise in each epoch.
 Noise is independent from one message to the next, and learning is not. So three messages a, b and c of a row tell them apart: if
 the row moves on evenly, ``c - (1 + r) b + r a``, with r the ratio of both distances in epochs, consists of noise only, whose
-variance is that of c, ``(1 + r)^2`` times that of b, and ``r^2`` times that of a. Noise is taken to be the same share of each
-message's square. The motion of erratic rows beyond their trend counts as noise.
+variance is that of c, ``(1 + r)^2`` times that of b, and ``r^2`` times that of a. A row that swings between two values is off
+that trend as well, but ``c - a`` consists of noise only, so noise is at most that. Noise is taken to be the same share of each
+message's square. The share changes slowly, while a start or a swing of rows looks like noise in single messages, so the least
+share of several messages counts. Of the steps of a random walk, a third counts as noise.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from hpcgnn.exchange.codecs import QuantizedRows
 
 # Values of a rank's sample of one exchange. With dropout of 0.5, four ranks then see changes of about 1 % of the rows' squares.
 _VALUES = 1 << 15
-SUMS = 6  # numbers of a RowChange that are summed over ranks
+SUMS = 7  # numbers of a RowChange that are summed over ranks
+_SHARES = 3  # estimates of the noise of which the least one counts; before there are so many, no change is known
 
 
 @dataclass(frozen=True)
 class RowChange:
     """The change of the rows of one exchange since its last message, over the sampled rows of all ranks. Squares are relative to
-    the squared norm of the rows without noise."""
+    the squared norm of the rows as they are sent, with their noise."""
 
-    distance: float  # d of PipeQS' Eq. 6: 1 minus the cosine between both messages, without noise
+    distance: float  # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus noise
     squared_change: float  # of all epochs between both messages, without noise
     noise: float  # variance of the noise in one message
-    range_error: (
-        float  # mean squared error of rounding at random to a grid with one step: F / 6 * (largest - least value)^2
-    )
+    # mean squared error of rounding at random to a grid with one step: F / 6 * (largest - least value)^2
+    range_error: float
     epochs: int  # between both messages
 
     def rounding_error(self, bits: int) -> float:
@@ -45,20 +47,15 @@ class RowChange:
         return self.range_error / (2**bits - 1) ** 2 if bits <= 8 else 0.0
 
     @classmethod
-    def of(cls, sums: np.ndarray, epochs: int) -> RowChange | None:
-        """The change by the sums of :meth:`RowChanges.take` over ranks; None if they are of no message, or of zeros."""
-        product, before, now, off_trend, weights, error = (float(value) for value in sums)
-        if not (np.isfinite(sums).all() and min(before, now) > 0):
-            return None
-        share = min(1.0, off_trend / weights)
-        first, last = (1 - share) * before, (1 - share) * now
-        # Rows that are nothing but noise have no direction of their own.
-        square = max(min(first, last), 1e-3 * min(before, now))
-        cosine = product / math.sqrt(max(first, square) * max(last, square))
-        change = max(0.0, first + last - 2 * product)
-        # rows that changed at all have a distance above 0
-        least = 1e-12 if product < math.sqrt(before) * math.sqrt(now) * (1 - 1e-15) else 0.0
-        return cls(max(least, 1 - cosine), change / square, share * now / square, error / square, epochs)
+    def of(cls, sums: np.ndarray, noise: float, epochs: int) -> RowChange:
+        """The change by the sums of :meth:`RowChanges.take` over ranks. noise: its share of the squares."""
+        _, before, now, _, _, product, error = (float(value) for value in sums)
+        distance = 1 - product / math.sqrt(before) / math.sqrt(now)
+        change = before + now - 2 * product
+        # rows that changed at all, by more than the rounding of sums, have a distance above 0
+        moved = max(1e-12, distance - noise) if distance > 1e-15 else 0.0
+        without = max(0.0, change - noise * (before + now))
+        return cls(moved, without / now, noise, error / now, epochs)
 
 
 class KeptSample(msgspec.Struct):
@@ -66,6 +63,13 @@ class KeptSample(msgspec.Struct):
 
     rows: torch.Tensor  # (messages, k, F) float32, the last message first
     epochs: list[Count]
+
+
+class ChangesState(msgspec.Struct):
+    """The state of :class:`RowChanges`. kept: by number of the call and of columns. shares: the last estimates of the noise."""
+
+    kept: dict[tuple[Count, Count], KeptSample]
+    shares: list[float]
 
 
 class RowChanges:
@@ -80,7 +84,8 @@ class RowChanges:
         self._picked: dict[int, torch.Tensor] = {}  # by number of columns
         self._kept: dict[tuple[int, int], KeptSample] = {}  # by number of the call and of columns
         self._sums: list[torch.Tensor] = []
-        self.epochs = 1  # between the two messages that :meth:`take` compares
+        self._epochs, self._ratio = 1, 1.0  # between the last two messages, and its ratio to those between the two before
+        self._shares: list[float] = []  # of the noise in the last messages
 
     def note(self, rows: torch.Tensor, given: QuantizedRows | None, call: int, epoch: int) -> None:
         """Compare ``rows`` (s, F), which are about to be sent, with those of the last two messages of the same call.
@@ -92,8 +97,9 @@ class RowChanges:
         if kept is None:
             self._kept[slot] = KeptSample(sample[None], [epoch])
             return
-        self.epochs = epoch - kept.epochs[0]
+        self._epochs = epoch - kept.epochs[0]
         if len(kept.epochs) == 2:
+            self._ratio = self._epochs / (kept.epochs[0] - kept.epochs[1])
             self._sums.append(self._compared(sample, kept))
         self._kept[slot] = KeptSample(torch.stack((sample, kept.rows[0])), [epoch, kept.epochs[0]])
 
@@ -113,39 +119,45 @@ class RowChanges:
         return found
 
     def _compared(self, now: torch.Tensor, kept: KeptSample) -> torch.Tensor:
-        """(6,) float64: the product of the last two messages, and their squares; the square of what is off the trend, and the
-        squares whose noise it has; the error of rounding."""
-        (before, first), (later, earlier) = kept.rows, kept.epochs
-        ratio = self.epochs / (later - earlier)
-        off_trend = now - before - (before - first) * ratio
-        least, largest = (
-            torch.aminmax(now, dim=1) if now.numel() else (now.new_zeros(now.shape[0]), now.new_zeros(now.shape[0]))
-        )
-        product, square_before, square = _sum(now, before), _sum(before, before), _sum(now, now)
-        weights = square + (1 + ratio) ** 2 * square_before + ratio**2 * _sum(first, first)
-        spread = largest - least
-        error = _sum(spread, spread) * now.shape[1] / 6
-        return torch.stack([product, square_before, square, _sum(off_trend, off_trend), weights, error])
+        """(7,) float64: the squares of three messages, the first one first; the products of the first and the second, of the first
+        and the third, and of the second and the third; the error of rounding."""
+        third, second, first = torch.stack((now, *kept.rows)).double()
+        zeros = now.new_zeros(now.shape[0])
+        least, largest = torch.aminmax(now, dim=1) if now.numel() else (zeros, zeros)
+        spread = (largest - least).double()
+        pairs = (first, first), (second, second), (third, third), (first, second), (first, third), (second, third)
+        return torch.stack([*(_sum(*pair) for pair in pairs), _sum(spread, spread) * now.shape[1] / 6])
 
     def take(self) -> np.ndarray:
-        """(6,) float64 sums of the messages since the last call, to be summed over ranks for :meth:`RowChange.of`."""
+        """(7,) float64 sums of the messages since the last call, to be summed over ranks for :meth:`of_ranks`."""
         sums, self._sums = self._sums, []
         return sum((each.cpu().numpy() for each in sums), np.zeros(SUMS))
 
     def of_ranks(self, sums: np.ndarray) -> RowChange | None:
-        """The change by the sums over ranks of :meth:`take`."""
-        return RowChange.of(sums, self.epochs)
+        """The change by the sums over ranks of :meth:`take`, on each of them; None if they are of no message, or of zeros, and
+        before the noise is known, which takes five messages."""
+        if not (np.isfinite(sums).all() and min(sums[1:3]) > 0):
+            return None
+        first, before, now, early, apart, late, _ = (float(value) for value in sums)
+        ratio, step = self._ratio, 1 + self._ratio
+        off_trend = now + step**2 * before + ratio**2 * first - 2 * (step * late - ratio * apart + step * ratio * early)
+        of_trend = off_trend / (now + step**2 * before + ratio**2 * first)
+        share = max(0.0, min(1.0, of_trend, 1 - 2 * apart / (first + now)))
+        # the same rows again have a share of 0, in spite of the rounding of sums
+        self._shares = [*self._shares[1 - _SHARES :], share if share > 1e-14 else 0.0]
+        return None if len(self._shares) < _SHARES else RowChange.of(sums, min(self._shares), self._epochs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """The sampled rows, as tensors and plain values."""
-        return {slot: {"rows": each.rows.cpu(), "epochs": each.epochs} for slot, each in self._kept.items()}
+    def state(self) -> dict[str, Any]:
+        """The sampled rows and the noise, as tensors and plain values."""
+        kept = {slot: {"rows": each.rows.cpu(), "epochs": each.epochs} for slot, each in self._kept.items()}
+        return {"kept": kept, "shares": self._shares}
 
-    def check_state(self, state: Any, where: str) -> dict[tuple[int, int], KeptSample]:
-        """The samples of :meth:`state`. Raises HpcgnnError if it is not of these rows. where: its file and exchange."""
-        found = typed.validated(state, dict[tuple[Count, Count], KeptSample], where)
-        for (_, width), kept in found.items():
+    def check_state(self, state: Any, where: str) -> ChangesState:
+        """The content of :meth:`state`. Raises HpcgnnError if it is not of these rows. where: its file and exchange."""
+        found = typed.validated(state, ChangesState, where)
+        for (_, width), kept in found.kept.items():
             count = min(self._rows, max(1, _VALUES // max(width, 1)))
             shape = len(kept.epochs), count, width
             if tuple(kept.rows.shape) != shape or kept.rows.dtype != torch.float32 or len(kept.epochs) not in (1, 2):
@@ -154,12 +166,15 @@ class RowChanges:
 
     def load(self, state: Any, where: str) -> None:
         """Continue from :meth:`state`."""
-        kept = self.check_state(state, where)
-        self._kept = {slot: KeptSample(each.rows.to(self._torch_device), each.epochs) for slot, each in kept.items()}
+        found = self.check_state(state, where)
+        self._kept = {
+            slot: KeptSample(each.rows.to(self._torch_device), each.epochs) for slot, each in found.kept.items()
+        }
+        self._shares = found.shares
 
 
 def _sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The sum of the products, which is the same for any number of threads, because policies decide by it."""
-    products = a.double() * b.double()
+    products = a * b
     # On the host in numpy's order, which is the same for any number of threads; torch's is not.
     return torch.tensor(products.numpy().sum()) if products.is_cpu else products.sum()
