@@ -28,6 +28,7 @@ from hpcgnn.exchange.codecs import QuantizedRows
 _VALUES = 1 << 15
 SUMS = 7  # numbers of a RowChange that are summed over ranks
 _SHARES = 3  # estimates of the noise of which the least one counts; before there are so many, no change is known
+_TOO_LOW = 1.02  # the least of three estimates is too low by about this factor in samples of this size
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class RowChange:
     """The change of the rows of one exchange since its last message, over the sampled rows of all ranks. Squares are relative to
     the squared norm of the rows as they are sent, with their noise."""
 
-    distance: float  # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus noise
+    # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus the noise
+    distance: float
     squared_change: float  # of all epochs between both messages, without noise
     noise: float  # variance of the noise in one message
     # mean squared error of rounding at random to a grid with one step: F / 6 * (largest - least value)^2
@@ -84,7 +86,10 @@ class RowChanges:
         self._picked: dict[int, torch.Tensor] = {}  # by number of columns
         self._kept: dict[tuple[int, int], KeptSample] = {}  # by number of the call and of columns
         self._sums: list[torch.Tensor] = []
-        self._epochs, self._ratio = 1, 1.0  # between the last two messages, and its ratio to those between the two before
+        self._epochs, self._ratio = (
+            1,
+            1.0,
+        )  # between the last two messages, and its ratio to those between the two before
         self._shares: list[float] = []  # of the noise in the last messages
 
     def note(self, rows: torch.Tensor, given: QuantizedRows | None, call: int, epoch: int) -> None:
@@ -119,8 +124,8 @@ class RowChanges:
         return found
 
     def _compared(self, now: torch.Tensor, kept: KeptSample) -> torch.Tensor:
-        """(7,) float64: the squares of three messages, the first one first; the products of the first and the second, of the first
-        and the third, and of the second and the third; the error of rounding."""
+        """(7,) float64: the squares of three messages, the first one first; the products of the first and the second, of the
+        first and the third, and of the second and the third; the error of rounding."""
         third, second, first = torch.stack((now, *kept.rows)).double()
         zeros = now.new_zeros(now.shape[0])
         least, largest = torch.aminmax(now, dim=1) if now.numel() else (zeros, zeros)
@@ -145,7 +150,11 @@ class RowChanges:
         share = max(0.0, min(1.0, of_trend, 1 - 2 * apart / (first + now)))
         # the same rows again have a share of 0, in spite of the rounding of sums
         self._shares = [*self._shares[1 - _SHARES :], share if share > 1e-14 else 0.0]
-        return None if len(self._shares) < _SHARES else RowChange.of(sums, min(self._shares), self._epochs)
+        return (
+            None
+            if len(self._shares) < _SHARES
+            else RowChange.of(sums, min(1.0, _TOO_LOW * min(self._shares)), self._epochs)
+        )
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Observation:
     epoch: int
     loss: float  # mean over all training nodes
     seconds: float  # of the training step on the slowest rank, by the clock
-    # by exchange that sent new rows, and has sent some at least twice before, if a policy compares rows
+    # by exchange that sent new rows, and has sent some at least four times before, if a policy compares rows
     changes: dict[str, RowChange]
     # exchanges whose message had not arrived at some rank when the gradients were reduced, if a policy asks
     late: list[str] = field(default_factory=list)
@@ -125,3 +125,7 @@ class StalenessPolicy(Policy, ABC):
     @abstractmethod
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, alike on all ranks."""
+
+    def details(self) -> dict[str, Any]:
+        """Details of the epoch's decision for the records, as a dictionary for each exchange. Not collective."""
+        return {}

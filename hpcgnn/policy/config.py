@@ -122,8 +122,8 @@ class DriftSettings:
 
     drift_threshold: float = setting(
         0.1,
-        "Threshold of the cosine distance between the rows of two successive messages (E in the paper). Above it, rows are sent "
-        "in every epoch and their bit-width changes.",
+        "Threshold of the cosine distance between rows and those of the last message, without the part that noise explains (E in "
+        "the paper). Rows are sent before they are expected to be farther apart, and bit-widths follow it, too.",
         least=0,
     )
 
@@ -133,9 +133,19 @@ class DriftBitsSettings:
     """Settings of B_CHECK's part about bit-widths."""
 
     drift_rule: str = setting(
-        "corrected",
-        "Rule that changes the bit-width. The paper's Eq. 7 as printed can only raise it; the corrected rule also lowers it.",
-        choices=("corrected", "printed"),
+        "error",
+        "Rule that changes the bit-width: by the rounding error that does not average out while rows move (error), by the "
+        "paper's Eq. 7 with the change of an epoch (corrected), or by Eq. 7 as printed, which can only raise bit-widths.",
+        choices=("error", "corrected", "printed"),
+    )
+
+
+@dataclass(frozen=True)
+class AgeSettings:
+    """The bound on the age of rows."""
+
+    most_stale_epochs: int = setting(
+        4, "Maximum staleness: largest number of epochs between the sending of rows and their last use.", least=1
     )
 
 
@@ -143,14 +153,12 @@ class DriftBitsSettings:
 class BypassSettings:
     """Settings of S_CHECK, and of B_CHECK's part about staleness."""
 
-    most_stale_epochs: int = setting(
-        4, "Maximum staleness: largest number of epochs between the sending of rows and their last use.", least=1
-    )
     bypass: str = setting(
-        "drift",
-        "Exchanges that send nothing in an epoch: all whose rows change little (drift), or only those of them whose last message "
-        "had not arrived when the previous epoch ended (late).",
-        choices=("drift", "late"),
+        "age",
+        "Exchanges that send nothing in an epoch: all until their rows are expected to be --drift-threshold away from those in "
+        "use (age), all whose last two messages were closer than that (drift), or only the latter whose last message had not "
+        "arrived when the previous epoch ended (late).",
+        choices=("age", "drift", "late"),
     )
 
 
@@ -185,7 +193,12 @@ KNOWN_STALENESS = {
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago, while they change little",
-        (DriftSettings, BypassSettings, *_STALE),
+        (DriftSettings, AgeSettings, BypassSettings, *_STALE),
+    ),
+    "sancus": LazyEntry(
+        "hpcgnn.policy.pipeqs",
+        "rows of up to --most-stale-epochs epochs ago while they change little, else fresh rows",
+        (DriftSettings, AgeSettings, *_STALE),
     ),
     AUTO: LazyEntry(
         "hpcgnn.policy.auto",

@@ -84,6 +84,10 @@ class Policies:
             self.clock.epoch = epoch
             self._details = self._bits.begin_epoch(epoch)
             self._count_bits()
+            by_exchange = self._staleness.details()
+            self._details = self._details | {
+                name: self._details.get(name, {}) | told for name, told in by_exchange.items()
+            }
             self._staleness.begin([facts for facts in self.all_facts if not facts.exchange.is_backward])
 
     def begin_backward(self) -> None:

@@ -44,7 +44,10 @@ def test_noise_is_told_from_motion_after_five_messages():
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_the_change_is_that_of_the_rows_without_dropout(rate, dropout):
     found = changes_of(moving(rate, dropout, [0, 1, 2, 3, 4]))[-1]
-    square, before = 1 + (4 * rate) ** 2, 1 + (3 * rate) ** 2  # of the last value, and of the one before, without dropout
+    square, before = (
+        1 + (4 * rate) ** 2,
+        1 + (3 * rate) ** 2,
+    )  # of the last value, and of the one before, without dropout
     kept = 1 - dropout  # the share of the squares that is not noise
     assert found.noise == pytest.approx(dropout, abs=0.02)
     assert found.squared_change == pytest.approx(kept * rate**2 / square, abs=0.03)
@@ -62,7 +65,7 @@ def test_a_third_of_a_random_walk_is_noise():
     draw = torch.Generator().manual_seed(3)
     steps = 10 * torch.randn(_ROWS, _WIDTH, generator=draw) + torch.randn(6, _ROWS, _WIDTH, generator=draw).cumsum(0)
     found = changes_of(list(enumerate(steps)))[-1]
-    assert found.squared_change == pytest.approx(0.01 / 3, rel=0.1)
+    assert found.squared_change == pytest.approx(0.01 / 3, rel=0.15)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

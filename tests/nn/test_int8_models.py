@@ -179,6 +179,7 @@ STALE = {
     "smoothed": PolicyConfig(staleness="pipeline", smoothing="both"),
     "sylvie": PolicyConfig(staleness="sylvie", loss_window=1),
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0),
+    "sancus": PolicyConfig(staleness="sancus", drift_threshold=2.0),
     "pipeqs, late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, bypass="late"),
 }
 CASES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)}

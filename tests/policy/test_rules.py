@@ -1,4 +1,4 @@
-"""The rules of PipeQS, the groups of AdaQP, random bit-widths, and the times that policies see."""
+"""The groups of AdaQP, random bit-widths, and the times that policies see."""
 
 from __future__ import annotations
 
@@ -15,25 +15,9 @@ from hpcgnn.policy.adaqp import group_rows
 from hpcgnn.policy.base import ExchangeFacts, Setup
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.policy.pipeqs import raises_bits
 from hpcgnn.policy.simple import UniformBits
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
-
-# -- PipeQS ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_printed_rule_never_lowers_bits():
-    """Eq. 7's p is above 1/2 for any drift other than 0."""
-    for drift, epochs in [(0.11, 1), (0.2, 4), (1e-9, 100)]:
-        assert 1 / (1 + np.exp(-drift / epochs)) > 0.5
-        assert raises_bits(drift, epochs, 0.1, "printed")
-
-
-def test_the_corrected_rule_goes_by_the_drift_of_an_epoch():
-    assert raises_bits(0.2, 1, 0.1, "corrected")
-    assert raises_bits(0.41, 4, 0.1, "corrected")
-    assert not raises_bits(0.39, 4, 0.1, "corrected")
 
 
 # -- AdaQP -------------------------------------------------------------------------------------------------------------

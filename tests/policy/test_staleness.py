@@ -85,9 +85,15 @@ def test_pipeqs_keeps_its_bound_on_staleness(trained, model, policy):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pipeqs_uses_rows_for_as_long_as_it_may_where_they_change_little(trained, model):
-    """A message is sent in every third epoch, once two were compared."""
+    """A message is sent in every third epoch, once five were compared."""
     ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "pipeqs")[1]]
-    assert ages == [0, 1, 1, *[1, 2, 3] * 4][:EPOCHS]
+    assert ages == [0, 1, 1, 1, 1, *[1, 2, 3] * 3][:EPOCHS]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sancus_sends_fresh_rows_or_none(trained, model):
+    ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "sancus")[1]]
+    assert ages == [0] * 5 + [1, 2, 3, 0, 1, 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -28,6 +28,7 @@ POLICIES = {
     "sylvie": PolicyConfig(staleness="sylvie", loss_window=2, descent_rule="printed"),
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3),
     "pipeqs-late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, most_stale_epochs=3, bypass="late"),
+    "sancus": PolicyConfig(staleness="sancus", drift_threshold=2.0, most_stale_epochs=3),
     "pipeqs-strict": PolicyConfig(staleness="pipeqs", drift_threshold=0.0, bypass="late"),
 }
 

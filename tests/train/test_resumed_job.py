@@ -25,6 +25,7 @@ POLICIES = {
     "smoothed": ["--bits", "32", "--staleness", "pipeline", "--smoothing", "both", "--model", "gcn"],
     "auto": ["--bits", "auto", "--staleness", "auto", "--eval-every", "3"],
     "pipeqs": ["--bits", "pipeqs", "--staleness", "pipeqs", "--drift-threshold", "0.02"],
+    "sancus": ["--staleness", "sancus", "--drift-threshold", "0.02"],
     "all kinds": [
         "--bits", "adaqp", "--bits-period", "5", "--staleness", "sylvie", "--loss-window", "2", "--smoothing", "features",
     ],

@@ -47,10 +47,9 @@ ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
 _RARELY = 1e-2
 _SLOWER = 0.5  # of epochs, those in which the printed rule takes the loss for slower, where nobody says how many
 _MOST_RANKS = 64  # whose rows are read: an evenly spread sample of more, which makes the facts estimates
-_BITS, _STALENESS = (
-    (FIXED, "uniform", "adaqp", "sylvie", "pipeqs", AUTO),
-    (OFF, PIPELINE, "sylvie", "pipeqs", AUTO),
-)  # covered
+# The policies that are covered
+_BITS = (FIXED, "uniform", "adaqp", "sylvie", "pipeqs", AUTO)
+_STALENESS = (OFF, PIPELINE, "sylvie", "pipeqs", "sancus", AUTO)
 Shares = dict[int, float]
 
 
@@ -88,7 +87,13 @@ def decided_by(path: Path) -> Assumptions:
         raise HpcgnnError(f"{path} holds no epochs: give a folder that `hpcgnn train --out` made")
     records = records[1:] or records  # the first epoch sends rows that later ones do not send again
     bits, staleness = str(settings.get("bits", FIXED)), str(settings.get("staleness", OFF))
-    own = (config.PeriodSettings, config.AdaQPSettings, config.BypassSettings, config.SmoothingSettings)
+    own = (
+        config.PeriodSettings,
+        config.AdaQPSettings,
+        config.AgeSettings,
+        config.BypassSettings,
+        config.SmoothingSettings,
+    )
     names = {setting.name for section in own for setting in fields(section)}
     # exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same
     started = [len(each["bits"]) for each in records if isinstance(each["bits"], dict)]
@@ -254,6 +259,8 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
         said = f"bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random"
         return dict.fromkeys(CHOICES, 1 / len(CHOICES)), said
     if policy.bits == "pipeqs":
+        if policy.section(config.DriftBitsSettings).drift_rule == "error":
+            return {CHOICES[0]: 1.0}, f"that rows change so little that {CHOICES[0]} bits, the fewest ones, are enough"
         said = f"that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
         return {FALLBACK_BITS: 1.0}, said
     if policy.bits == AUTO:
@@ -308,9 +315,12 @@ def _shares_of_epochs(policy: config.PolicyConfig, decided: Assumptions) -> tupl
         return stale, sent, f"that {stale:.0%} of epochs use older rows and {sent:.0%} send any, {decided.source}"
     if policy.section(config.BypassSettings).bypass == "late":
         return stale, 1.0, "that no message is late when the next epoch begins, so that no exchange is skipped"
-    most = policy.section(config.BypassSettings).most_stale_epochs
-    said = f"that rows change little: each row is sent in one of {most} epochs and used again in the others"
-    return stale, max(1 / most, 1 - stale), said
+    turn = policy.section(config.AgeSettings).most_stale_epochs
+    if policy.staleness == "sancus":  # fresh rows are used, and then used again
+        turn += 1
+        stale = 1 - 1 / turn if decided.stale is None else decided.stale
+    said = f"that rows change little: each row is sent in one of {turn} epochs and used again in the others"
+    return stale, max(1 / turn, 1 - stale), said
 
 
 # -- the mean epoch ----------------------------------------------------------------------------------------------------

@@ -85,13 +85,15 @@ def _all_settings(run: Run) -> Section:
 
 
 def _curves_of(run: Run) -> Section:
-    """Curves of loss, metrics and seconds, and of the bit-widths and ages of rows if these change."""
+    """Curves of loss, metrics and seconds, of the bit-widths and ages of rows if these change, and of the distances by which
+    PipeQS decides."""
     scale, unit = words.second_unit(run.median("seconds") or 0)
     metrics = [_series(run, name, key, 100) for name, key in _METRICS.items()]
     names = {"slowest rank": "seconds", "mean over ranks": "seconds_mean"}
     seconds = [_series(run, name, key, scale) for name, key in names.items()]
     bits = _by_exchange(run, lambda record: mean_bits(record.get("bits", {})), without="all rows")
     ages = _by_exchange(run, lambda record: record.get("stale_epochs", {}))
+    distances = _by_exchange(run, _distances)
     bit_widths = {value for series in bits for value in series.y}
     curves = [
         ("Loss", "loss", [_series(run, "loss", "loss")], "{:.4g}"),
@@ -99,6 +101,7 @@ def _curves_of(run: Run) -> Section:
         ("Seconds per epoch", f"{unit} per epoch", seconds, f"{{:.3g}} {unit}"),
         ("Mean bit-width over rows", "bits", bits if len(bit_widths) > 1 else [], "{:.3g}"),
         ("Age of the rows that are used", "epochs", ages if any(any(each.y) for each in ages) else [], "{:g}"),
+        ("Distance of rows from those of the message before, without noise", "1 - cosine", distances, "{:.2g}"),
     ]
 
     def told(series: Series, form: str) -> str:
@@ -112,6 +115,11 @@ def _curves_of(run: Run) -> Section:
     if (epochs := len(run.records)) > _MOST_POINTS:
         text.append(f"Of {epochs} epochs, about every {-(-epochs // _MOST_POINTS)}th one is drawn.")
     return Section("Curves", tuple(text), tuple(filter(None, pictures)))
+
+
+def _distances(record: dict[str, Any]) -> dict[str, Any]:
+    policy = record.get("policy", {})
+    return {name: told["distance"] for name, told in policy.items() if isinstance(told, dict) and "distance" in told}
 
 
 def _series(run: Run, name: str, key: str, factor: float = 1) -> Series:

@@ -132,18 +132,28 @@ def test_adaqp_without_a_run(parts: Path):
     assert predicted(parts, bits="adaqp", variance_weight=0.0).course.shares == ((2, 1.0),)  # type: ignore[union-attr]
 
 
-def test_pipeqs_sends_in_one_of_several_epochs(parts: Path, tmp_path: Path):
-    settings = {"bits": "pipeqs", "staleness": "pipeqs", "drift_threshold": 2.0, "most_stale_epochs": 3}
-    records = trained(parts, tmp_path / "run", 12, settings)
+@pytest.mark.parametrize(("staleness", "turn"), [("pipeqs", 3), ("sancus", 4)])
+def test_rows_that_change_little_are_sent_in_one_of_several_epochs(
+    parts: Path, tmp_path: Path, staleness: str, turn: int
+):
+    settings = {"bits": "8", "staleness": staleness, "drift_threshold": 2.0, "most_stale_epochs": 3}
+    records = trained(parts, tmp_path / "run", 6 + 2 * turn, settings)
     found = predicted(parts, **settings)
-    sent = [record["bytes_sent"] for record in records[-6:]]
-    assert sorted(map(bool, sent)) == [False] * 4 + [True] * 2
-    assert round(3 * found.bytes_sent.sum()) == max(sent)
+    sent = [record["bytes_sent"] for record in records[-2 * turn :]]
+    assert sorted(map(bool, sent)) == [False] * (2 * turn - 2) + [True] * 2
+    assert round(turn * found.bytes_sent.sum()) == max(sent)
     like = predicted(parts, decided_by(tmp_path / "run"), **settings)
     assert like.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
     every = predicted(parts, bits="8", staleness="pipeline")
-    assert found.bytes_sent.sum() * 3 == pytest.approx(every.bytes_sent.sum())
-    assert found.rows_sent.sum() * 3 == pytest.approx(every.rows_sent.sum())
+    assert found.bytes_sent.sum() * turn == pytest.approx(every.bytes_sent.sum())
+    assert found.rows_sent.sum() * turn == pytest.approx(every.rows_sent.sum())
+
+
+@pytest.mark.parametrize(("rule", "bits"), [("error", 2), ("corrected", 8), ("printed", 8)])
+def test_rows_of_pipeqs_that_change_little_have_the_bits_of_its_rule(parts: Path, rule: str, bits: int):
+    found = predicted(parts, bits="pipeqs", staleness="pipeqs", drift_rule=rule)
+    assert found.course is not None
+    assert found.course.shares == ((bits, 1.0),)
 
 
 def test_differences_have_the_bytes_of_rows(parts: Path, tmp_path: Path):

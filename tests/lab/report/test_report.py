@@ -139,6 +139,14 @@ class TestRun:
         assert f"{name} from 2 to 7" in changing["Mean bit-width over rows"].alt
         assert f"{name} from 0 to 2" in changing["Age of the rows that are used"].alt
 
+    def test_distances_by_which_pipeqs_decides_have_a_picture(self, tmp_path, page):
+        title = "Distance of rows from those of the message before, without noise"
+        assert title not in pictures(page)
+        told = [{}, {"failure": "none"}, *({"layer 1's gradients": {"distance": 0.25 / i, "q": 0}} for i in (1, 2, 5))]
+        lines = [made_up.record(i, policy=each) for i, each in enumerate(told)]
+        changing = pictures(run_page(made_up.run_folder(tmp_path / "run", lines=lines)))
+        assert "layer 1's gradients from 0.25 to 0.05" in changing[title].alt
+
     def test_text_of_files_stays_text(self, tmp_path):
         bad = "<script>alert('$x_1$ & co')</script>"
         folder = made_up.run_folder(tmp_path / "<b>run", metric=bad, versions={bad: bad})

@@ -1,0 +1,251 @@
+"""PipeQS and SANCUS: what rows do decides whether they are sent, and in how many bits.
+
+Ranks exchange rows whose course is known: at rest or moving, with and without the noise of dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from ranks import exchanges
+
+from hpcgnn.exchange.changes import RowChange
+from hpcgnn.policy.base import ExchangeFacts
+from hpcgnn.policy.config import PolicyConfig
+from hpcgnn.policy.pipeqs import averaged_error, chance, enough_bits, oldest_age
+from hpcgnn.policy.policies import Policies
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
+
+_WIDTH, _RANKS, _KNOWN = 16384, 2, 5  # messages after which the change of rows is known
+Course = Callable[[int], float]  # the angle of rows in each epoch, in radians
+
+
+def change_of(distance: float = 0.0, squared: float = 0.0, range_error: float = 3.0, epochs: int = 1) -> RowChange:
+    return RowChange(distance, squared, 0.0, range_error, epochs)
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_rule_never_lowers_bits():
+    """Eq. 7's p is above 1/2 for any drift other than 0."""
+    for drift, epochs in [(0.11, 1), (0.2, 4), (1e-9, 100)]:
+        assert chance(drift, epochs, 0.1, "printed") == pytest.approx(1 / (1 + np.exp(-drift / epochs)))
+        assert chance(drift, epochs, 0.1, "printed") > 0.5
+
+
+def test_the_corrected_rule_goes_by_the_drift_of_an_epoch():
+    assert chance(0.2, 1, 0.1, "corrected") > 0.5
+    assert chance(0.41, 4, 0.1, "corrected") > 0.5
+    assert chance(0.39, 4, 0.1, "corrected") < 0.5
+    assert chance(0.5, 4, 0.1, "corrected") == pytest.approx(1 / (1 + np.exp(0.1 - 0.5 / 4)))
+
+
+def test_the_averaged_error_is_that_of_a_filter():
+    """The steady state of the best estimate of a value that moves by C and is measured with the error R."""
+    moves, error = 1e-4, 3.0 / 9
+    variance = 1.0
+    for _ in range(1000):
+        before = variance + moves
+        variance = before * error / (before + error)
+    assert averaged_error(change_of(squared=moves), 2) == pytest.approx(variance, rel=0.02)
+
+
+def test_bits_rise_at_once_and_fall_by_steps():
+    """With a range error of 3, the errors of rounding are 1/3, 1/75 and 1/21675 for 2, 4 and 8 bits."""
+    at_rest, slow, fast, faster = (change_of(squared=moves) for moves in (0.0, 0.04, 0.13, 4.0))
+    assert [enough_bits(at_rest, bits, 0.2) for bits in (2, 4, 8)] == [2, 2, 4]
+    assert [enough_bits(slow, bits, 0.2) for bits in (2, 4, 8)] == [2, 4, 4]  # 0.115: neither too few nor too many
+    assert [enough_bits(fast, bits, 0.2) for bits in (2, 4, 8)] == [4, 4, 4]
+    assert [enough_bits(faster, bits, 0.2) for bits in (2, 4, 8)] == [8, 8, 8]
+
+
+def test_ages_grow_until_rows_are_as_far_apart_as_they_may():
+    """Rows that move on evenly are 4 times as far apart after twice as many epochs."""
+    assert [oldest_age(change_of(distance), 0.1, 9) for distance in (0.0, 0.1 / 80, 0.1 / 16, 0.1 / 15, 0.1, 1)] == [
+        9, 8, 4, 3, 1, 1,
+    ]  # fmt: skip
+    assert [oldest_age(change_of(distance, epochs=4), 0.1, 8) for distance in (0.025, 0.1, 0.11, 0.4, 2)] == [
+        8,
+        4,
+        3,
+        2,
+        1,
+    ]
+    assert oldest_age(change_of(1e-12), 0.0, 8) == 1
+    assert oldest_age(change_of(0.0), 0.0, 8) == 8
+
+
+# -- exchanges of known rows -------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """The course of an exchange."""
+
+    sent: list[bool]  # in each epoch
+    ages: list[int]  # of the rows in use
+    bits: list[int]
+    bytes_sent: int
+    told: list[dict[str, float]]  # the details of each epoch's record
+
+
+def rows_at(angle: float, epoch: int, layer: int, rank: int, count: int, dropout: float) -> torch.Tensor:
+    """(count, width) float32 of rows that have turned by ``angle``, with the noise of dropout."""
+    draw = torch.Generator().manual_seed(10 * layer + rank)
+    first, second = torch.randn(2, count, _WIDTH, generator=draw)
+    noise = torch.Generator().manual_seed(1000 * epoch + 10 * layer + rank)
+    kept = (torch.rand(count, _WIDTH, generator=noise) >= dropout) / (1 - dropout)
+    return (first * np.cos(angle) + second * np.sin(angle)) * kept
+
+
+def run(
+    courses: list[Course], policy: PolicyConfig, epochs: int = 24, *, bits: int = 8, dropout: float = 0.0
+) -> list[Found]:
+    """The course of one exchange for each of ``courses``."""
+
+    def program(world: World) -> list[Found]:
+        first = exchanges.make(world, bits=bits)
+        messages = first.messages
+        layers = [first.for_layer(layer) for layer in range(len(courses))]
+        policies = Policies(world, messages, [ExchangeFacts(each, None, None) for each in layers], policy)  # type: ignore[arg-type]
+        found: list[list[Any]] = [[] for _ in layers]
+        told: list[dict[str, Any]] = []
+        for epoch in range(epochs):
+            messages.begin_epoch(epoch)
+            policies.begin_epoch(epoch)
+            for layer, exchange in enumerate(layers):
+                step = exchange.step(_WIDTH, torch.float32)
+                message = step.reused()
+                if sends := message is None:
+                    rows = step.rows_to_send()
+                    rows.copy_(rows_at(courses[layer](epoch), epoch, layer, world.rank, rows.shape[0], dropout))
+                    message = step.start()
+                exchange.wait(message)
+                now = bits if exchange.row_bits is None else int(exchange.row_bits.sent[0])
+                found[layer].append((sends, epoch - message.epoch, now))
+            sums = world.allreduce(np.array(policies.sums())).tolist()
+            policies.observe(epoch, 1.0, 1.0, sums)
+            told.append(policies.record().get("policy", {}))
+        messages.drain()
+        sizes = [sum(_WIDTH * of // 8 for sends, _, of in one if sends) for one in found]
+        return [
+            Found(*map(list, zip(*one, strict=True)), size, [each.get(exchange.name, {}) for each in told])
+            for one, size, exchange in zip(found, sizes, layers, strict=True)
+        ]
+
+    of_ranks = on_threads(_RANKS, program)
+    assert all(each == of_ranks[0] for each in of_ranks), "ranks decide alike"
+    return of_ranks[0]
+
+
+def at_rest(epoch: int) -> float:
+    return 0.0
+
+
+def moving(epoch: int) -> float:
+    return 1.0 * epoch  # a distance of 0.46 in each epoch
+
+
+def moves_then_rests(epoch: int) -> float:
+    return 1.0 * min(epoch, 12)
+
+
+def rests_then_moves(epoch: int) -> float:
+    return 1.0 * max(epoch - 12, 0)
+
+
+BOTH = PolicyConfig("pipeqs", "pipeqs")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rows_at_rest_are_sent_as_rarely_as_the_bound_allows_at_any_bits(bits, dropout):
+    (found,) = run([at_rest], PolicyConfig("fixed", "pipeqs"), bits=bits, dropout=dropout)
+    assert sum(found.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
+    assert max(found.ages) == 4
+
+
+def test_bytes_grow_with_bits_while_rows_are_at_rest():
+    sent = [run([at_rest], PolicyConfig("fixed", "pipeqs"), bits=bits, dropout=0.5)[0].bytes_sent for bits in (2, 4, 8)]
+    assert sent[0] < sent[1] < sent[2]
+    assert [2 * sent[0], 4 * sent[0]] == sent[1:]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_rows_at_rest_take_the_fewest_bits(dropout):
+    (found,) = run([at_rest], BOTH, dropout=dropout)
+    assert found.bits[:_KNOWN] == [8] * _KNOWN
+    assert found.bits[-1] == 2
+    assert sorted(found.bits, reverse=True) == found.bits
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_only_the_layer_that_moves_is_sent_in_each_epoch(dropout):
+    still, moved = run([at_rest, moving], BOTH, dropout=dropout)
+    assert all(moved.sent)
+    assert sum(still.sent[_KNOWN:]) <= 6
+    assert still.bits[-1] == 2 < moved.bits[-1]
+
+
+def test_bits_go_up_when_rows_move_and_down_again_when_they_rest():
+    (down,) = run([moves_then_rests], BOTH, 36)
+    assert min(down.bits[:13]) > 2
+    assert down.bits[-1] == 2
+    (up,) = run([rests_then_moves], BOTH, 36)
+    assert up.bits[12] == 2
+    assert up.bits[-1] > 2
+    assert all(up.sent[-8:])
+    assert not all(down.sent[-8:])
+
+
+def test_noise_alone_moves_nothing():
+    """Rows that are drawn anew in each epoch have no motion to follow."""
+    (found,) = run([at_rest], BOTH, dropout=0.97)
+    assert found.bits[-1] == 2
+    assert sum(found.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
+
+
+def test_rows_that_swing_are_sent_in_each_epoch():
+    (found,) = run([lambda epoch: 1.0 * (epoch % 2)], BOTH, dropout=0.5)
+    assert all(found.sent)
+
+
+def test_slower_rows_are_used_for_longer():
+    """After k epochs the distance is 1 - cos(k * angle): ages of 1, 2, 3 and 4 are the last ones below 0.1."""
+    angles = [0.4, 0.2, 0.145, 0.1]
+    found = run([lambda epoch, angle=angle: angle * epoch for angle in angles], PolicyConfig("fixed", "pipeqs"))
+    assert [max(each.ages) for each in found] == [1, 2, 3, 4]
+    for angle, each in zip(angles, found, strict=True):
+        assert 1 - np.cos(max(each.ages) * angle) < 0.1
+
+
+def test_records_have_what_decides():
+    """In the epoch after a message, from the sixth one on."""
+    (found,) = run([lambda epoch: 0.2 * epoch], BOTH, 12)
+    assert found.told[:_KNOWN] == [{}] * _KNOWN
+    for sent, told in zip(found.sent[_KNOWN - 1 :], found.told[_KNOWN:], strict=False):
+        assert set(told) == ({"distance", "averaged_error", "oldest_rows"} if sent else set())
+    assert found.told[_KNOWN]["distance"] == pytest.approx(1 - np.cos(0.2), rel=0.05)
+    assert found.told[_KNOWN]["oldest_rows"] == 2
+    (found,) = run([moving], PolicyConfig("pipeqs", drift_rule="corrected"), 8)
+    assert [each.get("q") for each in found.told[_KNOWN:]] == [1, 2, 3]
+    assert found.told[_KNOWN]["p"] > 0.5
+
+
+def test_the_printed_check_uses_rows_up_to_the_bound_once_they_are_close():
+    (found,) = run([lambda epoch: 0.2 * epoch], PolicyConfig("fixed", "pipeqs", bypass="drift"))
+    assert max(found.ages) == 4
+
+
+def test_sancus_waits_for_the_rows_that_it_sends():
+    still, slow, moved = run([at_rest, lambda epoch: 0.2 * epoch, moving], PolicyConfig("fixed", "sancus"))
+    for found, most in ((still, 4), (slow, 2), (moved, 0)):
+        assert [sends for sends, age in zip(found.sent, found.ages, strict=True) if age == 0] == [True] * sum(
+            found.sent
+        )
+        assert max(found.ages) == most
