@@ -84,6 +84,10 @@ class Policy:
     def observe(self, seen: Observation) -> None:
         """Use the observation of an epoch. Not collective."""
 
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Details, by exchange, of what the last observation led to, for the records of its epoch."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """The state that is the same on every rank, as plain values, for a checkpoint."""
         return msgspec.to_builtins({name: getattr(self, name) for name in self._kept()})
@@ -125,7 +129,3 @@ class StalenessPolicy(Policy, ABC):
     @abstractmethod
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
         """Set :attr:`Exchange.freshness` of the exchanges of the next pass, forward or backward, alike on all ranks."""
-
-    def details(self) -> dict[str, Any]:
-        """Details of the epoch's decision for the records, as a dictionary for each exchange. Not collective."""
-        return {}

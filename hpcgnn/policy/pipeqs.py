@@ -107,14 +107,18 @@ class PipeQSBits(BitsPolicy):
         self._details: dict[str, Any] = {}
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set the bit-widths of all exchanges. The details are of those whose change was seen in the previous epoch."""
+        """Set the bit-widths of all exchanges."""
         for facts in self.all_facts:
             facts.exchange.row_bits = facts.exchange.uniform_bits(self.bits[facts.name])
-        return self._details
+        return {}
 
     def observe(self, seen: Observation) -> None:
         """Choose the bit-widths of exchanges that sent rows."""
         self._details = {name: self._decided(name, change) for name, change in seen.changes.items()}
+
+    def details(self) -> dict[str, dict[str, Any]]:
+        """The numbers by which bit-widths were chosen."""
+        return self._details
 
     def _decided(self, name: str, change: RowChange) -> dict[str, float]:
         if self._rule == "error":
@@ -176,8 +180,8 @@ class PipeQSStaleness(StalenessPolicy):
             else:
                 self.oldest[name] = self._most if change.distance <= self._threshold else 1
 
-    def details(self) -> dict[str, Any]:
-        """The distances and the largest ages of rows, by exchange whose change was seen in the previous epoch."""
+    def details(self) -> dict[str, dict[str, Any]]:
+        """The distances and the largest ages of rows."""
         return {name: {"distance": far, "oldest_rows": self.oldest[name]} for name, far in self._distances.items()}
 
 

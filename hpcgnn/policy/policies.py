@@ -84,10 +84,6 @@ class Policies:
             self.clock.epoch = epoch
             self._details = self._bits.begin_epoch(epoch)
             self._count_bits()
-            by_exchange = self._staleness.details()
-            self._details = self._details | {
-                name: self._details.get(name, {}) | told for name, told in by_exchange.items()
-            }
             self._staleness.begin([facts for facts in self.all_facts if not facts.exchange.is_backward])
 
     def begin_backward(self) -> None:
@@ -117,8 +113,10 @@ class Policies:
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, changes, late)
         self._seen = seen
-        self._bits.observe(seen)
-        self._staleness.observe(seen)
+        for policy in (self._bits, self._staleness):
+            policy.observe(seen)
+            told = {name: self._details.get(name, {}) | each for name, each in policy.details().items()}
+            self._details = self._details | told
 
     def _changes(self, sums: list[float]) -> dict[str, RowChange]:
         pairs = zip(self.all_facts, np.reshape(sums, (-1, SUMS)), strict=True)

@@ -225,16 +225,17 @@ def test_slower_rows_are_used_for_longer():
 
 
 def test_records_have_what_decides():
-    """In the epoch after a message, from the sixth one on."""
+    """In each epoch in which rows are sent, from the fifth one on."""
     (found,) = run([lambda epoch: 0.2 * epoch], BOTH, 12)
-    assert found.told[:_KNOWN] == [{}] * _KNOWN
-    for sent, told in zip(found.sent[_KNOWN - 1 :], found.told[_KNOWN:], strict=False):
+    first = _KNOWN - 1
+    assert found.told[:first] == [{}] * first
+    for sent, told in zip(found.sent[first:], found.told[first:], strict=True):
         assert set(told) == ({"distance", "averaged_error", "oldest_rows"} if sent else set())
-    assert found.told[_KNOWN]["distance"] == pytest.approx(1 - np.cos(0.2), rel=0.05)
-    assert found.told[_KNOWN]["oldest_rows"] == 2
+    assert found.told[first]["distance"] == pytest.approx(1 - np.cos(0.2), rel=0.05)
+    assert found.told[first]["oldest_rows"] == 2
     (found,) = run([moving], PolicyConfig("pipeqs", drift_rule="corrected"), 8)
-    assert [each.get("q") for each in found.told[_KNOWN:]] == [1, 2, 3]
-    assert found.told[_KNOWN]["p"] > 0.5
+    assert [each["q"] for each in found.told[first:]] == [1, 2, 3, 4]
+    assert found.told[first]["p"] > 0.5
 
 
 def test_the_printed_check_uses_rows_up_to_the_bound_once_they_are_close():

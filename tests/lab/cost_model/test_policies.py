@@ -136,13 +136,13 @@ def test_adaqp_without_a_run(parts: Path):
 def test_rows_that_change_little_are_sent_in_one_of_several_epochs(
     parts: Path, tmp_path: Path, staleness: str, turn: int
 ):
-    settings = {"bits": "8", "staleness": staleness, "drift_threshold": 2.0, "most_stale_epochs": 3}
+    settings = {"staleness": staleness, "drift_threshold": 2.0, "most_stale_epochs": 3}
     records = trained(parts, tmp_path / "run", 6 + 2 * turn, settings)
-    found = predicted(parts, **settings)
+    found = predicted(parts, bits="8", **settings)
     sent = [record["bytes_sent"] for record in records[-2 * turn :]]
     assert sorted(map(bool, sent)) == [False] * (2 * turn - 2) + [True] * 2
     assert round(turn * found.bytes_sent.sum()) == max(sent)
-    like = predicted(parts, decided_by(tmp_path / "run"), **settings)
+    like = predicted(parts, decided_by(tmp_path / "run"), bits="8", **settings)
     assert like.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
     every = predicted(parts, bits="8", staleness="pipeline")
     assert found.bytes_sent.sum() * turn == pytest.approx(every.bytes_sent.sum())
