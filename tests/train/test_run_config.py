@@ -61,7 +61,7 @@ REFUSED = [
     ({"bits": "sylvie", "variance_weight": 0.5}, "--variance-weight is not used by --bits sylvie"),
     ({"bits": "sylvie", "refit_links": True}, "--bits adaqp uses it"),
     ({"bits": "8", "bits_period": 3}, "--bits-period is not used by fixed bits with --staleness off: --bits adaqp, --bits auto"),
-    ({"smoothing": "none"}, "--staleness pipeline, --staleness pipeqs and --staleness sylvie use it"),
+    ({"smoothing": "none"}, "--staleness pipeline, --staleness pipeqs, --staleness sancus and --staleness sylvie use it"),
     ({"staleness": "pipeline", "smoothing_decay": 0.5}, "--smoothing features, gradients and both use it"),
     ({"replay": "decisions.jsonl"}, "--replay is not used by a run without policies"),
     ({"label_redraw": "once"}, "--label-redraw is not used here: --label-propagation above 0 uses it"),

@@ -57,6 +57,7 @@ _TRAINING = {
     "Sylvie": "--bits sylvie --staleness sylvie",
     "stale rows": "--staleness pipeline",
     "PipeQS": "--staleness pipeqs --bits pipeqs",
+    "SANCUS": "--staleness sancus",
     "node-aware": "--node-aware on",
     "attention": "--model gat",
     "links": "--task link",

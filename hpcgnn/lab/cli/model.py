@@ -191,7 +191,7 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
               )  # fmt: skip
 @click.option("--bits", metavar="32|16|8|4|2|1|adaqp|sylvie|pipeqs|uniform", default="32", show_default=True,
               help="Bit-width of each value in messages, or the policy that chooses it.")  # fmt: skip
-@click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs", help="Policy of stale rows.  [default: off]")
+@click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs|sancus", help="Policy of stale rows.  [default: off]")
 @click.option("--message-coding", metavar="plain|delta",
               help="Content of messages: rows, or differences from the last rows.  [default: plain]")  # fmt: skip
 @_with_settings

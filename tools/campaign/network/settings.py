@@ -23,6 +23,7 @@ SETTINGS: dict[str, tuple[object, ...]] = {
     "auto": ("--staleness", "auto", "--bits", "auto"),
     "pipeqs": ("--staleness", "pipeqs", "--bits", "pipeqs", "--drift-threshold", 2),
     "pipeqs, late": ("--staleness", "pipeqs", "--drift-threshold", 2, "--bypass", "late"),
+    "sancus": ("--staleness", "sancus", "--drift-threshold", 2),
 }
 # The operations for which a rank waits, by phase; the first match decides.
 _PHASES = {

@@ -49,7 +49,7 @@ def all_axes() -> Axes:
         "bits": ("32", "16", "8", "4", "2", "1", "uniform", "adaqp", "sylvie", "pipeqs", "auto"),
         "message_coding": ("plain", "delta"),
         "eval_precision": ("float32", "training"),
-        "staleness": ("off", "pipeline", "sylvie", "pipeqs", "auto"),
+        "staleness": ("off", "pipeline", "sylvie", "pipeqs", "sancus", "auto"),
         "metric": ("auto", "roc-auc"),
         "cache_input_aggregation": (False, True),
     }
