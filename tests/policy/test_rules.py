@@ -19,7 +19,6 @@ from hpcgnn.policy.simple import UniformBits
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
 
-
 # -- AdaQP -------------------------------------------------------------------------------------------------------------
 
 
