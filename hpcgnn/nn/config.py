@@ -59,11 +59,11 @@ class LayerSettings:
         least=1,
         most=10_000,
     )
-    dropout: float = setting(0.5, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
+    dropout: float = setting(0.7, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
     norm: str = setting(
-        "layer",
-        "Normalisation after every layer except the last: layer normalisation, batch normalisation with the statistics of "
-        "all ranks, or none.",
+        "batch",
+        "Normalisation after every layer except the last: batch normalisation with the statistics of all ranks, layer "
+        "normalisation, or none. Without batch normalisation, features of one sign with large sums need a lower --lr.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)

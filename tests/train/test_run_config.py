@@ -24,7 +24,7 @@ from hpcgnn.base.process import StopRequest
 from hpcgnn.cli.train import run_config as configured
 from hpcgnn.cli.train import train as train_command
 from hpcgnn.exchange import MessageConfig
-from hpcgnn.nn.config import MODELS, describe, described
+from hpcgnn.nn.config import MODELS, LayerSettings, describe, described
 from hpcgnn.policy.config import BITS_POLICIES, FIXED
 from hpcgnn.train.run_config import RunConfig, settings_by_name
 
@@ -233,7 +233,7 @@ def test_descriptions_of_older_models_are_those_of_new_ones():
         "output_heads": 1, "hops": 0, "teleport": 0.2, "identity": 0.5, "decoder": "none", "features": 9, "classes": 4,
     }  # fmt: skip
     config = hpcgnn.ModelConfig("gcnii", layers=4, hidden=16, norm="batch", teleport=0.2, dropout=0.1)
-    assert described(before) == replace(config, dropout=0.5)
+    assert described(before) == replace(config, dropout=LayerSettings.dropout)
     assert describe(described(before), 9, 4) == describe(config, 9, 4)
     assert describe(config, 9, 4) == {
         name: value for name, value in before.items() if name not in ("heads", "output_heads", "hops")

@@ -175,7 +175,9 @@ def _by_pyg(whole: LocalGraph, settings: PygSettings) -> Epochs:
 
 def _by_hpcgnn(graph: LocalGraph, settings: PygSettings, bits: int) -> Epochs:
     trainer = _trainer(
-        graph, ModelConfig(layers=settings.layers, hidden=settings.hidden, dropout=settings.dropout), bits
+        graph,
+        ModelConfig(layers=settings.layers, hidden=settings.hidden, dropout=settings.dropout, norm=settings.norm),
+        bits,
     )
     return lambda count: [seconds_of(CPU, trainer.run_epoch) for _ in range(count)]
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcgnn.cli import console
+from hpcgnn.nn.config import LayerSettings
 
 if TYPE_CHECKING:
     from hpcgnn.devices import Device
@@ -60,9 +61,9 @@ class PygSettings:
     layers: int = 3
     hidden: int = 256
     heads: int = 8
-    norm: str = "layer"
+    norm: str = LayerSettings.norm
     activation: str = "relu"
-    dropout: float = 0.5
+    dropout: float = LayerSettings.dropout
     epochs: int = 100
     lr: float = 0.01
     weight_decay: float = 0.0

@@ -492,7 +492,7 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
     from hpcgnn.lab.bench import epochs as measuring
 
     graph = _loaded(parts)
-    settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0)
+    settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0, norm="layer")
     with console.progress("rounds", rounds + 1, quiet=as_json or graph.world.rank != 0) as advance:
         found = measuring.overhead(graph, settings, rounds, advance)
     rows = (
