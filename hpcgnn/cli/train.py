@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from hpcgnn.train.run_config import (
 PROBLEM = "hpcgnn.problem of a file of settings"
 _MOST_USED = ("out", "config", "preset", "resume", "model", "layers", "hidden", "epochs", "lr", "dropout", "bits", "staleness",
               "device", "seed", "task")  # fmt: skip
-# The settings under each title of the help: parts of a run, and names. Options about output are in none of them.
+# The settings under each title of the help: names, and parts of a run without what is named. Options about output are in none.
 _TITLES: dict[str, tuple[str, ...]] = {
     "Links (--task link)": ("links", "decoder"),
     "Model": ("model",),
@@ -40,9 +41,11 @@ _TITLES: dict[str, tuple[str, ...]] = {
     "Training, learning rate and early stopping": ("train", "schedule"),
     "Messages between ranks": ("strategy", "messages", "cache_input_aggregation", "timeout"),
     "Policies of --bits and --staleness": ("policy", "replay"),
+    "Stale rows": ("stale_correction", "smoothing", "smoothing_decay", "most_stale_epochs", "bypass"),
     "Arithmetic and devices": ("compute", "int8", "ranks_per_gpu", "node_order"),
     "Output": (),
 }
+_PLACES = frozenset(itertools.chain(*_TITLES.values()))
 
 
 class RunCommand(SectionedCommand):
@@ -52,8 +55,9 @@ class RunCommand(SectionedCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Click's method."""
         own, named = super().get_params(ctx), settings_by_name()
+        place_of = {name: name if name in _PLACES else each.part for name, each in named.items()}
         self.sections = {"Most used": _MOST_USED} | {
-            title: [name for place in places for name, each in named.items() if place in (name, each.part)]
+            title: [name for place in places for name in named if place_of[name] == place]
             for title, places in _TITLES.items()
         }
         first = len(self.params) - 4
