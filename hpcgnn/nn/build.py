@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
+import numpy as np
 import torch
 
 from hpcgnn.base.arguments import check_choice, check_type, check_whole
@@ -28,6 +30,7 @@ from hpcgnn.nn.layers import DotDecoder, DropoutKeys, LabelEmbedding, MLPDecoder
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import raise_on_all_ranks
 
+_VALUES_AT_ONCE = 1 << 20  # limits memory of the sum of squares
 _DRAWING = threading.Lock()  # torch has one generator in a process, and ranks may be threads of one process
 
 
@@ -100,7 +103,8 @@ def build_model(
     )
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
-    model = _with_weights(kind, config, context, seed).to(graph.device.torch_device, dtype)
+    scale = _features_scale(graph) if config.label_inputs else 1.0
+    model = _with_weights(kind, config, context, seed, scale).to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
         model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
@@ -133,12 +137,27 @@ def _check_fit(
         )
 
 
-def _with_weights(kind: type[GraphModel], config: ModelConfig, context: ModelContext, seed: int) -> GraphModel:
+def _features_scale(graph: LocalGraph) -> float:
+    """The root mean square of the features of all nodes; 1 if that is no scale. Collective."""
+    x = graph.features
+    values = x.weight if isinstance(x, Csr) else x
+    assert values is not None
+    squares = math.fsum(float(each.double().square().sum()) for each in values.reshape(-1).split(_VALUES_AT_ONCE))
+    total = graph.world.allreduce(np.array([squares]), what="the scale of the features")[0]
+    mean = float(total) / (graph.meta.num_nodes * graph.meta.num_features or 1)
+    return math.sqrt(mean) if 0 < mean < math.inf else 1.0
+
+
+def _with_weights(
+    kind: type[GraphModel], config: ModelConfig, context: ModelContext, seed: int, label_scale: float
+) -> GraphModel:
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, context)
         if config.label_inputs:  # last, so that the other weights are the same as without label inputs
-            model.embed_labels = LabelEmbedding(context.out_width, context.in_width, context.aggregator.backend)
+            model.embed_labels = LabelEmbedding(
+                context.out_width, context.in_width, context.aggregator.backend, scale=label_scale
+            )
         if config.decoder != "none":
             decoder = DotDecoder if config.decoder == "dot" else MLPDecoder
             model.decoder = decoder(context.out_width, compute=context.compute, backend=context.aggregator.backend)

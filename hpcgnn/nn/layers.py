@@ -212,13 +212,17 @@ class LabelEmbedding(torch.nn.Module):
     """``x + Y E``: ``E[y]`` is added to the features of a node with label ``y``; for multi-label nodes, the sum over their
     labels.
 
+    E is drawn with a root mean square of ``scale``, that of the features. A smaller E vanishes among the features and in the
+    rounding error of messages, whose grid spans the range of a row's features; a larger one hides the features.
+
     Shapes: x (n, F); Y (n, C), with ones where a node's label is an input; E (C, F).
     """
 
-    def __init__(self, num_classes: int, width: int, backend: str = "auto") -> None:
+    def __init__(self, num_classes: int, width: int, backend: str = "auto", *, scale: float = 1.0) -> None:
         super().__init__()
         self.backend = backend
-        self.weight = xavier(num_classes, width)
+        bound = 3**0.5 * scale
+        self.weight = torch.nn.Parameter(torch.empty(num_classes, width).uniform_(-bound, bound))
 
     def forward(self, x: Features, labels: Csr | None) -> Features | LabelledFeatures:
         """``x + Y E``. Sparse features stay sparse: the sum is left to the product that reads them."""

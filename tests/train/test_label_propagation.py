@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyg_reference
 import pytest
+import scipy.sparse as sp
 import small_graphs
 import torch
 from rank_pool import ThreadPool
@@ -146,6 +147,23 @@ def files(tmp_path_factory, shared_data):
 def loss_error(found, wanted):
     """The loss is 0 in an epoch in which all labels are inputs."""
     return float(np.max([abs(a - b) / (abs(b) or 1) for a, b in zip(found, wanted, strict=True)]))
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "zeros"])
+def test_the_embedding_begins_at_the_scale_of_the_features(tmp_path, form):
+    """Dense or sparse features, on any number of ranks; features that are all 0 have no scale."""
+    graph, found = small_graphs.random_multigraph(), []
+    graph.x = graph.x * np.float32(0 if form == "zeros" else 7)
+    wanted = float(np.sqrt(np.square(graph.x, dtype=np.float64).mean())) or 1.0
+    if form == "sparse":
+        graph.x = sp.csr_array(graph.x)
+    for ranks in RANKS:
+        path = small_graphs.in_parts(tmp_path / f"{ranks}.h5", graph, ranks)
+        state = ThreadPool(ranks).run(programs.initial_weights, path, "gcn", "float64")[0]
+        found.append(state["embed_labels.weight"])
+    assert all(torch.equal(found[0], each) for each in found)
+    bound = 3**0.5 * wanted  # of a uniform distribution with this root mean square
+    assert 0.8 * bound < float(found[0].abs().max()) <= bound
 
 
 # The number of ranks by turns
