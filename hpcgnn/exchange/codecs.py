@@ -161,9 +161,9 @@ class PackedCodec(Codec):
         super().__init__(tools)
         self.layouts, self.width = layouts, width
         self.send_counts, self.receive_counts = (layout.blocks for layout in layouts)
-        bits = {group.bits for group in layouts[0].groups}
-        self.sends_int8_rows, self.sends_other_rows = INT8_BITS in bits, bool(bits - {INT8_BITS})
-        self.num_sent, self.num_received = (sum(group.rows.numel() for group in layout.groups) for layout in layouts)
+        of_whole_rows = {group.bits if group.columns is None else None for group in layouts[0].groups}
+        self.sends_int8_rows, self.sends_other_rows = INT8_BITS in of_whole_rows, bool(of_whole_rows - {INT8_BITS})
+        self.num_sent, self.num_received = (layout.num_rows for layout in layouts)
         self._divisions: dict[Tensor | None, tuple[list[Encode], list[tuple[Group, Tensor]]]] = {}
         self._added_by: tuple[Csr, Callable[[Tensor, Tensor], None] | None] | None = None
 
@@ -202,12 +202,16 @@ class PackedCodec(Codec):
                 numbers = sources[group.rows]
                 given_groups.append((group.of(numbers >= 0), numbers[numbers >= 0]))
                 groups[place] = group.of(numbers < 0)
-        encoders = [
-            encoder(self._kernels, each.rows, each.bits, each.payload_at, each.params_at, self.width)
-            for each in groups
-            if each.rows.numel()
-        ]
+        encoders = [self._encoder(each) for each in groups if each.rows.numel()]
         return encoders, [each for each in given_groups if each[1].numel()]
+
+    def _encoder(self, group: Group) -> Encode:
+        """The kernel that encodes the rows of ``group``."""
+        places, columns = (group.rows, group.bits, group.payload_at, group.params_at), group.columns
+        if columns is None:
+            return encoder(self._kernels, *places, self.width)
+        encode = encoder(self._kernels, *places, columns.stop - columns.start)
+        return lambda rows, key, wire: encode(rows[:, columns].contiguous(), key, wire)
 
     def received_codes(self, wire: Tensor, out: Int8Rows) -> bool:
         groups = self.layouts[1].groups
@@ -240,15 +244,20 @@ class PackedCodec(Codec):
     def _adder(self, matrix: Csr) -> Callable[[Tensor, Tensor], None] | None:
         """The kernel that adds ``matrix`` times the rows in a wire, if that is faster than decoding them first."""
         groups = self.layouts[1].groups
-        if len(groups) != 1 or not fuses(groups[0].bits, matrix, self.width):
+        if len(groups) != 1 or not fuses(groups[0].bits, matrix, self.width):  # wide columns are a second group
             return None
         return adder(self._kernels, matrix, groups[0].payload_at, groups[0].params_at, groups[0].bits, self.width)
 
     def decode(self, wire: Tensor, layout: Layout, out: Tensor, *, accumulate: bool = False) -> None:
         """Overwrite ``out`` (rows, F) with the rows in ``wire``, or add them."""
         for group in layout.groups:
-            places = wire.view(-1), group.payload_at, group.params_at
-            self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
+            places, columns = (wire.view(-1), group.payload_at, group.params_at), group.columns
+            if columns is None:
+                self._kernels.decode_rows(*places, group.bits, out, group.rows, accumulate)
+                continue
+            part = out[:, columns].contiguous()
+            self._kernels.decode_rows(*places, group.bits, part, group.rows, accumulate)
+            out[:, columns] = part
 
     def received_rows(self, wire: Tensor) -> Tensor:
         rows = buffers.empty(self.num_received, self.width, torch.float32, wire.device)
@@ -256,6 +265,8 @@ class PackedCodec(Codec):
         return rows
 
     def received_state(self, wire: Tensor) -> dict[str, Any]:
+        if any(group.columns is not None for group in self.layouts[1].groups):
+            return super().received_state(wire)
         layout = self.layouts[1].to(torch.device("cpu"))
         groups = [(group.bits, *group.tensors) for group in layout.groups]
         return {"bytes": wire.to("cpu", copy=True), "groups": groups, "width": self.width}

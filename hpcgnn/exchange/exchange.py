@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.changes import RowChanges
-from hpcgnn.exchange.codecs import Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
+from hpcgnn.exchange.codecs import INT8_BITS, Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
 from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.exchange.messages import Messages
@@ -78,7 +79,8 @@ class Exchange:
 
     messages: settings, memory and counters that all exchanges of a model share. send_counts, receive_counts: (P,) int64 number of
     rows to and from each rank. layer: number of the exchange within a pass. links: graph of the ranks that exchange rows; None:
-    all ranks take part.
+    all ranks take part. wide_from: the columns from this number on travel in 16 bits or more, whatever the bit-width of the
+    row (:mod:`hpcgnn.exchange.layout`); None: no column does.
 
     Attributes:
         name: layer and direction in messages to users.
@@ -99,8 +101,9 @@ class Exchange:
         is_backward: bool = False,
         backend: str = "auto",
         links: Links | None = None,
+        wide_from: int | None = None,
     ) -> None:
-        self.messages, self.backend, self.links = messages, backend, links
+        self.messages, self.backend, self.links, self.wide_from = messages, backend, links, wide_from
         self.send_counts, self.receive_counts = send_counts, receive_counts
         self.id, self.layer, self.is_backward = ExchangeId(layer, is_backward), layer, is_backward
         self.name = self.id.name
@@ -117,13 +120,14 @@ class Exchange:
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
         links = None if self.links is None else self.links[::-1]
-        counts, is_backward = (self.receive_counts, self.send_counts), not self.is_backward
-        return Exchange(self.messages, *counts, self.layer, is_backward=is_backward, backend=self.backend, links=links)
+        counts = (self.receive_counts, self.send_counts)
+        how: dict[str, Any] = {"backend": self.backend, "wide_from": self.wide_from}
+        return Exchange(self.messages, *counts, self.layer, is_backward=not self.is_backward, links=links, **how)
 
-    def for_layer(self, layer: int) -> Exchange:
-        """The same exchange for another layer."""
-        counts = (self.send_counts, self.receive_counts)
-        return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links)
+    def for_layer(self, layer: int, wide_from: int | None = None) -> Exchange:
+        """The same exchange for another layer, or with other wide columns."""
+        counts, first = (self.send_counts, self.receive_counts), self.wide_from if wide_from is None else wide_from
+        return Exchange(self.messages, *counts, layer, backend=self.backend, links=self.links, wide_from=first)
 
     # -- decisions of policies ----------------------------------------------------------------------------------------
 
@@ -140,6 +144,11 @@ class Exchange:
         self._steps = {}
 
     bits = row_bits  # the name that policies of a user's own were told to use before
+
+    @property
+    def is_coarse(self) -> bool:
+        """Return whether rows may travel in fewer than 8 bits in the present pass; the same on all ranks."""
+        return self.messages.is_rounded and (self._bits is not None or self.messages.config.bits < INT8_BITS)
 
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
@@ -281,7 +290,8 @@ class Exchange:
             return PlainCodec(counts, width, dtype, self.tools)
         if width not in bits.layouts:
             world.check_counts(*counts, self.name)
-            send, received = make_layout(counts[0], bits.sent, width), make_layout(counts[1], bits.received, width)
+            of_rows, wide_from = zip(counts, (bits.sent, bits.received), strict=True), self.wide_from
+            send, received = (make_layout(*each, width, wide_from) for each in of_rows)
             world.check_counts(send.blocks, received.blocks, f"{self.name} in blocks of {BLOCK_BYTES} bytes")
             torch_device = self.messages.device.torch_device
             bits.layouts[width] = send.to(torch_device), received.to(torch_device)

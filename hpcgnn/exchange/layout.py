@@ -2,12 +2,16 @@
 
 A buffer holds one segment for each peer, in rank order, padded to a multiple of :data:`BLOCK_BYTES`. A segment begins with the
 payloads of its rows, ordered by bit-width and then as the plan orders the rows; 4 bytes of parameters follow for each row of 8
-bits or fewer. MPI counts blocks, so its limit of 2**31 items is 128 GiB, not 2 GiB.
+bits or fewer, and then the *wide* columns of these rows, in bfloat16. MPI counts blocks, so its limit of 2**31 items is 128 GiB,
+not 2 GiB.
+
+Wide columns are the last columns of rows whose values steer exponents, as the scores of attention do. On the grid of a row of
+few bits, their error would be a factor of e or more, and their range would make the grid of the other columns coarser.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,16 +20,18 @@ from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 
 BLOCK_BYTES = 64
+WIDE_BITS = 16
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one bit-width in a buffer; (n,) int64 each."""
+    """The rows of one bit-width in a buffer, or some of their columns; (n,) int64 each."""
 
     bits: int
     rows: torch.Tensor  # numbers of the rows, ascending
     payload_at: torch.Tensor  # byte offsets of their payloads
     params_at: torch.Tensor  # and of their parameters
+    columns: slice | None = None  # None: all
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -34,7 +40,14 @@ class Group:
 
     def of(self, chosen: torch.Tensor) -> Group:
         """The part of this group whose rows are set in ``chosen`` (n,) bool."""
-        return Group(self.bits, *(each[chosen] for each in self.tensors))
+        return replace(
+            self, rows=self.rows[chosen], payload_at=self.payload_at[chosen], params_at=self.params_at[chosen]
+        )
+
+    def to(self, torch_device: torch.device) -> Group:
+        """The same group with its tensors on a device."""
+        rows, payload_at, params_at = (each.to(torch_device) for each in self.tensors)
+        return replace(self, rows=rows, payload_at=payload_at, params_at=params_at)
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,13 @@ class Layout:
     """One rank's buffer in one direction."""
 
     blocks: np.ndarray  # (P,) int64 number of blocks of each peer
-    groups: tuple[Group, ...]  # one for each bit-width that occurs
+    groups: tuple[Group, ...]  # one for each bit-width that occurs, and one for the wide columns of quantized rows
     padding: torch.Tensor  # (n,) int64 offsets of the bytes of no row; senders clear them, as they travel too
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return sum(group.rows.numel() for group in self.groups if group.columns is None or group.columns.start == 0)
 
     @property
     def num_bytes(self) -> int:
@@ -52,31 +70,45 @@ class Layout:
 
     def to(self, torch_device: torch.device) -> Layout:
         """The same layout with its tensors on a device."""
-        groups = tuple(Group(g.bits, *(each.to(torch_device) for each in g.tensors)) for g in self.groups)
+        groups = tuple(group.to(torch_device) for group in self.groups)
         return Layout(self.blocks, groups, self.padding.to(torch_device))
 
 
-def make_layout(counts: np.ndarray, bits: np.ndarray, width: int) -> Layout:
-    """The layout of rows of ``width`` values: ``counts`` (P,) int64 rows per peer, ``bits`` (rows,) uint8 of each row."""
+def make_layout(counts: np.ndarray, bits: np.ndarray, width: int, wide_from: int | None = None) -> Layout:
+    """The layout of rows of ``width`` values: ``counts`` (P,) int64 rows per peer, ``bits`` (rows,) uint8 of each row; wide
+    columns begin at ``wide_from``."""
+    wide = 0 if wide_from is None else max(width - wide_from, 0)
+    if wide_from == 0:  # a row without parameters
+        bits, wide = np.maximum(bits, WIDE_BITS), 0
     peer = np.repeat(np.arange(counts.size), counts)
     order = np.lexsort((bits, peer))  # stable: rows of one peer and bit-width keep their order
-    sizes = np.array([payload_bytes(width, int(b)) for b in range(max(MESSAGE_BITS) + 1)])[bits[order]]
     has_params = bits[order] <= max(QUANTIZED_BITS)
+    widths = np.where(has_params, width - wide, width)  # of the payloads
+    sizes = payload_bytes(widths, bits[order].astype(np.int64))
     # From here on, arrays are in the order of rows in the buffer; `peer` is the same in both orders.
     unpadded = np.bincount(peer, weights=sizes, minlength=counts.size).astype(np.int64)
     payload = _padded(unpadded, PARAMS_BYTES)
-    params = np.bincount(peer[has_params], minlength=counts.size) * PARAMS_BYTES
-    blocks = _padded(payload + params, BLOCK_BYTES) // BLOCK_BYTES
+    quantized = np.bincount(peer[has_params], minlength=counts.size)
+    params, wide_bytes = quantized * PARAMS_BYTES, payload_bytes(wide, WIDE_BITS)
+    used = payload + params + quantized * wide_bytes
+    blocks = _padded(used, BLOCK_BYTES) // BLOCK_BYTES
     starts = _starts(blocks) * BLOCK_BYTES
     payload_at = starts[peer] + _within(sizes, counts)
     params_at = (starts + payload)[peer] + _within(has_params * PARAMS_BYTES, counts)
+    wide_at = (starts + payload + params)[peer] + _within(has_params * wide_bytes, counts)
+
+    def group(bits: int, chosen: np.ndarray, at: np.ndarray, columns: slice | None) -> Group:
+        ascending = chosen[np.argsort(order[chosen])]
+        rows, payload, params = (torch.from_numpy(each[ascending].astype(np.int64)) for each in (order, at, params_at))
+        return Group(bits, rows, payload, params, columns)
+
     groups = []
     for found in np.unique(bits):
-        chosen = np.flatnonzero(bits[order] == found)
-        ascending = chosen[np.argsort(order[chosen])]
-        arrays = (order[ascending], payload_at[ascending], params_at[ascending])
-        groups.append(Group(int(found), *(torch.from_numpy(array.astype(np.int64)) for array in arrays)))
-    gaps = [(starts + unpadded, starts + payload), (starts + payload + params, starts + blocks * BLOCK_BYTES)]
+        columns = slice(0, width - wide) if wide and found in QUANTIZED_BITS else None
+        groups.append(group(int(found), np.flatnonzero(bits[order] == found), payload_at, columns))
+    if wide and has_params.any():
+        groups.append(group(WIDE_BITS, np.flatnonzero(has_params), wide_at, slice(width - wide, width)))
+    gaps = [(starts + unpadded, starts + payload), (starts + used, starts + blocks * BLOCK_BYTES)]
     padding = np.concatenate([_ranges(first, last) for first, last in gaps])
     return Layout(blocks, tuple(groups), torch.from_numpy(padding))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from hpcgnn.kernels import keyed
+
+Count = TypeVar("Count", int, np.ndarray)
 
 PARAMS_BYTES = 4  # zero-point and scale of a quantized row
 FRACTION_BITS = 17  # bits of a fixed-point code after the point: 16 random bits, and the bit of a half
@@ -15,8 +19,8 @@ NAN = np.uint16(0x7FC0)  # NaN as the bits of a bfloat16
 _GROUP = 16  # consecutive columns that take the same half, low or high, of their draws
 
 
-def payload_bytes(num_columns: int, bits: int) -> int:
-    """Bytes of one row's payload; ``bits`` is one of MESSAGE_BITS."""
+def payload_bytes(num_columns: Count, bits: Count) -> Count:
+    """Bytes of one row's payload, or of each row's; ``bits`` is one of MESSAGE_BITS."""
     return (num_columns * bits + 7) // 8
 
 

@@ -67,9 +67,10 @@ class Aggregator:
         """This aggregator with the messages of another exchange of the same rows."""
         return type(self)(self.linear, exchange, self.correction, self.kind)
 
-    def for_layer(self, layer: int) -> Aggregator:
-        """A copy of this aggregator for another layer, with the same matrices but messages of its own."""
-        return self.over(self.exchange.for_layer(layer))
+    def for_layer(self, layer: int, wide_from: int | None = None) -> Aggregator:
+        """A copy of this aggregator for another layer, with the same matrices but messages of its own. wide_from: see
+        :class:`hpcgnn.exchange.Exchange`; None: as here."""
+        return self.over(self.exchange.for_layer(layer, wide_from))
 
     def use_int8(self, int8: Int8 | None) -> None:
         """Aggregate in 8-bit integers from now on, forward and backward; None returns to floats."""

@@ -1,6 +1,8 @@
 """Layers in which the weight of a neighbour depends on both ends of the edge: GAT and GATv2.
 
-Only transformed rows travel: the receiver computes a neighbour's scores from the row that it has received.
+Only transformed rows travel: the receiver computes a neighbour's scores from the row that it has received. GAT's scores depend
+on the row alone. Where rows are rounded to fewer than 8 bits, the owner computes them, and they travel as *wide* columns beside
+the row (:mod:`hpcgnn.exchange.layout`): a softmax makes factors of their errors. GATv2's scores need the whole row.
 
 With *partial* attention, cut edges are aggregated on the ranks of their sources, so that the hybrid plan sends fewer rows here,
 too. The softmax-weighted sum over some in-edges of a node, together with the log-sum-exp of their scores, represents these
@@ -243,10 +245,14 @@ class GATLayer(_Attention):
         if isinstance(self.over, PartialPlan):
             return self.joined(self._partial(self.over, own))
         halo, edges = self.over
-        under_way = halo.begin(own)
+        is_coarse = halo.exchange.is_coarse
+        under_way = halo.begin(torch.cat((own, self.scores(own, self.attend_source)), 1) if is_coarse else own)
         target = self.scores(own, self.attend_target)  # while rows travel
         rows = under_way.finish()
-        source = self.scores(rows, self.attend_source)
+        if is_coarse:
+            rows, source = (each.contiguous() for each in rows.tensor_split([own.shape[1]], 1))
+        else:
+            source = self.scores(rows, self.attend_source)
         weights = attention_weights(edges, target, source, NEGATIVE_SLOPE, self.backend)
         return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))
 

@@ -165,9 +165,10 @@ class GraphModel(torch.nn.Module, ABC):
         self.aggregators[-1] = CachedAggregator(own)
         return self.aggregators[-1]
 
-    def add_aggregator(self, aggregator: Aggregator) -> Aggregator:
-        """Use a copy of ``aggregator`` for the next exchange of a training pass."""
-        self.aggregators.append(own := aggregator.for_layer(len(self.aggregators)))
+    def add_aggregator(self, aggregator: Aggregator, wide_from: int | None = None) -> Aggregator:
+        """Use a copy of ``aggregator`` for the next exchange of a training pass. wide_from: see
+        :meth:`hpcgnn.nn.aggregator.Aggregator.for_layer`."""
+        self.aggregators.append(own := aggregator.for_layer(len(self.aggregators), wide_from))
         return own
 
     def new_dense(self, in_width: int, out_width: int) -> Dense:

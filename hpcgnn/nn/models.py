@@ -124,12 +124,16 @@ class AttentionStack(Stack):
         if edges is None:
             plan = context.connection.partial
             assert plan is not None
-            plan = replace(plan, scores=self.add_aggregator(plan.scores), rows=self.add_aggregator(plan.rows))
+            scores, rows = (
+                self.add_aggregator(plan.scores, 0),
+                self.add_aggregator(plan.rows, heads.count * heads.width),
+            )
+            plan = replace(plan, scores=scores, rows=rows)
             return GATLayer(
                 width, heads, plan, self.new_edge_dropouts(rate, plan.send_ids, plan.merge_ids), self.compute
             )
-        halo, ids = self.new_aggregator(), edges.ids if rate else None  # ids are 8 bytes an edge
-        assert isinstance(halo, Aggregator)
+        halo = self.add_aggregator(self.aggregator, None if self.scores_joint_rows else heads.count * heads.width)
+        ids = edges.ids if rate else None  # 8 bytes an edge
         return self.layer(width, heads, (halo, edges.csr), self.new_edge_dropouts(rate, ids), self.compute)
 
     def before_softmax(self) -> list[Part]:

@@ -36,6 +36,11 @@ class TestExchange:
     def test_rows_arrive_within_a_step_of_their_grid(self, ranks, backend):
         ranks.run(exchanges.arrive_within_a_step, backend)
 
+    @pytest.mark.parametrize("coding", ["plain", "delta"])
+    @pytest.mark.parametrize("backend", [name for name in exchanges.BACKENDS if name != "triton"])
+    def test_wide_columns_arrive_in_16_bits_and_leave_the_grid_to_the_others(self, ranks, backend, coding):
+        ranks.run(exchanges.wide_columns, backend, coding)
+
     def test_each_row_may_have_bits_of_its_own(self, ranks):
         ranks.run(exchanges.mixed)
 
@@ -230,20 +235,23 @@ class TestOverMpi:
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
     width=st.integers(0, 70),
     seed=st.integers(0, 1000),
+    wide_from=st.none() | st.integers(0, 75),
 )
-def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
+def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed, wide_from):
     counts = np.array(counts)
     bits = np.random.default_rng(seed).choice(np.array(MESSAGE_BITS, np.uint8), counts.sum())
-    layout = make_layout(counts, bits, width)
+    layout = make_layout(counts, bits, width, wide_from)
     ends = np.cumsum(layout.blocks) * BLOCK_BYTES
     used = np.zeros(layout.num_bytes, np.int64)
     peer = np.repeat(np.arange(counts.size), counts)
-    seen = []
+    seen = np.zeros((counts.sum(), width), int)
+    assert layout.num_rows == counts.sum()
     for group in layout.groups:
+        columns = np.arange(width)[group.columns or slice(None)]
         for row, payload, params in zip(
             *(a.tolist() for a in (group.rows, group.payload_at, group.params_at)), strict=True
         ):
-            pieces = [slice(payload, payload + payload_bytes(width, group.bits))]
+            pieces = [slice(payload, payload + payload_bytes(columns.size, group.bits))]
             if group.bits <= 8:
                 assert params % PARAMS_BYTES == 0
                 pieces.append(slice(params, params + PARAMS_BYTES))
@@ -251,9 +259,9 @@ def test_rows_lie_apart_inside_their_peers_segment(counts, width, seed):
                 used[piece] += 1
                 assert ends[peer[row]] - layout.blocks[peer[row]] * BLOCK_BYTES <= piece.start
                 assert piece.stop <= ends[peer[row]]
-            assert bits[row] == group.bits
-            seen.append(row)
-    assert sorted(seen) == list(range(counts.sum()))
+            seen[row, columns] += group.bits
+    wide = np.arange(width) >= (width if wide_from is None else wide_from)
+    assert (seen == np.where(wide, np.maximum(bits, 16)[:, None], bits[:, None])).all()
     assert used.max(initial=0) <= 1
     assert np.flatnonzero(used == 0).tolist() == sorted(layout.padding.tolist())
     assert layout.num_bytes - used.sum() < (BLOCK_BYTES + PARAMS_BYTES) * counts.size

@@ -13,6 +13,7 @@ from rank_pool import ThreadPool
 from ranks import distributed, models
 from requires import EVERYTHING
 
+from hpcgnn.exchange import Exchange
 from hpcgnn.nn.config import MODELS
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.world.thread_world import one_rank
@@ -73,6 +74,18 @@ def test_dropout_is_the_same_on_any_number_of_ranks(dropout, ranks, name):
 def test_partial_attention_drops_as_attention_over_the_halo_does(dropout):
     assert dropout("gat, partial, 2 heads", 1) == pytest.approx(dropout("gat, elu", 1), rel=1e-12)
 
+
+@pytest.mark.parametrize(("name", "least"), [("gat, partial", 30.0), ("gat", 1.1)])
+def test_scores_of_attention_do_not_lie_on_the_grid_of_two_bits(folder, monkeypatch, name, least):
+    """The log-sum-exp is far from the values of its row, and the score of a rounded row has the error of its values."""
+    found = ThreadPool(3).run(models.rounding_errors, folder, name)[0]
+    monkeypatch.setattr(Exchange, "is_coarse", False)
+    monkeypatch.setattr(Exchange, "for_layer", lambda self, layer, wide_from=None: _for_layer(self, layer))
+    on_grid = ThreadPool(3).run(models.rounding_errors, folder, name)[0]
+    assert least * found < on_grid
+
+
+_for_layer = Exchange.for_layer
 
 # Without gin: the bias of a unit of its inner layer that is active for every node has no effect either, and these units change.
 WITH_BIASES = ("gcn", "sage", "gat", "gatv2", "jknet", "appnp", "dagnn")

@@ -90,6 +90,20 @@ def arrive_within_a_step(world: World, backend: str) -> None:
             assert worst(world, error - steps(incoming(world, width), bits)) <= 0, (bits, width)
 
 
+def wide_columns(world: World, backend: str, coding: str) -> None:
+    """Check the errors of rows whose last 3 columns are a hundred times as large as the others, forward and backward."""
+    for bits in (8, 2, 1):
+        forward = make(world, backend, bits=bits, message_coding=coding).for_layer(1, wide_from=40)
+        for exchange in (forward, forward.reverse()):
+            factors = torch.cat((torch.ones(40), torch.full((3,), 100.0)))
+            sent, wanted = outgoing(world, 43) * factors, incoming(world, 43) * factors
+            error = (moved(exchange, sent) - wanted).abs()
+            assert worst(world, error[:, :40] - steps(wanted[:, :40], bits)) <= 0, bits
+            assert worst(world, error[:, 40:] - 2.0**-8 * wanted[:, 40:].abs()) <= 0, bits
+            narrower = moved(exchange, outgoing(world, 40)) - incoming(world, 40)
+            assert worst(world, narrower.abs() - steps(incoming(world, 40), bits)) <= 0, bits
+
+
 def mixed(world: World) -> None:
     """Check the errors of rows where each row has its own bit-width."""
     exchange = make(world, bits=2)

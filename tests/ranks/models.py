@@ -12,6 +12,7 @@ from ranks import equivalence
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
+from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.objective import loss_sum
@@ -70,6 +71,23 @@ def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, flo
         loss = loss_sum(model(graph.features.double()), graph.y, graph.masks["train_mask"].nonzero()[:, 0])
         losses["training" if training else "evaluation"] = float(graph.world.allreduce(np.array([loss.item()]))[0])
     return losses
+
+
+def rounding_errors(world: World, folder: Path, name: str) -> float:
+    """The mean square of the difference that messages of 2 bits make to the rows of a single layer with large scores."""
+    graph = small_graphs.on_ranks(world, small_graphs.random_multigraph(), folder / f"rounded-{world.size}.h5")
+    config = small("gat", layers=1, attention="partial" if "partial" in name else "halo")
+    square, results = 0.0, []
+    for epoch in range(20):
+        for bits in (32, 2):
+            messages = Messages(world, MessageConfig(bits=bits))
+            model = hpcgnn.build_model(config, graph, seed=1, messages=messages)
+            with torch.no_grad():
+                model.layers[0].attend_source.mul_(10)
+            model.begin_epoch(epoch)
+            results.append(model(graph.features).detach())
+        square += float((results.pop() - results.pop()).square().sum())
+    return float(world.allreduce(np.array([square]))[0])
 
 
 def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:

@@ -13,7 +13,8 @@ from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.exchange.layout import BLOCK_BYTES
+from hpcgnn.exchange.codecs import INT8_BITS
+from hpcgnn.exchange.layout import BLOCK_BYTES, WIDE_BITS
 from hpcgnn.graph.node_plan import edges_into, rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.world.placement import Placement
@@ -43,16 +44,17 @@ class Pairs:
         return sparse.csr_array((sizes, ends), (self.num_ranks, self.num_ranks), dtype=np.int64)
 
 
-def segment_bytes(rows: np.ndarray, width: int, bits: int) -> np.ndarray:
+def segment_bytes(rows: np.ndarray, width: int, bits: int, wide: int = 0) -> np.ndarray:
     """Bytes of one rank's rows for another; float32 rows at 32 bits. rows: int64 of any shape."""
-    return rows * width * 4 if bits == FLOAT_BITS else mixed_bytes(rows[..., None], width, [bits])
+    return rows * width * 4 if bits == FLOAT_BITS else mixed_bytes(rows[..., None], width, [bits], wide)
 
 
-def mixed_bytes(rows: np.ndarray, width: int, bits: list[int]) -> np.ndarray:
+def mixed_bytes(rows: np.ndarray, width: int, bits: list[int], wide: int = 0) -> np.ndarray:
     """(...,) int64 bytes of a segment with (..., k) int64 rows of each of k ``bits``, as
-    :func:`hpcgnn.exchange.layout.make_layout` lays them out."""
+    :func:`hpcgnn.exchange.layout.make_layout` lays them out. wide: number of wide columns beside the ``width`` others."""
     payload = rows @ np.array([payload_bytes(width, each) for each in bits])
-    params = rows @ np.array([PARAMS_BYTES if each <= max(QUANTIZED_BITS) else 0 for each in bits])
+    beside = PARAMS_BYTES + payload_bytes(wide, WIDE_BITS)
+    params = rows @ np.array([beside if each <= max(QUANTIZED_BITS) else 0 for each in bits])
     return -(-(-(-payload // PARAMS_BYTES) * PARAMS_BYTES + params) // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -68,18 +70,20 @@ class Wire:
     reads_codes: bool = True
     repeats_input: bool = True
 
-    def bytes(self, pairs: Pairs, width: int, *, is_backward: bool) -> sparse.csr_array:
+    def bytes(self, pairs: Pairs, width: int, wide: int = 0, *, is_backward: bool) -> sparse.csr_array:
         """(P, P) int64 bytes from rank to rank of one exchange. If there are several bit-widths, that of each row is drawn, so
-        messages of few rows are as uneven as those of a policy."""
+        messages of few rows are as uneven as those of a policy. wide: columns that travel beside rows of fewer than 8 bits."""
         if not self.sends:
             return sparse.csr_array((pairs.num_ranks, pairs.num_ranks), dtype=np.int64)
         if len(self.shares) == 1:
-            return pairs.table(segment_bytes(pairs.rows, width, self.shares[0][0]), is_backward=is_backward)
+            bits = self.shares[0][0]
+            sizes = segment_bytes(pairs.rows, width, bits, wide if bits < INT8_BITS else 0)
+            return pairs.table(sizes, is_backward=is_backward)
         draws, sizes = np.random.default_rng((0, int(is_backward))), np.empty(len(pairs.rows), np.int64)
-        bits, shares = map(list, zip(*self.shares, strict=True))
+        widths, shares = map(list, zip(*self.shares, strict=True))
         for first in range(0, len(sizes), _PAIRS_AT_ONCE):
             some = slice(first, first + _PAIRS_AT_ONCE)
-            sizes[some] = mixed_bytes(draws.multinomial(pairs.rows[some], shares), width, bits)
+            sizes[some] = mixed_bytes(draws.multinomial(pairs.rows[some], shares), width, widths, wide)
         return pairs.table(sizes, is_backward=is_backward)
 
 

@@ -31,12 +31,14 @@ _CALLS = (Work("layer"),)  # of a layer in one direction
 
 @dataclass(frozen=True)
 class Aggregation:
-    """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange. sends: whether its rows travel."""
+    """An aggregation of rows of ``width`` columns, with ``beside`` during its exchange. sends: whether its rows travel.
+    wide: columns that travel beside rows of few bits."""
 
     width: int
     is_backward: bool
     beside: Works = ()
     sends: bool = True
+    wide: int = 0
 
 
 Piece = Work | Aggregation
@@ -100,14 +102,16 @@ class Steps:
         work = (Work("element", "nodes", width, passes),)
         self.add(work, work)
 
-    def aggregate(self, width: int, beside: Works = (), beside_back: Works = (), *, is_input: bool = False) -> None:
+    def aggregate(
+        self, width: int, beside: Works = (), beside_back: Works = (), *, is_input: bool = False, wide: int = 0
+    ) -> None:
         """An aggregation, with ``beside`` during its forward exchange and ``beside_back`` during its backward one."""
         if is_input and self.keeps_input:
             self.add(beside, beside_back)
             return
-        backward = [Aggregation(width, True, beside_back)] if self.needs_gradient(is_input) else beside_back
+        backward = [Aggregation(width, True, beside_back, wide=wide)] if self.needs_gradient(is_input) else beside_back
         sends = self.repeats_input or self.needs_gradient(is_input)
-        self.add([Aggregation(width, False, beside, sends)], backward)
+        self.add([Aggregation(width, False, beside, sends, wide)], backward)
 
     def layers(self, widths: list[int] | None = None) -> Iterator[tuple[int, int, int]]:
         """The number and the widths of each layer, with the activation before all but the first."""
@@ -241,7 +245,7 @@ def _attention(steps: Steps) -> None:
         steps.add(_CALLS, _CALLS)
         for _ in range(2 if is_joint else 1):
             steps.dense(width, joined, is_input=depth == 0)
-        steps.aggregate(joined)
+        steps.aggregate(joined, wide=0 if is_joint else heads)
         joint = joined if is_joint else heads
         steps.kept_width += joined
         scores, weighted = Work("product", "halo", joined * heads), Work("weighted", "edges", joined)

@@ -101,7 +101,7 @@ def workload_of(
         maker.begin(piece)
         before.append(maker.taken())
         travelling = maker.wire if piece.sends else replace(maker.wire, sends=False)
-        sent = travelling.bytes(parts.pairs, piece.width, is_backward=piece.is_backward)
+        sent = travelling.bytes(parts.pairs, piece.width, piece.wide, is_backward=piece.is_backward)
         exchanges.append(Exchange(len(exchanges), piece.width, piece.is_backward, sent))
         for work in piece.beside:
             maker.work(work)

@@ -55,6 +55,7 @@ def test_segments_are_those_of_the_wire_format():
         ({"model": "gcn", "hidden": 16, "layers": 2}, "hybrid", 4),
         ({"model": "gin", "hidden": 16, "layers": 3}, "hybrid", 8),
         ({"model": "gat", "hidden": 16, "layers": 2, "heads": 4, "output_heads": 2}, "hybrid", 16),
+        ({"model": "gat", "hidden": 16, "layers": 2, "heads": 4, "output_heads": 2}, "hybrid", 2),  # with scores
         ({"model": "gatv2", "hidden": 16, "layers": 2, "heads": 4}, "hybrid", 8),
         ({"model": "gcnii", "hidden": 16, "layers": 3}, "hybrid", 8),
         ({"model": "jknet", "hidden": 16, "layers": 3}, "post", 2),
