@@ -180,6 +180,7 @@ STALE = {
     "sylvie": PolicyConfig(staleness="sylvie", loss_window=1),
     "pipeqs": PolicyConfig(staleness="pipeqs", drift_threshold=2.0),
     "sancus": PolicyConfig(staleness="sancus", drift_threshold=2.0),
+    "auto": PolicyConfig(staleness="auto"),
     "pipeqs, late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, bypass="late"),
 }
 CASES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)}
@@ -189,7 +190,7 @@ CASES |= {
 }
 CASES |= {f"{name}, stale": (MessageConfig(8), policy) for name, policy in STALE.items()}
 # The bit-widths of these messages are so low that their noise dominates the difference.
-OF_FEW_BITS = ("4 bits", "2 bits", "1 bits", "2 bits, delta", "sylvie", "uniform")
+OF_FEW_BITS = ("4 bits", "2 bits", "1 bits", "2 bits, delta", "auto", "sylvie", "uniform")
 
 
 @pytest.mark.slow
