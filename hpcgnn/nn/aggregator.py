@@ -6,6 +6,7 @@ The backward pass makes the same seven calls on the transposed matrices, with Dl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +39,8 @@ class Aggregator:
         exchange.boundary_nodes = correction.nodes.numel()
         self._aggregating = exchange.messages.timings.measure("aggregation_seconds")
         self._is_alone = exchange.messages.world.size == 1
+        # (n,) float64 sum of squares of the weights with which a layer adds up the result's rows, if it learns them
+        self.row_squares: Callable[[], np.ndarray | None] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -137,7 +140,9 @@ class Aggregator:
         """The exchange of this aggregator and that of its reverse. degrees: (n,) int64 in-degrees in the whole graph."""
         back = self.reverse
         return [
-            ExchangeFacts(self.exchange, self.square_weights, lambda: self.row_degrees(degrees)),
+            ExchangeFacts(
+                self.exchange, self.square_weights, lambda: self.row_degrees(degrees), self.row_squares is not None
+            ),
             ExchangeFacts(back.exchange, back.square_weights, lambda: self.row_degrees(degrees)[::-1]),
         ]
 
@@ -173,7 +178,8 @@ class Aggregator:
         return padded(degrees, self.plan.receive.num_rows)[index_array(destinations(self.plan.receive))]
 
     def square_weights(self) -> np.ndarray:
-        """(s,) float64: for each sent row, the squared norm of its column of Dl R at the receiver. Collective."""
+        """(s,) float64: for each sent row, the squared norm of its column of Dl R at the receiver. Rows of the result count by
+        the squares of learned weights if a layer knows them. Collective."""
         exchange = self.exchange
         told, _ = exchange.messages.world.alltoallv(self._known_squares(), exchange.receive_counts)
         return told
@@ -192,8 +198,11 @@ class Aggregator:
         shape = received.num_rows, received.num_cols
         matrix = sp.csr_array((values, index_array(received.indices), index_array(received.indptr)), shape, copy=True)
         matrix.sum_duplicates()  # two edges between the same nodes add the same error twice
+        squares, of_rows = matrix.data**2, None if self.row_squares is None else self.row_squares()
+        if of_rows is not None:
+            squares = squares * np.repeat(of_rows, np.diff(matrix.indptr))
         # minlength also counts columns without entries
-        return np.bincount(matrix.indices, matrix.data**2, minlength=matrix.shape[1]).astype(np.float64)
+        return np.bincount(matrix.indices, squares, minlength=matrix.shape[1]).astype(np.float64)
 
 
 class PendingAggregation:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.host import index_array
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, sddmm, spmm
@@ -195,6 +196,22 @@ class _Attention(BiasedLayer):
         self.heads, self.parts, self.drops = heads, parts, torch.nn.ModuleList(drops)
         self.compute, self.backend = compute, parts[0].backend
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
+        self._keeps_weights, self._weights = False, torch.zeros(0)
+
+    def kept(self, weights: torch.Tensor) -> torch.Tensor:
+        """``weights`` (e, H), which are kept in training steps if :meth:`row_squares` was asked for."""
+        if self._keeps_weights and self.training:
+            self._weights = weights.detach()
+        return weights
+
+    def row_squares(self, edges: Csr) -> np.ndarray | None:
+        """(m,) float64 sum over edges of the squared weights of the last training step, a mean over heads; None before the first
+        step after the first call. Parallel edges count one by one."""
+        self._keeps_weights = True
+        if not self._weights.numel():
+            return None
+        squares = host_values(self._weights.double().square().mean(dim=1))
+        return np.bincount(index_array(edges.indices), squares, minlength=edges.num_cols)
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """Concatenate or average the heads of (n, H*C), and add the bias: (n, H*C) or (n, C)."""
@@ -236,6 +253,8 @@ class GATLayer(_Attention):
             heads, [over.scores, over.rows] if isinstance(over, PartialPlan) else [over[0]], drops, compute
         )
         self.over = over
+        if not isinstance(over, PartialPlan):
+            over[0].row_squares = partial(self.row_squares, over[1])
         self.weight = xavier(in_width, heads.count * heads.width)
         self.attend_source = xavier(heads.count, heads.width)
         self.attend_target = xavier(heads.count, heads.width)
@@ -253,7 +272,7 @@ class GATLayer(_Attention):
             rows, source = (each.contiguous() for each in rows.tensor_split([own.shape[1]], 1))
         else:
             source = self.scores(rows, self.attend_source)
-        weights = attention_weights(edges, target, source, NEGATIVE_SLOPE, self.backend)
+        weights = self.kept(attention_weights(edges, target, source, NEGATIVE_SLOPE, self.backend))
         return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))
 
     def _partial(self, plan: PartialPlan, rows: torch.Tensor) -> torch.Tensor:
@@ -290,6 +309,7 @@ class GATv2Layer(_Attention):
     ) -> None:
         super().__init__(heads, [over[0]], drops, compute)
         self.over, width = over, heads.count * heads.width
+        over[0].row_squares = partial(self.row_squares, over[1])
         self.weight_source = xavier(in_width, width)
         self.bias_source = torch.nn.Parameter(torch.zeros(width))
         self.weight_target = xavier(in_width, width)
@@ -303,5 +323,5 @@ class GATv2Layer(_Attention):
         rows = under_way.finish()
         joint = sddmm(edges, target, rows, "add", backend=self.backend)
         joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # (e, H*C) is the largest of all tensors here
-        weights = edge_softmax(edges, self.scores(joint, self.attend), backend=self.backend)
+        weights = self.kept(edge_softmax(edges, self.scores(joint, self.attend), backend=self.backend))
         return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))

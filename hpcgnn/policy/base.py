@@ -31,6 +31,8 @@ class ExchangeFacts:
     square_weights: Callable[[], np.ndarray]
     # (s,) and (r,) int64 in-degrees of the rows' source nodes, or destination nodes if they are aggregated before sending
     degrees: Callable[[], tuple[np.ndarray, np.ndarray]]
+    # whether the weights are learned: square_weights then has those of the last training step, and ones before its first call
+    weights_change: bool = False
 
     @property
     def name(self) -> str:

@@ -67,3 +67,42 @@ def checked(world: World, path: Path, kind: str, strategy: str, order: str) -> l
 def test_square_weights_and_degrees_are_those_of_the_rows(folder, kind, ranks, strategy, order):
     classes = ThreadPool(ranks).run(checked, folder / f"{ranks}.h5", kind, strategy, order)[0]
     assert any(len(bits) > 1 for bits in classes), "classes have more than one number of bits"
+
+
+def attended(world: World, path: Path, kind: str) -> tuple[list[tuple[int, int, float]], bool, list[float]]:
+    """Receiver, original id and square weight of each row sent, in a step in which all edges of a node have one weight; whether
+    these weights change, and those of the other direction do not; and the weights before the step."""
+    graph = hpcgnn.load(path, world)
+    model = hpcgnn.build_model(hpcgnn.ModelConfig(kind, layers=2, hidden=8, heads=2), graph)
+    facts, back = model.exchange_facts(graph.in_degrees)[:2]
+    before = facts.square_weights().tolist()
+    for name, value in model.named_parameters():
+        if "attend" in name:
+            value.data.zero_()
+    model.train()
+    model.begin_epoch(0)
+    model(graph.x)
+    told, plan = facts.square_weights(), model.aggregators[0].plan
+    sources = plan.send.indices.numpy()[plan.send.indptr.numpy()[:-1]]
+    assert (back.square_weights() == 1).all()
+    receivers = np.repeat(np.arange(world.size), facts.exchange.send_counts)
+    rows = zip(receivers.tolist(), graph.original_ids.numpy()[sources].tolist(), told.tolist(), strict=True)
+    return list(rows), facts.weights_change and not back.weights_change, before
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_square_weights_of_attention_are_those_of_the_last_step(folder, kind, ranks):
+    """With scores of zero, each of a node's d edges has the weight 1 / d."""
+    sources, targets = GRAPH.edge_index[:, GRAPH.edge_index[0] != GRAPH.edge_index[1]]
+    degree = np.bincount(targets, minlength=GRAPH.num_nodes) + 1  # attention adds one edge from each node to itself
+    parts = small_graphs.random_parts(GRAPH.num_nodes, ranks)
+    wanted = np.zeros((ranks, GRAPH.num_nodes))
+    np.add.at(wanted, (parts[targets], sources), 1 / degree[targets] ** 2)
+    everyones = ThreadPool(ranks).run(attended, folder / f"{ranks}.h5", kind)
+    assert all(changes for _, changes, _ in everyones)
+    assert {each for *_, before in everyones for each in before} == {1.0}
+    rows = [row for told, *_ in everyones for row in told]
+    assert rows
+    for receiver, node, square in rows:
+        assert square == pytest.approx(wanted[receiver, node], rel=1e-5)
