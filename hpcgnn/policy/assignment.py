@@ -1,39 +1,33 @@
-"""Bit-widths for groups of rows: the bi-objective problem of AdaQP's Eq. 12, for one exchange over all ranks, and its solvers.
+"""Bit-widths for groups of rows: the bi-objective problem of AdaQP's Eq. 12, for exchanges of all ranks, and its solver.
 
 A group g of rows that one rank sends to another costs ``seconds_per_bit[g] * bits`` on the wire and adds the variance
-``beta[g] / (2**bits - 1)**2`` to gradients. The objective, which is minimised, is
+``beta[g] / (2**bits - 1)**2`` to gradients. The objective, which is minimised for each exchange, is
 
     weight * (sum of variances) / V  +  (1 - weight) * (Z - Z0) / T,
 
 where Z is an upper bound of the seconds of every rank's sending and of every rank's receiving (the paper's rounds of a ring do
-not exist with alltoallv), V and T are the ranges of both terms, and Z0 is Z with the fewest bits. Small problems are solved by
-HiGHS (:func:`exact`), large ones by prices (:func:`by_prices`); docs/explanation/adaptive-bits.md explains both.
+not exist with alltoallv), Z0 is Z with the fewest bits, and V is the range of the variance. T is the time of an epoch with the
+fewest bits, shared out among exchanges by their Z0; in the paper's own rule, it is the range of Z. The problem is solved by
+prices of seconds; docs/explanation/adaptive-bits.md explains them.
+
+Shapes: G groups, E exchanges, P ranks, p pairs of an exchange, a sender and a receiver.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from hpcgnn.world import World
-
 CHOICES = (2, 4, 8)
-# Up to this number of groups on all ranks together, rank 0 solves the problem exactly.
-_EXACT_GROUPS = 64
-# Up to this number, rank 0 tries to improve a solution by prices whose gap is large, because few groups do not divide evenly.
-# HiGHS has no limit in seconds, because the same ranges must give the same bit-widths.
-_REFINED_GROUPS, _REFINED_GAP, _LIMITS = 4096, 0.01, {"mip_rel_gap": 0.005, "node_limit": 50}
-_ROUNDS = 400
-_GOOD_GAP = 0.005
-# The search ends with a gap that is almost good if it shrank by less than this share in this number of rounds.
-_IDLE_ROUNDS, _NOTABLE = 50, 0.05
-_MEMORY = 0.9  # of the average of pairs' seconds, from one round to the next
+# Up to this number of groups in all exchanges, rank 0 holds the problem, in 0.3 GB of memory at most.
+GATHERED_GROUPS = 1 << 20
+_ROUNDS, _GOOD_GAP = 60, 0.01  # the search ends with this gap, or after these rounds
+_POWER = 3.0  # with which prices follow loads: a rank whose load is half of the largest pays an eighth of before
+_MEMORY = 0.8  # of the average of pairs' seconds, from one round to the next
+Total = Callable[[np.ndarray], np.ndarray]  # the sum over ranks of an array; the same bits on all ranks
 
 
 class NoAssignment(Exception):
@@ -42,23 +36,27 @@ class NoAssignment(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem of one exchange, with G groups of rows that this rank sends."""
+    """The problem of one exchange, with the groups of all ranks or of one rank; (G,) arrays but for ``fixed``."""
 
-    receiver: np.ndarray  # (G,) int64 receiving rank
-    beta: np.ndarray  # (G,) float64 sum of Eq. 11's beta over the rows
-    seconds_per_bit: np.ndarray  # (G,) float64 seconds on the wire that one more bit of each value adds
-    fixed: np.ndarray  # (2P,) this rank's share of each rank's seconds to send and receive at any bit-width
+    sender: np.ndarray  # int64 rank
+    receiver: np.ndarray  # int64 rank
+    beta: np.ndarray  # float64 sum of Eq. 11's beta over the rows
+    seconds_per_bit: np.ndarray  # float64 seconds on the wire that one more bit of each value adds
+    bits_now: np.ndarray  # float64 mean bit-width of the rows up to now
+    fixed: np.ndarray  # (2P,) seconds of each rank to send, and then to receive, at any bit-width; all ranks' shares
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment of bit-widths."""
+    """An assignment of bit-widths to one exchange."""
 
-    bits: np.ndarray  # (G,) int64 bit-widths of this rank's groups
+    bits: np.ndarray  # (G,) uint8
     objective: float  # value of Eq. 12
     bound: float  # a lower bound of the objective of every assignment
     seconds: float  # Z
+    least_seconds: float  # Z0
     variance: float  # the sum over the groups of all ranks
+    beta: float  # likewise, the sum of beta
 
     @property
     def gap(self) -> float:
@@ -67,16 +65,13 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Scales:
-    """The factors of the two objectives, and Z0."""
+class Aim:
+    """The aim of assignments. weight: lambda; 0 minimises the seconds, 1 the variance. epoch_seconds: those of an epoch with
+    ``bits_now``, against which seconds are weighed; None: the paper's rule, by which only the ratios of seconds matter.
+    """
 
-    variance: float
-    seconds: float
-    least_seconds: float = 0.0
-
-    def objective(self, variance: float, seconds: float) -> float:
-        """The objective of Eq. 12 for a sum of variances and Z."""
-        return self.variance * variance + self.seconds * (seconds - self.least_seconds)
+    weight: float
+    epoch_seconds: float | None = None
 
 
 def quantization_variance(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
@@ -84,288 +79,236 @@ def quantization_variance(beta: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return beta / (2.0**bits - 1) ** 2
 
 
-def own_loads(world: World, receiver: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """(2P,) seconds of sending and receiving of each rank, from (n,) receivers and this rank's seconds of sending to each."""
-    mine = np.zeros(2 * world.size)
-    mine[world.rank] = seconds.sum()
-    mine[world.size :] = np.bincount(receiver, seconds, world.size)
+def own_loads(world_size: int, rank: int, receiver: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """(2P,) seconds of sending and receiving of each rank, from (n,) receivers and ``rank``'s seconds of sending to each."""
+    mine = np.zeros(2 * world_size)
+    mine[rank] = seconds.sum()
+    mine[world_size:] = np.bincount(receiver, seconds, world_size)
     return mine
 
 
-def _loads(world: World, problem: Problem, bits: np.ndarray) -> tuple[np.ndarray, float]:
-    """(2P,) seconds that each rank sends and receives, and the variance on all ranks. Collective."""
-    mine = own_loads(world, problem.receiver, problem.seconds_per_bit * bits) + problem.fixed
-    variance = quantization_variance(problem.beta, bits).sum()
-    total = world.allreduce(np.append(mine, variance), what="loads of an assignment")
-    return total[:-1], float(total[-1])
+def solve(problems: list[Problem], aim: Aim, total: Total | None = None) -> list[Assignment]:
+    """Bit-widths for all ``problems``, with a known gap to the optimum. Collective if ``total`` is.
 
-
-def scales(world: World, problem: Problem, weight: float) -> Scales:
-    """The scales, from all groups with the fewest and with the most bits; 0 for a term that cannot change. Collective."""
-    ends = [_loads(world, problem, np.full(problem.beta.size, bits)) for bits in (CHOICES[0], CHOICES[-1])]
-    (slim, most_variance), (wide, least_variance) = ends
-    spans = most_variance - least_variance, float(wide.max() - slim.max())
-    parts = zip((weight, 1 - weight), spans, strict=True)
-    variance, seconds = (part / span if span > 0 else 0.0 for part, span in parts)
-    return Scales(variance, seconds, float(slim.max()))
-
-
-def _evaluated(world: World, problem: Problem, bits: np.ndarray, by: Scales, bound: float | None) -> Assignment:
-    """The assignment ``bits`` with its costs. bound: None stands for its objective. Collective."""
-    seconds, variance = _loads(world, problem, bits)
-    longest = float(seconds.max())
-    objective = by.objective(variance, longest)
-    return Assignment(bits, objective, objective if bound is None else min(bound, objective), longest, variance)
-
-
-def assign(world: World, problems: list[Problem], weight: float) -> list[Assignment]:
-    """Bit-widths for all ``problems``: optimal ones for small problems, else ones with a known gap to the optimum. Collective.
-
-    weight: lambda; 0 minimises the seconds, 1 the variance.
+    total: where each rank has its own groups alone, the sum over ranks; None: the problems hold the groups of all ranks. An
+    assignment then also gives away the seconds that are left over.
 
     Raises:
-        NoAssignment: on every rank, if there is none.
+        NoAssignment: if there is none; with ``total``, on every rank.
     """
+    if not problems:
+        return []
+    summed = total or (lambda values: values)
     wrong = [not (np.isfinite(each.beta).all() and np.isfinite(each.seconds_per_bit).all()) for each in problems]
-    sizes = world.allreduce(np.array([[each.beta.size for each in problems], wrong]), what="the size of an assignment")
-    if sizes[1].any():
+    if summed(np.array(wrong, np.float64)).any():
         raise NoAssignment("the ranges of some rows, or the costs of some links, are not finite numbers")
-    scaled = [(problem, scales(world, problem, weight)) for problem in problems]
-    is_large = [size > _EXACT_GROUPS for size in sizes[0]]
-    by_price = iter(by_prices(world, [each for each, large in zip(scaled, is_large, strict=True) if large]))
-    return [
-        _refined(world, *each, next(by_price), size) if large else exact(world, *each)
-        for each, large, size in zip(scaled, is_large, sizes[0], strict=True)
-    ]
-
-
-def _refined(world: World, problem: Problem, by: Scales, found: Assignment, size: float) -> Assignment:
-    """``found``, or HiGHS' assignment if it is better, with the better of both bounds. Collective."""
-    if found.gap <= _REFINED_GAP or size > _REFINED_GROUPS:
-        return found
-    try:
-        other = exact(world, problem, by, _LIMITS)
-    except NoAssignment:  # none within these limits, on all ranks alike
-        return found
-    best = min(found, other, key=lambda each: each.objective)
-    return replace(best, bound=min(max(found.bound, other.bound), best.objective))
-
-
-# -- the exact solution ------------------------------------------------------------------------------------------------
-
-
-def exact(world: World, problem: Problem, by: Scales, limits: dict[str, float] | None = None) -> Assignment:
-    """The optimum, computed by HiGHS on rank 0. Every rank holds the whole problem, O(all groups) memory. Collective.
-
-    limits: options of :func:`scipy.optimize.milp`, with which the result is an assignment with HiGHS' bound.
-
-    Raises:
-        NoAssignment: on every rank, if HiGHS finds none.
-    """
-    counts = world.allgather(np.array([problem.beta.size]))[:, 0]
-    columns = np.stack([problem.receiver.astype(np.float64), problem.beta, problem.seconds_per_bit], axis=1)
-    everyones = world.allgather(np.pad(columns, ((0, int(counts.max()) - counts[world.rank]), (0, 0))))
-    sender = np.repeat(np.arange(world.size), counts)
-    rows = np.concatenate([rows[:count] for rows, count in zip(everyones, counts, strict=True)])
-    receiver, beta, seconds_per_bit = rows.T
-    costs = beta, seconds_per_bit, world.allreduce(problem.fixed)
-    found: tuple[np.ndarray, float] | str = ""
-    if world.rank == 0:  # alone: there may be several optima, and hosts with different solvers
-        try:
-            found = _solve(sender, receiver.astype(np.int64), *costs, by, limits)
-        except ValueError as error:
-            found = str(error)
-    answer = world.broadcast(found, what="an assignment of bits")
-    if isinstance(answer, str):
-        raise NoAssignment(answer)
-    index, bound = answer
-    first = int(counts[: world.rank].sum())
-    bits = np.array(CHOICES)[index][first : first + problem.beta.size]
-    return _evaluated(world, problem, bits, by, None if limits is None else bound)
-
-
-def _solve(
-    sender: np.ndarray,
-    receiver: np.ndarray,
-    beta: np.ndarray,
-    seconds_per_bit: np.ndarray,
-    fixed: np.ndarray,
-    by: Scales,
-    limits: dict[str, float] | None = None,
-) -> tuple[np.ndarray, float]:
-    """(groups,) indices into CHOICES, and a bound of the objective. The variables are binaries x[g, b] and Z.
-
-    Seconds are scaled like the objective, because the solver's tolerances are absolute and a bit may cost a nanosecond.
-    """
-    from scipy import optimize, sparse  # here, as only rank 0 solves, and the modules take tens of megabytes
-
-    num_groups, num_ranks, choices = beta.size, fixed.size // 2, np.array(CHOICES)
-    variances = by.variance * quantization_variance(beta[:, None], choices)
-    cost = np.append(variances.ravel(), 1.0)
-    rows = np.arange(num_groups).repeat(choices.size)
-    entries = np.arange(num_groups * choices.size)
-    ones = np.ones(entries.size)
-    one_each = sparse.csr_array((ones, (rows, entries)), (num_groups, cost.size))
-    seconds = by.seconds * (seconds_per_bit[:, None] * choices).ravel()
-    fixed = by.seconds * (fixed - by.least_seconds)
-    z = np.arange(2 * num_ranks)
-    values = np.concatenate([seconds, seconds, -np.ones(z.size)])
-    places = (
-        np.concatenate([sender[rows], num_ranks + receiver[rows], z]),
-        np.concatenate([entries, entries, np.full(z.size, cost.size - 1)]),
-    )
-    within = sparse.csr_array((values, places), (z.size, cost.size))
-    with _quiet_stdout():
-        found = optimize.milp(
-            cost,
-            integrality=np.append(ones, 0),
-            bounds=optimize.Bounds(np.append(0 * ones, -np.inf), np.append(ones, np.inf)),
-            constraints=[optimize.LinearConstraint(one_each, 1, 1), optimize.LinearConstraint(within, -np.inf, -fixed)],
-            options={"mip_rel_gap": 0.0} if limits is None else limits,
-        )
-    if found.x is None:
-        raise ValueError(f"HiGHS did not find an assignment: {found.message}")
-    bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound  # None where there is no integer at all
-    return found.x[:-1].reshape(num_groups, choices.size).argmax(1), float(bound)
-
-
-@contextlib.contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Hide the debugging output of HiGHS on stdout, which would be in the middle of a command's JSON."""
-    sys.stdout.flush()
-    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(own, 1)
-        os.close(own)
-        os.close(nowhere)
+    market = _Market(_Groups(problems), aim, summed)
+    steps, bound = market.search()
+    return market.assignments(market.filled(steps) if total is None else steps, bound)
 
 
 # -- prices ------------------------------------------------------------------------------------------------------------
 
 
-class _Ladder(NamedTuple):
-    """The S steps from the fewest bits upwards for the groups of one pair of ranks, best first."""
+class _Groups:
+    """The groups of all problems, one exchange after the other; (G,) arrays as in :class:`Problem`."""
 
-    receiver: int
-    least_seconds: float  # of the fewest bits
-    group: np.ndarray  # (S,) int64
-    price: np.ndarray  # (S,) float64 descending, the scaled variance that a second saves
-    seconds: np.ndarray  # (S + 1,) sums over the first steps
-    saved: np.ndarray  # (S + 1,) scaled variance, likewise
+    def __init__(self, problems: list[Problem]) -> None:
+        self.sizes = [each.beta.size for each in problems]
+        self.exchange = np.repeat(np.arange(len(problems)), self.sizes)
+        self.fixed = np.stack([each.fixed for each in problems])  # (E, 2P)
+        self.num_exchanges, self.num_ranks = self.fixed.shape[0], self.fixed.shape[1] // 2
+        self.sender, self.receiver, self.beta, self.seconds_per_bit, self.bits_now = (
+            np.concatenate([getattr(each, name) for each in problems])
+            for name in ("sender", "receiver", "beta", "seconds_per_bit", "bits_now")
+        )
 
+    def by_exchange(self, values: np.ndarray) -> np.ndarray:
+        """(E,) sums of (G,) values."""
+        return np.bincount(self.exchange, values, self.num_exchanges)
 
-def _ladders(problem: Problem, by: Scales) -> list[_Ladder]:
-    """A ladder for each rank to which this rank sends."""
-    choices = np.array(CHOICES)
-    saved = -np.diff(by.variance * quantization_variance(problem.beta[:, None], choices), axis=1).T  # (steps, G)
-    seconds = problem.seconds_per_bit * np.diff(choices)[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        price = np.where(seconds > 0, saved / seconds, np.inf)
-    group = np.broadcast_to(np.arange(problem.beta.size), saved.shape)
-    found = []
-    for receiver in np.unique(problem.receiver):
-        own = problem.receiver == receiver
-        columns = [array[:, own].ravel() for array in (group, price, seconds, saved)]
-        order = np.argsort(-columns[1], kind="stable")  # a group's first step is worth more than its second
-        own_group, own_price, own_seconds, own_saved = (column[order] for column in columns)
-        sums = (np.concatenate([[0.0], np.cumsum(column)]) for column in (own_seconds, own_saved))
-        least_seconds = CHOICES[0] * problem.seconds_per_bit[own].sum()
-        found.append(_Ladder(int(receiver), least_seconds, own_group, own_price, *sums))
-    return found
+    @cached_property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(p,) numbers of the pairs, and (G,) the pair of each group. A number is (exchange * P + sender) * P + receiver."""
+        number = (self.exchange * self.num_ranks + self.sender) * self.num_ranks + self.receiver
+        return np.unique(number, return_inverse=True)
 
 
-def by_prices(world: World, problems: list[tuple[Problem, Scales]]) -> list[Assignment]:
-    """Assignments with a known gap to the optimum. All problems share each round of the search for prices. Collective."""
-    if not problems:
-        return []
-    fixed = world.allreduce(np.array([problem.fixed for problem, _ in problems]))
-    markets = [_Market(world, problem, own, by) for (problem, by), own in zip(problems, fixed, strict=True)]
-    for _ in range(_ROUNDS):
-        if not (open_ := [market for market in markets if not market.is_closed]):
-            break
-        offers = np.concatenate([market.offer() for market in open_])
-        sums = np.split(world.allreduce(offers, what="assignments of bits"), len(open_))
-        for market, total in zip(open_, sums, strict=True):
-            market.take(total)
-    return [
-        _evaluated(world, problem, market.bits(), by, market.bound if market.bound > -np.inf else None)
-        for (problem, by), market in zip(problems, markets, strict=True)
-    ]
+class _Ladders:
+    """The steps from the fewest bits upwards of all groups of a pair, those that save most variance in a second first; the ladder
+    of one pair stands behind the other's. S steps, ``first`` to ``last`` (p,) of each pair."""
+
+    def __init__(self, groups: _Groups) -> None:
+        numbers, pair_of = groups.pairs
+        choices = np.array(CHOICES)
+        saved = -np.diff(quantization_variance(groups.beta[:, None], choices), axis=1).T  # (steps, G)
+        seconds = groups.seconds_per_bit * np.diff(choices)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            price = np.where(seconds > 0, saved / seconds, np.inf).ravel()
+        of_step = np.tile(pair_of, len(choices) - 1)
+        order = np.lexsort((-price, of_step))  # stable: a group's first step is worth more than its second
+        of_step, price = of_step[order], price[order]
+        self.group = np.tile(np.arange(groups.beta.size), len(choices) - 1)[order]
+        self.step_seconds, self.step_saved = seconds.ravel()[order], saved.ravel()[order]
+        # (S + 1,) sums over all steps before one
+        self.seconds, self.saved = (
+            np.concatenate([[0.0], np.cumsum(each)]) for each in (self.step_seconds, self.step_saved)
+        )
+        counts = np.bincount(of_step, minlength=numbers.size)
+        self.last = np.cumsum(counts)
+        self.first = self.last - counts
+        # A step is known by its pair and by the number of dearer steps anywhere, so one search finds a place in each ladder.
+        self._ascending, self._pair = np.sort(price), np.arange(numbers.size) * (price.size + 1)
+        self._key = self._pair[of_step] + price.size - np.searchsorted(self._ascending, price, "right")
+
+    def worth(self, price: np.ndarray) -> np.ndarray:
+        """(p,) ends of the steps that save more than this variance in a second."""
+        dearer = self._ascending.size - np.searchsorted(self._ascending, price, "right")
+        return np.searchsorted(self._key, self._pair + dearer)
+
+    def within(self, seconds: np.ndarray) -> np.ndarray:
+        """(p,) ends of the first steps that take these seconds at most."""
+        ends = np.searchsorted(self.seconds, self.seconds[self.first] + seconds * (1 + 1e-12), "right") - 1
+        return np.clip(ends, self.first, self.last)
 
 
 class _Market:
-    """Prices, which are the same on every rank, and the choices of this rank's pairs at these prices. fixed: of all ranks."""
+    """Prices of a second of sending and of receiving of each rank, (E, 2P), and the choices of pairs at these prices.
 
-    def __init__(self, world: World, problem: Problem, fixed: np.ndarray, by: Scales) -> None:
-        self.world, self.problem, self.fixed, self.by = world, problem, fixed, by
-        self.ladders = _ladders(problem, by)
-        self.receivers = np.array([ladder.receiver for ladder in self.ladders], np.int64)
-        self.least_seconds = np.array([ladder.least_seconds for ladder in self.ladders])
-        self.least_bits_cost = by.variance * float(quantization_variance(problem.beta, np.array(CHOICES[0])).sum())
-        self.prices = np.full(2 * world.size, by.seconds / (2 * world.size))
-        self.average: np.ndarray | None = None
-        self.candidates: list[list[int]] = []
-        self.bound, self.objective = -np.inf, np.inf
-        self._gap, self._idle = np.inf, 0
-        # If one of the objectives cannot change, this start is optimal for the other one, and no search is needed.
-        self.is_settled = self.is_closed = by.seconds == 0 or by.variance == 0
-        self.best = [len(ladder.group) if by.seconds == 0 else 0 for ladder in self.ladders]
+    An assignment is described by the ``ends`` (p,) of the steps that are taken of each ladder.
+    """
 
-    def offer(self) -> np.ndarray:
-        """(4 + 4P,) numbers that are summed over ranks for :meth:`take`: whether a rank is content, the costs of this rank's
-        pairs at the present prices, and the scaled variances and the seconds of both candidates.
+    def __init__(self, groups: _Groups, aim: Aim, total: Total) -> None:
+        self._groups, self._ladders, self._total = groups, _Ladders(groups), total
+        numbers, pair_of = groups.pairs
+        ranks = groups.num_ranks
+        self._exchange, self._sender, self._receiver = numbers // ranks**2, numbers // ranks % ranks, numbers % ranks
+        self._least = np.bincount(pair_of, CHOICES[0] * groups.seconds_per_bit, numbers.size)
+        ends = [quantization_variance(groups.beta, np.array(bits)) for bits in (CHOICES[0], CHOICES[-1])]
+        sums = np.stack([groups.by_exchange(each) for each in (*ends, groups.beta)])
+        self._most_variance, least_variance, self._beta = total(sums)
+        self._scale(aim, self._most_variance - least_variance)
+
+    def _scale(self, aim: Aim, variance_range: np.ndarray) -> None:
+        """Set the factors of both terms of the objective, (E,), which are 0 for a term that cannot change; and Z0."""
+        groups = self._groups
+        self._least_seconds, most, now = (
+            self._loads_of(np.bincount(groups.pairs[1], bits * groups.seconds_per_bit, self._least.size)).max(axis=1)
+            for bits in (np.full(groups.beta.size, CHOICES[0]), np.full(groups.beta.size, CHOICES[-1]), groups.bits_now)
+        )
+        unit, least = most - self._least_seconds, self._least_seconds.sum()
+        can_change = unit > 0
+        if aim.epoch_seconds is not None and least > 0:
+            unit = (max(aim.epoch_seconds - now.sum(), 0.0) + least) * self._least_seconds / least
+        self._variance, self._seconds = (
+            np.where(valid, part / np.where(valid, span, 1.0), 0.0)
+            for part, span, valid in (
+                (aim.weight, variance_range, variance_range > 0),
+                (1 - aim.weight, unit, can_change & (unit > 0)),
+            )
+        )
+
+    def _loads_of(self, seconds: np.ndarray) -> np.ndarray:
+        """(E, 2P) seconds of sending and receiving, from (p,) seconds of pairs. Collective if ``total`` is."""
+        return self._total(self._own_loads(seconds)) + self._groups.fixed
+
+    def _own_loads(self, seconds: np.ndarray) -> np.ndarray:
+        shape = self._groups.num_exchanges, 2 * self._groups.num_ranks
+        start = self._exchange * shape[1]
+        places = np.concatenate((start + self._sender, start + self._groups.num_ranks + self._receiver))
+        return np.bincount(places, np.tile(seconds, 2), shape[0] * shape[1]).reshape(shape)
+
+    def _taken(self, ends: np.ndarray) -> np.ndarray:
+        """(p,) seconds of the steps before ``ends``."""
+        return self._ladders.seconds[ends] - self._ladders.seconds[self._ladders.first]
+
+    def _costs(self, *candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n, E) variances and (n, E, 2P) loads of n candidates. Collective if ``total`` is."""
+        saved, first = self._ladders.saved, self._ladders.first
+        exchanges = self._groups.num_exchanges
+        own = [
+            np.column_stack((
+                np.bincount(self._exchange, saved[ends] - saved[first], exchanges),
+                self._own_loads(self._least + self._taken(ends)),
+            ))
+            for ends in candidates
+        ]  # fmt: skip
+        sums = self._total(np.stack(own))
+        return self._most_variance - sums[..., 0], sums[..., 1:] + self._groups.fixed
+
+    def _objective(self, variance: np.ndarray, longest: np.ndarray | float) -> np.ndarray:
+        return self._variance * variance + self._seconds * (longest - self._least_seconds)
+
+    def search(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ends (p,) of the best assignment, and a lower bound (E,) of all objectives. Collective if ``total`` is.
+
+        Each round sets the bits that are best at the present prices. Their sum of costs is a bound. As a second candidate, each
+        pair gets the seconds that it has used on average.
         """
-        prices = self.prices[self.world.rank] + self.prices[self.world.size + self.receivers]
-        chosen = [
-            int(np.searchsorted(-ladder.price, -price)) for ladder, price in zip(self.ladders, prices, strict=True)
-        ]
-        taken = np.array([ladder.seconds[steps] for ladder, steps in zip(self.ladders, chosen, strict=True)])
-        self.average = taken if self.average is None else _MEMORY * self.average + (1 - _MEMORY) * taken
-        rounded = [
-            int(np.searchsorted(ladder.seconds, most, side="right")) - 1
-            for ladder, most in zip(self.ladders, self.average, strict=True)
-        ]
-        self.candidates = [chosen, rounded]
-        (cost, loads), (other_cost, other_loads) = map(self._costs, self.candidates)
-        return np.concatenate([[self.is_settled, cost + self.prices @ loads, cost, other_cost], loads, other_loads])
+        ladders, ranks, dear = self._ladders, self._groups.num_ranks, self._seconds[:, None]
+        prices = np.repeat(dear / (2 * ranks), 2 * ranks, axis=1)
+        best, objective = ladders.first, np.full(dear.size, np.inf)
+        bound, average = np.full(dear.size, -np.inf), np.zeros(0)
+        # If a term cannot change, the first prices are optimal for the other one.
+        is_settled = (self._seconds == 0) | (self._variance == 0)
+        weights = np.where(self._variance > 0, self._variance, 1.0)[self._exchange]
+        for number in range(_ROUNDS):
+            cut = prices[self._exchange, self._sender] + prices[self._exchange, ranks + self._receiver]
+            chosen = ladders.worth(np.where(self._variance[self._exchange] > 0, cut / weights, np.inf))
+            memory = min(_MEMORY, number / (number + 2))
+            average = memory * (average if number else 0.0) + (1 - memory) * self._taken(chosen)
+            candidates = chosen, ladders.within(average)
+            variances, loads = self._costs(*candidates)
+            for ends, found in zip(candidates, self._objective(variances, loads.max(axis=2)), strict=True):
+                is_better = found < objective
+                objective, best = np.minimum(found, objective), np.where(is_better[self._exchange], ends, best)
+            bound = np.maximum(bound, self._objective(variances[0], 0.0) + (prices * loads[0]).sum(axis=1))
+            if (is_settled | (objective - bound <= _GOOD_GAP * objective)).all():
+                break
+            longest = loads[0].max(axis=1, keepdims=True)
+            prices = prices * (loads[0] / np.where(longest > 0, longest, 1.0)) ** _POWER
+            sums = prices.sum(axis=1, keepdims=True)
+            prices *= dear / np.where(sums > 0, sums, 1.0)
+        return best, bound
 
-    def _costs(self, candidate: list[int]) -> tuple[float, np.ndarray]:
-        """The scaled variance, and the (2P,) seconds of :func:`own_loads`, after so many steps of each ladder."""
-        reached = list(zip(self.ladders, candidate, strict=True))
-        seconds = self.least_seconds + np.array([ladder.seconds[steps] for ladder, steps in reached])
-        saved = sum(ladder.saved[steps] for ladder, steps in reached)
-        return self.least_bits_cost - float(saved), own_loads(self.world, self.receivers, seconds)
+    def filled(self, ends: np.ndarray) -> np.ndarray:
+        """``ends`` (p,) with further steps that make no rank slower than the slowest one."""
+        ladders, ranks = self._ladders, self._groups.num_ranks
+        _, (loads,) = self._costs(ends)
+        left, ends = loads.max(axis=1, keepdims=True) - loads, ends.copy()
+        most = ladders.step_seconds.size - 1
+        by_sender, by_receiver = (self._exchange * 2 * ranks + each for each in (self._sender, ranks + self._receiver))
+        left = left.ravel()
+        for _ in range(8 * ranks if ends.size and most >= 0 else 0):
+            step = np.minimum(ends, most)
+            fits = ladders.step_seconds[step] <= np.minimum(left[by_sender], left[by_receiver])
+            fits &= (ends < ladders.last) & (ladders.step_saved[step] > 0)
+            if not fits.any():
+                break
+            # of all pairs of a sender and of a receiver, the one that saves most goes first
+            worth = np.empty(ends.size, np.int64)
+            worth[np.argsort(np.where(fits, ladders.step_saved[step], -1.0), kind="stable")] = np.arange(ends.size)
+            worth[~fits] = -1
+            first = np.full(left.size, -1)
+            for places in (by_sender, by_receiver):
+                np.maximum.at(first, places, worth)
+            goes = fits & (worth == first[by_sender]) & (worth == first[by_receiver])
+            for places in (by_sender, by_receiver):
+                left[places[goes]] -= ladders.step_seconds[step[goes]]
+            ends[goes] += 1
+        return ends
 
-    def take(self, sums: np.ndarray) -> None:
-        """Take the sums: keep the best bound and assignment, and move the prices or end, in the same round on all ranks."""
-        (settled, value, *costs), loads = sums[:4].tolist(), sums[4:].reshape(2, -1) + self.fixed
-        if settled:
-            self.is_closed = True
-            return
-        for candidate, cost, seconds in zip(self.candidates, costs, loads, strict=True):
-            objective = cost + self.by.objective(0.0, float(seconds.max()))
-            if objective < self.objective:
-                self.objective, self.best = objective, candidate
-        value = float(value + self.prices @ self.fixed) + self.by.objective(0.0, 0.0)
-        self.bound = max(self.bound, value)
-        slope = loads[0] - loads[0].mean()
-        steepest = np.abs(slope).max()
-        gap = self.objective - self.bound
-        self._idle = 0 if gap < (1 - _NOTABLE) * self._gap else self._idle + 1
-        self._gap = gap if self._idle == 0 else self._gap
-        is_idle = self._idle > _IDLE_ROUNDS and gap <= 2 * _GOOD_GAP * self.objective
-        self.is_settled = gap <= _GOOD_GAP * self.objective or steepest == 0 or is_idle
-        if not self.is_settled:
-            step = (self.objective - value) / (self.by.seconds * steepest**2)
-            self.prices = self.prices * np.exp(np.clip(step * slope, -2.0, 2.0))
-            self.prices *= self.by.seconds / self.prices.sum()
-
-    def bits(self) -> np.ndarray:
-        """(G,) bit-widths of the best assignment so far."""
-        level = np.zeros(self.problem.beta.size, np.int64)
-        for ladder, steps in zip(self.ladders, self.best, strict=True):
-            np.add.at(level, ladder.group[:steps], 1)
-        return np.array(CHOICES)[level]
+    def assignments(self, ends: np.ndarray, bound: np.ndarray) -> list[Assignment]:
+        """The assignments that ``ends`` (p,) describe, by exchange. Collective if ``total`` is."""
+        (variance,), (loads,) = self._costs(ends)
+        longest = loads.max(axis=1)
+        objective = self._objective(variance, longest)
+        is_taken = np.zeros(self._ladders.group.size + 1, np.int64)
+        np.add.at(is_taken, self._ladders.first, 1)
+        np.add.at(is_taken, ends, -1)
+        level = np.bincount(self._ladders.group, np.cumsum(is_taken)[:-1], self._groups.beta.size).astype(np.int64)
+        bits = np.split(np.array(CHOICES, np.uint8)[level], np.cumsum(self._groups.sizes)[:-1])
+        numbers = zip(
+            objective, np.minimum(bound, objective), longest, self._least_seconds, variance, self._beta, strict=True
+        )
+        return [Assignment(own, *map(float, of_one)) for own, of_one in zip(bits, numbers, strict=True)]

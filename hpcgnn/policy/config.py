@@ -62,11 +62,17 @@ class AdaQPSettings:
         least=0,
         most=1,
     )
+    time_scale: str = setting(
+        "epoch",
+        "Time against which the communication time is weighed: that of an epoch, so that bit-widths grow on a fast network and "
+        "shrink on a slow one; or its own range between the fewest and the most bits (span), as in the paper.",
+        choices=("epoch", "span"),
+    )
     group_rows: int = setting(100, "Number of rows in a group; all rows of a group get the same bit-width.", least=1)
     link_costs: Path | None = setting(
         None,
-        "JSON file with the costs of messages (seconds per byte and per message); if there is none, the costs are measured and "
-        "the file is written.",
+        "JSON file with the costs of messages (seconds per byte and per message); if there is none, the costs are measured for "
+        "each assignment and written to it.",
         default_in_words="link_costs.json in the run folder",
     )
     refit_links: bool = setting(

@@ -1,13 +1,16 @@
-"""The cost of a message on the wire: ``gamma + theta * bytes`` seconds, by the class of its link (AdaQP's Eq. 10).
+"""The cost of a message on the wire: ``gamma + theta * bytes`` seconds (AdaQP's Eq. 10), by the class of its link, and by rank.
 
-The costs are fitted by least squares to the times of messages of many sizes, which all ranks send at the same time, as in an
-exchange. There are two classes of links, within a node and between nodes, and each rank has one partner in each class, so the
-fit takes O(P) messages, and no rank needs data of all pairs.
+A small and a large message are timed several times between pairs of ranks, in both directions at once, as in an exchange. The
+medians give gamma and theta in any case: a busy host makes them less exact, and nothing makes them fail. There are two classes of
+links, within a node and between nodes. Between nodes, each rank has up to three partners, and takes the theta of the best of
+them: so a host with a slow link is told from its neighbours by O(P) messages.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,16 +25,33 @@ from hpcgnn.world import Buffer, Segments, World, raise_on_all_ranks
 
 _Class = Literal["node", "network"]
 CLASSES: tuple[_Class, ...] = ("node", "network")
-_SIZES = tuple(1 << k for k in range(10, 23, 2))  # bytes
-_ROUNDS, _LARGE_ROUNDS = 7, 3  # rounds of small messages, and of large ones (_LARGE bytes and more)
-_LARGE = 1 << 18
+SMALL, LEAST_LARGE, MOST_LARGE = 1 << 10, 1 << 14, 1 << 20  # bytes of the two messages
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+_PARTNERS = {"node": 1, "network": 3}  # of each rank, by class
+_LEAST_THETA = 1e-12  # seconds per byte, below any link
 
 
-class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The costs of messages by class of link, for existing classes, and the content of a file of them."""
 
     seconds_per_byte: dict[_Class, NotNegative]  # theta
     seconds_per_message: dict[_Class, NotNegative]  # gamma
+    # (P,) theta of what each rank sends to other nodes, and of what it receives from them, if they were measured
+    seconds_per_byte_sent: list[NotNegative] = []
+    seconds_per_byte_received: list[NotNegative] = []
+
+    def to_ranks(self, nodes: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """(P,) seconds per byte and (P,) seconds per message from ``rank`` to each rank; 0 to itself. The slower end of a link
+        between nodes decides. nodes: (P,) node of each rank."""
+        kinds = [CLASSES[int(node != nodes[rank])] for node in nodes]
+        theta, gamma = (
+            np.array([0.0 if other == rank else costs.get(kind, 0.0) for other, kind in enumerate(kinds)])
+            for costs in (self.seconds_per_byte, self.seconds_per_message)
+        )
+        if len(self.seconds_per_byte_sent) == len(self.seconds_per_byte_received) == nodes.size:
+            ends = np.maximum(self.seconds_per_byte_sent[rank], self.seconds_per_byte_received)
+            theta = np.where(nodes != nodes[rank], ends, theta)
+        return theta, gamma
 
     def save(self, path: Path) -> None:
         """Write the costs to a JSON file. Only one rank calls this."""
@@ -54,98 +74,136 @@ class LinkCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
 
-def measure_links(world: World, sizes: tuple[int, ...] = _SIZES) -> LinkCosts | None:
-    """Time messages between ranks and fit their costs; None if no costs fit for a class of links. Collective."""
-    nodes = world.hosts()
-    samples = []
-    for partners in rings(nodes).values():
-        partner = partners[world.rank]
-        for size in sizes:
-            rounds = _ROUNDS if size < _LARGE else _LARGE_ROUNDS
-            seconds = np.median([_timed(world, partners, size) for _ in range(rounds)])
-            if partner != world.rank:
-                samples.append((nodes[partner] != nodes[world.rank], size, seconds))  # the index into CLASSES
-    return fit(world, np.array(samples, dtype=np.float64).reshape(-1, 3))
-
-
-def kept_costs(world: World, path: Path, *, refit: bool = False) -> LinkCosts | None:
-    """The costs in the file ``path``. With ``refit``, or without a file, they are measured and written to it. Collective."""
+def read_costs(world: World, path: Path) -> LinkCosts | None:
+    """The costs in the file ``path``; None if there is no file. Rank 0 reads for all. Collective."""
     known: LinkCosts | None = None
     with raise_on_all_ranks(world, f"read the costs of links in {path}"):
-        if world.rank == 0 and path.exists() and not refit:
+        if world.rank == 0 and path.exists():
             known = LinkCosts.load(path)
-    known = world.broadcast(known, what="the costs of links")
-    if known is not None:
-        return known
-    costs = measure_links(world)
+    return world.broadcast(known, what="the costs of links")
+
+
+def write_costs(world: World, path: Path, costs: LinkCosts) -> None:
+    """Write the costs to the file ``path``, on rank 0. Collective."""
     with raise_on_all_ranks(world, f"write the costs of links to {path}"):
-        if world.rank == 0 and costs is not None:
+        if world.rank == 0 and costs.seconds_per_byte:
             costs.save(path)
-    return costs
 
 
-def fit(world: World, samples: np.ndarray) -> LinkCosts | None:
-    """The costs from this rank's (n, 3) samples of class, bytes and seconds; the same on every rank. Collective.
+# -- measurement -------------------------------------------------------------------------------------------------------
 
-    Absolute errors are minimised, not relative ones: the messages of an exchange are large, and small ones often take less time
-    than a line predicts, because networks let bursts pass. Returns None if seconds do not grow with bytes in a class.
+
+def measure_links(world: World, size: int = 1 << 18, seconds: float = np.inf) -> LinkCosts:
+    """The costs of messages, from times of messages of 1 KiB and of ``size`` bytes; the same on every rank. Collective.
+
+    seconds: time after which no other round of messages begins; three rounds are made in any case.
     """
-    equations = np.zeros((len(CLASSES), 5))
-    for kind, sums in enumerate(equations):
-        _, size, seconds = samples[samples[:, 0] == kind].T
-        sums[:] = size.size, size.sum(), (size**2).sum(), seconds.sum(), (size * seconds).sum()
-    # Rank 0's sums for all ranks: MPI does not guarantee the same last bits on all ranks, and these bits decide on None.
-    equations = world.broadcast(world.allreduce(equations, what="costs of links"), what="costs of links")
-    costs = LinkCosts({}, {})
-    for name, (one, size, square, seconds, product) in zip(CLASSES, equations, strict=True):
-        if one == 0:
-            continue  # no link of this class
-        determinant = one * square - size**2
-        theta = (one * product - size * seconds) / determinant if determinant > 0 else -1.0
-        gamma = (seconds - theta * size) / one
-        if gamma < 0:  # among lines without negative costs, one through the origin fits best
-            theta, gamma = product / square, 0.0
-        if not theta > 0:
-            return None
-        costs.seconds_per_byte[name], costs.seconds_per_message[name] = float(theta), float(gamma)
-    return costs
+    nodes = world.hosts()
+    pairs = pairings(nodes)
+    times = np.full((_MOST_ROUNDS, len(pairs), 2), np.nan)
+    started, spent = time.perf_counter(), 0.0
+    for number, of_round in enumerate(times):
+        if number >= _LEAST_ROUNDS and spent > seconds:
+            break
+        for kind, num_bytes in enumerate((SMALL, size)):
+            of_round[:, kind] = [_timed(world, partners, num_bytes) for _, partners in pairs]
+        spent = float(world.allreduce(np.array([time.perf_counter() - started]), "max", "costs of links")[0])
+    medians = np.nanmedian(times, axis=0)
+    return costs_of(pairs, world.allgather(medians), size)
 
 
-def rings(nodes: np.ndarray) -> dict[_Class, np.ndarray]:
-    """For each existing class of links, the (P,) partner to which each rank sends, which is the rank itself if it is alone.
+def costs_of(pairs: list[tuple[_Class, np.ndarray]], seconds: np.ndarray, size: int) -> LinkCosts:
+    """The costs by (P, n, 2) seconds that each rank waited for the message of its partner in each of the n ``pairs``: for a small
+    one of 1 KiB, and for one of ``size`` bytes."""
+    small, large = seconds[..., 0], seconds[..., 1]
+    theta = (large - small) / (size - SMALL)
+    theta = np.maximum(np.where(theta > 0, theta, large / size), _LEAST_THETA)
+    ranks, costs = np.arange(seconds.shape[0]), LinkCosts({}, {})
+    met = np.stack([partners != ranks for _, partners in pairs], axis=1) if pairs else np.zeros((ranks.size, 0), bool)
+    for kind in CLASSES:
+        of_kind = met & np.array([each == kind for each, _ in pairs], bool)
+        if of_kind.any():
+            costs.seconds_per_byte[kind] = float(np.median(theta[of_kind]))
+            costs.seconds_per_message[kind] = float(np.median(small[of_kind]))
+    if "network" not in costs.seconds_per_byte:
+        return costs
+    sent, received = (np.full(ranks.size, np.inf) for _ in range(2))
+    for number, (kind, partners) in enumerate(pairs):
+        if kind == "network":
+            took = np.where(met[:, number], theta[:, number], np.inf)
+            received, sent = np.minimum(received, took), np.minimum(sent, took[partners])
+    typical = costs.seconds_per_byte["network"]
+    ends = [np.where(np.isfinite(each), each, typical).tolist() for each in (sent, received)]
+    return LinkCosts(costs.seconds_per_byte, costs.seconds_per_message, *ends)
+
+
+def median_costs(recent: Sequence[LinkCosts]) -> LinkCosts:
+    """The medians of costs that were measured one after the other; not empty. Those of other links than the last are left out."""
+    last = recent[-1]
+
+    def of_class(name: str) -> dict[_Class, float]:
+        tables = [getattr(each, name) for each in recent]
+        return {kind: float(np.median([table[kind] for table in tables if kind in table])) for kind in tables[-1]}
+
+    def of_ranks(name: str) -> list[float]:
+        alike = [mine for each in recent if len(mine := getattr(each, name)) == len(getattr(last, name))]
+        return np.median(alike, axis=0).tolist()
+
+    lists = [of_ranks(f"seconds_per_byte_{way}") for way in ("sent", "received")]
+    return LinkCosts(of_class("seconds_per_byte"), of_class("seconds_per_message"), *lists)
+
+
+def pairings(nodes: np.ndarray) -> list[tuple[_Class, np.ndarray]]:
+    """Classes of links, each with the (P,) partner of each rank, which is the rank itself if it has none.
+
     nodes: (P,) node of each rank.
 
-    Within a node, each rank sends to the next rank of its node. Between nodes, ranks are ordered by their place within their
-    node, and each sends to the next one, which is on another node unless one node has more ranks than all others.
+    Within a node, ranks meet each other, one partner each. Between nodes, nodes meet each other in up to three turns, and the
+    ranks of two nodes that meet are partners by their place within their node.
     """
     by_node = np.argsort(nodes, kind="stable")
     lengths = np.unique(nodes, return_counts=True)[1]
-    place = np.empty_like(by_node)
-    place[by_node] = np.arange(nodes.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found: dict[_Class, np.ndarray] = {}
-    if lengths.max() > 1:
-        found["node"] = _in_rings(by_node, lengths)
-    if lengths.size > 1:
-        found["network"] = _in_rings(np.lexsort((nodes, place)), np.array([nodes.size]))
+    starts = np.cumsum(lengths) - lengths
+    found: list[tuple[_Class, np.ndarray]] = []
+    for turn in range(_PARTNERS["node"] if lengths.max() > 1 else 0):
+        partners = np.arange(nodes.size)
+        for start, length in zip(starts, lengths, strict=True):
+            own = by_node[start : start + length]
+            partners[own] = own[_met(length, turn)]
+        found.append(("node", partners))
+    for turn in range(min(_PARTNERS["network"], _turns(lengths.size))):
+        partners = np.arange(nodes.size)
+        for one, other in enumerate(_met(lengths.size, turn)):
+            both = min(lengths[one], lengths[other]) if one != other else 0
+            partners[by_node[starts[one] :][:both]] = by_node[starts[other] :][:both]
+        found.append(("network", partners))
     return found
 
 
-def _in_rings(order: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """(P,) the next of each rank in ``order``, and the first one of its run for the last one of each run of ``lengths``."""
-    following, ends = np.arange(1, order.size + 1), np.cumsum(lengths)
-    following[ends - 1] = ends - lengths
-    partners = np.empty_like(order)
-    partners[order] = order[following]
-    return partners
+def _turns(size: int) -> int:
+    """The number of turns after which each of ``size`` has met each other one."""
+    return 0 if size < 2 else size - 1 + size % 2
+
+
+def _met(size: int, turn: int) -> np.ndarray:
+    """(size,) the one that each meets in this turn, by the circle method of tournaments: itself if it has to pause."""
+    circle = max(_turns(size), 1)
+    others = (turn - np.arange(size)) % circle
+    if (
+        size > circle
+    ):  # an even number: the last one stands in the middle of the circle, and meets the one that has no other
+        others[-1] = next(one for one in range(circle) if (2 * one - turn) % circle == 0)
+        others[others[-1]] = size - 1
+    return others
 
 
 def _timed(world: World, partners: np.ndarray, size: int) -> float:
-    """Seconds of a message of ``size`` bytes from each rank to its partner. Collective."""
-    to, others = partners[world.rank], np.arange(world.size) != world.rank
-    sent, received = ((others & at).astype(np.int64) for at in (np.arange(world.size) == to, partners == world.rank))
+    """Seconds until this rank and its partner have swapped a message of ``size`` bytes. Collective."""
+    to, ranks = partners[world.rank], np.arange(world.size)
+    counts = ((ranks == to) & (ranks != world.rank)).astype(np.int64)
     rows = torch.zeros(2, size, dtype=torch.uint8)
-    mine, theirs = rows[: sent.sum()], rows[1 : 1 + received.sum()]
-    segments = Segments(Buffer.of(mine), sent), Segments(Buffer.of(theirs), received)
+    mine, theirs = rows[: counts.sum()], rows[1 : 1 + counts.sum()]
+    segments = Segments(Buffer.of(mine), counts), Segments(Buffer.of(theirs), counts)
     world.allreduce(np.zeros(1))  # all start at once
     pending = world.start_alltoallv(*segments, "a timed message")
     world.wait(pending)

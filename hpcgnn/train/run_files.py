@@ -18,7 +18,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_config import CONFIG, RANKS, RECORDS, SUMMARY, as_written, settings_by_name
 from hpcgnn.train.run_folder import Record
-from hpcgnn.train.summary import mean_of_epochs
+from hpcgnn.train.summary import mean_of_epochs, policy_failures
 
 _LINES_NAMED = 3
 
@@ -39,8 +39,16 @@ class Run:
     notes: tuple[str, ...] = field(default=())
 
     def warnings(self) -> tuple[str, ...]:
-        """The sentences that a reader must know first: the state of a run that has not finished, and the notes."""
-        return self.notes if self.is_finished else (f"{self.state[0].upper()}{self.state[1:]}.", *self.notes)
+        """The sentences that a reader must know first: the state of a run that has not finished, failures of its policies, and
+        the notes."""
+        state = () if self.is_finished else (f"{self.state[0].upper()}{self.state[1:]}.",)
+        failures = policy_failures(self.records)
+        if failures:
+            (epoch, reason), more = failures[0], len(failures) - 1
+            others = f", and so in {more} later assignments" if more else ""
+            failed = f"All rows had 8 bits from epoch {epoch} to the next assignment, because {reason}{others}."
+            return *state, failed, *self.notes
+        return *state, *self.notes
 
     def values(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The epochs that have a number called ``name``, and these numbers."""

@@ -57,6 +57,7 @@ def summarise(graph: LocalGraph, best: Best, records: list[dict[str, Any]], fact
         "devices": _devices(graph),
         "peak_device_memory_bytes_per_rank": int(world.allreduce(np.array([graph.device.peak_bytes() or 0]), "max")[0]),
         "bits_shares": bit_shares([record["bits"] for record in records]),
+        "policy_failures": policy_failures(records),
         "stale_share": float(np.mean([record["stale"] for record in records])) if records else 0.0,
         "ranks": world.size,
         "node_orders": _node_orders(graph),
@@ -100,6 +101,12 @@ def bit_shares(epochs: list[int | dict[str, dict[str, int]]]) -> dict[str, float
             shares[str(epoch)] = shares.get(str(epoch), 0.0) + typical
     total = sum(shares.values())
     return {bits: shares[bits] / total for bits in sorted(shares, key=int)}
+
+
+def policy_failures(records: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    """The epochs in which a policy could not choose bit-widths, and the reasons."""
+    found = [(record["epoch"], (record.get("policy") or {}).get("failure")) for record in records]
+    return [(epoch, str(reason)) for epoch, reason in found if reason is not None]
 
 
 def _devices(graph: LocalGraph) -> dict[str, int]:

@@ -27,21 +27,21 @@ def test_groups_have_rows_of_one_receiver_and_similar_beta(seed, rows, size):
     random = np.random.default_rng(seed)
     receiver, beta = np.sort(random.integers(0, 4, rows)), random.lognormal(size=rows)
     seconds = np.array([0.0, 1, 2, 5])
-    of_row, problem = group_rows(beta, receiver, seconds, size, np.zeros(8))
+    bits = random.choice([2.0, 4.0, 8.0], rows)
+    of_row, columns = group_rows(beta, receiver, seconds, size, bits)
     counts = np.bincount(of_row)
     assert counts.sum() == rows
     for number, count in enumerate(counts):
         members = of_row == number
         (own,) = set(receiver[members])
         assert 1 <= count <= size
-        assert problem.receiver[number] == own
-        assert problem.beta[number] == pytest.approx(beta[members].sum())
-        assert problem.seconds_per_bit[number] == seconds[own] * count
+        wanted = own, beta[members].sum(), seconds[own] * count, bits[members].mean()
+        assert tuple(columns[number]) == pytest.approx(wanted)
         # No row of another group of this receiver lies between two of these.
         others = beta[(receiver == own) & ~members]
         assert not ((others > beta[members].min()) & (others < beta[members].max())).any()
     for own in range(4):  # all groups of a receiver but the last one are full
-        assert (counts[problem.receiver == own][:-1] == size).all()
+        assert (counts[columns[:, 0] == own][:-1] == size).all()
 
 
 # -- random bit-widths -------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_other_parts_start_as_in_the_first_epoch(train, tmp_path):
     of_first = found[6]["bits"].pop("layer 1's boundary rows", {"32": 1})  # features, which never change
     assert set(of_first) == {"32"}
     assert all(set(counts) == {"8"} for counts in found[6]["bits"].values())
-    assert "policy" in found[7]
+    assert "policy" in found[9]
 
 
 @pytest.mark.mpi

@@ -40,9 +40,9 @@ from hpcgnn.train.summary import bit_shares
 
 PLAIN = "plain"
 DECISIONS = "policy"  # the phase of assignments that ranks compute together
-# AdaQP's prices: as many rounds as there may be of one assignment, and what a rank computes in one for each rank that it sends
-# to, measured on a core of a server (docs/cost-model.md).
-ASSIGNMENT_ROUNDS, ASSIGNMENT_PAIR_SECONDS = 400, 4e-6
+# AdaQP's assignments: seconds of a core for each row that a rank groups, and for each group of all ranks that rank 0 solves,
+# measured on a server (docs/cost-model.md); bytes of a group that rank 0 gathers.
+ASSIGNMENT_ROW_SECONDS, ASSIGNMENT_GROUP_SECONDS, ASSIGNMENT_GROUP_BYTES = 4e-7, 4e-6, 32
 # Fewer stale epochs that send than this, for each that reuses, are left out: a cycle with one of them is gone through whole.
 _RARELY = 1e-2
 _SLOWER = 0.5  # of epochs, those in which the printed rule takes the loss for slower, where nobody says how many
@@ -153,8 +153,8 @@ def _assigned(
     weights: Sequence[tuple[np.ndarray, np.ndarray]], weight: float, size: int, ranks: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and bit-widths of each group of one direction. Without the maximum over ranks, Eq. 12 separates into groups."""
-    grouped = [group_rows(beta, peer, np.ones(ranks), size, np.zeros(2 * ranks)) for peer, beta in weights]
-    beta = np.concatenate([problem.beta for _, problem in grouped])
+    grouped = [group_rows(beta, peer, np.ones(ranks), size, np.zeros(beta.size)) for peer, beta in weights]
+    beta = np.concatenate([columns[:, 1] for _, columns in grouped])
     rows = np.concatenate([np.bincount(of_row) for of_row, _ in grouped])
     choices = np.array(CHOICES)
     costs = np.zeros((rows.size, choices.size))
@@ -205,7 +205,8 @@ def read_facts(file: PartsFile, strategy: str, aggregation: str) -> RowFacts:
 class PolicyMix:
     """The course of a run. shares: (bits, share of the rows sent) pairs. stale, sent: shares of epochs that use stale rows, and
     that send messages. is_delta: whether messages hold differences. repeats_input: whether rows that never change are sent in
-    each epoch. period: epochs between two assignments of bit-widths that ranks compute together, or 0. assumes: sentences."""
+    each epoch. period: epochs between two assignments of bit-widths that ranks compute together, or 0, for groups of
+    ``group_rows``. assumes: sentences."""
 
     shares: tuple[tuple[int, float], ...]
     stale: float = 0.0
@@ -213,6 +214,7 @@ class PolicyMix:
     is_delta: bool = False
     repeats_input: bool = True
     period: int = 0
+    group_rows: int = 1
     assumes: tuple[str, ...] = ()
 
 
@@ -232,14 +234,15 @@ def course_of(run: RunConfig, facts: Callable[[], RowFacts], decided: Assumption
     shares, of_bits = _shares_of_bits(run, facts, decided)
     stale, sent, of_epochs = _shares_of_epochs(policy, decided)
     period = policy.section(config.PeriodSettings).bits_period if policy.bits == "adaqp" else 0
+    size = policy.section(config.AdaQPSettings).group_rows if period else 1
     of_period = (
-        f"an assignment every {period} epochs, of {ASSIGNMENT_ROUNDS} rounds, each with an all-reduce and with "
-        f"{1e6 * ASSIGNMENT_PAIR_SECONDS:g} us of a CPU core for each receiver of a rank and each exchange"
+        f"an assignment every {period} epochs, for which each rank takes {1e6 * ASSIGNMENT_ROW_SECONDS:g} us of a CPU core for "
+        f"each row, and rank 0 takes {1e6 * ASSIGNMENT_GROUP_SECONDS:g} us for each group of rows while an epoch goes on"
     )
     told = (of_bits, of_epochs, of_period if period else "")
     assumes = tuple(f"assumes {each}" for each in told if each)
     is_delta = run.messages.message_coding != PLAIN
-    return PolicyMix(tuple(sorted(shares.items())), stale, sent, is_delta, policy.is_off, period, assumes)
+    return PolicyMix(tuple(sorted(shares.items())), stale, sent, is_delta, policy.is_off, period, size, assumes)
 
 
 def _in_words(shares: Mapping[int, float]) -> str:
@@ -271,7 +274,7 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
         shares = found.by_variance(own.variance_weight, own.group_rows)
         return shares, (
             f"{_in_words(shares)}: the assignment with a variance weight of {own.variance_weight:g} if all rows have equal "
-            f"ranges and no rank is a straggler, computed from the plan's weights of {found.in_words}"
+            f"ranges and no rank is a straggler, by --time-scale span, computed from the plan's weights of {found.in_words}"
         )
     # Sylvie's base bits double in epochs in which the loss falls more slowly and halve in others: a random walk
     slower, of_rows = _slower(policy, decided), policy.section(config.ImportanceSettings)
@@ -364,7 +367,7 @@ def outcome_of(
             go_through((of_sending, sending, STALE), *[(of_reusing / behind_each, reused, REUSED)] * behind_each)
     none, names = np.zeros(setup.ranks), kinds[0][1].seconds
     phases = {name: sum((weight * epoch.seconds[name] for weight, epoch in kinds), none) for name in names}
-    deciding = _decision_seconds(course, setup, sending, values)
+    deciding = _decision_seconds(course, setup, sending, values, float(phases["seconds"].max()))
     phases |= {"seconds": phases["seconds"] + deciding, DECISIONS: np.full(setup.ranks, deciding)}
     return MeanEpoch(Epoch(phases), sending, course.sent * sending.bytes_sent(), course.sent * sending.rows_sent())
 
@@ -382,13 +385,18 @@ def _with_codecs(workload: Workload, course: PolicyMix) -> Workload:
     return replace(workload, before=tuple(before))
 
 
-def _decision_seconds(course: PolicyMix, setup: Setup, workload: Workload, values: Values) -> float:
-    """Seconds per epoch of AdaQP's assignments, whose prices are summed over all ranks in each round, for all exchanges."""
+def _decision_seconds(
+    course: PolicyMix, setup: Setup, workload: Workload, values: Values, epoch_seconds: float
+) -> float:
+    """Seconds per epoch of AdaQP's assignments: ranks group their rows, rank 0 gathers the groups and hands out their bits, and
+    all wait for it where it takes longer than an epoch."""
     if not course.period or setup.ranks == 1:
         return 0.0
-    exchanges = len(workload.exchanges)
-    num_bytes = 8 * exchanges * (4 + 4 * setup.ranks)
-    together = allreduce_seconds(num_bytes, setup.ranks, setup.ranks_per_node, network_of(setup, values))
-    pairs = max(int(np.diff(each.sent.indptr).max()) for each in workload.exchanges) if exchanges else 0
-    alone = ASSIGNMENT_PAIR_SECONDS * pairs * exchanges * setup.machine.crowd
-    return ASSIGNMENT_ROUNDS * (together + alone) / course.period
+    rows = workload.rows_sent()
+    groups = int(rows.sum()) // course.group_rows + 1
+    network = network_of(setup, values)
+    gathered = groups * ASSIGNMENT_GROUP_BYTES / network.node_bandwidth_bytes_per_second
+    handed_out = allreduce_seconds(groups, setup.ranks, setup.ranks_per_node, network)
+    alone = ASSIGNMENT_ROW_SECONDS * float(rows.max()) * setup.machine.crowd
+    waited = max(0.0, ASSIGNMENT_GROUP_SECONDS * groups * setup.machine.crowd - epoch_seconds)
+    return (gathered + handed_out + alone + waited) / course.period

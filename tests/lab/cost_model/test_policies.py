@@ -19,12 +19,12 @@ from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import defaults
 from hpcgnn.lab.cost_model.equations import EpochKind, cycle_of, epoch_of
-from hpcgnn.lab.cost_model.policies import ASSIGNMENT_ROUNDS, DECISIONS, Assumptions, decided_by, read_facts
+from hpcgnn.lab.cost_model.policies import ASSIGNMENT_GROUP_BYTES, DECISIONS, Assumptions, decided_by, read_facts
 from hpcgnn.lab.cost_model.predict import Prediction, predict
 from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
 from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
-from hpcgnn.policy import assignment
+from hpcgnn.policy import adaqp
 
 MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
 XEON = profiles()["xeon-hdr"]
@@ -107,10 +107,10 @@ def test_sylvie_gives_bits_by_errors(parts: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_adaqp_as_in_a_run(parts: Path, tmp_path: Path):
-    settings = {"bits": "adaqp", "bits_period": 2, "group_rows": 20}
-    records = trained(parts, tmp_path / "run", 6, settings)
+    settings = {"bits": "adaqp", "bits_period": 2, "group_rows": 20, "time_scale": "span"}
+    records = trained(parts, tmp_path / "run", 9, settings)
     decided = decided_by(tmp_path / "run")
-    assert decided.settings == {"bits_period": 2, "group_rows": 20}
+    assert decided.settings == {"bits_period": 2, "group_rows": 20, "time_scale": "span"}
     assert len(decided.shares or {}) > 1
     found = predicted(parts, decided, bits="adaqp")
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
@@ -235,8 +235,8 @@ def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
     assert predicted(parts, Assumptions({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
 
 
-def test_rounds_are_those_of_the_prices():
-    assert ASSIGNMENT_ROUNDS == assignment._ROUNDS
+def test_what_an_assignment_gathers_is_what_ranks_send():
+    assert np.dtype(np.float64).itemsize * adaqp._COLUMNS == ASSIGNMENT_GROUP_BYTES
 
 
 def test_an_exact_time_of_each_message_is_near_that_of_all_together(parts: Path):
