@@ -395,6 +395,7 @@ class Step:
         if exchange.ranges is not None and present.is_training:
             self.codec.add_ranges(self._sent, exchange.ranges)
         traffic.started(exchange.id, self._counted, nonfinite)
+        messages.world.meet()
         message.pending = start()
         messages.make_progress(message.pending)
         exchange.sends_whole_rows = self.is_constant

@@ -40,6 +40,11 @@ class MessageConfig(Checked):
         "Overlap of computation and communication; off waits for messages at once and shows how much time overlap saves. The "
         "results are the same bit for bit.",
     )
+    measure_imbalance: bool = setting(
+        False,
+        "Wait for the latest rank before each message and each sum over ranks, and count this wait as imbalance_seconds, not as "
+        "waiting for bytes. It needs --overlap off. The results are the same bit for bit.",
+    )
     collective: str = setting(
         "auto",
         "MPI call for boundary messages: alltoallv among all ranks, or a neighbour collective among the ranks that have messages "
@@ -63,6 +68,10 @@ class MessageConfig(Checked):
     def check(self) -> None:
         """Raise HpcgnnError for settings that do not exist or cannot be combined."""
         super().check()
+        if self.measure_imbalance and self.overlap:
+            raise WrongValueError(
+                "--measure-imbalance needs --overlap off, because computation that overlaps with messages hides imbalance"
+            )
         if self.message_coding == "delta" and self.bits == 32:
             raise WrongValueError(
                 "message_coding delta compensates for rounding errors: choose --bits 16 or fewer with it"

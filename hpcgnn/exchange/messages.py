@@ -14,7 +14,7 @@ from hpcgnn.exchange.codecs import CodecTools
 from hpcgnn.exchange.mailbox import Message, StaleRows
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.exchange.passes import Pass, Scratch
-from hpcgnn.exchange.traffic import Timings, Traffic
+from hpcgnn.exchange.traffic import IMBALANCE, Timings, Traffic
 from hpcgnn.world.buffer import Pending
 from hpcgnn.world.placement import Placement
 from hpcgnn.world.transport import Transport, make_transport
@@ -64,7 +64,7 @@ class Messages:
         self.device, self.timings = device, timings or Timings(device)
         self.current_pass = Pass(seed)
         self.scratch, self.kept, self.traffic = Scratch(device.torch_device), StaleRows(), Traffic(world.size)
-        self._waiting = self.timings.measure("communication_wait_seconds")
+        self._waiting, self._late = map(self.timings.measure, ("communication_wait_seconds", IMBALANCE))
         self._under_way: str | None = None
         self._transport = transport
         self._placement: Placement | None = None
@@ -117,6 +117,7 @@ class Messages:
         """Begin the training step of ``epoch``."""
         self.current_pass = replace(self.current_pass, epoch=epoch)
         self.traffic.begin_step()
+        self.world.wait_for_latest = self._meet if self.config.measure_imbalance else None
 
     def begin_pass(self, *, is_training: bool) -> None:
         """Messages from now on belong to a training step, or to an evaluation."""
@@ -153,6 +154,17 @@ class Messages:
         else:
             with self._waiting:
                 self.world.wait(pending)
+                if self.config.measure_imbalance:
+                    self._wait_for_ranks()  # so that no rank is late for what comes next because its rows were
+
+    def _meet(self) -> None:
+        """Wait for the ranks that still compute. Collective."""
+        self.device.synchronize()
+        with self._late:
+            self._wait_for_ranks()
+
+    def _wait_for_ranks(self) -> None:
+        self.world.allreduce(np.zeros(1), what="the latest rank")
 
     def wait(self, message: Message) -> None:
         """Wait until ``message``, which is under way, has arrived."""

@@ -16,6 +16,7 @@ from hpcgnn.exchange.passes import ExchangeId
 from hpcgnn.kernels.messages import DeviceCount
 from hpcgnn.world.world import World
 
+IMBALANCE = "imbalance_seconds"  # which only a run with --measure-imbalance tells apart from the other waits
 PHASES = (
     "aggregation_seconds",
     "communication_wait_seconds",
@@ -23,6 +24,7 @@ PHASES = (
     "quantization_seconds",
     "synchronisation_seconds",
     "policy_seconds",
+    IMBALANCE,
 )
 
 

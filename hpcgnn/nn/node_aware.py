@@ -82,6 +82,7 @@ class NodeAggregator(Aggregator):
         writes rows after the second meeting, when no rank reads the rows of this one any more, and receives rows only after its
         own first meeting.
         """
+        self.exchange.messages.world.meet()
         with self.exchange.messages.timings.measure("communication_wait_seconds"):
             self.links.memory.meet()
 

@@ -25,6 +25,7 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
         ctx.world = world
+        world.meet()
         return world.allreduce(values.detach(), what="sums over nodes")
 
     @staticmethod
@@ -221,6 +222,7 @@ class _Largest(torch.autograd.Function):
         lowest = rows.new_full((1, rows.shape[1]), -torch.inf)
         mine = torch.cat((lowest, rows)).nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(0)
         flags = torch.cat((rows.isnan().any(0).double(), rows.new_tensor([float(len(rows) > 0)])))
+        world.meet()
         all_ = world.allreduce(torch.cat((mine, flags)), "max", f"the {name} over nodes")
         _check_any(name, float(all_[-1]))
         found = torch.where(all_[rows.shape[1] : -1] > 0, torch.nan, all_[: rows.shape[1]])

@@ -199,12 +199,14 @@ class _PoolRows(torch.autograd.Function):
         ctx.negatives, ctx.messages, ctx.num_rows = negatives, messages, x.shape[0]
         rows = x.new_zeros(negatives.pairs.num_cols, x.shape[1])
         rows[negatives.slots] = x[negatives.owned]
+        messages.world.meet()
         with messages.timings.measure("synchronisation_seconds"):
             return messages.world.allreduce(rows, what="a pool of nodes")
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.messages.world.meet()
         with ctx.messages.timings.measure("synchronisation_seconds"):
             summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")
         rows = summed.new_zeros(ctx.num_rows, summed.shape[1])

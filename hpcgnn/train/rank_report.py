@@ -14,7 +14,7 @@ from msgspec import Meta
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.typed import Count, Finite
 from hpcgnn.exchange import BYTES, PHASES
-from hpcgnn.exchange.traffic import Traffic
+from hpcgnn.exchange.traffic import IMBALANCE, Traffic
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.world import Buffer, World
 
@@ -43,6 +43,10 @@ class Ranks(msgspec.Struct, kw_only=True):
     bytes: Annotated[list[_Row], Meta(min_length=1, max_length=MOST_BLOCKS)]
     mean: dict[str, _Blocks]
     largest: dict[str, _Blocks]
+
+    def __post_init__(self) -> None:
+        for figures in (self.mean, self.largest):  # files of earlier versions have no imbalance
+            figures.setdefault(IMBALANCE, [0.0] * len(self.first_rank))
 
     @property
     def is_whole(self) -> bool:

@@ -249,6 +249,7 @@ class Trainer:
         self.policies.begin_backward()
         loss.backward()
         messages = self.model.messages
+        self.world.meet()
         with self.timings.measure("synchronisation_seconds"):
             mine = [loss.detach(), self.stop.requested, messages.traffic.nonfinite_count(), *self.policies.sums()]
             sums, count = self.bucket.reduce(mine, learned)

@@ -87,6 +87,7 @@ class World(OfRanks, ABC):
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
+        self.wait_for_latest: Callable[[], object] | None = None  # set while training measures imbalance
 
     def __copy__(self) -> World:
         return self  # two that count calls by themselves would not fit the other ranks
@@ -116,6 +117,11 @@ class World(OfRanks, ABC):
     def wait(self, pending: Pending) -> None:
         """Wait until ``pending`` is complete, and yield the core meanwhile; raises StalledError after ``timeout_seconds``. Not
         collective."""
+
+    def meet(self) -> None:
+        """Called before each collective of a training step: wait for the latest rank if this wait is to be measured."""
+        if self.wait_for_latest is not None:
+            self.wait_for_latest()
 
     # -- collectives that end later -----------------------------------------------------------------------------------
 

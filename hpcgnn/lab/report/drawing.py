@@ -179,7 +179,7 @@ def heat_map(values: np.ndarray, names: Sequence[str], unit: str) -> str:
 # -- the phases of an epoch, which look the same in all pictures ----------------------------------------------------------
 
 WIRE = "wire_seconds"  # overlaps with the other phases, and is not part of their sum
-WAITING = ("communication_wait_seconds", "synchronisation_seconds")
+WAITING = ("communication_wait_seconds", "synchronisation_seconds", "imbalance_seconds")
 PHASES = {name: name.removesuffix("_seconds").replace("_", " ") for name in BREAKDOWN[1:]}
 ADDING = tuple(name for name in PHASES if name != WIRE)
 _OTHER = ("#d9d9d9", "")
@@ -189,6 +189,7 @@ _LOOKS = {
     "quantization_seconds": ("#56b4e9", ".."),
     "synchronisation_seconds": ("#f0e442", "xx"),
     "policy_seconds": ("#cc79a7", "\\\\"),
+    "imbalance_seconds": ("#009e73", "--"),
 }
 
 
