@@ -220,7 +220,7 @@ def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
     if value is None and may_be_none:
         return "", False
     if choices := setting.chosen_from():
-        is_one = any(type(value) is type(choice) and value == choice for choice in choices)
+        is_one = any(type(value) is type(choice) and is_choice(value, choice) for choice in choices)
         is_type = not isinstance(value, tuple({type(choice) for choice in choices})) or isinstance(value, bool)
         return ("" if is_one else f"one of {', '.join(map(str, choices))}"), is_type
     if not _is_of(kind, value):
@@ -228,6 +228,12 @@ def _problem(setting: Setting, value: Any) -> tuple[str, bool]:
     if kind not in (int, float) or _is_within(setting, plain(value), MOST_INT if kind is int else MOST_FLOAT):
         return "", False
     return _bounds(setting, value), False
+
+
+def is_choice(value: Any, choice: Any) -> bool:
+    """Return whether a value is this choice, of which a colon and a word, as in ``uniform:BYTES``, stand for any argument."""
+    name, colon, _ = choice.partition(":") if isinstance(choice, str) else ("", "", "")
+    return value.startswith(name + colon) if colon else value == choice
 
 
 _TYPES: dict[Any, str] = {

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.lazy import importing
-from hpcgnn.base.settings import Setting, as_flag, kind_of
+from hpcgnn.base.settings import Setting, as_flag, is_choice, kind_of
 from hpcgnn.cli.options import FILE, QUIET, NumberRange, SectionedCommand
 from hpcgnn.nn.config import MODELS
 from hpcgnn.train.run_config import (
@@ -89,10 +89,18 @@ def same_option(name: str) -> Callable[[Any], Any]:
     )
 
 
+class _Choice(click.Choice[str]):
+    """A choice among words, some of which take an argument."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Click's method."""
+        return value if any(is_choice(value, each) for each in self.choices) else super().convert(value, param, ctx)
+
+
 def _type(setting: Setting) -> Any:
     kind, _ = kind_of(setting.type)
     if choices := setting.chosen_from():
-        return click.Choice([str(choice) for choice in choices])
+        return _Choice([str(choice) for choice in choices])
     if setting.default is True:
         return click.Choice(["on", "off"])
     if isinstance(setting.default, tuple):

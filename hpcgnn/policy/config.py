@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from hpcgnn.base.settings import Composed, LazyEntry, Registry, setting
 
-FIXED, OFF, AUTO = "fixed", "off", "auto"
+FIXED, UNIFORM, OFF, AUTO = "fixed", "uniform", "off", "auto"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,13 @@ class PeriodSettings:
     bits_period: int = setting(
         50, "Number of epochs from one assignment of bit-widths, or trial, to the next.", least=1
     )
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    """The argument of ``--bits uniform:BYTES``: bytes of all ranks' messages in an epoch in which every exchange sends."""
+
+    epoch_bytes: int | None = setting(None, name="", least=1)
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,11 @@ _STALE = (CorrectionSettings, SmoothingSettings)
 
 KNOWN_BITS = {
     FIXED: LazyEntry("hpcgnn.policy.simple", ""),
-    "uniform": LazyEntry("hpcgnn.policy.simple", "random, 2, 4 or 8 for each row", (PeriodSettings,)),
+    UNIFORM: LazyEntry(
+        "hpcgnn.policy.simple",
+        "random, 2, 4 or 8 for each row, equally often, or with BYTES such that an epoch has messages of this size",
+        (PeriodSettings, BudgetSettings),
+    ),
     "adaqp": LazyEntry(
         "hpcgnn.policy.adaqp",
         "weighs quantization variance against communication time",

@@ -38,7 +38,7 @@ from hpcgnn.nn.config import (
     check_kept_input,
 )
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, PolicyConfig
+from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, UNIFORM, PolicyConfig
 from hpcgnn.train.config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig, ScheduleConfig, TrainConfig
 
 CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
@@ -201,6 +201,7 @@ class RunConfig(Checked):
 
     def _values(self) -> dict[str, Any]:
         bits = str(self.messages.bits) if self.policy.bits == FIXED else self.policy.bits
+        bits += "" if self.policy.epoch_bytes is None else f":{self.policy.epoch_bytes}"
         decoder = DECODERS[1] if self.model.decoder == "none" else self.model.decoder
         values = {each.name: getattr(owner, each.attribute) for owner, each in self._owners()}
         return {"bits": bits, "decoder": decoder} | values
@@ -212,8 +213,7 @@ class RunConfig(Checked):
             if isinstance(part, Composed):
                 used, names = part.flat(), {each.attribute: each.name for each in _of_sections(type(part))}
                 for attribute, users in part.users().items():
-                    if attribute not in used:
-                        name = names[attribute]
+                    if attribute not in used and (name := names[attribute]):
                         found[name] = not_used(as_flag(name), part.chosen(), users)
         for owner, each in self._owners():
             if not each.used_if(owner):
@@ -307,7 +307,11 @@ _OF_BITS = Setting(
         "bfloat16; 8 and less: integers between the smallest and the largest value of a row, rounded stochastically (with "
         f"--message-coding delta, to the nearest). Policies: {BITS_POLICIES.summaries(but=FIXED)}."
     ),
-    choices=lambda: (*map(str, reversed(MESSAGE_BITS)), *(name for name in BITS_POLICIES if name != FIXED)),
+    choices=lambda: (
+        *map(str, reversed(MESSAGE_BITS)),
+        *(name for name in BITS_POLICIES if name != FIXED),
+        f"{UNIFORM}:BYTES",
+    ),
 )
 _OF_DECODER = Setting(
     name="decoder",
@@ -373,7 +377,7 @@ def _made(given: Mapping[str, Any]) -> RunConfig:
     is_number, is_link = bits in map(str, MESSAGE_BITS), of_part["run"].get("task") == LINK
     labels = LabelPropagationConfig(**of_part["labels"])
     of_part["model"] |= {"label_inputs": labels.rate > 0, "decoder": decoder if is_link else "none"}
-    of_part["policy"]["bits"] = FIXED if is_number else bits
+    of_part["policy"] |= {"bits": FIXED} if is_number else _policy_of_bits(bits)
     of_part["messages"]["bits"] = int(bits) if is_number else FALLBACK_BITS
     schedule, policy = ScheduleConfig(**of_part["schedule"]), PolicyConfig.of_used(of_part["policy"])
     return RunConfig(
@@ -384,6 +388,17 @@ def _made(given: Mapping[str, Any]) -> RunConfig:
         messages=MessageConfig(**of_part["messages"]),
         **of_part["run"],
     )
+
+
+def _policy_of_bits(bits: str) -> dict[str, Any]:
+    """The policy in ``bits``, and its number of bytes if there is one, which may be a number with a point."""
+    name, colon, told = bits.partition(":")
+    try:
+        return {"bits": name} | ({"epoch_bytes": round(float(told))} if colon else {})
+    except (ValueError, OverflowError):
+        raise WrongValueError(
+            f"--bits {name}:BYTES needs a number of bytes, such as {name}:2.5e6, not {told}"
+        ) from None
 
 
 def as_typed(setting: Setting, value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import small_graphs
 from rank_pool import ThreadPool
 
 import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest
+from hpcgnn.exchange import Messages
 from hpcgnn.policy import adaqp
 from hpcgnn.policy.link_costs import LinkCosts
+from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 
@@ -56,6 +61,66 @@ def test_links_are_measured_for_each_assignment_and_by_the_given_function_if_the
     assert sorted(calls) == [0, 0, 0, 1, 1, 1]  # in the epochs from the third one on
     assert by_itself.keys() == given.keys()
     assert "layer 2's boundary rows" in given
+
+
+# -- random bit-widths of a given size ---------------------------------------------------------------------------------
+
+EVEN = small_graphs.even_graph(5000, 25000)  # without hubs, so that many rows travel
+
+
+def of_epochs(world: World, path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of six epochs, a new draw in each third."""
+    run = RunConfig.from_settings({"layers": 2, "hidden": 24, "dropout": 0.0, "epochs": 6} | settings)
+    graph = hpcgnn.load(path, world)
+    model = hpcgnn.build_model(run.model, graph, messages=Messages(world, run.messages))
+    trainer = hpcgnn.Trainer(model, graph, run.train, stop=StopRequest())
+    return [trainer.run_epoch() for _ in range(6)]
+
+
+@pytest.fixture(scope="module")
+def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_graphs.in_parts(tmp_path_factory.mktemp("even") / "parts.h5", EVEN, 3)
+
+
+@pytest.fixture(scope="module")
+def of_bits(even: Path) -> dict[tuple[str, float], int]:
+    """The bytes of an epoch by bit-width and input dropout. Without it, constant features travel in the first epoch alone."""
+    stale, found = {"staleness": "pipeline"}, {}
+    for bits, dropout in itertools.product(("2", "8", "uniform"), (0.0, 0.3)):
+        found[bits, dropout] = ThreadPool(3).run(of_epochs, even, stale | {"bits": bits, "input_dropout": dropout})[0]
+    return {how: records[-1]["bytes_sent"] for how, records in found.items()}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "more", [{}, {"input_dropout": 0.3}, {"message_coding": "delta"}, {"staleness": "pipeline"}], ids=str
+)
+def test_random_bits_have_the_bytes_that_were_asked_for(even, of_bits, share, more) -> None:
+    """From the third epoch on, on all ranks together, by equal shares mixed with the shares of one end."""
+    dropout = more.get("input_dropout", 0.0)
+    two, eight, random = (of_bits[bits, dropout] for bits in ("2", "8", "uniform"))
+    wanted = two + round(share * (eight - two))
+    settings = {"bits": f"uniform:{wanted}", "bits_period": 3} | more
+    _, second, *others = ThreadPool(3).run(of_epochs, even, settings)[0]
+    assert second["bytes_sent"] == pytest.approx(random, rel=0.02)
+    for record in others:
+        assert record["bytes_sent"] == pytest.approx(wanted, rel=0.003)
+    assert others[1]["bits"] == others[2]["bits"]
+    for name, rows in others[0]["bits"].items():  # of the draw before, by chance less than a row of each rank off
+        assert all(abs(count - others[1]["bits"][name].get(bits, 0)) <= 3 for bits, count in rows.items())
+    total = sum(map(Counter, others[-1]["bits"].values()), Counter())
+    shares = [total[bits] / total.total() for bits in ("2", "4", "8")]
+    equal = (random - two) / (eight - two)
+    below, above = max(1 - share / equal, 0), max((share - equal) / (1 - equal), 0)
+    even_part = (1 - below - above) / 3
+    assert shares == pytest.approx([below + even_part, even_part, above + even_part], abs=0.02)
+
+
+@pytest.mark.parametrize("wanted", [1, "1e12"])
+def test_bytes_out_of_reach_are_refused_with_those_in_reach(even, of_bits, wanted) -> None:
+    reach = " to ".join(str(of_bits[bits, 0.0]) for bits in ("2", "8"))
+    with pytest.raises(HpcgnnError, match=f"give {reach} bytes in an epoch of this run"):
+        ThreadPool(3).run(of_epochs, even, {"bits": f"uniform:{wanted}"})
 
 
 @pytest.mark.parametrize("layers", [2, 4])

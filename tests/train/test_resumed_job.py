@@ -19,6 +19,7 @@ EPOCHS = 12
 DELTA = ["--message-coding", "delta", "--dropout", "0"]
 INT8 = ["--compute", "int8-always"]
 POLICIES = {
+    "uniform of a size": ["--bits", "uniform:10000", "--bits-period", "4"],
     "uniform, delta": ["--bits", "uniform", "--bits-period", "4", *DELTA],
     "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2", "--bits-period", "3"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],

@@ -31,7 +31,10 @@ from hpcgnn.train.run_config import RunConfig, settings_by_name
 PRESETS = sorted((Path(hpcgnn.__file__).parent / "presets").glob("*.toml"))
 # Settings of a run from before settings belonged to models and policies
 OLD_CONFIG = Path(__file__).with_name("config_of_before.toml")
-NEW_SETTINGS = {"node_aware": "auto"}  # settings that all runs use, and that older files do not have
+NEW_SETTINGS = {
+    "node_aware": "auto",
+    "measure_imbalance": False,
+}  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
     # Settings that must not be combined.
@@ -73,7 +76,10 @@ REFUSED = [
     ({"compute": "float32", "int8_most_error": 0.5}, "--int8-most-error is not used by --compute float32"),
     # Impossible values.
     ({"layers": 0}, "layers must be at least 1 and at most 10000, not 0"),
-    ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, auto, pipeqs, sylvie, uniform, not '3'"),
+    ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, auto, pipeqs, sylvie, uniform, uniform:BYTES, not '3'"),
+    ({"bits": "uniform:much"}, "--bits uniform:BYTES needs a number of bytes, such as uniform:2.5e6, not much"),
+    ({"bits": "uniform:0"}, "epoch_bytes must be at least 1, not 0"),
+    ({"bits": "sylvie:7"}, "uniform, uniform:BYTES, not 'sylvie:7'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
     ({"label_propagation": 1.0}, "label-propagation must be at least 0 and below 1, not 1.0"),
     ({"label_propagation": -0.1}, "label-propagation must be at least 0 and below 1, not -0.1"),
@@ -96,7 +102,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings, sentence):
 
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize(
-    ("bits", "staleness"), [*itertools.product(BITS_POLICIES, ["off"]), ("fixed", "pipeline"), ("pipeqs", "pipeqs")]
+    ("bits", "staleness"),
+    [*itertools.product([*BITS_POLICIES, "uniform:70000"], ["off"]), ("fixed", "pipeline"), ("pipeqs", "pipeqs")],
 )
 def test_settings_go_there_and_back(model, bits, staleness):
     bits = "32" if bits == FIXED else bits

@@ -102,7 +102,7 @@ def decided_by(path: Path) -> Assumptions:
         shares={int(name): share for name, share in bit_shares([each["bits"] for each in records]).items()},
         stale=sum(float(each["stale"]) for each in records) / len(records),
         sent=sum(each / max(sent) for each in sent) / len(sent) if max(sent) else float(not started),
-        of=(FIXED if bits.isdigit() else bits, staleness),
+        of=(FIXED if bits.isdigit() else bits.partition(":")[0], staleness),
         settings={name: value for name, value in settings.items() if name in names},
         source=f"as in {len(records)} epochs of {path}",
     )
@@ -259,6 +259,10 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
         shares = {bits: share / total for bits, share in decided.shares.items() if share > 0}
         return shares, f"{_in_words(shares)}, {decided.source}"
     if policy.bits == "uniform":
+        if policy.epoch_bytes is not None:
+            raise HpcgnnError(
+                "the shares of the bit-widths of uniform:BYTES follow from a run: give --like or --shares"
+            )
         said = f"bit-widths {', '.join(map(str, CHOICES))} in equal shares, drawn at random"
         return dict.fromkeys(CHOICES, 1 / len(CHOICES)), said
     if policy.bits == "pipeqs":

@@ -25,6 +25,7 @@ from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
 from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
 from hpcgnn.policy import adaqp
+from hpcgnn.train.summary import bit_shares
 
 MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
 XEON = profiles()["xeon-hdr"]
@@ -83,6 +84,23 @@ def test_uniform_bits_are_drawn_as_ranks_draw_them(parts: Path, tmp_path: Path):
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.01)
     assert found.assumes == ("assumes bit-widths 2, 4, 8 in equal shares, drawn at random",)
     assert predicted(parts, bits="2", staleness="pipeline").bytes_sent.sum() < 0.85 * found.bytes_sent.sum()
+
+
+def test_random_bits_of_a_size_are_predicted_from_their_shares(parts: Path, tmp_path: Path):
+    size = round(0.8 * predicted(parts, bits="uniform").bytes_sent.sum())
+    records = trained(parts, tmp_path / "run", 4, {"bits": "uniform", "epoch_bytes": size})
+    (tmp_path / "run" / "config.toml").write_text(
+        f'bits = "uniform:{size}"\nstaleness = "off"\n'
+    )  # as the command writes it
+    decided = decided_by(tmp_path / "run")
+    assert decided.of == ("uniform", "off")
+    shares = {
+        int(bits): share for bits, share in bit_shares([records[-1]["bits"]]).items()
+    }  # after those of the first epochs
+    found = predicted(parts, replace(decided, shares=shares), bits=f"uniform:{size}")
+    assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records[2:]), rel=0.02)
+    with pytest.raises(HpcgnnError, match="give --like or --shares"):
+        predicted(parts, bits=f"uniform:{size}")
 
 
 def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
