@@ -345,8 +345,8 @@ def test_a_full_disk_is_named_also_where_ranks_keep_rows(train, tmp_path):
     with _small_disk(disk, "512k"):
         flags = ["--staleness", "pipeline", "--bits", "8"]
         train("disk/run", "--epochs", 7, *flags)
-        # Room for the lock of the folder and for metrics, a page each, and for parts of a checkpoint.
-        (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 12288))
+        # Room for the lock of the folder, for metrics and for decisions, a page each, and for parts of a checkpoint.
+        (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 16384))
         error = refusal(train("disk/run", *flags, "--epochs", 14, "--resume", check=False))
         assert re.search(r"cannot write .*run/checkpoints/messages/14-\d\.pt: No space left", error), error
 
