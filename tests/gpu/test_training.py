@@ -30,8 +30,8 @@ def test_a_model_of_pyg_learns_the_same(kind, one, tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("model", MODELS)
 def test_ranks_that_share_a_device_learn_what_one_process_does(kind, one, device_ranks, tmp_path, model):
-    # batch normalisation would enlarge float32's rounding errors
-    settings = {"model": model} | ({} if model == "sgc" else {"norm": "layer"})
+    # settings that do not enlarge the rounding errors of float32 in a few epochs
+    settings = {"model": model, "norm": "layer", "dropout": 0.5}
     alone = one(programs.losses_of, tmp_path, "cpu", settings)
     for size in (1, 2):
         for found in device_ranks(size).run(programs.losses_of, tmp_path, kind, settings | {"gpu_mpi": "off"}):
