@@ -25,6 +25,8 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
         ctx.world = world
+        if world.size == 1:  # its device need not wait for the host
+            return values.detach().clone()
         world.meet()
         return world.allreduce(values.detach(), what="sums over nodes")
 
@@ -42,7 +44,7 @@ def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]
     """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
     count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
     sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
-    total = float(sums[-1].detach())
+    total = float(x.shape[0] if world.size == 1 else sums[-1].detach())
     return sums[:-1] / total, total
 
 
