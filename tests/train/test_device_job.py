@@ -58,7 +58,8 @@ def check(found: list[list[on_device.Trained]]) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_learns_the_same_and_the_host_asks_nothing_of_the_device_in_a_step(train, model):
-    found = train("multigraph", model=model)
+    # The sums of batch normalisation over ranks pass through the host.
+    found = train("multigraph", model=model, **({} if model == "sgc" else {"norm": "layer"}))
     check(found)
     for _, device, _ in found:
         # The first epoch computes and keeps data about matrices.

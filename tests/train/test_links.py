@@ -132,7 +132,7 @@ def test_a_job_learns_links_resumes_and_scores_pairs_of_another_graph(train, oth
 
 def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(train, other, mpi_ranks, tmp_path):
     """Inductive prediction: a GCN trained on one graph, applied to another one by PyG. Pairs need a model of links."""
-    train("run", "--model", "gcn", "--epochs", 3)
+    train("run", "--model", "gcn", "--norm", "layer", "--epochs", 3)
     (tmp_path / "pairs.txt").write_text("0 1\n")
     of_pairs = ["predict", other, tmp_path / "run", "--out", tmp_path / "scores.h5", "--pairs", tmp_path / "pairs.txt"]
     assert "train with --task link" in refusal(mpi_ranks(2).command(*of_pairs, check=False))
@@ -140,7 +140,7 @@ def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(train, 
     found = predicted(mpi_ranks(3), other, tmp_path / "run")
     state = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
     graph = small_graphs.random_multigraph(7, nodes=90, edges=900)
-    config = ModelConfig(model="gcn", hidden=16, layers=2)
+    config = ModelConfig(model="gcn", hidden=16, layers=2, norm="layer")
     model = pyg_models.reference(config, graph.x.shape[1], 4, state).float()
     wanted = model(torch.from_numpy(graph.x), torch.from_numpy(graph.edge_index), None).detach().numpy()
     assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
