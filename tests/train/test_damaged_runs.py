@@ -140,7 +140,7 @@ OF_RANKS = [  # of what a rank keeps
     (("policies", "bits", "layer 1's boundary rows", "sent"), lambda bits: bits[1:].clone(), "the bit-widths and ranges of"),
     (("policies", "bits", "layer 1's boundary rows", "sent"), lambda bits: bits + 1, "the bit-widths and ranges of"),
     (("policies", "bits", "layer 1's boundary rows"), ..., "the exchanges are not those of this model"),
-    (("policies", "changes", "layer 2's gradients", (0, 4), "epochs"), [1], "the sampled rows have the shape"),
+    (("policies", "changes", "layer 2's gradients", "kept", (0, 4), "epochs"), [1], "the sampled rows have the shape"),
 ]  # fmt: skip
 
 
