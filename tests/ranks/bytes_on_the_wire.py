@@ -71,7 +71,9 @@ def reported(world: World, step: Callable[[int], object]) -> int:
 
 def measure(graph: hpcgnn.LocalGraph, settings: MessageConfig) -> dict[str, tuple[int, int]]:
     world, messages = graph.world, Messages(graph.world, settings)
-    model = hpcgnn.build_model(hpcgnn.ModelConfig(layers=3, hidden=256, dropout=0), graph, messages=messages)
+    # batch normalisation would send sums beside the messages that are counted
+    config = hpcgnn.ModelConfig(layers=3, hidden=256, dropout=0, norm="layer")
+    model = hpcgnn.build_model(config, graph, messages=messages)
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig())
 
     def counted() -> int:

@@ -55,7 +55,8 @@ def assert_named(stderr: str, ranks: set[int]) -> None:
     assert ranks <= found.keys(), stderr
     for what in found.values():
         assert re.fullmatch(
-            r"layer \d's (boundary rows|gradients)|gradients|the times of the epoch|metric counts|the metrics", what
+            r"layer \d's (boundary rows|gradients)|gradients|sums over nodes|the times of the epoch|metric counts|the metrics",
+            what,
         )
 
 

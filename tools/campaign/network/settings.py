@@ -32,7 +32,7 @@ _PHASES = {
     "evaluation": r"metric counts|the metrics",
     "the end": r"every rank to read the epochs.*|bytes between ranks|figures of ranks|the summary",
     "times": r"the times of the epoch",
-    "forward": r"layer \d's boundary rows",
+    "forward": r"layer \d's boundary rows|sums over nodes",
     "backward": r"layer \d's gradients",
     "reduction of gradients": r"gradients",
     "calls of MPI that block": r"MPI in .*",
