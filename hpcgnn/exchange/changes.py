@@ -51,7 +51,7 @@ class RowChange:
     @classmethod
     def of(cls, sums: np.ndarray, noise: float, epochs: int) -> RowChange:
         """The change by the sums of :meth:`RowChanges.take` over ranks. noise: its share of the squares."""
-        _, before, now, _, _, product, error = (float(value) for value in sums)
+        before, now, product, error = sums[[1, 2, 5, 6]].tolist()
         distance = 1 - product / math.sqrt(before) / math.sqrt(now)
         change = before + now - 2 * product
         # rows that changed at all, by more than the rounding of sums, have a distance above 0
@@ -86,10 +86,8 @@ class RowChanges:
         self._picked: dict[int, torch.Tensor] = {}  # by number of columns
         self._kept: dict[tuple[int, int], KeptSample] = {}  # by number of the call and of columns
         self._sums: list[torch.Tensor] = []
-        self._epochs, self._ratio = (
-            1,
-            1.0,
-        )  # between the last two messages, and its ratio to those between the two before
+        # between the last two messages, and its ratio to those between the two before
+        self._epochs, self._ratio = 1, 1.0
         self._shares: list[float] = []  # of the noise in the last messages
 
     def note(self, rows: torch.Tensor, given: QuantizedRows | None, call: int, epoch: int) -> None:
@@ -111,9 +109,8 @@ class RowChanges:
     def _sample(self, rows: torch.Tensor, given: QuantizedRows | None) -> torch.Tensor:
         width = rows.shape[1]
         if width not in self._picked:
-            count = min(self._rows, max(1, _VALUES // max(width, 1)))
-            places = torch.arange(count, device=self._torch_device) * self._rows // max(count, 1)
-            self._picked[width] = places
+            count = self._count(width)
+            self._picked[width] = torch.arange(count, device=self._torch_device) * self._rows // max(count, 1)
         picked = self._picked[width]
         found = rows.index_select(0, picked).float()
         if given is not None:
@@ -122,6 +119,10 @@ class RowChanges:
             codes = given.rows.codes[sources[known]].float()
             found[known] = codes * given.rows.scale[sources[known], None]
         return found
+
+    def _count(self, width: int) -> int:
+        """The number of rows of ``width`` columns in the sample."""
+        return min(self._rows, max(1, _VALUES // max(width, 1)))
 
     def _compared(self, now: torch.Tensor, kept: KeptSample) -> torch.Tensor:
         """(7,) float64: the squares of three messages, the first one first; the products of the first and the second, of the
@@ -143,18 +144,16 @@ class RowChanges:
         before the noise is known, which takes five messages."""
         if not (np.isfinite(sums).all() and min(sums[1:3]) > 0):
             return None
-        first, before, now, early, apart, late, _ = (float(value) for value in sums)
+        first, before, now, early, apart, late, _ = sums.tolist()
         ratio, step = self._ratio, 1 + self._ratio
         off_trend = now + step**2 * before + ratio**2 * first - 2 * (step * late - ratio * apart + step * ratio * early)
         of_trend = off_trend / (now + step**2 * before + ratio**2 * first)
         share = max(0.0, min(1.0, of_trend, 1 - 2 * apart / (first + now)))
         # the same rows again have a share of 0, in spite of the rounding of sums
         self._shares = [*self._shares[1 - _SHARES :], share if share > 1e-14 else 0.0]
-        return (
-            None
-            if len(self._shares) < _SHARES
-            else RowChange.of(sums, min(1.0, _TOO_LOW * min(self._shares)), self._epochs)
-        )
+        if len(self._shares) < _SHARES:
+            return None
+        return RowChange.of(sums, min(1.0, _TOO_LOW * min(self._shares)), self._epochs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -167,8 +166,7 @@ class RowChanges:
         """The content of :meth:`state`. Raises HpcgnnError if it is not of these rows. where: its file and exchange."""
         found = typed.validated(state, ChangesState, where)
         for (_, width), kept in found.kept.items():
-            count = min(self._rows, max(1, _VALUES // max(width, 1)))
-            shape = len(kept.epochs), count, width
+            shape = len(kept.epochs), self._count(width), width
             if tuple(kept.rows.shape) != shape or kept.rows.dtype != torch.float32 or len(kept.epochs) not in (1, 2):
                 raise HpcgnnError(f"{where}: the sampled rows have the shape {tuple(kept.rows.shape)}, not {shape}")
         return found

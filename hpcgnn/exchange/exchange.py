@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -120,9 +119,16 @@ class Exchange:
     def reverse(self) -> Exchange:
         """The exchange of the backward pass: gradients of the received rows go back to the ranks that sent them."""
         links = None if self.links is None else self.links[::-1]
-        counts = (self.receive_counts, self.send_counts)
-        how: dict[str, Any] = {"backend": self.backend, "wide_from": self.wide_from}
-        return Exchange(self.messages, *counts, self.layer, is_backward=not self.is_backward, links=links, **how)
+        return Exchange(
+            self.messages,
+            self.receive_counts,
+            self.send_counts,
+            self.layer,
+            is_backward=not self.is_backward,
+            backend=self.backend,
+            links=links,
+            wide_from=self.wide_from,
+        )
 
     def for_layer(self, layer: int, wide_from: int | None = None) -> Exchange:
         """The same exchange for another layer, or with other wide columns."""

@@ -11,7 +11,9 @@ few bits, their error would be a factor of e or more, and their range would make
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,13 +42,13 @@ class Group:
 
     def of(self, chosen: torch.Tensor) -> Group:
         """The part of this group whose rows are set in ``chosen`` (n,) bool."""
-        return replace(
-            self, rows=self.rows[chosen], payload_at=self.payload_at[chosen], params_at=self.params_at[chosen]
-        )
+        return self._with(*(each[chosen] for each in self.tensors))
 
     def to(self, torch_device: torch.device) -> Group:
         """The same group with its tensors on a device."""
-        rows, payload_at, params_at = (each.to(torch_device) for each in self.tensors)
+        return self._with(*(each.to(torch_device) for each in self.tensors))
+
+    def _with(self, rows: torch.Tensor, payload_at: torch.Tensor, params_at: torch.Tensor) -> Group:
         return replace(self, rows=rows, payload_at=payload_at, params_at=params_at)
 
 
@@ -175,3 +177,12 @@ class RowRanges:
         mean = self.squares.double().cpu().numpy() / max(self.messages, 1)
         self.squares, self.messages = torch.zeros_like(self.squares), 0
         return mean
+
+    def state(self) -> dict[str, Any]:
+        """The state for a checkpoint, as a tensor and plain values."""
+        return {"squares": self.squares, "messages": self.messages, "width": self.width}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state`."""
+        self.squares = state["squares"].to(self.squares.device)
+        self.messages, self.width = state["messages"], state["width"]

@@ -154,9 +154,8 @@ class KeptState(msgspec.Struct):
 
     mailboxes: dict[_PlainSlot, _Box]
     differences: dict[_PlainSlot, tuple[torch.Tensor, torch.Tensor]]
-    constant: dict[
-        _PlainSlot, bool
-    ] = {}  # whether the input of an exchange stays the same; of inputs that need no gradient
+    # whether the input of an exchange stays the same; of inputs that need no gradient
+    constant: dict[_PlainSlot, bool] = {}
 
 
 class RowCounts(NamedTuple):
@@ -191,10 +190,8 @@ def shape_of(state: dict[str, Any]) -> int:
         slot: {name: value[1] if isinstance(value, tuple) else None for name, value in box.items()}
         for slot, box in state["mailboxes"].items()
     }
-    inputs = sorted(state.get("constant", {}).items())
-    told = repr(
-        (sorted((slot, sorted(box.items())) for slot, box in boxes.items()), sorted(state["differences"]), inputs)
-    )
+    kept = sorted((slot, sorted(box.items())) for slot, box in boxes.items())
+    told = repr((kept, sorted(state["differences"]), sorted(state.get("constant", {}).items())))
     return xxhash.xxh3_64_intdigest(told.encode())
 
 

@@ -27,20 +27,13 @@ from hpcgnn.exchange.layout import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy import link_costs
 from hpcgnn.policy.assignment import GATHERED_GROUPS, Aim, NoAssignment, Problem, own_loads, solve
-from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, RowState, Setup, check_rows, rows_differ
 from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, AdaQPSettings, PeriodSettings
 from hpcgnn.policy.link_costs import LinkCosts, measure_links, median_costs, read_costs, write_costs
 
 _LOG = logging.getLogger("hpcgnn")
-_DETAILS = (
-    "objective",
-    "bound",
-    "gap",
-    "seconds",
-    "least_seconds",
-    "variance",
-    "beta",
-)  # of an assignment, for the records
+# of an assignment, for the records
+_DETAILS = ("objective", "bound", "gap", "seconds", "least_seconds", "variance", "beta")
 _FIRST_EPOCHS = 2  # before the first problem: the first epoch also makes memory, so its seconds say little
 _PROBE_SHARE = 0.0025  # of the seconds of a period, which the messages that measure links may take
 _KEPT_COSTS = 3  # of which the median counts
@@ -122,20 +115,15 @@ class AdaQPState(msgspec.Struct):
     changed: Count = 0  # the first epoch with them
 
 
-class ChannelState(msgspec.Struct):
-    """The state of one exchange on one rank, in a checkpoint. groups, first, bits, details, failure: of bits that were not handed
+class ChannelState(RowState):
+    """The bit-widths of an exchange's rows, and their ranges. groups, first, bits, details, failure: of bits that were not handed
     out yet."""
 
-    sent: torch.Tensor
-    received: torch.Tensor
-    squares: torch.Tensor
-    messages: Count
-    width: Count | None
     weights: torch.Tensor | None = None  # if they are learned
     groups: torch.Tensor | None = None
     first: Count = 0
     bits: torch.Tensor | None = None
-    details: dict[str, float] = {}
+    details: dict[str, float] = msgspec.field(default_factory=dict)
     failure: str = ""
 
 
@@ -319,11 +307,9 @@ class AdaQPBits(BitsPolicy):
             facts.name: {
                 "sent": torch.from_numpy(bits.sent),
                 "received": torch.from_numpy(bits.received),
-                "squares": ranges.squares,
-                "messages": ranges.messages,
-                "width": ranges.width,
                 "weights": torch.from_numpy(self._renew_weights(number)) if facts.weights_change else None,
             }
+            | ranges.state()
             for number, (facts, ranges) in enumerate(zip(self.all_facts, self._ranges, strict=True))
             if (bits := facts.exchange.row_bits) is not None
         }
@@ -342,19 +328,14 @@ class AdaQPBits(BitsPolicy):
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`: each row needs a bit-width, and each row sent a sum of ranges."""
         found = typed.validated(state, dict[str, ChannelState], f"{where}: policies")
-        if found.keys() != {facts.name for facts in self.all_facts}:
-            raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
+        check_rows(found, self.all_facts, where)
         known = torch.tensor(MESSAGE_BITS, dtype=torch.uint8)
         for facts in self.all_facts:
-            kept, exchange = found[facts.name], facts.exchange
-            rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
-            shapes = [tuple(each.shape) for each in (kept.sent, kept.received, kept.squares)]
-            are_bits = all(
-                bits.dtype == torch.uint8 and bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)
-            )
-            if shapes != [*rows, rows[0]] or not are_bits or kept.squares.dtype != torch.float32:
-                raise HpcgnnError(f"{where}: policies: the bit-widths and ranges of {facts.name} do not match its rows")
-            if kept.weights is not None and (tuple(kept.weights.shape), kept.weights.dtype) != (rows[0], torch.float64):
+            kept = found[facts.name]
+            if not all(bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)):
+                raise HpcgnnError(f"{where}: policies: {rows_differ(facts.name)}")
+            weights = kept.weights
+            if weights is not None and (weights.shape, weights.dtype) != (kept.sent.shape, torch.float64):
                 raise HpcgnnError(f"{where}: policies: the square weights of {facts.name} do not match its rows")
             if kept.groups is not None:
                 self._check_waiting(facts, kept, f"{where}: policies: the groups of {facts.name} do not match its rows")
@@ -385,8 +366,7 @@ class AdaQPBits(BitsPolicy):
             if kept.get("weights") is not None:
                 self._weights[number], self._has_stepped = host_values(kept["weights"]), False
             facts.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
-            ranges.squares = kept["squares"].to(ranges.squares.device)
-            ranges.messages, ranges.width = kept["messages"], kept["width"]
+            ranges.load(kept)
         self._load_waiting(rank_state)
 
     def _load_waiting(self, rank_state: dict[str, Any]) -> None:

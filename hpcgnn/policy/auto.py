@@ -44,9 +44,7 @@ class Trial(msgspec.Struct):
         return len(self.seconds) - 1 if self.chosen is None else self.chosen
 
     def add(self, seconds: float, options: int, tolerance: float) -> None:
-        """Add the ``seconds`` of an epoch with the current option, one of ``options``."""
-        if self.chosen is not None:
-            return
+        """Add the ``seconds`` of an epoch with the current option, one of ``options``, before one is chosen."""
         self.seconds[-1].append(seconds)
         if len(self.seconds[-1]) < _BLOCK:
             return

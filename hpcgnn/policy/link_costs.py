@@ -189,9 +189,7 @@ def _met(size: int, turn: int) -> np.ndarray:
     """(size,) the one that each meets in this turn, by the circle method of tournaments: itself if it has to pause."""
     circle = max(_turns(size), 1)
     others = (turn - np.arange(size)) % circle
-    if (
-        size > circle
-    ):  # an even number: the last one stands in the middle of the circle, and meets the one that has no other
+    if size > circle:  # an even number: the last one stands in the middle, and meets the one that has no other
         others[-1] = next(one for one in range(circle) if (2 * one - turn) % circle == 0)
         others[others[-1]] = size - 1
     return others

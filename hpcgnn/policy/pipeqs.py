@@ -41,9 +41,8 @@ from hpcgnn.policy.config import (
     DriftSettings,
 )
 
-_LOWERED = (
-    0.5  # bits are lowered where the error with fewer ones is at most this share of the bound, so that they do not flip
-)
+# Bits are lowered where the error with fewer ones is at most this share of the bound, so that they do not flip.
+_LOWERED = 0.5
 
 
 def chance(drift: float, count: int, threshold: float, rule: str) -> float:

@@ -54,13 +54,13 @@ class Policies:
         for facts in all_facts:  # another trainer of the model may have set them
             exchange = facts.exchange
             exchange.row_bits, exchange.freshness, exchange.ranges, exchange.changes = None, FRESH, None, None
-            if config.compares:
-                exchange.trace_changes()
+        traced = all_facts if config.compares else []
+        self._changes = {facts.name: facts.exchange.trace_changes() for facts in traced}
         own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         reuses = config.staleness_policy.reuses_rows
         corrects = correction == "neighbours" and reuses
-        self._is_off, self._compares, self._needs_clock = config.is_off, config.compares, config.needs_clock
+        self._is_off, self._needs_clock = config.is_off, config.needs_clock
         rules = StaleRowRules(reuses, features, gradients, own.smoothing_decay, corrects)
         messages.kept.begin(None if config.is_off else rules)
         setup = Setup(world, all_facts, config, self.clock, measure_costs)
@@ -95,9 +95,8 @@ class Policies:
 
     def sums(self) -> list[float]:
         """The numbers that the trainer sums over ranks for :meth:`observe`; as many on every rank. Not collective."""
-        exchanges = [facts.exchange for facts in self.all_facts]
-        changes = [each.changes.take() for each in exchanges if each.changes is not None]
-        late = [float(exchange.is_late()) for exchange in exchanges] if self._staleness.uses_late else []
+        changes = [traced.take() for traced in self._changes.values()]
+        late = [float(facts.exchange.is_late()) for facts in self.all_facts] if self._staleness.uses_late else []
         return [*np.concatenate([[], *changes]).tolist(), *late]
 
     def observe(self, epoch: int, loss: float, seconds: float, sums: list[float]) -> None:
@@ -109,7 +108,7 @@ class Policies:
             return
         if self._needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        changes = self._changes(sums[: SUMS * len(self.all_facts)]) if self._compares else {}
+        changes = self._changed(sums[: SUMS * len(self._changes)])
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, changes, late)
         self._seen = seen
@@ -118,13 +117,10 @@ class Policies:
             told = {name: self._details.get(name, {}) | each for name, each in policy.details().items()}
             self._details = self._details | told
 
-    def _changes(self, sums: list[float]) -> dict[str, RowChange]:
-        pairs = zip(self.all_facts, np.reshape(sums, (-1, SUMS)), strict=True)
-        return {
-            facts.name: change
-            for facts, of_ranks in pairs
-            if facts.exchange.changes is not None and (change := facts.exchange.changes.of_ranks(of_ranks)) is not None
-        }
+    def _changed(self, sums: list[float]) -> dict[str, RowChange]:
+        pairs = zip(self._changes.items(), np.reshape(sums, (-1, SUMS)), strict=True)
+        found = {name: traced.of_ranks(of_ranks) for (name, traced), of_ranks in pairs}
+        return {name: change for name, change in found.items() if change is not None}
 
     def _late(self, sums: list[float]) -> list[str]:
         ranks = sums[-len(self.all_facts) :]
@@ -181,11 +177,8 @@ class Policies:
 
     def rank_state(self) -> dict[str, Any]:
         """The state of this rank alone."""
-        changes = [(facts.name, facts.exchange.changes) for facts in self.all_facts]
-        return {
-            "bits": self._bits.rank_state(),
-            "changes": {name: traced.state() for name, traced in changes if traced is not None},
-        }
+        changes = {name: traced.state() for name, traced in self._changes.items()}
+        return {"bits": self._bits.rank_state(), "changes": changes}
 
     def check_state(self, state: Any, where: str) -> None:
         """Raise HpcgnnError unless ``state`` can be one of :meth:`state` of the same policies. where: its file."""
@@ -197,16 +190,16 @@ class Policies:
         """As :meth:`check_state`, for :meth:`rank_state`."""
         kept = _rank_state(state, where)
         self._bits.check_rank_state(kept.bits, where)
-        for facts in self.all_facts:
-            if facts.name in kept.changes and facts.exchange.changes is not None:
-                facts.exchange.changes.check_state(kept.changes[facts.name], f"{where}: policies: {facts.name}")
+        for name, traced in self._changes.items():
+            if name in kept.changes:
+                traced.check_state(kept.changes[name], f"{where}: policies: {name}")
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None) -> None:
         """Continue from the states. rank_state: None if the checkpoint was made with other parts."""
         kept = None if rank_state is None else _rank_state(rank_state, "the checkpoint")
         self._bits.load(state["bits"], None if kept is None else kept.bits)
         changes = {} if kept is None else kept.changes
-        for facts in self.all_facts:
-            if facts.name in changes and facts.exchange.changes is not None:
-                facts.exchange.changes.load(changes[facts.name], facts.name)
+        for name, traced in self._changes.items():
+            if name in changes:
+                traced.load(changes[name], name)
         self._staleness.load(state["staleness"])

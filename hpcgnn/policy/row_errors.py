@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from hpcgnn.base import typed
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
-from hpcgnn.base.typed import QUANTIZED_BITS, Count
+from hpcgnn.base.typed import QUANTIZED_BITS
 from hpcgnn.exchange.layout import RowBits, RowRanges
-from hpcgnn.policy.base import ExchangeFacts
+from hpcgnn.policy.base import ExchangeFacts, RowState, check_rows
 from hpcgnn.world import World
 
 LEVELS, PER_OCTAVE = 256, 8  # beta of a level and of the one below differ by a factor of 2^(1/8)
@@ -51,16 +49,6 @@ def bits_of_levels(rows: np.ndarray, mean: int) -> np.ndarray:
     taken = np.zeros(gains.size, np.int64)
     taken[order] = spent <= (mean - choices[0]) * rows.sum()
     return choices[taken.reshape(gains.shape).sum(axis=1)].astype(np.uint8)
-
-
-class RowErrorState(msgspec.Struct):
-    """The state of one exchange on one rank, in a checkpoint."""
-
-    sent: torch.Tensor
-    received: torch.Tensor
-    squares: torch.Tensor
-    messages: Count
-    width: Count | None
 
 
 class BitsByError:
@@ -112,34 +100,20 @@ class BitsByError:
     def rank_state(self) -> dict[str, Any]:
         """The bit-widths of all rows, and their ranges since these were chosen."""
         return {
-            facts.name: {
-                **{name: torch.from_numpy(code) for name, code in zip(_SIDES, self._codes[facts.name], strict=True)},
-                "squares": ranges.squares,
-                "messages": ranges.messages,
-                "width": ranges.width,
-            }
+            facts.name: dict(zip(_SIDES, map(torch.from_numpy, self._codes[facts.name]), strict=True)) | ranges.state()
             for facts, ranges, _ in self._facts()
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`."""
-        found = typed.validated(state, dict[str, RowErrorState], f"{where}: policies")
-        if found.keys() != self._codes.keys():
-            raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
-        for name, kept in found.items():
-            rows = [(each.size,) for each in self._codes[name]]
-            shapes = [tuple(each.shape) for each in (kept.sent, kept.received, kept.squares)]
-            types = kept.sent.dtype, kept.received.dtype, kept.squares.dtype
-            if shapes != [*rows, rows[0]] or types != (torch.uint8, torch.uint8, torch.float32):
-                raise HpcgnnError(f"{where}: policies: the bit-widths and ranges of {name} do not match its rows")
+        check_rows(typed.validated(state, dict[str, RowState], f"{where}: policies"), self._all_facts, where)
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`rank_state`."""
         for facts, ranges, _ in self._facts():
             kept = state[facts.name]
             self._keep(facts.name, *(index_array(kept[name]) for name in _SIDES))
-            ranges.squares = kept["squares"].to(ranges.squares.device)
-            ranges.messages, ranges.width = kept["messages"], kept["width"]
+            ranges.load(kept)
 
 
 def _code(bits: np.ndarray) -> np.ndarray:

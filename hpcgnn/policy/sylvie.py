@@ -4,9 +4,8 @@ Three rules of the paper are replaced by default, and each is kept as an option 
 
 - rows are ordered by the error that their rounding causes (:mod:`hpcgnn.policy.row_errors`), which in-degrees do not follow;
 - bits are raised where the loss stalls, and rows are fresh unless it clearly falls, both beyond its noise and by epochs, not by
-  seconds (:mod:`hpcgnn.policy.loss_trend`). The
-  paper prints its rate as (F_t - F_{t-1}) / seconds, with which bits would fall and messages become stale when training is about
-  to converge, against its own text;
+  seconds (:mod:`hpcgnn.policy.loss_trend`). The paper prints its rate as (F_t - F_{t-1}) / seconds, with which bits would fall
+  and messages become stale when training is about to converge, against its own text;
 - bits do not fall below 2 on average.
 
 The loss is that of all ranks (the published code uses that of rank 0). F_0 is the first loss.
