@@ -144,6 +144,8 @@ class Exchange:
 
     @row_bits.setter
     def row_bits(self, bits: RowBits | None) -> None:
+        if bits is self._bits:  # policies say in each epoch what they have chosen
+            return
         self._bits = bits
         lasting = (None, bits, *self._uniform.values())
         self._codecs = {key: codec for key, codec in self._codecs.items() if key[0] in lasting}
