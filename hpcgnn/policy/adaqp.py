@@ -35,7 +35,9 @@ _LOG = logging.getLogger("hpcgnn")
 # of an assignment, for the records
 _DETAILS = ("objective", "bound", "gap", "seconds", "least_seconds", "variance", "beta")
 _FIRST_EPOCHS = 2  # before the first problem: the first epoch also makes memory, so its seconds say little
-_PROBE_SHARE = 0.0025  # of the seconds of a period, which the messages that measure links may take
+# Shares of the seconds of a period, in which messages that measure links may begin, and of the bytes of a period, in each of
+# these messages, of which there are at least five for each of up to three partners.
+_PROBE_SECONDS, _PROBE_BYTES = 0.0025, 0.0025 / 3
 _KEPT_COSTS = 3  # of which the median counts
 # (G, 4) float64 columns of a rank's groups: receiver, beta, seconds_per_bit and bits_now of a Problem
 _COLUMNS = 4
@@ -295,8 +297,8 @@ class AdaQPBits(BitsPolicy):
             for facts, ranges in zip(all_facts, self._ranges, strict=True)
         )
         most = self.setup.world.allreduce(np.array([sent]), "max", "costs of links")[0]
-        size = int(np.clip(_PROBE_SHARE * most * period, link_costs.LEAST_LARGE, link_costs.MOST_LARGE))
-        return measure_links(self.setup.world, size, _PROBE_SHARE * period * (self.seconds or 0.0))
+        size = int(np.clip(_PROBE_BYTES * most * period, link_costs.LEAST_LARGE, link_costs.MOST_LARGE))
+        return measure_links(self.setup.world, size, _PROBE_SECONDS * period * (self.seconds or 0.0))
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 A small and a large message are timed several times between pairs of ranks, in both directions at once, as in an exchange. The
 medians give gamma and theta in any case: a busy host makes them less exact, and nothing makes them fail. There are two classes of
-links, within a node and between nodes. Between nodes, each rank has up to three partners, and takes the theta of the best of
-them: so a host with a slow link is told from its neighbours by O(P) messages.
+links, within a node and between nodes. Between nodes, each rank has up to three partners, and takes the theta of the middle one,
+or of the faster one of two: so a host with a slow link is told from its neighbours by O(P) messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcgnn.world import Buffer, Segments, World, raise_on_all_ranks
 _Class = Literal["node", "network"]
 CLASSES: tuple[_Class, ...] = ("node", "network")
 SMALL, LEAST_LARGE, MOST_LARGE = 1 << 10, 1 << 14, 1 << 20  # bytes of the two messages
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 9
 _PARTNERS = {"node": 1, "network": 3}  # of each rank, by class
 _LEAST_THETA = 1e-12  # seconds per byte, below any link
 
@@ -96,20 +96,24 @@ def write_costs(world: World, path: Path, costs: LinkCosts) -> None:
 def measure_links(world: World, size: int = 1 << 18, seconds: float = np.inf) -> LinkCosts:
     """The costs of messages, from times of messages of 1 KiB and of ``size`` bytes; the same on every rank. Collective.
 
-    seconds: time after which no other round of messages begins; three rounds are made in any case.
+    Large messages follow each other, because a network may let bytes pass at once after a pause: the medians are of later ones.
+
+    seconds: time after which no other round of messages begins; five rounds of each size are made in any case.
     """
     nodes = world.hosts()
     pairs = pairings(nodes)
-    times = np.full((_MOST_ROUNDS, len(pairs), 2), np.nan)
-    started, spent = time.perf_counter(), 0.0
-    for number, of_round in enumerate(times):
-        if number >= _LEAST_ROUNDS and spent > seconds:
-            break
-        for kind, num_bytes in enumerate((SMALL, size)):
-            of_round[:, kind] = [_timed(world, partners, num_bytes) for _, partners in pairs]
-        spent = float(world.allreduce(np.array([time.perf_counter() - started]), "max", "costs of links")[0])
-    medians = np.nanmedian(times, axis=0)
+    medians = np.stack([_medians(world, pairs, each, seconds / 2) for each in (SMALL, size)], axis=1)
     return costs_of(pairs, world.allgather(medians), size)
+
+
+def _medians(world: World, pairs: list[tuple[_Class, np.ndarray]], size: int, seconds: float) -> np.ndarray:
+    """(n,) medians of the seconds of messages of ``size`` bytes, over rounds that begin within ``seconds``. Collective."""
+    rounds: list[list[float]] = []
+    started, spent = time.perf_counter(), 0.0
+    while len(rounds) < _LEAST_ROUNDS or (spent < seconds and len(rounds) < _MOST_ROUNDS):
+        rounds.append([_timed(world, partners, size) for _, partners in pairs])
+        spent = float(world.allreduce(np.array([time.perf_counter() - started]), "max", "costs of links")[0])
+    return np.median(rounds, axis=0)
 
 
 def costs_of(pairs: list[tuple[_Class, np.ndarray]], seconds: np.ndarray, size: int) -> LinkCosts:
@@ -127,14 +131,21 @@ def costs_of(pairs: list[tuple[_Class, np.ndarray]], seconds: np.ndarray, size: 
             costs.seconds_per_message[kind] = float(np.median(small[of_kind]))
     if "network" not in costs.seconds_per_byte:
         return costs
-    sent, received = (np.full(ranks.size, np.inf) for _ in range(2))
-    for number, (kind, partners) in enumerate(pairs):
-        if kind == "network":
-            took = np.where(met[:, number], theta[:, number], np.inf)
-            received, sent = np.minimum(received, took), np.minimum(sent, took[partners])
+    took = [
+        (np.where(met[:, number], theta[:, number], np.inf), partners)
+        for number, (kind, partners) in enumerate(pairs)
+        if kind == "network"
+    ]
+    received, sent = np.stack([each for each, _ in took]), np.stack([each[partners] for each, partners in took])
     typical = costs.seconds_per_byte["network"]
-    ends = [np.where(np.isfinite(each), each, typical).tolist() for each in (sent, received)]
+    ends = [np.where(np.isfinite(each), each, typical).tolist() for each in map(_middle, (sent, received))]
     return LinkCosts(costs.seconds_per_byte, costs.seconds_per_message, *ends)
+
+
+def _middle(seconds: np.ndarray) -> np.ndarray:
+    """(P,) the middle one, or the smaller one of both in the middle, of the finite values in each column of (n, P)."""
+    counts = np.isfinite(seconds).sum(axis=0)
+    return np.sort(seconds, axis=0)[np.maximum(counts - 1, 0) // 2, np.arange(seconds.shape[1])]
 
 
 def median_costs(recent: Sequence[LinkCosts]) -> LinkCosts:
