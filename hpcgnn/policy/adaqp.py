@@ -21,15 +21,16 @@ import torch
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.host import host_values, index_array
+from hpcgnn.base.host import index_array
 from hpcgnn.base.typed import MESSAGE_BITS, Count, NotNegative
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.kernels.packing import PARAMS_BYTES
 from hpcgnn.policy import link_costs
 from hpcgnn.policy.assignment import GATHERED_GROUPS, Aim, NoAssignment, Problem, own_loads, solve
-from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, RowState, Setup, check_rows, rows_differ
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup
 from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, AdaQPSettings, PeriodSettings
 from hpcgnn.policy.link_costs import LinkCosts, measure_links, median_costs, read_costs, write_costs
+from hpcgnn.policy.row_errors import RowErrors, RowState, check_rows, rows_differ
 
 _LOG = logging.getLogger("hpcgnn")
 # of an assignment, for the records
@@ -121,7 +122,6 @@ class ChannelState(RowState):
     """The bit-widths of an exchange's rows, and their ranges. groups, first, bits, details, failure: of bits that were not handed
     out yet."""
 
-    weights: torch.Tensor | None = None  # if they are learned
     groups: torch.Tensor | None = None
     first: Count = 0
     bits: torch.Tensor | None = None
@@ -149,15 +149,13 @@ class AdaQPBits(BitsPolicy):
         self.is_measured = False
         self._nodes = world.hosts()
         self._receivers = [np.repeat(np.arange(world.size), facts.exchange.send_counts) for facts in all_facts]
-        self._weights = [facts.square_weights() for facts in all_facts]
-        self._ranges = [facts.exchange.trace_ranges() for facts in all_facts]
-        self._has_stepped = True  # False: since a checkpoint was loaded, no layer has had new weights
+        self._errors = RowErrors(all_facts)
         self._waiting: Waiting | None = None
         self._fall_back()
 
     def observe(self, seen: Observation) -> None:
         """Keep the seconds of the fastest epoch with the present bits: other work on a host only adds to them."""
-        self._has_stepped = True
+        self._errors.observe()
         before = seen.seconds if self.seconds is None or seen.epoch <= self.changed else self.seconds
         self.seconds = min(before, seen.seconds)
 
@@ -172,7 +170,7 @@ class AdaQPBits(BitsPolicy):
                 details, self.changed = self._handed_out(), epoch
             if epoch >= self.due:
                 self.due = epoch + self._period
-                details = {**details, **self._ask([each for each, of in enumerate(self._ranges) if of.messages])}
+                details = {**details, **self._ask([each for each, of in enumerate(self._errors.ranges) if of.messages])}
         except NoAssignment as failure:
             _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, FALLBACK_BITS, failure)
             self._waiting = None
@@ -221,23 +219,16 @@ class AdaQPBits(BitsPolicy):
     def _grouped(self, number: int, theta: np.ndarray, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The (s,) group of each row of an exchange, the (G, 4) columns of the groups, and (2P,) seconds at any bit-width.
         Collective where weights change."""
-        facts, ranges, world = self.all_facts[number], self._ranges[number], self.setup.world
-        self._renew_weights(number)
+        facts, ranges, world = self.all_facts[number], self._errors.ranges[number], self.setup.world
         counts = facts.exchange.send_counts
         seconds = (counts > 0) * gamma + counts * PARAMS_BYTES * theta
         fixed = own_loads(world.size, world.rank, np.arange(world.size), seconds)
         assert ranges.width is not None
         assert facts.exchange.row_bits is not None
-        beta = self._weights[number] * ranges.width * ranges.take() / 6  # Eq. 11
+        beta = self._errors.take(number)
         per_bit = theta * ranges.width / 8
         bits = facts.exchange.row_bits.sent
         return *group_rows(beta, self._receivers[number], per_bit, self._own.group_rows, bits), fixed
-
-    def _renew_weights(self, number: int) -> np.ndarray:
-        """The (s,) square weights of an exchange's rows, which are new where a layer has learned them. Collective."""
-        if self.all_facts[number].weights_change and self._has_stepped:
-            self._weights[number] = self.all_facts[number].square_weights()
-        return self._weights[number]
 
     def _handed_out(self) -> dict[str, Any]:
         """Wait for the answer of rank 0, and give the rows their bits. Returns the details. Collective."""
@@ -294,7 +285,7 @@ class AdaQPBits(BitsPolicy):
         all_facts, period = self.all_facts, self._period
         sent = sum(
             float(facts.exchange.send_counts.sum()) * (ranges.width or 0)
-            for facts, ranges in zip(all_facts, self._ranges, strict=True)
+            for facts, ranges in zip(all_facts, self._errors.ranges, strict=True)
         )
         most = self.setup.world.allreduce(np.array([sent]), "max", "costs of links")[0]
         size = int(np.clip(_PROBE_BYTES * most * period, link_costs.LEAST_LARGE, link_costs.MOST_LARGE))
@@ -309,10 +300,9 @@ class AdaQPBits(BitsPolicy):
             facts.name: {
                 "sent": torch.from_numpy(bits.sent),
                 "received": torch.from_numpy(bits.received),
-                "weights": torch.from_numpy(self._renew_weights(number)) if facts.weights_change else None,
             }
-            | ranges.state()
-            for number, (facts, ranges) in enumerate(zip(self.all_facts, self._ranges, strict=True))
+            | self._errors.state(number)
+            for number, facts in enumerate(self.all_facts)
             if (bits := facts.exchange.row_bits) is not None
         }
         if (waiting := self._waiting) is None:
@@ -336,9 +326,6 @@ class AdaQPBits(BitsPolicy):
             kept = found[facts.name]
             if not all(bool(torch.isin(bits, known).all()) for bits in (kept.sent, kept.received)):
                 raise HpcgnnError(f"{where}: policies: {rows_differ(facts.name)}")
-            weights = kept.weights
-            if weights is not None and (weights.shape, weights.dtype) != (kept.sent.shape, torch.float64):
-                raise HpcgnnError(f"{where}: policies: the square weights of {facts.name} do not match its rows")
             if kept.groups is not None:
                 self._check_waiting(facts, kept, f"{where}: policies: the groups of {facts.name} do not match its rows")
 
@@ -363,12 +350,10 @@ class AdaQPBits(BitsPolicy):
         self.due, self.seconds, self.changed = kept_state.due, kept_state.seconds, kept_state.changed
         if not self._own.refit_links:
             self.costs, self.recent, self.is_measured = kept_state.costs, kept_state.recent, kept_state.is_measured
-        for number, (facts, ranges) in enumerate(zip(self.all_facts, self._ranges, strict=True)):
+        for number, facts in enumerate(self.all_facts):
             kept = rank_state[facts.name]
-            if kept.get("weights") is not None:
-                self._weights[number], self._has_stepped = host_values(kept["weights"]), False
             facts.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
-            ranges.load(kept)
+            self._errors.load(number, kept)
         self._load_waiting(rank_state)
 
     def _load_waiting(self, rank_state: dict[str, Any]) -> None:

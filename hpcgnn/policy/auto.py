@@ -5,8 +5,8 @@ message is hidden by computation, and how long rows of each bit-width are decode
 each option trains for some epochs, the options that are expected to be fast first, and the search ends at the first one that is
 slower. Of those that are about as fast as the fastest, the one with the smallest error is taken.
 
-Bits: 2, 4 and 8. On a slow network, more than 2 bits are tried for one block of epochs; where messages are hidden anyway, rows
-get 8 bits at no cost.
+Bits: 2, 4 and 8 on average, which rows get in the order in which they help (:mod:`hpcgnn.policy.row_errors`). On a slow
+network, more than 2 bits are tried for a few epochs; where messages are hidden anyway, rows get 8 bits at no cost.
 
 Staleness: an exchange may use rows of the previous epoch while they move by less than their noise (:class:`RowChange`), because
 training has this noise in any case. When most exchanges are so calm, a trial shows whether stale rows save time.
@@ -21,10 +21,15 @@ import msgspec
 from hpcgnn.base.typed import Count, NotNegative
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.policy.assignment import CHOICES
-from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.base import ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import AUTO, BITS_POLICIES, STALENESS_POLICIES, PeriodSettings
+from hpcgnn.policy.row_errors import OrderedBits
 
 _BLOCK = 5  # epochs of a trial of one option; the first one makes codecs and memory, and is left out
+_FAR_SLOWER = {
+    2: 1.5,
+    3: 1.15,
+}  # by the epochs of a block, how much longer each of them may be before the trial ends early
 _BITS_TOLERANCE = 1.03  # more bits are taken if an epoch is at most so much longer
 _STALE_TOLERANCE = 1.05  # and fresh rows
 _CALM = 0.02  # squared change of rows in an epoch, relative to their square, that is small without any noise
@@ -46,7 +51,7 @@ class Trial(msgspec.Struct):
     def add(self, seconds: float, options: int, tolerance: float) -> None:
         """Add the ``seconds`` of an epoch with the current option, one of ``options``, before one is chosen."""
         self.seconds[-1].append(seconds)
-        if len(self.seconds[-1]) < _BLOCK:
+        if len(self.seconds[-1]) < _BLOCK and not self._is_far_slower():
             return
         typical = self.typical()
         fast_enough = [each <= tolerance * min(typical) for each in typical]
@@ -55,9 +60,17 @@ class Trial(msgspec.Struct):
         else:
             self.chosen = max(number for number, is_fast in enumerate(fast_enough) if is_fast)
 
+    def _is_far_slower(self) -> bool:
+        """Return whether the current option need not be tried for longer."""
+        if len(self.seconds) == 1 or (factor := _FAR_SLOWER.get(len(self.seconds[-1]))) is None:
+            return False
+        *before, last = self.typical()
+        return last > factor * min(before)
+
     def typical(self) -> list[float]:
-        """The seconds of an epoch of each option: the mean without the first epoch and without the longest one."""
-        return [sum(sorted(block[1:])[:-1]) / (len(block) - 2) for block in self.seconds if len(block) > 2]
+        """The seconds of an epoch of each option: the mean without the first epoch and without the longest one of several."""
+        counted = [sorted(block[1:])[: max(1, len(block) - 2)] for block in self.seconds if len(block) > 1]
+        return [sum(block) / len(block) for block in counted]
 
     def details(self, names: tuple[Any, ...]) -> dict[str, Any]:
         """The seconds by option, for the records."""
@@ -72,8 +85,10 @@ class AutoBitsState(msgspec.Struct):
 
 
 @BITS_POLICIES.register(AUTO)
-class AutoBits(BitsPolicy):
-    """The most bits whose epochs are about as short as those with the fewest, tried again every ``bits_period`` epochs."""
+class AutoBits(OrderedBits):
+    """The most bits whose epochs are about as short as those with the fewest, tried again every ``bits_period`` epochs, and the
+    rows that get them.
+    """
 
     needs_clock = True
     state_type = AutoBitsState
@@ -84,21 +99,28 @@ class AutoBits(BitsPolicy):
         self._period = setup.config.section(PeriodSettings).bits_period
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
-        """Set the bit-width of the trial, or of its result, for all exchanges."""
+        """Set the mean bits of the trial, or of its result, in all exchanges. Collective."""
+        assert self._errors is not None
         if self.due is not None and epoch >= self.due:
             self.trial, self.due = Trial(), None
+        if not self.trial.seconds[0]:  # before each trial, and without any ranges of rows before the first epoch
+            self._errors.renew()
         bits = CHOICES[self.trial.current]
-        for facts in self.all_facts:
-            facts.exchange.row_bits = facts.exchange.uniform_bits(bits)
+        self._errors.set(bits)
         return {"bits": bits, "seconds_by_bits": self.trial.details(CHOICES)}
 
     def observe(self, seen: Observation) -> None:
         """Add the seconds of the epoch to the trial; those of the first one include compilation."""
+        super().observe(seen)
         if seen.epoch == 0 or self.trial.chosen is not None:
             return
         self.trial.add(seen.seconds, len(CHOICES), _BITS_TOLERANCE)
         if self.trial.chosen is not None:
             self.due = seen.epoch + 1 + self._period
+
+    def measure_again(self) -> None:
+        """As :meth:`OrderedBits.measure_again`: in a trial."""
+        self.trial, self.due = Trial(), None
 
 
 class AutoStalenessState(msgspec.Struct):

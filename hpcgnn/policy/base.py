@@ -6,17 +6,14 @@ Shapes: s rows sent, r rows received.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-import torch
 
 from hpcgnn.base import typed
-from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import Count
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.changes import RowChange
 from hpcgnn.policy.clock import Clock
@@ -65,36 +62,6 @@ class Setup:
     config: PolicyConfig
     clock: Clock
     measure_costs: Callable[[], LinkCosts | None] | None = None  # replaces hpcgnn.policy.link_costs.measure_links
-
-
-class RowState(msgspec.Struct):
-    """Numbers for the rows of one exchange on one rank, in a checkpoint: (s,) and (r,) uint8 for the rows sent and received, and
-    the state of :class:`hpcgnn.exchange.layout.RowRanges`."""
-
-    sent: torch.Tensor
-    received: torch.Tensor
-    squares: torch.Tensor
-    messages: Count
-    width: Count | None
-
-
-def check_rows(found: Mapping[str, RowState], all_facts: Iterable[ExchangeFacts], where: str) -> None:
-    """Raise HpcgnnError unless there is a state, by name, for each exchange and with a number for each row. where: the file."""
-    exchanges = {facts.name: facts.exchange for facts in all_facts}
-    if found.keys() != exchanges.keys():
-        raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
-    for name, exchange in exchanges.items():
-        kept = found[name]
-        rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
-        tensors = kept.sent, kept.received, kept.squares
-        shapes, types = [tuple(each.shape) for each in tensors], [each.dtype for each in tensors]
-        if shapes != [*rows, rows[0]] or types != [torch.uint8, torch.uint8, torch.float32]:
-            raise HpcgnnError(f"{where}: policies: {rows_differ(name)}")
-
-
-def rows_differ(name: str) -> str:
-    """The sentence about a state that does not fit the rows of the exchange ``name``."""
-    return f"the bit-widths and ranges of {name} do not match its rows"
 
 
 class Policy:

@@ -197,7 +197,11 @@ KNOWN_BITS = {
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs", "follows the change of rows between messages", (DriftSettings, DriftBitsSettings)
     ),
-    AUTO: LazyEntry("hpcgnn.policy.auto", "the most bits that cost no time, by trial", (PeriodSettings,)),
+    AUTO: LazyEntry(
+        "hpcgnn.policy.auto",
+        "the most bits that cost no time, by trial, for the rows with the largest errors",
+        (PeriodSettings,),
+    ),
 }
 KNOWN_STALENESS = {
     OFF: LazyEntry("hpcgnn.policy.simple", "never"),

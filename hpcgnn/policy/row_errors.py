@@ -1,4 +1,4 @@
-"""Bit-widths for the rows of an exchange in the order in which they help, at a given mean number of bits.
+"""The errors that the rounding of rows causes, and bit-widths in the order in which they help, at a given mean number of bits.
 
 A row that travels with b bits adds beta / (2^b - 1)^2 to the mean squared error of the sums (AdaQP's Eq. 11), where beta is the
 sum of the squared weights with which its receiver adds it, times F / 6 times the square of its range. Bits that are added where
@@ -9,22 +9,93 @@ period, by one byte for each: it has the bit-widths for all means.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from hpcgnn.base import typed
-from hpcgnn.base.host import index_array
-from hpcgnn.base.typed import QUANTIZED_BITS
-from hpcgnn.exchange.layout import RowBits, RowRanges
-from hpcgnn.policy.base import ExchangeFacts, RowState, check_rows
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values, index_array
+from hpcgnn.base.typed import QUANTIZED_BITS, Count
+from hpcgnn.exchange.layout import RowBits
+from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup
 from hpcgnn.world import World
 
 LEVELS, PER_OCTAVE = 256, 8  # beta of a level and of the one below differ by a factor of 2^(1/8)
 _MIXED = QUANTIZED_BITS[1:-1]  # means at which rows differ; the least and the largest bit-width leave no choice
 _SIDES = "sent", "received"
+
+
+class RowErrors:
+    """The betas of the rows of all exchanges: their square weights, which are asked for anew where layers learn them, and their
+    ranges since the last time. Making one is collective."""
+
+    def __init__(self, all_facts: Sequence[ExchangeFacts]) -> None:
+        self.all_facts = all_facts
+        self.ranges = [facts.exchange.trace_ranges() for facts in all_facts]
+        self._weights = [facts.square_weights() for facts in all_facts]
+        self._has_stepped = True  # False: since a checkpoint was loaded, no layer has had new weights
+
+    def observe(self) -> None:
+        """Note that a training step has ended, so that layers have new weights."""
+        self._has_stepped = True
+
+    def take(self, number: int) -> np.ndarray:
+        """(s,) float64 betas of the rows of an exchange, which sent some since the last call. Collective where weights change."""
+        ranges = self.ranges[number]
+        return self._renewed(number) * (ranges.width or 0) * ranges.take() / 6  # Eq. 11
+
+    def _renewed(self, number: int) -> np.ndarray:
+        if self.all_facts[number].weights_change and self._has_stepped:
+            self._weights[number] = self.all_facts[number].square_weights()
+        return self._weights[number]
+
+    def state(self, number: int) -> dict[str, Any]:
+        """The state of the rows of an exchange for a checkpoint. Collective where weights change."""
+        weights = torch.from_numpy(self._renewed(number)) if self.all_facts[number].weights_change else None
+        return {"weights": weights} | self.ranges[number].state()
+
+    def load(self, number: int, kept: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state`; states of earlier versions have no weights."""
+        if kept.get("weights") is not None:
+            self._weights[number], self._has_stepped = host_values(kept["weights"]), False
+        self.ranges[number].load(kept)
+
+
+class RowState(msgspec.Struct):
+    """Numbers for the rows of one exchange on one rank, in a checkpoint: (s,) and (r,) uint8 for the rows sent and received, and
+    the state of :class:`RowErrors`."""
+
+    sent: torch.Tensor
+    received: torch.Tensor
+    squares: torch.Tensor
+    messages: Count
+    width: Count | None
+    weights: torch.Tensor | None = None  # (s,) float64 square weights, if they are learned
+
+
+def check_rows(found: Mapping[str, RowState], all_facts: Iterable[ExchangeFacts], where: str) -> None:
+    """Raise HpcgnnError unless there is a state, by name, for each exchange and with a number for each row. where: the file."""
+    exchanges = {facts.name: facts.exchange for facts in all_facts}
+    if found.keys() != exchanges.keys():
+        raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
+    for name, exchange in exchanges.items():
+        kept = found[name]
+        rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
+        tensors = kept.sent, kept.received, kept.squares
+        shapes, types = [tuple(each.shape) for each in tensors], [each.dtype for each in tensors]
+        if shapes != [*rows, rows[0]] or types != [torch.uint8, torch.uint8, torch.float32]:
+            raise HpcgnnError(f"{where}: policies: {rows_differ(name)}")
+        if kept.weights is not None and (kept.weights.shape, kept.weights.dtype) != (kept.sent.shape, torch.float64):
+            raise HpcgnnError(f"{where}: policies: the square weights of {name} do not match its rows")
+
+
+def rows_differ(name: str) -> str:
+    """The sentence about a state that does not fit the rows of the exchange ``name``."""
+    return f"the bit-widths and ranges of {name} do not match its rows"
 
 
 def levels_of(beta: np.ndarray, largest: float) -> np.ndarray:
@@ -57,36 +128,40 @@ class BitsByError:
     """
 
     def __init__(self, world: World, all_facts: Sequence[ExchangeFacts]) -> None:
-        self._world, self._all_facts = world, all_facts
-        self._weights = [facts.square_weights() for facts in all_facts]
-        self._ranges = [facts.exchange.trace_ranges() for facts in all_facts]
+        self._world, self._errors = world, RowErrors(all_facts)
         self._codes: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by exchange, (s,) and (r,) uint8
         self._bits: dict[str, dict[int, RowBits]] = {}
         for facts in all_facts:
             counts = facts.exchange.send_counts, facts.exchange.receive_counts
             self._keep(facts.name, *(np.full(each.sum(), _code(np.array(_MIXED)), np.uint8) for each in counts))
 
+    def set(self, mean: int) -> None:
+        """Give the rows of all exchanges their bit-widths. Not collective."""
+        for facts in self._errors.all_facts:
+            facts.exchange.row_bits = self.of(facts, mean)
+
     def of(self, facts: ExchangeFacts, mean: int) -> RowBits:
         """The bit-widths of an exchange's rows."""
         return self._bits[facts.name][mean] if mean in _MIXED else facts.exchange.uniform_bits(mean)
 
+    def observe(self) -> None:
+        """As :meth:`RowErrors.observe`."""
+        self._errors.observe()
+
     def renew(self) -> None:
         """Put rows into their order by the ranges since the last call. Collective."""
-        world = self._world
-        known = [each for each in self._facts() if each[1].messages]
+        world, all_facts = self._world, self._errors.all_facts
+        known = [number for number, each in enumerate(self._errors.ranges) if each.messages]
         if not known:  # on no rank, because all ranks send messages in the same epochs
             return
-        betas = [weights * (ranges.width or 0) * ranges.take() / 6 for _, ranges, weights in known]
+        betas = [self._errors.take(number) for number in known]
         largest = world.allreduce(np.array([beta.max(initial=0.0) for beta in betas]), "max")
         levels = [levels_of(*each) for each in zip(betas, largest.tolist(), strict=True)]
         rows = world.allreduce(np.stack([np.bincount(each, minlength=LEVELS) for each in levels]))
-        for (facts, *_), of_rows, counts in zip(known, levels, rows, strict=True):
+        for number, of_rows, counts in zip(known, levels, rows, strict=True):
             sent = _code(np.stack([bits_of_levels(counts, mean) for mean in _MIXED]))[of_rows]
-            received, _ = world.alltoallv(sent, facts.exchange.send_counts)
-            self._keep(facts.name, sent, received)
-
-    def _facts(self) -> Iterator[tuple[ExchangeFacts, RowRanges, np.ndarray]]:
-        return zip(self._all_facts, self._ranges, self._weights, strict=True)
+            received, _ = world.alltoallv(sent, all_facts[number].exchange.send_counts)
+            self._keep(all_facts[number].name, sent, received)
 
     def _keep(self, name: str, sent: np.ndarray, received: np.ndarray) -> None:
         self._codes[name] = sent, received
@@ -98,22 +173,56 @@ class BitsByError:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def rank_state(self) -> dict[str, Any]:
-        """The bit-widths of all rows, and their ranges since these were chosen."""
+        """The bit-widths of all rows, and their errors since these were chosen. Collective where weights change."""
         return {
-            facts.name: dict(zip(_SIDES, map(torch.from_numpy, self._codes[facts.name]), strict=True)) | ranges.state()
-            for facts, ranges, _ in self._facts()
+            facts.name: dict(zip(_SIDES, map(torch.from_numpy, self._codes[facts.name]), strict=True))
+            | self._errors.state(number)
+            for number, facts in enumerate(self._errors.all_facts)
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`."""
-        check_rows(typed.validated(state, dict[str, RowState], f"{where}: policies"), self._all_facts, where)
+        check_rows(typed.validated(state, dict[str, RowState], f"{where}: policies"), self._errors.all_facts, where)
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`rank_state`."""
-        for facts, ranges, _ in self._facts():
+        for number, facts in enumerate(self._errors.all_facts):
             kept = state[facts.name]
             self._keep(facts.name, *(index_array(kept[name]) for name in _SIDES))
-            ranges.load(kept)
+            self._errors.load(number, kept)
+
+
+class OrderedBits(BitsPolicy):
+    """A policy that chooses the mean bits of all rows: rows get theirs in the order in which they help, if ``by_error``."""
+
+    def __init__(self, setup: Setup, *, by_error: bool = True) -> None:
+        super().__init__(setup)
+        self._errors = BitsByError(setup.world, setup.all_facts) if by_error else None
+
+    def observe(self, seen: Observation) -> None:
+        """Note that weights are new."""
+        if self._errors is not None:
+            self._errors.observe()
+
+    def rank_state(self) -> dict[str, Any]:
+        """As :meth:`BitsPolicy.rank_state`. Collective."""
+        return {} if self._errors is None else self._errors.rank_state()
+
+    def check_rank_state(self, state: dict[str, Any], where: str) -> None:
+        """As :meth:`BitsPolicy.check_rank_state`; checkpoints of earlier versions have none."""
+        if self._errors is not None and state:
+            self._errors.check_rank_state(state, where)
+
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """Continue from the states; without ranges of these very rows, all have the mean bits until they are measured."""
+        super().load(state)
+        if self._errors is not None and rank_state:
+            self._errors.load(rank_state)
+        else:
+            self.measure_again()
+
+    def measure_again(self) -> None:
+        """Order rows as soon as their ranges are known."""
 
 
 def _code(bits: np.ndarray) -> np.ndarray:

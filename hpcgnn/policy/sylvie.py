@@ -22,7 +22,7 @@ from hpcgnn.base import typed
 from hpcgnn.base.typed import QUANTIZED_BITS, Count, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
-from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
+from hpcgnn.policy.base import ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.config import (
     BITS_POLICIES,
     STALENESS_POLICIES,
@@ -31,7 +31,7 @@ from hpcgnn.policy.config import (
     PeriodSettings,
 )
 from hpcgnn.policy.loss_trend import LossTrend
-from hpcgnn.policy.row_errors import BitsByError
+from hpcgnn.policy.row_errors import BitsByError, OrderedBits
 from hpcgnn.world import World
 
 CHOICES = QUANTIZED_BITS
@@ -47,7 +47,7 @@ class SylvieState(msgspec.Struct):
 
 
 @BITS_POLICIES.register("sylvie")
-class SylvieBits(BitsPolicy):
+class SylvieBits(OrderedBits):
     """Base bits that double if the descent of the loss stalls, and halve otherwise (Eq. 5).
 
     By ``--importance error``, base bits are the mean of all rows of an exchange. By ``degree``, they are the least: a node gets a
@@ -59,14 +59,12 @@ class SylvieBits(BitsPolicy):
     state_type = SylvieState
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
         self._own, self._rows = setup.config.section(DescentSettings), setup.config.section(ImportanceSettings)
+        super().__init__(setup, by_error=self._rows.importance == "error")
         self._period = setup.config.section(PeriodSettings).bits_period
         self.base, self.trend, self.raised = self._rows.least_bits, LossTrend(), 0
         self.due: int | None = None
-        by_error = self._rows.importance == "error"
-        self._errors = BitsByError(setup.world, setup.all_facts) if by_error else None
-        self._classes = [] if by_error else row_classes(setup.world, setup.all_facts)
+        self._classes = [] if self._errors is not None else row_classes(setup.world, setup.all_facts)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the bit-widths of all exchanges. Collective."""
@@ -75,8 +73,7 @@ class SylvieBits(BitsPolicy):
                 facts.exchange.row_bits = by_base[self.base]
         else:
             self._order_rows(self._errors, epoch)
-            for facts in self.all_facts:
-                facts.exchange.row_bits = self._errors.of(facts, self.base)
+            self._errors.set(self.base)
         return {"base_bits": self.base, **self.trend.record(self._own)}
 
     def _order_rows(self, errors: BitsByError, epoch: int) -> None:
@@ -91,6 +88,7 @@ class SylvieBits(BitsPolicy):
         """Double or halve the base bits (Eq. 5). The default rule waits until a raise can be seen in the loss, for
         ``loss_window`` epochs, before it changes them again.
         """
+        super().observe(seen)
         self.trend.add(seen.loss, self._own)
         slower = self.trend.is_slower(self._own)
         self.raised += 1
@@ -102,25 +100,14 @@ class SylvieBits(BitsPolicy):
         else:
             self.base = max(self.base // 2, self._rows.least_bits)
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    def rank_state(self) -> dict[str, Any]:
-        """As :meth:`BitsPolicy.rank_state`."""
-        return {} if self._errors is None else self._errors.rank_state()
-
-    def check_rank_state(self, state: dict[str, Any], where: str) -> None:
-        """As :meth:`BitsPolicy.check_rank_state`; checkpoints of earlier versions have none."""
-        if self._errors is not None and state:
-            self._errors.check_rank_state(state, where)
-
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Continue from the states; without ranges of these very rows, all have the base bits until they are measured."""
-        super().load(state)
+        """As :meth:`OrderedBits.load`."""
+        super().load(state, rank_state)
         self.base = max(self.base, self._rows.least_bits)
-        if self._errors is not None and rank_state:
-            self._errors.load(rank_state)
-        else:
-            self.due = None
+
+    def measure_again(self) -> None:
+        """As :meth:`OrderedBits.measure_again`."""
+        self.due = None
 
 
 @STALENESS_POLICIES.register("sylvie")

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import small_graphs
+import torch
 from rank_pool import ThreadPool
 
 import hpcgnn
 from hpcgnn.exchange.changes import RowChange
+from hpcgnn.exchange.layout import RowBits, RowRanges
 from hpcgnn.policy.auto import _BLOCK, AutoBits, AutoStaleness, Trial
 from hpcgnn.policy.base import Observation, Setup
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import PolicyConfig
 from hpcgnn.world import World
+from hpcgnn.world.thread_world import one_rank
 
 
 def tried(*seconds: float, tolerance: float = 1.03) -> tuple[int | None, int]:
@@ -28,12 +32,18 @@ def tried(*seconds: float, tolerance: float = 1.03) -> tuple[int | None, int]:
 
 
 def test_a_slow_network_gets_the_fewest_bits_after_two_blocks():
-    assert tried(1.0, 1.4, 2.0) == (0, 2 * _BLOCK)
+    assert tried(1.0, 1.1, 2.0) == (0, 2 * _BLOCK)
+
+
+def test_the_trial_of_far_slower_bits_ends_early():
+    assert tried(1.0, 1.4, 2.0) == (0, _BLOCK + 3)
+    assert tried(1.0, 1.9, 3.7) == (0, _BLOCK + 2)
+    assert tried(1.9, 1.0, 1.0) == (2, 3 * _BLOCK)  # options that are faster are tried to the end
 
 
 def test_where_bits_cost_no_time_rows_get_the_most():
     assert tried(1.0, 1.01, 1.02) == (2, 3 * _BLOCK)
-    assert tried(1.0, 1.0, 1.4) == (1, 3 * _BLOCK)
+    assert tried(1.0, 1.0, 1.4) == (1, 2 * _BLOCK + 3)
     assert tried(1.0, 0.9, 0.95) == (
         1,
         3 * _BLOCK,
@@ -49,19 +59,30 @@ def test_the_first_epoch_of_a_block_and_its_longest_one_do_not_count():
 
 
 class _Facts:
-    """Stands for the facts about an exchange."""
+    """Stands for the facts about an exchange of three rows, and for the exchange itself."""
+
+    weights_change = False
 
     def __init__(self, name: str) -> None:
         self.name, self.exchange = name, self
-        self.freshness, self.row_bits = "", 0
+        self.freshness = ""
+        self.send_counts = self.receive_counts = np.array([3])
+        self.row_bits = self.uniform_bits(8)
+        self.ranges = RowRanges(3, torch.device("cpu"))
 
-    def uniform_bits(self, bits: int) -> int:
-        return bits
+    def uniform_bits(self, bits: int) -> RowBits:
+        return RowBits(*[np.full(3, bits, np.uint8)] * 2)
+
+    def square_weights(self) -> np.ndarray:
+        return np.ones(3)
+
+    def trace_ranges(self) -> RowRanges:
+        return self.ranges
 
 
 def setup(*names: str) -> tuple[list[Any], Setup]:
     facts: list[Any] = [_Facts(name) for name in names]
-    return facts, Setup(None, facts, PolicyConfig("auto", "auto", bits_period=30), Clock())  # type: ignore[arg-type]
+    return facts, Setup(one_rank(), facts, PolicyConfig("auto", "auto", bits_period=30), Clock())
 
 
 def change(squared: float, noise: float = 0.0) -> RowChange:
@@ -73,13 +94,26 @@ def test_bits_are_tried_again_after_a_period():
     policy, used = AutoBits(arguments), []
     for epoch in range(60):
         policy.begin_epoch(epoch)
-        used.append(facts[0].row_bits)
+        used.append(int(facts[0].row_bits.sent.mean()))
         slow = epoch < 20  # later, the network is fast
-        policy.observe(Observation(epoch, 1.0, {2: 1.0, 4: 1.5, 8: 2.0}[used[-1]] if slow else 1.0, {}))
-    first = 1 + 2 * _BLOCK  # epoch 0 is not part of the trial
-    assert used[:first] == [2] * (1 + _BLOCK) + [4] * _BLOCK
+        policy.observe(Observation(epoch, 1.0, {2: 1.0, 4: 1.4, 8: 2.0}[used[-1]] if slow else 1.0, {}))
+    first = 1 + _BLOCK + 3  # epoch 0 is not part of the trial
+    assert used[:first] == [2] * (1 + _BLOCK) + [4] * 3
     assert set(used[first : first + 30]) == {2}
     assert set(used[first + 30 + 2 * _BLOCK :]) == {8}
+
+
+def test_the_rows_with_the_largest_error_get_the_bits():
+    facts, arguments = setup("a")
+    policy = AutoBits(arguments)
+    policy.begin_epoch(0)
+    assert facts[0].row_bits.sent.tolist() == [2, 2, 2]
+    facts[0].ranges.squares += torch.tensor([1e6, 1e-3, 1.0])
+    facts[0].ranges.messages, facts[0].ranges.width = 1, 8
+    policy.observe(Observation(0, 1.0, 1.0, {}))
+    policy.begin_epoch(1)
+    assert facts[0].row_bits.sent.tolist() == [4, 1, 1]
+    assert np.array_equal(facts[0].row_bits.received, facts[0].row_bits.sent)
 
 
 def freshness(epochs: int, of_rows: dict[str, RowChange], seconds: dict[str, float]) -> list[dict[str, str]]:
@@ -128,7 +162,7 @@ def test_training_decides_alike_on_all_ranks_and_is_replayed(tmp_path: Path):
     first, second = ThreadPool(2).run(program, None)
     assert first == second
     of_gradients = [record["bits"]["layer 2's gradients"] for record in first]
-    assert {bits for rows in of_gradients for bits in rows} <= {"2", "4", "8"}
+    assert {bits for rows in of_gradients for bits in rows} <= {"1", "2", "4", "8"}
     assert len({*map(str, of_gradients)}) > 1
     log = {epoch: record["observed"] for epoch, record in enumerate(first)}
     assert ThreadPool(2).run(program, log)[0] == first

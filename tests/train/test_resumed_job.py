@@ -22,6 +22,7 @@ POLICIES = {
     "uniform of a size": ["--bits", "uniform:10000", "--bits-period", "4"],
     "uniform, delta": ["--bits", "uniform", "--bits-period", "4", *DELTA],
     "sylvie": ["--bits", "sylvie", "--staleness", "sylvie", "--loss-window", "2", "--bits-period", "3"],
+    "sylvie, gat": ["--bits", "sylvie", "--bits-period", "3", "--model", "gat", "--heads", "4"],
     "pipeline": ["--bits", "2", "--staleness", "pipeline"],
     "smoothed": ["--bits", "32", "--staleness", "pipeline", "--smoothing", "both", "--model", "gcn"],
     "auto": ["--bits", "auto", "--staleness", "auto", "--eval-every", "3"],
