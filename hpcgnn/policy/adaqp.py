@@ -301,7 +301,7 @@ class AdaQPBits(BitsPolicy):
                 "sent": torch.from_numpy(bits.sent),
                 "received": torch.from_numpy(bits.received),
             }
-            | self._errors.state(number)
+            | self._errors.row_state(number)
             for number, facts in enumerate(self.all_facts)
             if (bits := facts.exchange.row_bits) is not None
         }
@@ -353,7 +353,7 @@ class AdaQPBits(BitsPolicy):
         for number, facts in enumerate(self.all_facts):
             kept = rank_state[facts.name]
             facts.exchange.row_bits = RowBits(index_array(kept["sent"]), index_array(kept["received"]))
-            self._errors.load(number, kept)
+            self._errors.load_rows(number, kept)
         self._load_waiting(rank_state)
 
     def _load_waiting(self, rank_state: dict[str, Any]) -> None:

@@ -37,20 +37,27 @@ _CALM = 0.02  # squared change of rows in an epoch, relative to their square, th
 
 class Trial(msgspec.Struct):
     """A search among numbered options, in the order in which they are tried; later ones have smaller errors. seconds: of the
-    epochs of each option so far. chosen: the result.
+    epochs of each option so far. chosen: the result. due: the epoch of the next trial, once there is a result.
     """
 
     seconds: list[list[NotNegative]] = msgspec.field(default_factory=lambda: [[]])
     chosen: Count | None = None
+    due: Count = 0
 
     @property
     def current(self) -> int:
         """The number of the option to use now."""
         return len(self.seconds) - 1 if self.chosen is None else self.chosen
 
-    def add(self, seconds: float, options: int, tolerance: float) -> None:
-        """Add the ``seconds`` of an epoch with the current option, one of ``options``, before one is chosen."""
-        self.seconds[-1].append(seconds)
+    def is_over(self, epoch: int) -> bool:
+        """Return whether another trial begins."""
+        return self.chosen is not None and epoch >= self.due
+
+    def add(self, seen: Observation, options: int, tolerance: float, period: int) -> None:
+        """Add the seconds of an epoch with the current option, one of ``options``; once there is a result, do nothing."""
+        if self.chosen is not None:
+            return
+        self.seconds[-1].append(seen.seconds)
         if len(self.seconds[-1]) < _BLOCK and not self._is_far_slower():
             return
         typical = self.typical()
@@ -59,6 +66,7 @@ class Trial(msgspec.Struct):
             self.seconds.append([])
         else:
             self.chosen = max(number for number, is_fast in enumerate(fast_enough) if is_fast)
+            self.due = seen.epoch + 1 + period
 
     def _is_far_slower(self) -> bool:
         """Return whether the current option need not be tried for longer."""
@@ -78,10 +86,9 @@ class Trial(msgspec.Struct):
 
 
 class AutoBitsState(msgspec.Struct):
-    """The state of :class:`AutoBits`. due: the epoch of the next trial, once there is a result."""
+    """The state of :class:`AutoBits`."""
 
     trial: Trial
-    due: Count | None = None
 
 
 @BITS_POLICIES.register(AUTO)
@@ -95,14 +102,13 @@ class AutoBits(OrderedBits):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.trial, self.due = Trial(), None
-        self._period = setup.config.section(PeriodSettings).bits_period
+        self.trial, self._period = Trial(), setup.config.section(PeriodSettings).bits_period
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the mean bits of the trial, or of its result, in all exchanges. Collective."""
         assert self._errors is not None
-        if self.due is not None and epoch >= self.due:
-            self.trial, self.due = Trial(), None
+        if self.trial.is_over(epoch):
+            self.trial = Trial()
         if not self.trial.seconds[0]:  # before each trial, and without any ranges of rows before the first epoch
             self._errors.renew()
         bits = CHOICES[self.trial.current]
@@ -112,25 +118,22 @@ class AutoBits(OrderedBits):
     def observe(self, seen: Observation) -> None:
         """Add the seconds of the epoch to the trial; those of the first one include compilation."""
         super().observe(seen)
-        if seen.epoch == 0 or self.trial.chosen is not None:
-            return
-        self.trial.add(seen.seconds, len(CHOICES), _BITS_TOLERANCE)
-        if self.trial.chosen is not None:
-            self.due = seen.epoch + 1 + self._period
+        if seen.epoch:
+            self.trial.add(seen, len(CHOICES), _BITS_TOLERANCE, self._period)
 
-    def measure_again(self) -> None:
-        """As :meth:`OrderedBits.measure_again`: in a trial."""
-        self.trial, self.due = Trial(), None
+    def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
+        """As :meth:`OrderedBits.load`; other parts begin with a trial."""
+        super().load(state, rank_state)
+        self.trial = self.trial if rank_state else Trial()
 
 
 class AutoStalenessState(msgspec.Struct):
     """The state of :class:`AutoStaleness`. calm: whether the rows of each exchange move by less than their noise. trial: None
-    before most of them do. due: the epoch of the next trial, once there is a result.
+    before most of them do.
     """
 
     calm: dict[str, bool]
     trial: Trial | None = None
-    due: Count | None = None
 
 
 @STALENESS_POLICIES.register(AUTO)
@@ -146,7 +149,6 @@ class AutoStaleness(StalenessPolicy):
         super().__init__(setup)
         self.calm: dict[str, bool] = {}
         self.trial: Trial | None = None
-        self.due: int | None = None
         self._period = setup.config.section(PeriodSettings).bits_period
 
     def begin(self, all_facts: list[ExchangeFacts]) -> None:
@@ -159,13 +161,8 @@ class AutoStaleness(StalenessPolicy):
         """Note which exchanges are calm, and add the seconds of the epoch to the trial."""
         for name, change in seen.changes.items():
             self.calm[name] = change.squared_change <= max(_CALM, change.noise) * change.epochs**2
-        if self.due is not None and seen.epoch >= self.due:
-            self.trial, self.due = None, None
-        if self.trial is None:
-            # policies of bits have tried theirs by then
-            if seen.epoch >= 4 * _BLOCK and 2 * sum(self.calm.values()) > len(self.calm):
-                self.trial = Trial()
-        elif self.trial.chosen is None:
-            self.trial.add(seen.seconds, len(self.options), _STALE_TOLERANCE)
-            if self.trial.chosen is not None:
-                self.due = seen.epoch + 1 + self._period
+        if self.trial is not None and not self.trial.is_over(seen.epoch):
+            self.trial.add(seen, len(self.options), _STALE_TOLERANCE, self._period)
+        else:  # policies of bits have tried theirs by epoch 20
+            is_calm = seen.epoch >= 4 * _BLOCK and 2 * sum(self.calm.values()) > len(self.calm)
+            self.trial = Trial() if is_calm else None

@@ -53,13 +53,13 @@ class RowErrors:
             self._weights[number] = self.all_facts[number].square_weights()
         return self._weights[number]
 
-    def state(self, number: int) -> dict[str, Any]:
+    def row_state(self, number: int) -> dict[str, Any]:
         """The state of the rows of an exchange for a checkpoint. Collective where weights change."""
         weights = torch.from_numpy(self._renewed(number)) if self.all_facts[number].weights_change else None
         return {"weights": weights} | self.ranges[number].state()
 
-    def load(self, number: int, kept: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state`; states of earlier versions have no weights."""
+    def load_rows(self, number: int, kept: Mapping[str, Any]) -> None:
+        """Continue from :meth:`row_state`; states of earlier versions have no weights."""
         if kept.get("weights") is not None:
             self._weights[number], self._has_stepped = host_values(kept["weights"]), False
         self.ranges[number].load(kept)
@@ -122,13 +122,14 @@ def bits_of_levels(rows: np.ndarray, mean: int) -> np.ndarray:
     return choices[taken.reshape(gains.shape).sum(axis=1)].astype(np.uint8)
 
 
-class BitsByError:
+class BitsByError(RowErrors):
     """The bit-widths of the rows of all exchanges, for each mean of 1, 2, 4 and 8 bits; all rows have the mean until their ranges
     are known. Collective.
     """
 
     def __init__(self, world: World, all_facts: Sequence[ExchangeFacts]) -> None:
-        self._world, self._errors = world, RowErrors(all_facts)
+        super().__init__(all_facts)
+        self._world = world
         self._codes: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by exchange, (s,) and (r,) uint8
         self._bits: dict[str, dict[int, RowBits]] = {}
         for facts in all_facts:
@@ -137,31 +138,27 @@ class BitsByError:
 
     def set(self, mean: int) -> None:
         """Give the rows of all exchanges their bit-widths. Not collective."""
-        for facts in self._errors.all_facts:
+        for facts in self.all_facts:
             facts.exchange.row_bits = self.of(facts, mean)
 
     def of(self, facts: ExchangeFacts, mean: int) -> RowBits:
         """The bit-widths of an exchange's rows."""
         return self._bits[facts.name][mean] if mean in _MIXED else facts.exchange.uniform_bits(mean)
 
-    def observe(self) -> None:
-        """As :meth:`RowErrors.observe`."""
-        self._errors.observe()
-
     def renew(self) -> None:
         """Put rows into their order by the ranges since the last call. Collective."""
-        world, all_facts = self._world, self._errors.all_facts
-        known = [number for number, each in enumerate(self._errors.ranges) if each.messages]
+        known = [number for number, each in enumerate(self.ranges) if each.messages]
         if not known:  # on no rank, because all ranks send messages in the same epochs
             return
-        betas = [self._errors.take(number) for number in known]
-        largest = world.allreduce(np.array([beta.max(initial=0.0) for beta in betas]), "max")
+        betas = [self.take(number) for number in known]
+        largest = self._world.allreduce(np.array([beta.max(initial=0.0) for beta in betas]), "max")
         levels = [levels_of(*each) for each in zip(betas, largest.tolist(), strict=True)]
-        rows = world.allreduce(np.stack([np.bincount(each, minlength=LEVELS) for each in levels]))
+        rows = self._world.allreduce(np.stack([np.bincount(each, minlength=LEVELS) for each in levels]))
         for number, of_rows, counts in zip(known, levels, rows, strict=True):
             sent = _code(np.stack([bits_of_levels(counts, mean) for mean in _MIXED]))[of_rows]
-            received, _ = world.alltoallv(sent, all_facts[number].exchange.send_counts)
-            self._keep(all_facts[number].name, sent, received)
+            facts = self.all_facts[number]
+            received, _ = self._world.alltoallv(sent, facts.exchange.send_counts)
+            self._keep(facts.name, sent, received)
 
     def _keep(self, name: str, sent: np.ndarray, received: np.ndarray) -> None:
         self._codes[name] = sent, received
@@ -176,20 +173,20 @@ class BitsByError:
         """The bit-widths of all rows, and their errors since these were chosen. Collective where weights change."""
         return {
             facts.name: dict(zip(_SIDES, map(torch.from_numpy, self._codes[facts.name]), strict=True))
-            | self._errors.state(number)
-            for number, facts in enumerate(self._errors.all_facts)
+            | self.row_state(number)
+            for number, facts in enumerate(self.all_facts)
         }
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:
         """As :meth:`BitsPolicy.check_rank_state`."""
-        check_rows(typed.validated(state, dict[str, RowState], f"{where}: policies"), self._errors.all_facts, where)
+        check_rows(typed.validated(state, dict[str, RowState], f"{where}: policies"), self.all_facts, where)
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`rank_state`."""
-        for number, facts in enumerate(self._errors.all_facts):
+        for number, facts in enumerate(self.all_facts):
             kept = state[facts.name]
             self._keep(facts.name, *(index_array(kept[name]) for name in _SIDES))
-            self._errors.load(number, kept)
+            self.load_rows(number, kept)
 
 
 class OrderedBits(BitsPolicy):
@@ -214,15 +211,10 @@ class OrderedBits(BitsPolicy):
             self._errors.check_rank_state(state, where)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """Continue from the states; without ranges of these very rows, all have the mean bits until they are measured."""
+        """Continue from the states; without ranges of these very rows, all have the mean bits."""
         super().load(state)
         if self._errors is not None and rank_state:
             self._errors.load(rank_state)
-        else:
-            self.measure_again()
-
-    def measure_again(self) -> None:
-        """Order rows as soon as their ranges are known."""
 
 
 def _code(bits: np.ndarray) -> np.ndarray:

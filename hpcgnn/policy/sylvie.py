@@ -101,13 +101,9 @@ class SylvieBits(OrderedBits):
             self.base = max(self.base // 2, self._rows.least_bits)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """As :meth:`OrderedBits.load`."""
+        """As :meth:`OrderedBits.load`, until ranges are measured in the next epoch."""
         super().load(state, rank_state)
-        self.base = max(self.base, self._rows.least_bits)
-
-    def measure_again(self) -> None:
-        """As :meth:`OrderedBits.measure_again`."""
-        self.due = None
+        self.base, self.due = max(self.base, self._rows.least_bits), self.due if rank_state else None
 
 
 @STALENESS_POLICIES.register("sylvie")

@@ -26,7 +26,7 @@ def tried(*seconds: float, tolerance: float = 1.03) -> tuple[int | None, int]:
     """The option that a trial chooses if epochs take these seconds, and the number of epochs that it took."""
     trial, epochs = Trial(), 0
     while trial.chosen is None:
-        trial.add(seconds[trial.current], len(seconds), tolerance)
+        trial.add(Observation(epochs, 1.0, seconds[trial.current], {}), len(seconds), tolerance, 30)
         epochs += 1
     return trial.chosen, epochs
 
@@ -53,7 +53,7 @@ def test_where_bits_cost_no_time_rows_get_the_most():
 def test_the_first_epoch_of_a_block_and_its_longest_one_do_not_count():
     trial = Trial()
     for seconds in (9.0, 1.0, 1.0, 7.0, 1.0, 5.0, 1.02, 1.02, 8.0, 1.02):
-        trial.add(seconds, 2, 1.03)
+        trial.add(Observation(0, 1.0, seconds, {}), 2, 1.03, 30)
     assert trial.typical() == [1.0, pytest.approx(1.02)]
     assert trial.chosen == 1
 

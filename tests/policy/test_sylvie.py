@@ -281,7 +281,7 @@ def test_an_order_of_rows_is_kept_and_refused_for_other_rows():
         facts = ExchangeFacts(exchange, lambda: 4.0 ** -np.arange(rows), lambda: (np.zeros(0), np.zeros(0)))
         errors, empty = BitsByError(world, [facts]), BitsByError(world, [facts])
         exchange.row_bits = errors.of(facts, 2)
-        exchange.ranges = errors._errors.ranges[0]
+        exchange.ranges = errors.ranges[0]
         exchanges.moved(exchange, torch.randn(rows, 8, generator=torch.Generator().manual_seed(world.rank)))
         errors.renew()
         assert len(set(errors.of(facts, 2).sent)) > 1, "the order of rows"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import Messages
 from hpcgnn.policy import adaqp
 from hpcgnn.policy.link_costs import LinkCosts
-from hpcgnn.policy.row_errors import RowErrors
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
@@ -163,17 +161,8 @@ def test_adaqp_decides_about_a_frozen_model_as_about_the_first_epochs(tmp_path: 
         assert all(abs(found.get(bits, 0) - count) <= 0.05 * total for bits, count in rows[0].items())
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "errors_of"),
-    [
-        ("adaqp", {"group_rows": 3}, lambda bits: bits._errors),
-        ("sylvie", {}, lambda bits: bits._errors._errors),
-        ("auto", {}, lambda bits: bits._errors._errors),
-    ],
-)
-def test_orders_of_rows_use_the_coefficients_of_attention(
-    parts: Path, name: str, settings: dict[str, int], errors_of: Callable[[Any], RowErrors]
-) -> None:
+@pytest.mark.parametrize(("name", "settings"), [("adaqp", {"group_rows": 3}), ("sylvie", {}), ("auto", {})])
+def test_orders_of_rows_use_the_coefficients_of_attention(parts: Path, name: str, settings: dict[str, int]) -> None:
     policy = hpcgnn.PolicyConfig(name, bits_period=1, **settings)
 
     def program(world: World) -> tuple[list[float], list[float]]:
@@ -184,7 +173,7 @@ def test_orders_of_rows_use_the_coefficients_of_attention(
         found = []
         for _ in range(4):
             trainer.run_epoch()
-            found.append(errors_of(trainer.policies._bits)._weights[0].tolist())
+            found.append(trainer.policies._bits._errors._weights[0].tolist())
         return found[0], found[-1]
 
     for first, last in ThreadPool(2).run(program):
