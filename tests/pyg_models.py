@@ -7,13 +7,47 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch.nn import Linear, ModuleList, ReLU, Sequential
-from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCN2Conv, GCNConv, GINConv, LGConv, SAGEConv, SGConv
+from torch_geometric.nn import (
+    APPNP,
+    GATConv,
+    GATv2Conv,
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    LGConv,
+    MeanSubtractionNorm,
+    SAGEConv,
+    SGConv,
+)
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hpcgnn.nn import ModelConfig
 
 Tensors = dict[str, torch.Tensor]
-NORMS = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d, "none": lambda width: torch.nn.Identity()}
+
+
+class Centred(MeanSubtractionNorm):
+    """With a bias, and with a running mean in evaluations, as :class:`torch.nn.BatchNorm1d` has one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(width))
+        self.running_mean: torch.Tensor
+        self.register_buffer("running_mean", torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if self.training:
+            self.running_mean = 0.9 * self.running_mean + 0.1 * x.detach().mean(0)
+            return super().forward(x) + self.bias
+        return x - self.running_mean + self.bias
+
+
+NORMS = {
+    "mean": Centred,
+    "batch": torch.nn.BatchNorm1d,
+    "layer": torch.nn.LayerNorm,
+    "none": lambda width: torch.nn.Identity(),
+}
 
 
 class Reference(torch.nn.Module):

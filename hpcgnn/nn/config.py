@@ -44,7 +44,7 @@ class Int8Config(Checked):
     )
 
 
-NORMS = ("layer", "batch", "none")
+NORMS = ("mean", "batch", "layer", "none")
 ACTIVATIONS = ("relu", "elu")
 ATTENTIONS = ("halo", "partial")
 
@@ -62,8 +62,9 @@ class LayerSettings:
     dropout: float = setting(0.7, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
     norm: str = setting(
         "batch",
-        "Normalisation after every layer except the last: batch normalisation with the statistics of all ranks, layer "
-        "normalisation, or none. Without batch normalisation, features of one sign with large sums need a lower --lr.",
+        "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
+        "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
+        "--lr.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)

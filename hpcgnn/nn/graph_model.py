@@ -28,6 +28,7 @@ from hpcgnn.nn.layers import (
     DropoutKeys,
     KeyedDropout,
     LabelEmbedding,
+    MeanNorm,
     MLPDecoder,
 )
 from hpcgnn.nn.linear import Features
@@ -189,7 +190,7 @@ class GraphModel(torch.nn.Module, ABC):
         return tuple(KeyedDropout(self.keys, number, rate, self.backend, ids=each) for each in ids)
 
     def new_norm(self, width: int, layer: torch.nn.Module | None = None) -> torch.nn.Module:
-        """Make the configured norm after ``layer``. A bias of the layer that batch normalisation removes again is not trained.
+        """Make the configured norm after ``layer``. A bias of the layer that is subtracted again with the mean is not trained.
 
         The gradient of such a bias consists of rounding errors only. Adam turns them into steps of full length, which differ
         with the number of ranks. The losses do not show it, but running means lag behind, and so the scores of evaluations
@@ -198,9 +199,11 @@ class GraphModel(torch.nn.Module, ABC):
         name = self.config.norm
         if name == "layer":
             return torch.nn.LayerNorm(width)
-        if name == "batch" and isinstance(layer, BiasedLayer):
+        if name == "none":
+            return torch.nn.Identity()
+        if isinstance(layer, BiasedLayer):
             layer.last_bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
-        return BatchNorm(width, self.messages.world) if name == "batch" else torch.nn.Identity()
+        return (BatchNorm if name == "batch" else MeanNorm)(width, self.messages.world)
 
     def activated(
         self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None

@@ -16,7 +16,7 @@ from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
-from hpcgnn.nn.whole_graph import moments_over_ranks
+from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.world import World
 
 
@@ -315,6 +315,27 @@ def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
     hashes = np.repeat(keyed.row_hashes(mask.key, index_array(mask.ids)), index_array(x.row_lengths()))
     kept = keyed.draws(hashes, index_array(x.indices)) >= np.uint32(mask.threshold)
     return x.with_weight(torch.where(torch.from_numpy(kept), x.weight / (1 - mask.probability), 0))
+
+
+class MeanNorm(torch.nn.Module):
+    """``x - mean + bias`` with the mean over the nodes of all ranks (Yang et al. 2020; PyG's ``MeanSubtractionNorm``), and with a
+    running mean in evaluations. Collective.
+
+    Forward takes x (n, F). Rows keep their scale, by which batch normalisation makes rare features as large as common ones.
+    """
+
+    def __init__(self, num_features: int, world: World, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.world, self.momentum = world, momentum
+        self.bias = torch.nn.Parameter(torch.zeros(num_features))
+        self.running_mean: torch.Tensor
+        self.register_buffer("running_mean", torch.zeros(num_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = mean_over_ranks(x, self.world)[0].to(x.dtype) if self.training else self.running_mean
+        if self.training:
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
+        return x - (mean - self.bias)
 
 
 class BatchNorm(torch.nn.Module):

@@ -26,6 +26,7 @@ SMALL = {
 }
 CASES = {name: {"model": name} for name in MODELS} | {
     "gat, partial": {"model": "gat", "attention": "partial"},
+    "sage, mean": {"model": "sage", "norm": "mean"},
     "gcn, batch": {"model": "gcn", "norm": "batch", "activation": "elu"},
     "sage, dot": {"model": "sage", "decoder": "dot"},
     "jknet, mlp": {"model": "jknet", "decoder": "mlp"},

@@ -25,15 +25,15 @@ GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no no
 RANKS = (1, 2, 3, 4)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 CASES = list(itertools.product(RANKS, GRAPHS, ("gcn", "sage"), STRATEGIES, TOLERANCE))
-WITH_BATCH_NORM = list(itertools.product(RANKS, GRAPHS, ["sage-batch-norm"], ["hybrid"], TOLERANCE))
-ON_CORA = [(ranks, "cora", *others) for ranks, _, *others in CASES + WITH_BATCH_NORM]
+WITH_NORMS = list(itertools.product(RANKS, GRAPHS, ["sage-batch-norm", "gcn-mean-norm"], ["hybrid"], TOLERANCE))
+ON_CORA = [(ranks, "cora", *others) for ranks, _, *others in CASES + WITH_NORMS]
 OVER_MPI = list(itertools.product(RANKS[1:], ["multigraph"], ("gcn", "sage"), STRATEGIES, ["float64"]))
 if not EVERYTHING:
-    CASES, WITH_BATCH_NORM = CASES[::5], WITH_BATCH_NORM[::5]  # every fifth case: they have each pair of values
+    CASES, WITH_NORMS = CASES[::5], WITH_NORMS[::5]  # every fifth case: they have each pair of values
     ON_CORA = [(4, "cora", "gcn", "hybrid", "float32"), (3, "cora", "sage", "pre", "float64")]
     ON_CORA += [(2, "cora", "sage-batch-norm", "hybrid", "float64")]
     OVER_MPI = OVER_MPI[1::4]
-CASES += WITH_BATCH_NORM
+CASES += WITH_NORMS
 
 
 class Files:

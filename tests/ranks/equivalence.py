@@ -25,12 +25,13 @@ EPOCHS, LR = 20, 0.01
 # The seed of the weights. With some seeds a value is so close to ReLU's kink that float32 and float64 fall on different sides.
 SEED = 1
 FEW_EPOCHS = 5  # for comparisons between runs of this package, whose first epochs would differ already
-ORDERED = ("gcn-dropout", "sage-batch-norm")  # models that are trained in each node order
+ORDERED = ("gcn-dropout", "sage-batch-norm", "gcn-mean-norm")  # models that are trained in each node order
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
 CONFIGS = {
     "gcn": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0, norm="layer"),
     "sage": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="none"),
     "sage-batch-norm": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="batch"),
+    "gcn-mean-norm": hpcgnn.ModelConfig(model="gcn", layers=3, hidden=12, dropout=0.0, norm="mean"),
     "gcn-dropout": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.5, input_dropout=0.3, norm="none"),
 }
 

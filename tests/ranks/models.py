@@ -31,6 +31,7 @@ CONFIGS = {name: small(name) for name in MODELS} | {
     "gat, partial": small("gat", attention="partial"),
     "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
     "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
+    "gcnii, mean": small("gcnii", norm="mean"),
     "gin, wide": small("gin", hidden=32, norm="none"),
 }
 

@@ -31,6 +31,7 @@ KINDS = {
     "weights of edges": ("weighted", {"model": "gcn"}),
     "sparse features": ("sparse", {"input_dropout": 0.3}),
     "several labels": ("multi-label", {"metric": "micro-f1"}),
+    "mean norm": ("multigraph", {"norm": "mean"}),
     "batch norm": ("multigraph", {"norm": "batch"}),
     "labels as inputs": ("multigraph", {"label_propagation": 0.5}),
     "partial attention": ("multigraph", {"model": "gat", "attention": "partial"}),

@@ -19,7 +19,7 @@ MODES, ABLATION = ("kernel", "user"), "ablation"
 DIRECTIONS = ("forward", "backward")
 PRODUCTS, PRODUCT_DTYPES = ("y", "dx", "dW", "layer", "product"), ("float32", "tf32", "bf16", "int8")
 EDGE_OPS, EDGE_DTYPES = ("dot", "add"), ("float32", "int8")
-PYG_MODELS, NORMS, ACTIVATIONS = ("gcn", "sage", "gat"), ("layer", "batch", "none"), ("relu", "elu")
+PYG_MODELS, NORMS, ACTIVATIONS = ("gcn", "sage", "gat"), ("mean", "batch", "layer", "none"), ("relu", "elu")
 
 Advance = Callable[[int], None]
 

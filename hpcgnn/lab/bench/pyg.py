@@ -52,15 +52,21 @@ class Model(torch.nn.Module):
     """PyG's layers, with norm, activation and dropout between them."""
 
     def __init__(self, settings: PygSettings, in_width: int, classes: int) -> None:
+        from torch_geometric.nn import MeanSubtractionNorm
+
         super().__init__()
         widths = [in_width, *[settings.hidden] * (settings.layers - 1), classes]
         self.layers = torch.nn.ModuleList(
             _layer(settings, width, next_width, is_last=depth == settings.layers - 1)
             for depth, (width, next_width) in enumerate(pairwise(widths))
         )
-        norms: dict[str, Any] = {"layer": torch.nn.LayerNorm, "batch": torch.nn.BatchNorm1d}
-        norm = norms.get(settings.norm, torch.nn.Identity)
-        self.norms = torch.nn.ModuleList(norm(width) for width in widths[1:-1])
+        norms: dict[str, Callable[[int], torch.nn.Module]] = {
+            "mean": lambda width: MeanSubtractionNorm(),
+            "batch": torch.nn.BatchNorm1d,
+            "layer": torch.nn.LayerNorm,
+            "none": lambda width: torch.nn.Identity(),
+        }
+        self.norms = torch.nn.ModuleList(map(norms[settings.norm], widths[1:-1]))
         self.activation: Callable[[torch.Tensor], torch.Tensor] = F.elu if settings.activation == "elu" else F.relu
         self.dropout = settings.dropout
 

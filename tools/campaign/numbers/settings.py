@@ -40,7 +40,7 @@ def all_axes() -> Axes:
         "node_aware": ("off", "on"),
         "model": tuple(MODELS),
         "attention": ("halo", "partial"),
-        "norm": ("layer", "batch", "none"),
+        "norm": ("mean", "batch", "layer", "none"),
         "dropout": (0.0, 0.5),
         "label_propagation": (0.0, 0.5),
         "strategy": ("pre", "post", "hybrid"),
