@@ -60,7 +60,7 @@ class Reference(torch.nn.Module):
         self.widths = [in_width, *[config.hidden] * (depth - 1), out_width]
         hidden = self.widths[1:-1]
         count = {"gcnii": config.layers}.get(config.model, len(hidden))
-        self.norms = ModuleList(NORMS[config.norm](config.hidden) for _ in range(count))
+        self.norms = ModuleList(NORMS[config.norm_in_use](config.hidden) for _ in range(count))
         self.make_layers(config, in_width, out_width)
 
     def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:

@@ -28,7 +28,7 @@ def train(
     """
     model = Stack(config, graph.x.shape[1], graph.num_classes).to(dtype)
     model.load_state_dict(to_pyg(config, state), strict=False)
-    for conv in model.layers[:-1] if config.norm in ("mean", "batch") else ():
+    for conv in model.layers[:-1] if config.norm_in_use in ("mean", "batch") else ():
         getattr(conv, "lin_l", conv).bias.requires_grad_(False)  # such a bias has no gradient but rounding errors
     x = torch.from_numpy(graph.x.toarray() if sp.issparse(graph.x) else graph.x).to(dtype)
     edge_index = torch.from_numpy(graph.edge_index)

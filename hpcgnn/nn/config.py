@@ -44,7 +44,7 @@ class Int8Config(Checked):
     )
 
 
-NORMS = ("mean", "batch", "layer", "none")
+NORMS = (AUTO, "mean", "batch", "layer", "none")
 ACTIVATIONS = ("relu", "elu")
 ATTENTIONS = ("halo", "partial")
 
@@ -59,12 +59,12 @@ class LayerSettings:
         least=1,
         most=10_000,
     )
-    dropout: float = setting(0.7, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
+    dropout: float = setting(0.6, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
     norm: str = setting(
-        "batch",
+        AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
         "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
-        "--lr.",
+        "--lr. auto is batch for gin, whose sums need it, and mean for the other models.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)
@@ -219,6 +219,11 @@ class ModelConfig(Composed):
         MODELS[self.model].check_settings(self)
 
     @property
+    def norm_in_use(self) -> str:
+        """``norm``, or the model's own one for auto."""
+        return str(MODELS[self.model].usual_norm) if self.norm == AUTO else self.norm
+
+    @property
     def drops_rows(self) -> float:
         """The largest rate of the dropouts that mask a layer's input anew in each epoch."""
         return max(self.section(LayerSettings).dropout if LayerSettings in self.sections() else 0.0, self.input_dropout)
@@ -263,6 +268,8 @@ def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, An
     sections = (type(config), *config.sections())
     free = {each.attribute for section in sections for each in settings_of(section) if each.is_free}
     described = {name: value for name, value in config.flat().items() if name not in free}
+    if "norm" in described:
+        described["norm"] = config.norm_in_use
     return described | {"features": in_width, "classes": out_width}
 
 

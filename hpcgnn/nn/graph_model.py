@@ -93,8 +93,9 @@ class GraphModel(torch.nn.Module, ABC):
     A model implements :meth:`scores` and sets these attributes of its class:
 
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
-    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. begins_with_exchange: whether the first
-    exchange of a pass sends the input features, so that its result can be kept. has_dense_parameters: whether
+    models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. usual_norm: that of ``--norm auto``.
+    begins_with_exchange: whether the first exchange of a pass sends the input features, so that its result can be kept.
+    has_dense_parameters: whether
     :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
     measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
     ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of classes. scores_joint_rows:
@@ -105,6 +106,7 @@ class GraphModel(torch.nn.Module, ABC):
     summary: ClassVar[str] = ""
     settings: ClassVar[tuple[type, ...]] = (LayerSettings,)
     aggregation: ClassVar[str] = "gcn"
+    usual_norm: ClassVar[str] = "mean"
     begins_with_exchange: ClassVar[bool] = False
     has_dense_parameters: ClassVar[bool] = False
     kept_rows: ClassVar[int] = 0
@@ -196,7 +198,7 @@ class GraphModel(torch.nn.Module, ABC):
         with the number of ranks. The losses do not show it, but running means lag behind, and so the scores of evaluations
         differ.
         """
-        name = self.config.norm
+        name = self.config.norm_in_use
         if name == "layer":
             return torch.nn.LayerNorm(width)
         if name == "none":

@@ -166,6 +166,7 @@ class SAGE(LinearStack):
 class GIN(LinearStack):
     """A stack of :class:`GINLayer`."""
 
+    usual_norm = "batch"
     aggregation = "sum"
     layer = GINLayer
     kept_rows = 4

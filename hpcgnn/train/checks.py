@@ -38,7 +38,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     if LayerSettings in config.sections():
         hidden_layers = config.section(LayerSettings).layers - (0 if model.ends_hidden else 1)
     rows = model.kept_rows
-    if rows and config.section(LayerSettings).norm == "batch":
+    if rows and config.norm_in_use == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)
     in_last_layer = 0  # what the last layer keeps

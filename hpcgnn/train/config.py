@@ -176,7 +176,7 @@ class TrainConfig(Checked):
     """
 
     epochs: int = setting(100, "Total number of epochs, including those before a resume.", least=1)
-    lr: float = setting(0.01, "Learning rate of Adam.", above=0, most=_MOST_RATE)
+    lr: float = setting(0.005, "Learning rate of Adam.", above=0, most=_MOST_RATE)
     weight_decay: float = setting(
         0.0,
         "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients.",

@@ -13,7 +13,7 @@ from trainings import lines, losses, summary, weights
 from hpcgnn.train import checkpoint, rank_state
 from hpcgnn.world.thread_world import one_rank
 
-FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6"]
+FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6", "--lr", "0.01"]
 GRAPH = small_graphs.even_graph(300, 1500)  # without hubs, so that there are many rows to decide about
 EPOCHS = 12
 DELTA = ["--message-coding", "delta", "--dropout", "0"]
@@ -38,7 +38,19 @@ OTHERS = {
     "labels": ["--label-propagation", "0.62", "--label-redraw", "epoch"],
     "labels, drawn once": ["--label-propagation", "0.62", "--label-redraw", "once"],
     "int8, gat": [*INT8, "--model", "gat", "--heads", "4", "--bits", "8"],
-    "int8, stale": [*INT8, "--model", "gcn", "--bits", "4", "--staleness", "pipeline", "--eval-every", "6"],
+    "int8, stale": [
+        *INT8,
+        "--model",
+        "gcn",
+        "--norm",
+        "batch",
+        "--bits",
+        "4",
+        "--staleness",
+        "pipeline",
+        "--eval-every",
+        "6",
+    ],
     "int8, nearest": [*INT8, "--int8-rounding", "nearest", "--int8-before-softmax"],
     "int8, given up": [*INT8, "--int8-most-error", "0.000001"],  # float32 from its first epoch on
 }

@@ -39,11 +39,11 @@ def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph) -> Non
     made.fit()
     bits = made.policies._bits
     state, rank_state = bits.state(), bits.rank_state()
-    for ranges in bits._ranges:
+    for ranges in bits._errors.ranges:
         ranges.squares = torch.zeros(0, device="meta")
     bits.load(state, rank_state)
-    assert bits._ranges
-    assert {ranges.squares.device.type for ranges in bits._ranges} == {"meta"}
+    assert bits._errors.ranges
+    assert {ranges.squares.device.type for ranges in bits._errors.ranges} == {"meta"}
 
 
 def test_all_groups_of_parameters_have_the_scheduled_rate(graph) -> None:

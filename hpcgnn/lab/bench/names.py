@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcgnn.cli import console
 from hpcgnn.nn.config import LayerSettings
+from hpcgnn.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from hpcgnn.devices import Device
@@ -61,11 +62,11 @@ class PygSettings:
     layers: int = 3
     hidden: int = 256
     heads: int = 8
-    norm: str = LayerSettings.norm
+    norm: str = NORMS[0]  # that of ``--norm auto``
     activation: str = "relu"
     dropout: float = LayerSettings.dropout
     epochs: int = 100
-    lr: float = 0.01
+    lr: float = TrainConfig.lr
     weight_decay: float = 0.0
     seed: int = 0
     threads: int = 1
