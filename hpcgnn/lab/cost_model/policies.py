@@ -270,9 +270,13 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
             return {CHOICES[0]: 1.0}, f"that rows change so little that {CHOICES[0]} bits, the fewest ones, are enough"
         said = f"that rows change so little that they keep {FALLBACK_BITS} bits, the initial bit-width of PipeQS"
         return {FALLBACK_BITS: 1.0}, said
-    if policy.bits == AUTO:
-        return {CHOICES[0]: 1.0}, f"that more than {CHOICES[0]} bits would make epochs longer, as on a slow network"
     found = facts()
+    if policy.bits == AUTO:
+        shares = found.by_error(CHOICES[0])
+        return shares, (
+            f"{_in_words(shares)}, because more than {CHOICES[0]} bits on average would make epochs longer, as on a slow network, "
+            f"for the errors, if all rows have equal ranges, of {found.in_words}"
+        )
     if policy.bits == "adaqp":
         own = policy.section(config.AdaQPSettings)
         shares = found.by_variance(own.variance_weight, own.group_rows)

@@ -124,7 +124,7 @@ class Steps:
     def activation(self, width: int) -> None:
         """An activation, with its normalization."""
         self.elements(width)
-        self.parameters += 2 * width if self.config.norm != "none" else 0
+        self.parameters += {"none": 0, "mean": 1}.get(self.config.norm_in_use, 2) * width
 
     def needs_gradient(self, is_input: bool) -> bool:
         """Return whether the rows of a layer need a gradient."""
