@@ -1,6 +1,6 @@
 """The correction of stale rows, by the change of a node's neighbours since the rows were sent.
 
-Unless batch normalisation removes the mean of hidden features, a step of the optimiser moves the features of many nodes, and
+Unless a norm subtracts the mean of hidden features over all nodes, a step of the optimiser moves the features of many nodes, and
 the resulting gradients, in almost the same direction, and in this direction a model is most sensitive. If rows are one epoch
 late, training with Adam's momentum can therefore oscillate where it would otherwise converge (docs/studies/staleness).
 Neighbours of a node behave alike, so a node estimates the change of its neighbours on other ranks from the change of its

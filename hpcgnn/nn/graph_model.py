@@ -95,12 +95,11 @@ class GraphModel(torch.nn.Module, ABC):
     summary: a phrase for the command's help. settings: dataclasses of the settings that the model has beside those of all
     models. aggregation: the kind for :func:`hpcgnn.nn.aggregators.make_aggregator`. usual_norm: that of ``--norm auto``.
     begins_with_exchange: whether the first exchange of a pass sends the input features, so that its result can be kept.
-    has_dense_parameters: whether
-    :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden layer keeps for its gradients,
-    measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is refused by this number.
-    ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of classes. scores_joint_rows:
-    whether attention's scores are made of a row for each edge. work: the work of a pass, one that the laboratory's cost model
-    knows; empty if it knows none.
+    has_dense_parameters: whether :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden
+    layer keeps for its gradients, measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is
+    refused by this number. ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of
+    classes. scores_joint_rows: whether attention's scores are made of a row for each edge. work: the work of a pass, one that
+    the laboratory's cost model knows; empty if it knows none.
     """
 
     summary: ClassVar[str] = ""

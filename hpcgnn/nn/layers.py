@@ -318,10 +318,11 @@ def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:
 
 
 class MeanNorm(torch.nn.Module):
-    """``x - mean + bias`` with the mean over the nodes of all ranks (Yang et al. 2020; PyG's ``MeanSubtractionNorm``), and with a
-    running mean in evaluations. Collective.
+    """``x - mean + bias`` with the mean over the nodes of all ranks: PyG's ``MeanSubtractionNorm`` (Yang et al. 2020), with a
+    bias, and with a running mean in evaluations. Collective in training, forward and backward.
 
-    Forward takes x (n, F). Rows keep their scale, by which batch normalisation makes rare features as large as common ones.
+    Forward takes x (n, F) and returns a tensor of this shape and type. Rows keep their scale; batch normalisation divides by it,
+    which makes rare features as large as common ones.
     """
 
     def __init__(self, num_features: int, world: World, momentum: float = 0.1) -> None:

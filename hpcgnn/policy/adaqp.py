@@ -36,8 +36,8 @@ _LOG = logging.getLogger("hpcgnn")
 # of an assignment, for the records
 _DETAILS = ("objective", "bound", "gap", "seconds", "least_seconds", "variance", "beta")
 _FIRST_EPOCHS = 2  # before the first problem: the first epoch also makes memory, so its seconds say little
-# Shares of the seconds of a period, in which messages that measure links may begin, and of the bytes of a period, in each of
-# these messages, of which there are at least five for each of up to three partners.
+# Of the seconds of a period, the share in which messages that measure links may begin; and of its bytes at 8 bits, the share that
+# each of them has. There are at least five of them for each of up to three partners, so they have 1.25 % of the bytes or more.
 _PROBE_SECONDS, _PROBE_BYTES = 0.0025, 0.0025 / 3
 _KEPT_COSTS = 3  # of which the median counts
 # (G, 4) float64 columns of a rank's groups: receiver, beta, seconds_per_bit and bits_now of a Problem
@@ -295,7 +295,7 @@ class AdaQPBits(BitsPolicy):
 
     def rank_state(self) -> dict[str, Any]:
         """The bit-widths of all rows, their ranges since the last assignment, and bits that are not handed out yet. Rank 0 waits
-        for these."""
+        for these. Collective."""
         found: dict[str, dict[str, Any]] = {
             facts.name: {
                 "sent": torch.from_numpy(bits.sent),

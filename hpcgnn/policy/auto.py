@@ -14,6 +14,7 @@ training has this noise in any case. When most exchanges are so calm, a trial sh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,10 +27,9 @@ from hpcgnn.policy.config import AUTO, BITS_POLICIES, STALENESS_POLICIES, Period
 from hpcgnn.policy.row_errors import OrderedBits
 
 _BLOCK = 5  # epochs of a trial of one option; the first one makes codecs and memory, and is left out
-_FAR_SLOWER = {
-    2: 1.5,
-    3: 1.15,
-}  # by the epochs of a block, how much longer each of them may be before the trial ends early
+# A trial of bits ends early after so many epochs of a block, if they are so many times as long as those of an option before.
+_FAR_SLOWER = {2: 1.5, 3: 1.15}
+_FIRST_STALE = 4 * _BLOCK  # epoch of the first trial of stale rows: those of bits are over by then
 _BITS_TOLERANCE = 1.03  # more bits are taken if an epoch is at most so much longer
 _STALE_TOLERANCE = 1.05  # and fresh rows
 _CALM = 0.02  # squared change of rows in an epoch, relative to their square, that is small without any noise
@@ -53,12 +53,15 @@ class Trial(msgspec.Struct):
         """Return whether another trial begins."""
         return self.chosen is not None and epoch >= self.due
 
-    def add(self, seen: Observation, options: int, tolerance: float, period: int) -> None:
-        """Add the seconds of an epoch with the current option, one of ``options``; once there is a result, do nothing."""
+    def add(self, seconds: float, options: int, tolerance: float, due: int, early: Mapping[int, float]) -> None:
+        """Add the ``seconds`` of an epoch with the current option, one of ``options``; once there is a result, do nothing.
+
+        due: the epoch of the next trial. early: by number of epochs, how many times as long as before those of a block may be.
+        """
         if self.chosen is not None:
             return
-        self.seconds[-1].append(seen.seconds)
-        if len(self.seconds[-1]) < _BLOCK and not self._is_far_slower():
+        self.seconds[-1].append(seconds)
+        if len(self.seconds[-1]) < _BLOCK and not self._is_far_slower(early):
             return
         typical = self.typical()
         fast_enough = [each <= tolerance * min(typical) for each in typical]
@@ -66,11 +69,11 @@ class Trial(msgspec.Struct):
             self.seconds.append([])
         else:
             self.chosen = max(number for number, is_fast in enumerate(fast_enough) if is_fast)
-            self.due = seen.epoch + 1 + period
+            self.due = due
 
-    def _is_far_slower(self) -> bool:
+    def _is_far_slower(self, early: Mapping[int, float]) -> bool:
         """Return whether the current option need not be tried for longer."""
-        if len(self.seconds) == 1 or (factor := _FAR_SLOWER.get(len(self.seconds[-1]))) is None:
+        if len(self.seconds) == 1 or (factor := early.get(len(self.seconds[-1]))) is None:
             return False
         *before, last = self.typical()
         return last > factor * min(before)
@@ -83,6 +86,11 @@ class Trial(msgspec.Struct):
     def details(self, names: tuple[Any, ...]) -> dict[str, Any]:
         """The seconds by option, for the records."""
         return {str(name): each for name, each in zip(names, self.typical(), strict=False)}
+
+
+def _next_period(epoch: int, period: int) -> int:
+    """The first epoch of the period after that of ``epoch``, so that trials of bits and of stale rows keep apart."""
+    return (epoch // period + 1) * period
 
 
 class AutoBitsState(msgspec.Struct):
@@ -109,17 +117,18 @@ class AutoBits(OrderedBits):
         assert self._errors is not None
         if self.trial.is_over(epoch):
             self.trial = Trial()
-        if not self.trial.seconds[0]:  # before each trial, and without any ranges of rows before the first epoch
+        if not self.trial.seconds[0]:  # before each trial; before the first epoch, there are no ranges of rows yet
             self._errors.renew()
         bits = CHOICES[self.trial.current]
         self._errors.set(bits)
         return {"bits": bits, "seconds_by_bits": self.trial.details(CHOICES)}
 
     def observe(self, seen: Observation) -> None:
-        """Add the seconds of the epoch to the trial; those of the first one include compilation."""
+        """Add the seconds of the epoch to the trial, which begins once rows have an order: the first epoch also compiles."""
         super().observe(seen)
-        if seen.epoch:
-            self.trial.add(seen, len(CHOICES), _BITS_TOLERANCE, self._period)
+        if self._errors is not None and self._errors.is_ordered:
+            due = _next_period(seen.epoch, self._period)
+            self.trial.add(seen.seconds, len(CHOICES), _BITS_TOLERANCE, due, _FAR_SLOWER)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """As :meth:`OrderedBits.load`; other parts begin with a trial."""
@@ -162,7 +171,8 @@ class AutoStaleness(StalenessPolicy):
         for name, change in seen.changes.items():
             self.calm[name] = change.squared_change <= max(_CALM, change.noise) * change.epochs**2
         if self.trial is not None and not self.trial.is_over(seen.epoch):
-            self.trial.add(seen, len(self.options), _STALE_TOLERANCE, self._period)
-        else:  # policies of bits have tried theirs by epoch 20
-            is_calm = seen.epoch >= 4 * _BLOCK and 2 * sum(self.calm.values()) > len(self.calm)
+            due = _next_period(seen.epoch, self._period) + min(_FIRST_STALE, self._period // 2)
+            self.trial.add(seen.seconds, len(self.options), _STALE_TOLERANCE, due, {})
+        else:
+            is_calm = seen.epoch >= _FIRST_STALE and 2 * sum(self.calm.values()) > len(self.calm)
             self.trial = Trial() if is_calm else None

@@ -112,7 +112,7 @@ class BitsPolicy(Policy, ABC):
         """Set the bit-widths of all exchanges. Returns details for the records, by exchange. Collective."""
 
     def rank_state(self) -> dict[str, Any]:
-        """The state of this rank alone, as tensors and plain values, for a checkpoint."""
+        """The state of this rank alone, as tensors and plain values, for a checkpoint. Collective."""
         return {}
 
     def check_rank_state(self, state: dict[str, Any], where: str) -> None:

@@ -176,7 +176,7 @@ class Policies:
         return {"bits": self._bits.state(), "staleness": self._staleness.state()}
 
     def rank_state(self) -> dict[str, Any]:
-        """The state of this rank alone."""
+        """The state of this rank alone. Collective."""
         changes = {name: traced.state() for name, traced in self._changes.items()}
         return {"bits": self._bits.rank_state(), "changes": changes}
 

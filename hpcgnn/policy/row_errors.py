@@ -79,17 +79,18 @@ class RowState(msgspec.Struct):
 
 def check_rows(found: Mapping[str, RowState], all_facts: Iterable[ExchangeFacts], where: str) -> None:
     """Raise HpcgnnError unless there is a state, by name, for each exchange and with a number for each row. where: the file."""
-    exchanges = {facts.name: facts.exchange for facts in all_facts}
-    if found.keys() != exchanges.keys():
+    by_name = {facts.name: facts for facts in all_facts}
+    if found.keys() != by_name.keys():
         raise HpcgnnError(f"{where}: policies: the exchanges are not those of this model")
-    for name, exchange in exchanges.items():
+    for name, facts in by_name.items():
         kept = found[name]
-        rows = [(int(counts.sum()),) for counts in (exchange.send_counts, exchange.receive_counts)]
+        rows = [(int(counts.sum()),) for counts in (facts.exchange.send_counts, facts.exchange.receive_counts)]
         tensors = kept.sent, kept.received, kept.squares
         shapes, types = [tuple(each.shape) for each in tensors], [each.dtype for each in tensors]
         if shapes != [*rows, rows[0]] or types != [torch.uint8, torch.uint8, torch.float32]:
             raise HpcgnnError(f"{where}: policies: {rows_differ(name)}")
-        if kept.weights is not None and (kept.weights.shape, kept.weights.dtype) != (kept.sent.shape, torch.float64):
+        is_known = kept.weights is None or (kept.weights.shape, kept.weights.dtype) == (kept.sent.shape, torch.float64)
+        if not is_known or (kept.weights is not None and not facts.weights_change):
             raise HpcgnnError(f"{where}: policies: the square weights of {name} do not match its rows")
 
 
@@ -129,7 +130,7 @@ class BitsByError(RowErrors):
 
     def __init__(self, world: World, all_facts: Sequence[ExchangeFacts]) -> None:
         super().__init__(all_facts)
-        self._world = world
+        self._world, self.is_ordered = world, False  # is_ordered: whether rows differ by their errors
         self._codes: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by exchange, (s,) and (r,) uint8
         self._bits: dict[str, dict[int, RowBits]] = {}
         for facts in all_facts:
@@ -159,6 +160,7 @@ class BitsByError(RowErrors):
             facts = self.all_facts[number]
             received, _ = self._world.alltoallv(sent, facts.exchange.send_counts)
             self._keep(facts.name, sent, received)
+        self.is_ordered = True
 
     def _keep(self, name: str, sent: np.ndarray, received: np.ndarray) -> None:
         self._codes[name] = sent, received
@@ -187,10 +189,14 @@ class BitsByError(RowErrors):
             kept = state[facts.name]
             self._keep(facts.name, *(index_array(kept[name]) for name in _SIDES))
             self.load_rows(number, kept)
+        self.is_ordered = True
 
 
 class OrderedBits(BitsPolicy):
-    """A policy that chooses the mean bits of all rows: rows get theirs in the order in which they help, if ``by_error``."""
+    """A policy that chooses the mean bits of all rows: rows get theirs in the order in which they help, if ``by_error``.
+
+    With delta coding, ranges are those of differences between messages, because these are what is rounded.
+    """
 
     def __init__(self, setup: Setup, *, by_error: bool = True) -> None:
         super().__init__(setup)

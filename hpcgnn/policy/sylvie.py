@@ -101,7 +101,7 @@ class SylvieBits(OrderedBits):
             self.base = max(self.base // 2, self._rows.least_bits)
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
-        """As :meth:`OrderedBits.load`, until ranges are measured in the next epoch."""
+        """As :meth:`OrderedBits.load`; without ranges, those of the next epoch give the order."""
         super().load(state, rank_state)
         self.base, self.due = max(self.base, self._rows.least_bits), self.due if rank_state else None
 

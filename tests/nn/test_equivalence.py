@@ -29,7 +29,7 @@ WITH_NORMS = list(itertools.product(RANKS, GRAPHS, ["sage-batch-norm", "gcn-mean
 ON_CORA = [(ranks, "cora", *others) for ranks, _, *others in CASES + WITH_NORMS]
 OVER_MPI = list(itertools.product(RANKS[1:], ["multigraph"], ("gcn", "sage"), STRATEGIES, ["float64"]))
 if not EVERYTHING:
-    CASES, WITH_NORMS = CASES[::5], WITH_NORMS[::5]  # every fifth case: they have each pair of values
+    CASES, WITH_NORMS = CASES[::5], WITH_NORMS[::5]  # every fifth case: those of CASES have each pair of values
     ON_CORA = [(4, "cora", "gcn", "hybrid", "float32"), (3, "cora", "sage", "pre", "float64")]
     ON_CORA += [(2, "cora", "sage-batch-norm", "hybrid", "float64")]
     OVER_MPI = OVER_MPI[1::4]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcgnn.cli import console
-from hpcgnn.nn.config import LayerSettings
+from hpcgnn.nn import config
 from hpcgnn.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MODES, ABLATION = ("kernel", "user"), "ablation"
 DIRECTIONS = ("forward", "backward")
 PRODUCTS, PRODUCT_DTYPES = ("y", "dx", "dW", "layer", "product"), ("float32", "tf32", "bf16", "int8")
 EDGE_OPS, EDGE_DTYPES = ("dot", "add"), ("float32", "int8")
-PYG_MODELS, NORMS, ACTIVATIONS = ("gcn", "sage", "gat"), ("mean", "batch", "layer", "none"), ("relu", "elu")
+PYG_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
 
 Advance = Callable[[int], None]
 
@@ -62,9 +62,9 @@ class PygSettings:
     layers: int = 3
     hidden: int = 256
     heads: int = 8
-    norm: str = NORMS[0]  # that of ``--norm auto``
+    norm: str = "mean"  # that of ``--norm auto``
     activation: str = "relu"
-    dropout: float = LayerSettings.dropout
+    dropout: float = config.LayerSettings.dropout
     epochs: int = 100
     lr: float = TrainConfig.lr
     weight_decay: float = 0.0

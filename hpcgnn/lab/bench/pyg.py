@@ -48,6 +48,18 @@ class Problem:
         return F.cross_entropy(learned, self.y)
 
 
+class Bias(torch.nn.Module):
+    """A bias after PyG's ``MeanSubtractionNorm``, which subtracts that of the layer before it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """X (n, F) plus the bias."""
+        return x + self.bias
+
+
 class Model(torch.nn.Module):
     """PyG's layers, with norm, activation and dropout between them."""
 
@@ -61,7 +73,7 @@ class Model(torch.nn.Module):
             for depth, (width, next_width) in enumerate(pairwise(widths))
         )
         norms: dict[str, Callable[[int], torch.nn.Module]] = {
-            "mean": lambda width: MeanSubtractionNorm(),
+            "mean": lambda width: torch.nn.Sequential(MeanSubtractionNorm(), Bias(width)),
             "batch": torch.nn.BatchNorm1d,
             "layer": torch.nn.LayerNorm,
             "none": lambda width: torch.nn.Identity(),

@@ -274,7 +274,7 @@ def _shares_of_bits(run: RunConfig, facts: Callable[[], RowFacts], decided: Assu
     if policy.bits == AUTO:
         shares = found.by_error(CHOICES[0])
         return shares, (
-            f"{_in_words(shares)}, because more than {CHOICES[0]} bits on average would make epochs longer, as on a slow network, "
+            f"{_in_words(shares)}, because more than {CHOICES[0]} bits on average make epochs longer, as on a slow network, "
             f"for the errors, if all rows have equal ranges, of {found.in_words}"
         )
     if policy.bits == "adaqp":

@@ -33,23 +33,23 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
-def test_pygs_model_is_ours(model, files):
+@pytest.mark.parametrize(("model", "norm"), [("gcn", "batch"), ("gat", "batch"), ("sage", "batch"), ("gcn", "mean")])
+def test_pygs_model_is_ours(model, norm, files):
     """It learns as fast."""
     require_module("torch_geometric")
     path, parts = files
-    settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0, norm="batch", lr=0.01)
+    settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0, norm=norm, lr=0.01)
     problem = pyg.read(path, settings, CPU)
     theirs = pyg.Model(settings, problem.x.shape[1], problem.classes)
     graph = hpcgnn.load(parts, one_rank())
     heads = {"heads": 2} if model == "gat" else {}
-    mine = hpcgnn.build_model(hpcgnn.ModelConfig(model, layers=3, hidden=16, dropout=0.0, norm="batch", **heads), graph)
+    mine = hpcgnn.build_model(hpcgnn.ModelConfig(model, layers=3, hidden=16, dropout=0.0, norm=norm, **heads), graph)
     trainer = hpcgnn.Trainer(mine, graph, hpcgnn.TrainConfig(epochs=99, eval_every=99, lr=0.01), stop=StopRequest())
     records = [trainer.run_epoch() for _ in range(12)]
     seconds, loss = pyg.train(theirs, problem, settings, CPU)
     assert len(seconds) == 12
     assert loss == pytest.approx(records[-1]["loss"], rel=0.4)
-    assert loss < 0.7 * records[0]["loss"]
+    assert loss < 0.8 * records[0]["loss"]
     assert problem.learned.numel() == int(graph.masks["train_mask"].sum())
 
 
@@ -60,8 +60,8 @@ def test_pygs_model_has_as_many_parameters(norm, files):
     mine = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=3, hidden=16, norm=norm), graph)
     theirs = pyg.Model(pyg.PygSettings("sage", hidden=16, norm=norm), graph.x.shape[1], 10)
     counts = [sum(each.numel() for each in one.parameters() if each.requires_grad) for one in (mine, theirs)]
-    # batch norm: ours does not train the bias that it removes again
-    assert counts[0] == counts[1] - (32 if norm == "batch" else 0)
+    # ours does not train a bias that the norm subtracts again
+    assert counts[0] == counts[1] - (32 if norm in ("mean", "batch") else 0)
 
 
 def test_the_command_prints_what_a_record_of_a_study_needs(files):
