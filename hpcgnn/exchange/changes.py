@@ -78,11 +78,12 @@ class RowChanges:
     """The sums by which the change of one exchange's rows is known, over a sample of this rank's rows.
 
     rows: number of rows that this rank sends. In each message, the same evenly spaced rows are looked at, of up to 32,768 values.
+    every: messages of epochs that are no multiples of it are not looked at.
     A layer that a pass uses several times has messages of their own, whose sums are added.
     """
 
-    def __init__(self, rows: int, torch_device: torch.device) -> None:
-        self._rows, self._torch_device = rows, torch_device
+    def __init__(self, rows: int, torch_device: torch.device, every: int = 1) -> None:
+        self._rows, self._torch_device, self._every = rows, torch_device, every
         self._picked: dict[int, torch.Tensor] = {}  # by number of columns
         self._kept: dict[tuple[int, int], KeptSample] = {}  # by number of the call and of columns
         self._sums: list[torch.Tensor] = []
@@ -95,6 +96,8 @@ class RowChanges:
 
         given: the rows that are 8-bit integers already, which ``rows`` does not hold.
         """
+        if epoch % self._every:
+            return
         slot = call, rows.shape[1]
         sample, kept = self._sample(rows, given), self._kept.get(slot)
         if kept is None:

@@ -188,9 +188,9 @@ class Exchange:
         self.ranges = RowRanges(int(self.send_counts.sum()), self.messages.device.torch_device)
         return self.ranges
 
-    def trace_changes(self) -> RowChanges:
-        """Measure the changes of the rows that are sent in training from now on."""
-        self.changes = RowChanges(int(self.send_counts.sum()), self.messages.device.torch_device)
+    def trace_changes(self, every: int = 1) -> RowChanges:
+        """Measure the changes of the rows that are sent in training from now on, in epochs that are multiples of ``every``."""
+        self.changes = RowChanges(int(self.send_counts.sum()), self.messages.device.torch_device, every)
         return self.changes
 
     def rows_that_travel(self) -> torch.Tensor:

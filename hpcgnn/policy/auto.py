@@ -32,6 +32,8 @@ _FAR_SLOWER = {2: 1.5, 3: 1.15}
 _FIRST_STALE = 4 * _BLOCK  # epoch of the first trial of stale rows: those of bits are over by then
 _BITS_TOLERANCE = 1.03  # more bits are taken if an epoch is at most so much longer
 _STALE_TOLERANCE = 1.05  # and fresh rows
+# Epochs from one comparison of rows to the next. The first one that tells noise from learning is the fifth: before _FIRST_STALE.
+_COMPARED = 4
 _CALM = 0.02  # squared change of rows in an epoch, relative to their square, that is small without any noise
 
 
@@ -150,7 +152,7 @@ class AutoStaleness(StalenessPolicy):
     """Rows of the previous epoch where they have moved by less than their noise, if that makes epochs shorter."""
 
     needs_clock = True
-    compares_rows = True
+    compares_every = _COMPARED
     state_type = AutoStalenessState
     options = (STALE, FRESH)
 

@@ -47,7 +47,7 @@ class Observation:
     epoch: int
     loss: float  # mean over all training nodes
     seconds: float  # of the training step on the slowest rank, by the clock
-    # by exchange that sent new rows, and has sent some at least four times before, if a policy compares rows
+    # by exchange that sent new rows, and has sent some at least four times before, in epochs in which rows are compared
     changes: dict[str, RowChange]
     # exchanges whose message had not arrived at some rank when the gradients were reduced, if a policy asks
     late: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Policy:
     summary: ClassVar[str] = ""  # a phrase about the policy, for the help of the command
     settings: ClassVar[tuple[type, ...]] = ()  # the dataclasses of its settings
     needs_clock: ClassVar[bool] = False  # whether it uses Observation.seconds, which are then logged and replayed
-    compares_rows: ClassVar[bool] = False  # whether it uses Observation.changes, for which rows to send are compared
+    compares_every: ClassVar[int] = 0  # epochs between two comparisons of rows, for Observation.changes; 0: never
     uses_late: bool = False  # whether it uses Observation.late
     allows_delta: ClassVar[bool] = True  # whether it can be combined with delta coding
     # The type of state(), with which states in checkpoints are compared. If it is a msgspec.Struct, the state consists of the

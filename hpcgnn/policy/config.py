@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -288,9 +289,10 @@ class PolicyConfig(Composed):
         return (self.bits, self.staleness) == (FIXED, OFF)
 
     @property
-    def compares(self) -> bool:
-        """Return whether the rows to send are compared with those of earlier messages."""
-        return self.bits_policy.compares_rows or self.staleness_policy.compares_rows
+    def compares_every(self) -> int:
+        """Epochs from one comparison of the rows to send with those of earlier messages to the next; 0: no comparison."""
+        every = self.bits_policy.compares_every, self.staleness_policy.compares_every
+        return math.gcd(*every)
 
     @property
     def needs_clock(self) -> bool:

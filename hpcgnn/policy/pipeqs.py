@@ -93,7 +93,7 @@ class SkipState(msgspec.Struct):
 class PipeQSBits(BitsPolicy):
     """B_CHECK's part about bit-widths, for each exchange."""
 
-    compares_rows = True
+    compares_every = 1
     allows_delta = False  # rows are compared, and delta coding sends differences
     state_type = BitsState
 
@@ -141,7 +141,7 @@ class PipeQSBits(BitsPolicy):
 class PipeQSStaleness(StalenessPolicy):
     """S_CHECK, and B_CHECK's part about staleness, for each exchange."""
 
-    compares_rows = True
+    compares_every = 1
     state_type = SkipState
     sends: ClassVar[str] = STALE  # the freshness of exchanges that send rows
 

@@ -17,9 +17,9 @@ from hpcgnn.world.world import World
 _ROWS, _WIDTH = 400, 64
 
 
-def changes_of(messages: list[tuple[int, torch.Tensor]], rows: int = _ROWS) -> list[RowChange | None]:
+def changes_of(messages: list[tuple[int, torch.Tensor]], rows: int = _ROWS, every: int = 1) -> list[RowChange | None]:
     """The change that each message, of an epoch, shows."""
-    traced, found = RowChanges(rows, torch.device("cpu")), []
+    traced, found = RowChanges(rows, torch.device("cpu"), every), []
     for epoch, sent in messages:
         traced.note(sent, None, 0, epoch)
         found.append(traced.of_ranks(traced.take()))
@@ -95,6 +95,15 @@ def test_rows_of_nothing_but_noise_do_not_move():
     for each in found[4:]:
         assert each.noise == pytest.approx(1, abs=0.02)
         assert (each.distance, each.squared_change) == (pytest.approx(0, abs=0.03), pytest.approx(0, abs=0.06))
+
+
+def test_rows_are_compared_in_some_epochs_only():
+    epochs = list(range(18))
+    found = changes_of(moving(0.1, 0.5, epochs), every=4)
+    assert [epoch for epoch, change in zip(epochs, found, strict=True) if change is not None] == [16]
+    alone = changes_of([each for each in moving(0.1, 0.5, epochs) if each[0] % 4 == 0])
+    assert found[16] is not None
+    assert (found[16], found[16].epochs) == (alone[-1], 4)
 
 
 def test_rounding_error_is_that_of_messages():

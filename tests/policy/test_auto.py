@@ -179,7 +179,8 @@ def test_training_decides_alike_on_all_ranks_and_is_replayed(tmp_path: Path):
         for _ in range(24):
             record = trainer.run_epoch()
             decision = trainer.policies.decisions(record) or {}
-            seen.append({"loss": record["loss"], "bits": record["bits"], "observed": decision["observed"]})
+            told = {name: decision.get(name) for name in ("observed", "changes")}
+            seen.append({"loss": record["loss"], "bits": record["bits"], **told})
         return seen
 
     first, second = ThreadPool(2).run(program, None)
@@ -187,5 +188,6 @@ def test_training_decides_alike_on_all_ranks_and_is_replayed(tmp_path: Path):
     of_gradients = [record["bits"]["layer 2's gradients"] for record in first]
     assert max(map(len, of_gradients)) > 1  # rows differ by their errors
     assert len({*map(str, of_gradients)}) > 1
+    assert [epoch for epoch, record in enumerate(first) if record["changes"]] == [16, 20]
     log = {epoch: record["observed"] for epoch, record in enumerate(first)}
     assert ThreadPool(2).run(program, log)[0] == first
