@@ -291,8 +291,7 @@ class PolicyConfig(Composed):
     @property
     def compares_every(self) -> int:
         """Epochs from one comparison of the rows to send with those of earlier messages to the next; 0: no comparison."""
-        every = self.bits_policy.compares_every, self.staleness_policy.compares_every
-        return math.gcd(*every)
+        return math.gcd(self.bits_policy.compares_every, self.staleness_policy.compares_every)
 
     @property
     def needs_clock(self) -> bool:

@@ -54,8 +54,8 @@ class Policies:
         for facts in all_facts:  # another trainer of the model may have set them
             exchange = facts.exchange
             exchange.row_bits, exchange.freshness, exchange.ranges, exchange.changes = None, FRESH, None, None
-        traced, every = (all_facts if config.compares_every else []), config.compares_every
-        self._changes = {facts.name: facts.exchange.trace_changes(every) for facts in traced}
+        every = config.compares_every
+        self._changes = {facts.name: facts.exchange.trace_changes(every) for facts in all_facts if every}
         own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         reuses = config.staleness_policy.reuses_rows
