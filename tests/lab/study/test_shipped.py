@@ -23,7 +23,7 @@ PRESETS = Path(*hpcgnn.presets.__path__)
 WITH_METRICS = ("ablation", "messages", "policies", "policies-deep", "policies-speed", "staleness", "staleness-network")
 WITH_TARGETS = ("accuracy", "accuracy-models", "compute-accuracy", "int8-accuracy", "node-aware", "partition-rows")
 PAIRED = ("policies", "policies-deep", "policies-speed", "staleness", "staleness-network")
-OF_METHODS = {"name", "strategy", "bits", "staleness", "stale_correction", "descent_rule"}
+OF_METHODS = {"name", "strategy", "bits", "staleness"}
 OF_ARITHMETIC = {"name", "compute", "int8_before_softmax", "int8_rounding"}
 
 
