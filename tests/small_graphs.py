@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hpcgnn.world import World
 @dataclass
 class Arrays:
     """A whole graph with original ids. edge_index: (2, E), sources first. x: (N, F), without columns if there are no features.
-    weight: (E,) or None.
+    weight, edge_type: (E,) or None. edge_attr: (E, D) or None.
     """
 
     edge_index: np.ndarray
@@ -30,6 +30,8 @@ class Arrays:
     y: np.ndarray | None = None
     masks: dict[str, np.ndarray] = field(default_factory=dict)
     weight: np.ndarray | None = None
+    edge_type: np.ndarray | None = None
+    edge_attr: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -51,14 +53,17 @@ class Arrays:
             weighted=self.weight is not None,
             x_nnz=self.x.nnz if sp.issparse(self.x) else None,
             has_masks=bool(self.masks),
+            num_edge_types=0 if self.edge_type is None else int(self.edge_type.max()) + 1,
+            num_edge_features=0 if self.edge_attr is None else self.edge_attr.shape[1],
         )
 
     def datasets(self) -> dict[str, np.ndarray]:
         """The datasets of ``graph.h5``, from its definition."""
         indptr, order = by_target(self.num_nodes, *self.edge_index)
         arrays = {"edges/indptr": indptr, "edges/indices": self.edge_index[0, order]}
-        if self.weight is not None:
-            arrays["edges/weight"] = self.weight[order]
+        for name, values in (("weight", self.weight), ("type", self.edge_type), ("attr", self.edge_attr)):
+            if values is not None:
+                arrays[f"edges/{name}"] = values[order]
         if sp.issparse(self.x):
             arrays |= {f"nodes/x_{part}": getattr(self.x, part) for part in ("indptr", "indices", "data")}
         elif self.x.shape[1]:
@@ -88,6 +93,14 @@ def random_multigraph(seed: int = 0, nodes: int = 60, edges: int = 400, *, weigh
     x = rng.standard_normal((nodes, 9)).astype(np.float32)
     y = rng.integers(0, 4, nodes)
     return Arrays(edge_index, x, y, _random_masks(rng, nodes), weight)
+
+
+def with_typed_edges(graph: Arrays, types: int = 4, columns: int = 3, seed: int = 7) -> Arrays:
+    """The graph with random types, and with random features of edges. Parallel edges may have different types."""
+    rng, edges = np.random.default_rng(seed), graph.edge_index.shape[1]
+    kinds = rng.integers(0, types, edges).astype(np.int32)
+    kinds[0] = types - 1
+    return replace(graph, edge_type=kinds, edge_attr=rng.standard_normal((edges, columns)).astype(np.float32))
 
 
 def even_graph(nodes: int, edges: int) -> Arrays:
@@ -131,7 +144,8 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     position = np.empty(graph.num_nodes, dtype=np.int64)
     position[order] = np.arange(graph.num_nodes)
     masks = {name: mask[order] for name, mask in graph.masks.items()}
-    there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, graph.weight)
+    of_edges = graph.weight, graph.edge_type, graph.edge_attr
+    there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges)
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}
     attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | there.meta().attributes() | {"num_parts": num_parts}

@@ -84,6 +84,8 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
             "source": source,
             "nodes": meta.num_nodes,
             "edges": f"{meta.num_edges:,} {'directed' if meta.directed else 'undirected, both ways'}",
+            "types of edges": f"{meta.num_edge_types:,}" if meta.num_edge_types else "none",
+            "features of edges": f"{meta.num_edge_features:,}" if meta.num_edge_features else "none",
             "features": f"{meta.num_features:,} {kind}" if meta.num_features else "none",
             "classes": f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none",
             "train / val / test": " / ".join(f"{size:,}" for size in summary.split_sizes.values()) or "none",

@@ -175,6 +175,7 @@ def _about_checksums(facts: Facts) -> str:
 
 
 _MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
+_PLURALS = {"class": "classes", "type": "types"}
 
 
 @click.command(
@@ -266,6 +267,9 @@ def _rows_of_file(facts: Facts) -> Rows:
     yield "nodes", facts["nodes"]
     ways = "directed" if facts["directed"] else "undirected, stored both ways"
     yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
+    yield from _rows_of_counts("edges", "type", facts["edge_types"])
+    if facts["edge_features"]["number"]:
+        yield "features of edges", f"{facts['edge_features']['number']:,} {facts['edge_features']['stored']}"
     yield from _rows_of_degrees(facts["degrees"])
     features = facts["features"]
     yield "features", f"{features['number']:,} {features['stored']}" if features["number"] else "none"
@@ -305,10 +309,14 @@ def _rows_of_labels(facts: Facts) -> Rows:
     by_class = facts["labels"]["by_class"]
     yield "classes", facts["classes"]
     yield "nodes with a label", facts["labels"]["nodes"]
-    yield from ((f"  class {number}", count) for number, count in enumerate(by_class[:_MOST_CLASSES]))
-    if by_class[_MOST_CLASSES:]:
-        rest = by_class[_MOST_CLASSES:]
-        yield f"  {len(rest):,} more classes", f"{min(rest):,} to {max(rest):,} nodes each"
+    yield from _rows_of_counts("nodes", "class", by_class)
+
+
+def _rows_of_counts(things: str, kind: str, counts: list[int]) -> Rows:
+    """The number of nodes of each class, or of edges of each type; the last ones in one row."""
+    yield from ((f"  {kind} {number}", count) for number, count in enumerate(counts[:_MOST_CLASSES]))
+    if rest := counts[_MOST_CLASSES:]:
+        yield f"  {len(rest):,} more {_PLURALS[kind]}", f"{min(rest):,} to {max(rest):,} {things} each"
 
 
 def _rows_of_parts(facts: Facts) -> Rows:

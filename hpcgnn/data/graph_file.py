@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 4
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 5
 
 
 class SlabReader(ABC):
@@ -79,8 +79,10 @@ class SlabReader(ABC):
 
     def _attribute_types(self) -> dict[str, type]:
         types = {"format": str, "version": int, "uuid": str} | schema.ATTRIBUTES
-        if h5.attribute(self.file, "version", int) < _FIRST_WITH_X_DTYPE:
-            del types["x_dtype"]
+        version = h5.attribute(self.file, "version", int)
+        for name, first in schema.ADDED.items():
+            if version < first:
+                del types[name]
         with h5.reading(self.path, "its attributes"):  # parts that were made of an older graph file have no digests
             return types | {name: int for name in digests.ATTRIBUTES if name in self.file.attrs}
 
@@ -185,6 +187,21 @@ class SlabReader(ABC):
         """Weights of edges ``[first_edge, last_edge)``, (m,) float32, or None for an unweighted graph."""
         return self.read("edges/weight", first_edge, last_edge, slab) if self.meta.weighted else None
 
+    def edge_types(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
+        """Types of edges ``[first_edge, last_edge)``, (m,) int32, or None for a graph whose edges have no types."""
+        return self.read("edges/type", first_edge, last_edge, slab) if self.meta.num_edge_types else None
+
+    def edge_attr(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
+        """Features of edges ``[first_edge, last_edge)``, (m, D) float32, or None if edges have no features."""
+        if not self.meta.num_edge_features:
+            return None
+        is_half = self.meta.edge_attr_dtype == schema.HALF
+        return (self._widened if is_half else self.read)("edges/attr", first_edge, last_edge, slab)
+
+    def edge_values(self, first_edge: int, last_edge: int) -> dict[str, np.ndarray]:
+        """The arrays of :data:`hpcgnn.data.schema.EDGE_VALUES` that the file has, of these edges, as stored."""
+        return {name: self.read(name, first_edge, last_edge) for name in schema.EDGE_VALUES if name in self.rules}
+
     def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
         """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none."""
         if self.meta.x_nnz is not None:
@@ -222,7 +239,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
         return schema.graph_rules(self.meta)
@@ -234,11 +251,10 @@ class GraphFile(SlabReader):
 
 
 _BLOCK_NODES = 1 << 18
-_FIRST_WITH_X_DTYPE = 3  # the first version with this attribute, both of graph files and of parts files
 _WIDENED_BYTES = 1 << 20
 
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 4
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 5
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
@@ -246,7 +262,7 @@ MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, PARTS_VERSION), "part"
 
     @property
     def num_parts(self) -> int:

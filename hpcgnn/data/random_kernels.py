@@ -155,14 +155,14 @@ def asymmetry(src, dst, weight_bits):
 
 
 @njit(cache=True, nogil=True)
-def sum_of_edges(ids, indptr, sources, weight_bits):
-    """The sum modulo 2**64 of a hash of (source, destination, weight) over edges. ids: (n,) int64 of the destinations.
-    indptr: (n + 1,) int64 from 0, not beyond ``sources`` (m,) int64. weight_bits: (m,) uint32 or empty."""
+def sum_of_edges(ids, indptr, sources, value_bits):
+    """The sum modulo 2**64 of a hash of (source, destination, values) over edges. ids: (n,) int64 of the destinations.
+    indptr: (n + 1,) int64 from 0, not beyond ``sources`` (m,) int64. value_bits: (m,) uint32 or uint64, or empty."""
     total = np.uint64(0)
     for i in range(ids.size):
         d = _mix(np.uint64(ids[i]) + _GOLDEN)
         for k in range(indptr[i], indptr[i + 1]):
-            w = np.uint64(weight_bits[k]) if weight_bits.size else np.uint64(0)
+            w = np.uint64(value_bits[k]) if value_bits.size else np.uint64(0)
             total += _mix(_mix(np.uint64(sources[k]) + _GOLDEN) * np.uint64(3) + d + w)
     return total
 

@@ -53,8 +53,9 @@ Rules = dict[str, Rule]
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """Counts and properties of a graph. x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype:
-    dtype of dense features on disk; computations use float32. provenance: the source, options and seeds of its conversion."""
+    """Counts and properties of a graph. x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype,
+    edge_attr_dtype: dtype of dense features of nodes and of edges on disk; computations use float32. num_edge_types: 0 for a
+    graph whose edges have no types. provenance: the source, options and seeds of its conversion."""
 
     num_nodes: int
     num_edges: int
@@ -66,6 +67,9 @@ class GraphMeta:
     x_nnz: int | None = None
     x_dtype: str = FULL
     has_masks: bool = False
+    num_edge_types: int = 0
+    num_edge_features: int = 0
+    edge_attr_dtype: str = FULL
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def attributes(self) -> dict[str, Any]:
@@ -76,15 +80,16 @@ class GraphMeta:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
         """The inverse of :meth:`attributes`, for attributes of the right types. Raises ValueError for values that are wrong.
-        Files before version 3 have no ``x_dtype``."""
-        values = {name: attributes[name] for name in ATTRIBUTES if name != "x_dtype" or name in attributes}
-        for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
-            if values[name] < 0:
-                raise ValueError(f"{name} is {values[name]}")
+        Files of older versions lack those of :data:`ADDED`."""
+        values = {name: attributes[name] for name in ATTRIBUTES if name not in ADDED or name in attributes}
+        for name, value in values.items():
+            if name.startswith("num_") and value < 0:
+                raise ValueError(f"{name} is {value}")
         if values["task"] not in (SINGLE_LABEL, MULTI_LABEL, NO_TASK):
             raise ValueError(f"task is {values['task']!r}")
-        if values.get("x_dtype", FULL) not in (FULL, HALF):
-            raise ValueError(f"x_dtype is {values['x_dtype']!r}")
+        for name in ("x_dtype", "edge_attr_dtype"):
+            if values.get(name, FULL) not in (FULL, HALF):
+                raise ValueError(f"{name} is {values[name]!r}")
         values["provenance"] = json.loads(values["provenance"])
         if not isinstance(values["provenance"], dict):
             raise ValueError("provenance is not a JSON object")
@@ -95,6 +100,10 @@ class GraphMeta:
 _TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, Any]": str}
 ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in fields(GraphMeta)}
 """The types of the attributes in which :class:`GraphMeta` is stored."""
+ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "edge_attr_dtype"), 5)
+"""The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
+EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr")
+"""The arrays with a row for each edge beside its source; a graph has any of them or none."""
 
 
 def layout(rules: Mapping[str, Rule]) -> h5.Schema:
@@ -111,11 +120,16 @@ def graph_rules(meta: GraphMeta) -> Rules:
     }
     if meta.weighted:
         rules["edges/weight"] = Rule((edges,), np.dtype(np.float32), "edges/indptr")
+    if meta.num_edge_types:
+        rules["edges/type"] = Rule((edges,), np.dtype(np.int32), "edges/indptr", high=meta.num_edge_types - 1)
+    if meta.num_edge_features:
+        shape = (edges, meta.num_edge_features)
+        rules["edges/attr"] = Rule(shape, np.dtype(meta.edge_attr_dtype), "edges/indptr")
     if meta.x_nnz is not None:
         rules["nodes/x_indptr"] = _offsets(nodes, meta.x_nnz, BORDERS)
-        rows, shape = "nodes/x_indptr", (meta.x_nnz,)
-        rules["nodes/x_indices"] = Rule(shape, np.dtype(np.int32), rows, high=meta.num_features - 1)
-        rules["nodes/x_data"] = Rule(shape, np.dtype(np.float32), rows)
+        rows, stored = "nodes/x_indptr", (meta.x_nnz,)
+        rules["nodes/x_indices"] = Rule(stored, np.dtype(np.int32), rows, high=meta.num_features - 1)
+        rules["nodes/x_data"] = Rule(stored, np.dtype(np.float32), rows)
     elif meta.num_features:
         rules["nodes/x"] = Rule((nodes, meta.num_features), np.dtype(meta.x_dtype), NODES)
     if meta.task == SINGLE_LABEL:
@@ -175,6 +189,11 @@ def counts_problem(meta: GraphMeta, file_bytes: int) -> str:
         return f"num_classes is {meta.num_classes} for {meta.num_nodes} nodes"
     if meta.task == NO_TASK and meta.num_classes:
         return f"num_classes is {meta.num_classes} without labels"
-    if meta.num_features > file_bytes or meta.num_classes > file_bytes:
-        return f"it has {file_bytes} bytes for {meta.num_features} features and {meta.num_classes} classes"
+    counts = {
+        "features": meta.num_features, "classes": meta.num_classes,
+        "types of edges": meta.num_edge_types, "features of edges": meta.num_edge_features,
+    }  # fmt: skip
+    if max(counts.values()) > file_bytes:
+        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"it has {file_bytes} bytes for {told}"
     return ""

@@ -13,7 +13,7 @@ from hpcgnn.data import checksums, h5, plan_store
 from hpcgnn.data.digests import ATTRIBUTES, EDGES, FIRST_VERSION
 from hpcgnn.data.graph_file import PartsFile, SlabReader, reader_of
 from hpcgnn.data.random_kernels import draws, key_for, sum_of_edges, sum_of_rows, sum_of_sparse_rows
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK
+from hpcgnn.data.schema import EDGE_VALUES, MASKS, MULTI_LABEL, NO_TASK
 
 _COLUMNS = 23  # number of this use of a seed
 _BYTES_AT_A_TIME = 1 << 20
@@ -27,7 +27,8 @@ class Digests:
         self._reader = reader
         meta, name = reader.meta, "nodes/original_ids"
         self._ids = self._read(name, 0, meta.num_nodes) if name in reader.rules else None
-        self._keys = np.empty(max(meta.num_features, meta.num_classes, len(MASKS)), np.uint64)
+        widest = max(meta.num_features, meta.num_classes, len(MASKS), 1 + meta.num_edge_features)
+        self._keys = np.empty(widest, np.uint64)
         draws(key_for(0, _COLUMNS), 0, self._keys)
         self._keys |= np.uint64(1)
         self._sums = dict.fromkeys(ATTRIBUTES, 0)
@@ -40,7 +41,8 @@ class Digests:
         """Read a slab, and add its nodes and the edges into them."""
         first, last = (int(node) for node in self._reader.bounds[slab : slab + 2])
         meta = self._reader.meta
-        self._in_pieces(first, last, 16 * max(meta.num_edges // max(meta.num_nodes, 1), 1), self._edges)
+        edge_bytes = 16 + 16 * meta.num_edge_features
+        self._in_pieces(first, last, edge_bytes * max(meta.num_edges // max(meta.num_nodes, 1), 1), self._edges)
         if meta.x_nnz is not None:
             self._in_pieces(first, last, 8 * max(meta.x_nnz // max(meta.num_nodes, 1), 1), self._sparse)
         elif meta.num_features:
@@ -71,12 +73,26 @@ class Digests:
         return [indptr.clip(begin, end) - begin, *(self._read(f"{prefix}{name}", begin, end) for name in names)]
 
     def _edges(self, first: int, last: int, ids: np.ndarray) -> None:
-        names = ["indices", "weight"] if self._reader.meta.weighted else ["indices"]
-        indptr, sources, *weights = self._csr("edges/", first, last, *names)
+        names = [name.removeprefix("edges/") for name in EDGE_VALUES if name in self._reader.rules]
+        indptr, sources, *arrays = self._csr("edges/", first, last, "indices", *names)
         if self._ids is not None:
             sources = self._ids.take(sources, mode="clip")
-        bits = weights[0].view(np.uint32) if weights else np.empty(0, np.uint32)
+        bits = self._bits_of_edges(dict(zip(names, arrays, strict=True)))
         self._sums[EDGES] += int(sum_of_edges(ids, indptr, sources, bits))
+
+    def _bits_of_edges(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        """(m,) uint32 or uint64 that tells the weight, the type and the features of each edge; empty if edges have none."""
+        bits = values["weight"].view(np.uint32) if "weight" in values else np.empty(0, np.uint32)
+        columns = [values["type"].astype(np.uint64)] if "type" in values else []
+        if "attr" in values:
+            columns += [*values["attr"].astype(np.float32, copy=False).view(np.uint32).astype(np.uint64).T]
+        if not columns:
+            return bits
+        keys = self._keys if "type" in values else self._keys[1:]
+        told = np.zeros(columns[0].size, np.uint64) if not bits.size else bits.astype(np.uint64)
+        for column, key in zip(columns, keys, strict=False):
+            told += column * key
+        return told
 
     def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:
         indptr, columns, values = self._csr("nodes/x_", first, last, "indices", "data")

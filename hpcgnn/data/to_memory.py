@@ -29,8 +29,8 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
 
     Returns:
         A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, if the file
-        has them, ``x`` (N, F) float32, ``y`` (N,) int64 or (N, C) uint8, ``edge_weight`` (E,) float32, and the three masks
-        (N,) bool.
+        has them, ``x`` (N, F) float32, ``y`` (N,) int64 or (N, C) uint8, ``edge_weight`` (E,) float32, ``edge_type`` (E,)
+        int64, ``edge_attr`` (E, D) float32, and the three masks (N,) bool.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and if torch_geometric is not installed.
@@ -55,7 +55,7 @@ def to_dgl(path: str | Path) -> Any:
 
     Returns:
         A graph whose edges are sorted by destination and then by source. If the file has them, ``ndata`` holds ``feat``,
-        ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``.
+        ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``, ``type`` and ``feat``.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and if DGL is not installed or lacks a library for this version of torch.
@@ -71,8 +71,9 @@ def to_dgl(path: str | Path) -> Any:
     values, num_nodes = _tensors(Path(path), sparse=False)
     source, destination = values.pop("edge_index")
     graph = dgl.graph((source, destination), num_nodes=num_nodes)
-    if "edge_weight" in values:
-        graph.edata["weight"] = values.pop("edge_weight")
+    for name, theirs in (("edge_weight", "weight"), ("edge_type", "type"), ("edge_attr", "feat")):
+        if name in values:
+            graph.edata[theirs] = values.pop(name)
     for name, tensor in values.items():
         graph.ndata[{"x": "feat", "y": "label"}.get(name, name)] = tensor
     return graph
@@ -90,6 +91,8 @@ def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], int]
             "edge_index": np.stack((indices, np.repeat(np.arange(nodes), np.diff(indptr)))),
             "y": file.labels(0, nodes),
             "edge_weight": file.weights(0, edges),
+            "edge_type": None if (types := file.edge_types(0, edges)) is None else types.astype(np.int64),
+            "edge_attr": file.edge_attr(0, edges),
             **{name: file.mask(name, 0, nodes) for name in MASKS},
         }
         x = file.features(0, nodes)

@@ -120,6 +120,8 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
     found = _identity(reader) | {
         "directed": meta.directed,
         "weighted": meta.weighted,
+        "edge_types": counts.by_edge_type.tolist(),
+        "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
         "degrees": counts.degrees(),
         "features": _features(meta),
         "task": meta.task,
@@ -152,6 +154,7 @@ class _Counts:
         self.extremes: list[int] = []  # smallest and largest degree of each slab with nodes
         self.by_degree = np.zeros(64, np.int64)  # by binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
         self.by_class = np.zeros(self.meta.num_classes, np.int64)
+        self.by_edge_type = np.zeros(self.meta.num_edge_types, np.int64)
         self.labelled = 0
 
     def add(self, slab: int) -> None:
@@ -167,6 +170,10 @@ class _Counts:
         for start in range(begin, end if isinstance(self.reader, PartsFile) else begin, _EDGES_AT_A_TIME):
             sources = self.reader.read("edges/indices", start, min(start + _EDGES_AT_A_TIME, end))
             self.cut[slab] += int(((sources < first) | (sources >= last)).sum())
+        for start in range(begin, end if self.meta.num_edge_types else begin, _EDGES_AT_A_TIME):
+            types = self.reader.edge_types(start, min(start + _EDGES_AT_A_TIME, end))
+            assert types is not None
+            self.by_edge_type += np.bincount(types, minlength=self.by_edge_type.size)
         for name in MASKS if self.meta.has_masks else ():
             self.masks[name][slab] = int(self.reader.read(f"nodes/{name}", first, last, slab).sum())
         labels = self.reader.labels(first, last, slab)

@@ -24,6 +24,7 @@ from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.relations import RelationRows, ResultRows
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere, whole_job
 from hpcgnn.world.devices import choose_device
 from hpcgnn.world.world import OfRanks
@@ -59,6 +60,7 @@ class LocalGraph(OfRanks):
         device: the device that holds features, labels, masks, edge weights and ``edge_index``. Ids and arrays of edges are on
             the host.
         ranks_per_node: number of ranks that the partition puts on a node.
+        stored_edges: the rows of the file's arrays of edges that are the edges of ``indices``, ascending.
     """
 
     world: World
@@ -78,7 +80,9 @@ class LocalGraph(OfRanks):
     device: Device = CPU
     ranks_per_node: int = 1
     _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
+    _of_edges: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
+    stored_edges: range | np.ndarray = range(0)
 
     @property
     def num_nodes(self) -> int:
@@ -126,7 +130,8 @@ class LocalGraph(OfRanks):
         """(2, e) int64 in-edges of the owned nodes, sources in the first row. Ids 0 to n - 1 are owned nodes in the order of
         ``x``, and larger ids are halo nodes in the order of their positions.
 
-        Edges are in the order of ``edge_weight`` and ``edge_ids``. The tensor is made at the first access and kept.
+        Edges are in the order of ``edge_weight``, ``edge_type``, ``edge_attr`` and ``edge_ids``. The tensor is made at the first
+        access and kept.
         """
         return self.local_edge_index().to(self.device.torch_device)
 
@@ -155,6 +160,38 @@ class LocalGraph(OfRanks):
         """
         source, destination = self.original_edge_index
         return source * self.meta.num_nodes + destination
+
+    @property
+    def edge_type(self) -> torch.Tensor | None:
+        """(e,) int64 types of the edges of ``edge_index``, from 0 to ``meta.num_edge_types - 1``; None for edges without types.
+
+        The first access reads the rank's types from the file, and is collective. HpcgnnError on every rank tells of a file that
+        is missing, damaged, or another one by now.
+        """
+        return self._read_of_edges("type") if self.meta.num_edge_types else None
+
+    @property
+    def edge_attr(self) -> torch.Tensor | None:
+        """(e, D) float32 features of the edges of ``edge_index``, ``meta.num_edge_features`` columns; None for edges without
+        features. The first access is collective, with errors as of ``edge_type``."""
+        return self._read_of_edges("attr") if self.meta.num_edge_features else None
+
+    def _read_of_edges(self, name: str) -> torch.Tensor:
+        """The types or features of this rank's edges, which models that do not use them need not hold. Collective."""
+        if name not in self._of_edges:
+            rows = self.stored_edges
+            first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+            with raise_on_all_ranks(self.world, f"read {self.path}"), PartsFile(self.path) as parts:
+                if parts.uuid != self.uuid:
+                    raise HpcgnnError(f"{self.path} is another file by now: load the graph again")
+                part = self.world.rank if self.matches_parts else None  # a whole part has checksums
+                read = parts.edge_types if name == "type" else parts.edge_attr
+                values = read(first, last, part)
+            assert values is not None
+            values = values if isinstance(rows, range) else values[rows - first]
+            found = torch.from_numpy(values).to(self.device.torch_device)
+            self._of_edges[name] = found.long() if name == "type" else found
+        return self._of_edges[name]
 
     def local_edge_index(self) -> torch.Tensor:
         """A new copy of :attr:`edge_index` in the host's memory."""
@@ -244,6 +281,7 @@ class LocalGraph(OfRanks):
             indptr=first + offsets_of(lengths),
             indices=self.indices[kept],
             edge_weight=_taken(self.edge_weight, torch.from_numpy(kept)),
+            stored_edges=np.asarray(self.stored_edges)[kept] if len(self.stored_edges) else self.stored_edges,
             matches_parts=False,
         )
 
@@ -300,12 +338,20 @@ class LocalGraph(OfRanks):
             if edges != self.indices.size:
                 raise damaged(self.path, f"its plan has {edges} edges, but part {world.rank} has {self.indices.size}")
 
-    def built_plan(self, strategy: str) -> AggregationPlan[SparseMatrix]:
-        """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective."""
+    def relation_rows(self) -> RelationRows:
+        """The rows of sums over the in-edges of each type. Collective. HpcgnnError, on every rank, for edges without types."""
+        types = self.edge_type
+        if types is None:
+            raise HpcgnnError(f"{self.path} has no types of edges: convert a graph with edge_type", agreed=True)
+        return RelationRows.of(host_values(types), self._destinations, self.num_nodes, self.meta.num_edge_types)
+
+    def built_plan(self, strategy: str, rows: ResultRows | None = None) -> AggregationPlan[SparseMatrix]:
+        """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective.
+        rows: the rows of the sums; None for a row of each node."""
         world = self.world
         with raise_on_all_ranks(world, "plan the messages"):
             check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)
-        mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy)
+        mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy, rows)
         pairs, _ = world.alltoallv(mine.receive_from.table(world.size), np.ones(world.size, dtype=np.int64))
         row_counts = mine.receive_from.counts(world.size)
         entry_counts = np.diff(offsets_of(mine.wanted.lengths)[offsets_of(row_counts)])
@@ -402,6 +448,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         matches_parts=matches,
         ranks_per_node=parts.ranks_per_node,
         data=parts.data,
+        stored_edges=range(int(indptr[0]), int(indptr[-1])),
     )
 
 

@@ -144,8 +144,8 @@ class Reordering:
     def _write_edges(self, chunk: EdgeChunk, sources: np.ndarray, starts: np.ndarray) -> None:
         begin = chunk.first - self.slab.first
         order, runs = _runs(self.parts[begin : begin + chunk.last - chunk.first])
-        weights = self.reader.weights(int(chunk.indptr[0]), int(chunk.indptr[-1]))
-        if weights is None:
+        values = self.reader.edge_values(int(chunk.indptr[0]), int(chunk.indptr[-1]))
+        if not values:
             indptr, moved = offsets_of(np.diff(chunk.indptr)[order]), np.empty_like(sources)
             sorted_rows(chunk.indptr, sources, order, indptr, moved)
             arrays = {"edges/indices": moved}
@@ -153,7 +153,7 @@ class Reordering:
             indptr, entries = _gather_rows(chunk.indptr, order)
             moved = sources[entries]
             sort_rows(indptr, moved, entries)
-            arrays = {"edges/indices": moved, "edges/weight": weights[entries]}
+            arrays = {"edges/indices": moved} | {name: each[entries] for name, each in values.items()}
         self._write_csr("edges/indptr", arrays, indptr, begin + order, runs, starts)
 
     def _sparse_features(self, place: int) -> None:

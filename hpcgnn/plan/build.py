@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcgnn.plan.plan import PeerRows, SparseMatrix, offsets_of, ranges
+from hpcgnn.plan.relations import ResultRows
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -94,7 +95,12 @@ class ReceiverPlan:
 
 
 def plan_receiver(
-    indptr: np.ndarray, indices: np.ndarray, node_offsets: np.ndarray, part: int, strategy: str
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    node_offsets: np.ndarray,
+    part: int,
+    strategy: str,
+    rows: ResultRows | None = None,
 ) -> ReceiverPlan:
     """Plan the rows that one part receives.
 
@@ -103,30 +109,33 @@ def plan_receiver(
         indices: (edges,) int64 source positions.
         node_offsets: (P + 1,) int64 first position of each part.
         part: the receiver. strategy: ``pre``, ``post`` or ``hybrid``.
+        rows: the rows of the sums; None for a row of each node.
 
     Memory is O(edges of the part); time O(edges log edges) plus the matching.
     """
     first, last = int(node_offsets[part]), int(node_offsets[part + 1])
     num_nodes = last - first
-    destinations = np.repeat(np.arange(num_nodes), np.diff(indptr))
+    if rows is None:
+        rows = ResultRows(np.repeat(np.arange(num_nodes), np.diff(indptr)), num_nodes)
     edges = np.arange(indptr[0], indptr[-1])
     inside = (indices >= first) & (indices < last)
-    local = csr_matrix(destinations[inside], (indices[inside] - first), edges[inside], (num_nodes, num_nodes))
-    cut = indices[~inside], destinations[~inside], edges[~inside]
-    return _route(local, *cut, node_offsets, num_nodes, strategy)
+    local = csr_matrix(rows.of_edge[inside], (indices[inside] - first), edges[inside], (rows.count, num_nodes))
+    cut = indices[~inside], rows.of_edge[~inside], edges[~inside]
+    return _route(local, *cut, node_offsets, rows.count, strategy)
 
 
 def _route(
     local: SparseMatrix, sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray,
-    num_nodes: int, strategy: str,
+    num_rows: int, strategy: str,
 ) -> ReceiverPlan:  # fmt: skip
-    """Number the rows that carry the cut edges; make R, whose columns they are, and S's rows that this part asks for."""
-    pairs = _owners(sources, node_offsets) * max(num_nodes, 1) + destinations
+    """Number the rows that carry the cut edges; make R, whose columns they are, and S's rows that this part asks for.
+    destinations: the row of z to which each edge is added, of ``num_rows``."""
+    pairs = _owners(sources, node_offsets) * max(num_rows, 1) + destinations
     is_post = post_edges(sources, pairs, strategy)
     posts, post_rank = np.unique(sources[is_post], return_inverse=True)
     sums, pre_rank = np.unique(pairs[~is_post], return_inverse=True)
     post_sender = _owners(posts, node_offsets)
-    pre_sender, pre_destination = np.divmod(sums, max(num_nodes, 1))
+    pre_sender, pre_destination = np.divmod(sums, max(num_rows, 1))
     # Rows in the order of the wire: by sender, post before pre, then by source or destination.
     order = np.argsort(np.concatenate((post_sender, pre_sender)), kind="stable")
     row = np.empty(order.size, dtype=np.int64)
@@ -138,7 +147,7 @@ def _route(
         np.concatenate((destinations[is_post], pre_destination)),
         np.concatenate((post_row[post_rank], pre_row)),
         np.concatenate((edges[is_post], none[: pre_row.size])),
-        (num_nodes, order.size),
+        (num_rows, order.size),
     )
     senders = np.concatenate((post_sender, pre_sender[pre_rank]))
     wanted = csr_matrix(

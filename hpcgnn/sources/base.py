@@ -18,13 +18,14 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.settings import LazyEntry, Registry
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
-from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
+from hpcgnn.sources.edges import MAX_NODES, PLAIN, EdgeChunk, EdgeForm
 from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note
 from hpcgnn.sources.slabs import one_line
 
 CHUNK_EDGES = 1 << 20
 # Some nodes without edges are usual. If nearly all have none, the ids are probably names, and not numbers from 0 without gaps.
 _NODES_PER_EDGE, _ALWAYS_NODES = 8, 1 << 16
+_ALWAYS_TYPES = 1 << 10  # a graph may have this many types of edges however few edges there are
 _MODULES = {
     "arclist": "text", "binedges": "binary", "bvgraph": "webgraph", "dgl": "dgl", "digits": "generators", "edgelist": "text",
     "graphml": "networkx", "metis": "text", "mtx": "text", "npz": "npz", "ogb": "ogb", "parquet": "binary", "pyg": "pyg",
@@ -144,15 +145,15 @@ def is_file(path: Path) -> bool:
 class SourceInfo:
     """Counts and properties of a source's graph, before options of the conversion are applied.
 
-    num_edges: None if only reading the edges tells their number. x_nnz: number of nonzeros of sparse features, None for dense
-    ones. default_split: the rule of the split if there are no masks and the user gives no rule. both_ways: the format requires
-    every edge to have its reverse, of the same weight. fixed_ids: the format says whether ids count from 0 or 1. notes: phrases
-    for users about what was read, and how.
+    num_edges: None if only reading the edges tells their number. form: the values that each edge has. x_nnz: number of nonzeros
+    of sparse features, None for dense ones. default_split: the rule of the split if there are no masks and the user gives no
+    rule. both_ways: the format requires every edge to have its reverse, of the same weight. fixed_ids: the format says whether
+    ids count from 0 or 1. notes: phrases for users about what was read, and how.
     """
 
     num_nodes: int
     num_edges: int | None = None
-    weighted: bool = False
+    form: EdgeForm = PLAIN
     num_features: int = 0
     x_nnz: int | None = None
     x_dtype: str = FULL
@@ -173,7 +174,7 @@ class Source(ABC):
 
     @abstractmethod
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        """All edges once, about ``chunk_edges`` at a time, as ``(src, dst, weight)``; the caller checks the ids."""
+        """All edges once, about ``chunk_edges`` at a time, with the values of ``info.form``; the caller checks ids and values."""
 
     def features(self, first: int, last: int) -> Rows | None:
         """(n, F) of ``info.x_dtype``, dense or CSR, of nodes ``[first, last)``; None if there are none."""
@@ -198,6 +199,8 @@ class ArraySource(Source):
         edge_index: Any,
         *,
         weight: Any = None,
+        edge_type: Any = None,
+        edge_attr: Any = None,
         x: Any = None,
         y: Any = None,
         masks: Mapping[str, Any] | None = None,
@@ -205,14 +208,17 @@ class ArraySource(Source):
         seed: int | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``x``: (N, F) dense or CSR;
-        ``y``: (N,) or (N, C); ``masks``: (N,) by name; ``notes``: phrases about what was read, without the source's name."""
+        """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``edge_type``: (E,) integers
+        from 0; ``edge_attr``: (E, D) or (E,); ``x``: (N, F) dense or CSR; ``y``: (N,) or (N, C); ``masks``: (N,) by name;
+        ``notes``: phrases about what was read, without the source's name."""
         self._edge_index = np.asarray(edge_index)
         check_edge_index(self._edge_index, f"{where}: edge_index")
         num_edges = self._edge_index.shape[1]
         self._weight = None if weight is None else np.asarray(weight).reshape(-1)
         if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
             raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
+        self._type = None if edge_type is None else _edge_types(np.asarray(edge_type), num_edges, where)
+        self._attr = None if edge_attr is None else _edge_features(np.asarray(edge_attr), num_edges, where)
         self._x = None if x is None else feature_array(x, num_nodes, where)
         self._where = where
         self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
@@ -220,7 +226,7 @@ class ArraySource(Source):
         self.info = SourceInfo(
             num_nodes=num_nodes,
             num_edges=num_edges,
-            weighted=weight is not None,
+            form=self._form(),
             num_features=0 if self._x is None else self._x.shape[1],
             x_nnz=None if self._x is None or isinstance(self._x, np.ndarray) else self._x.nnz,
             x_dtype=HALF if self._x is not None and self._x.dtype == np.float16 else FULL,
@@ -236,7 +242,17 @@ class ArraySource(Source):
         for first in range(0, self._edge_index.shape[1], chunk_edges):
             part = slice(first, first + chunk_edges)
             src, dst = self._edge_index[:, part].astype(np.int64)
-            yield src, dst, None if self._weight is None else self._weight[part]
+            weight, kind, attr = (
+                None if each is None else each[part] for each in (self._weight, self._type, self._attr)
+            )
+            yield EdgeChunk(src, dst, weight, kind, attr)
+
+    def _form(self) -> EdgeForm:
+        types = 0 if self._type is None else int(self._type.max(initial=0)) + 1
+        if self._attr is None:
+            return EdgeForm(self._weight is not None, types)
+        is_half = self._attr.dtype == np.float16
+        return EdgeForm(self._weight is not None, types, self._attr.shape[1], HALF if is_half else FULL)
 
     def features(self, first: int, last: int) -> Rows | None:
         return None if self._x is None else self._x[first:last]
@@ -260,6 +276,31 @@ class ArraySource(Source):
         other._y = other._unknown = None
         other.info = replace(self.info, task=NO_TASK, num_classes=0)
         return other
+
+
+def _edge_types(types: np.ndarray, num_edges: int, where: str) -> np.ndarray:
+    """(E,) types, which are checked: a model has weights for each type, so their number must fit the edges."""
+    if types.shape != (num_edges,) or types.dtype.kind not in "iu":
+        raise HpcgnnError(
+            f"{where}: edge_type is {types.dtype} of shape {types.shape}, but it should be whole numbers of shape ({num_edges},)"
+        )
+    if types.size and types.max() >= max(num_edges, _ALWAYS_TYPES):
+        edge, most = int(types.argmax()), int(types.max())
+        raise HpcgnnError(
+            f"{where}: edge {edge:,} has type {most}, but there are only {num_edges:,} edges: number the types from 0"
+        )
+    return types
+
+
+def _edge_features(attr: np.ndarray, num_edges: int, where: str) -> np.ndarray:
+    """(E, D) features of float16, or of a type that becomes float32."""
+    attr = attr[:, np.newaxis] if attr.ndim == 1 else attr
+    if attr.ndim != 2 or attr.shape[0] != num_edges or not attr.shape[1] or attr.dtype.kind not in "biuf":
+        raise HpcgnnError(
+            f"{where}: edge_attr is {attr.dtype} of shape {attr.shape}, but it should be numbers of shape ({num_edges}, D), "
+            "a row for each edge"
+        )
+    return attr
 
 
 def check_edge_index(array: Any, where: str) -> None:

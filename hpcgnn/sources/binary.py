@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, agreed_nodes, existing_file
-from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
+from hpcgnn.sources.edges import MAX_NODES, EdgeChunk, EdgeForm
 from hpcgnn.sources.slabs import FileBytes, SlabArray, one_line
 from hpcgnn.sources.text import ROLES, USUAL_NAMES, WEIGHT, EdgeColumns, columns_by_name, roles_in_order
 
@@ -27,7 +27,7 @@ _TYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "int64", 
 
 
 def _largest_id(chunks: Iterator[EdgeChunk]) -> int:
-    return max(int(max(src.max(), dst.max())) for src, dst, _ in chunks if src.size)
+    return max(int(max(chunk.src.max(), chunk.dst.max())) for chunk in chunks if chunk.src.size)
 
 
 @SOURCES.register("binedges")
@@ -63,7 +63,7 @@ class _BinaryEdges(Source):
         num_edges = self._pairs.shape[0]
         for first in range(0, num_edges, chunk_edges):
             pairs = self._pairs.rows(first, min(first + chunk_edges, num_edges))
-            yield pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), None
+            yield EdgeChunk(pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64))
 
 
 @SOURCES.register("parquet")
@@ -84,7 +84,9 @@ class _ParquetEdges(Source):
             if not num_nodes and not num_edges:
                 raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
             largest = None if num_nodes else _largest_in_statistics(file.metadata, self._columns[:2])
-        self.info = SourceInfo(num_nodes, num_edges, weighted=len(self._columns) == 3, notes=(f"{path}: {note}",))
+        self.info = SourceInfo(
+            num_nodes, num_edges, form=EdgeForm(weighted=len(self._columns) == 3), notes=(f"{path}: {note}",)
+        )
         if not num_nodes:
             largest = _largest_id(self.edges()) if largest is None else largest
             self.info = replace(self.info, num_nodes=agreed_nodes(str(path), largest + 1, num_edges, 0))
@@ -117,7 +119,7 @@ class _ParquetEdges(Source):
             if batch.column(name).null_count:
                 raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
         src, dst, *weight = (batch.column(name).to_numpy(zero_copy_only=False) for name in self._columns)
-        return src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None
+        return EdgeChunk(src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None)
 
 
 def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tuple[str, ...], str]:

@@ -143,7 +143,7 @@ def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, prog
     info = graph.info
     edge_options = EdgeOptions(options.undirected, options.self_loops, options.drop_duplicates)
     with progress("edges", info.num_edges) as advance:
-        edges = sort_edges(graph.edges(), info.num_nodes, info.weighted, edge_options, folder, where, advance)
+        edges = sort_edges(graph.edges(), info.num_nodes, info.form, edge_options, folder, where, advance)
     if info.both_ways and not edges.symmetric:
         edges.close()
         raise HpcgnnError(
@@ -176,9 +176,12 @@ def _write(
     checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
         writer = h5.SlabWriter(sink, offsets, schema)
-        for name, spool in (("indptr", edges.indptr), ("indices", edges.indices), ("weight", edges.weights)):
-            for first, piece in spool.pieces() if spool is not None else ():
+        for name, spool in (("indptr", edges.indptr), ("indices", edges.indices)):
+            for first, piece in spool.pieces():
                 writer.write(f"edges/{name}", first, piece)
+        for first, values in () if edges.values is None else edges.values.pieces():
+            for name in values.dtype.names or ():
+                writer.write(f"edges/{name}", first, values[name])
         chosen = masks if meta.has_masks else None
         _write_nodes(writer, graph, features, chosen, checker, options.row_normalise, advance)
     return checker, meta
@@ -219,10 +222,13 @@ def _meta(
         num_classes=info.num_classes,
         task=info.task,
         directed=not edges.symmetric,
-        weighted=info.weighted,
+        weighted=info.form.weighted,
         x_nnz=features.nnz if features.columns else None,
         x_dtype=features.dtype,
         has_masks=info.has_masks or split is not None,
+        num_edge_types=info.form.num_types,
+        num_edge_features=info.form.attr_columns,
+        edge_attr_dtype=info.form.attr_dtype,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )
 
@@ -299,9 +305,9 @@ def from_pyg(
 
     Args:
         data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally ``x``
-            (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``num_nodes``, and ``train_mask``,
-            ``val_mask``, ``test_mask``: (N,), (N, splits), or node numbers, which may also be ``train_idx``, ``val_idx``,
-            ``test_idx``. Other attributes, such as ``edge_attr``, are left out.
+            (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``edge_type`` (E,) from 0, ``edge_attr``
+            (E, D) or (E,), ``num_nodes``, and ``train_mask``, ``val_mask``, ``test_mask``: (N,), (N, splits), or node
+            numbers, which may also be ``train_idx``, ``val_idx``, ``test_idx``. Other attributes are left out.
         path: the file to write.
         mask_column: the number of the split to take, from 0, if masks are (N, splits); the first by default.
         options: the options of ``hpcgnn convert``: ``split``, ``features``, ``labels``, ``row_normalise``,

@@ -11,17 +11,59 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import asymmetry
-from hpcgnn.sources.node_values import as_float32
+from hpcgnn.data.schema import FULL
 from hpcgnn.sources.slabs import Spool
 
-EdgeChunk = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""``(src, dst, weight)``: (n,) int64, (n,) int64, (n,) numbers or None; the weights become float32."""
 
+@dataclass(frozen=True)
+class EdgeChunk:
+    """Some edges of a source. src, dst: (n,) int64. weight: (n,) numbers, which become float32. type: (n,) whole numbers from 0.
+    attr: (n, D) numbers. The last three are None in a graph without such values."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    weight: np.ndarray | None = None
+    type: np.ndarray | None = None
+    attr: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class EdgeForm:
+    """The values that each edge of a graph has. num_types: 0 without types. attr_columns: number of features D, of dtype
+    ``attr_dtype``."""
+
+    weighted: bool = False
+    num_types: int = 0
+    attr_columns: int = 0
+    attr_dtype: str = FULL
+
+    @property
+    def dtype(self) -> np.dtype | None:
+        """A structured dtype of an edge's values, with the fields ``weight``, ``type`` and ``attr`` as far as the graph has them;
+        None if it has none."""
+        fields: list[tuple[Any, ...]] = [("weight", np.float32)] if self.weighted else []
+        fields += [("type", np.int32)] if self.num_types else []
+        fields += [("attr", self.attr_dtype, (self.attr_columns,))] if self.attr_columns else []
+        return np.dtype(fields) if fields else None
+
+    def values(self, chunk: EdgeChunk) -> np.ndarray | None:
+        """(n,) of :attr:`dtype`."""
+        if (dtype := self.dtype) is None:
+            return None
+        found = np.empty(chunk.src.size, dtype)
+        with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused later
+            for name in dtype.names or ():
+                found[name] = getattr(chunk, name)
+        return found
+
+
+PLAIN = EdgeForm()
 MAX_NODES = 3_037_000_499  # the largest N whose N * N fits into an int64
 GROUP_EDGES = 1 << 21
 _RANGES = 4096
@@ -30,9 +72,10 @@ _EXACT_FLOAT32, _LARGEST_INT = 2**24, 2**63  # whole numbers up to the first are
 
 @dataclass(frozen=True)
 class EdgeOptions:
-    """Changes to the edges, made in this order. ``undirected``: add the reverse of every edge, then merge equal edges.
-    ``drop_duplicates``: merge equal edges. The weights of merged edges are added up. ``self_loops``: add the edge (v, v), of
-    weight 1, to each node that has none."""
+    """Changes to the edges, made in this order. ``undirected``: add the reverse of every edge, of the same type and with the same
+    features, then merge equal edges. ``drop_duplicates``: merge equal edges, which have the same ends and the same type. The
+    weights of merged edges are added up, and so are their features. ``self_loops``: add the edge (v, v), of weight 1, to each
+    node that has none; not for edges with types or features."""
 
     undirected: bool = False
     self_loops: bool = False
@@ -41,12 +84,13 @@ class EdgeOptions:
 
 @dataclass
 class SortedEdges:
-    """CSR by destination on disk. ``symmetric``: every edge has its reverse, as many times and with the same weights.
-    ``smallest``: the smallest id in the edges of the source, None without edges."""
+    """CSR by destination on disk. ``values``: of the form's dtype, None without such values. ``symmetric``: every edge has its
+    reverse, as many times and with the same weights; types and features do not count. ``smallest``: the smallest id in the edges
+    of the source, None without edges."""
 
     indptr: Spool
     indices: Spool
-    weights: Spool | None
+    values: Spool | None
     symmetric: bool = False
     smallest: int | None = None
 
@@ -61,34 +105,37 @@ class SortedEdges:
 
     def close(self) -> None:
         """Free the disk space."""
-        for spool in filter(None, (self.indptr, self.indices, self.weights)):
+        for spool in filter(None, (self.indptr, self.indices, self.values)):
             spool.close()
 
 
 def sort_edges(
     chunks: Iterator[EdgeChunk],
     num_nodes: int,
-    weighted: bool,
+    form: EdgeForm,
     options: EdgeOptions,
     folder: Path,
     where: str,
     advance: Callable[[int], None] = lambda count: None,
     group_edges: int = GROUP_EDGES,
 ) -> SortedEdges:
-    """Sort ``chunks`` into CSR by destination, with ascending sources, and apply ``options``. folder: for temporary files. where:
-    the source's name in errors. advance: called with the number of edges of each chunk. group_edges: the number of edges that are
-    sorted at a time. Raises HpcgnnError for ids out of range, weights that are not finite, and whole numbers as weights that
-    float32 cannot hold."""
+    """Sort ``chunks`` into CSR by destination, with ascending sources, and with ascending types of parallel edges, and apply
+    ``options``. form: the values of an edge. folder: for temporary files. where: the source's name in errors. advance: called
+    with the number of edges of each chunk. group_edges: the number of edges that are sorted at a time. Raises HpcgnnError for ids
+    and types out of range, weights and features that are not finite, and whole numbers as weights that float32 cannot hold."""
     if not 0 < num_nodes <= MAX_NODES:
         raise HpcgnnError(f"{where} has {num_nodes:,} nodes: hpcgnn converts graphs of 1 to {MAX_NODES:,} nodes")
-    spill = _Spill(num_nodes, weighted, options.undirected, folder, where)
-    result = SortedEdges(
-        Spool(folder, np.int64), Spool(folder, np.int64), Spool(folder, np.float32) if weighted else None
-    )
+    if options.self_loops and (form.num_types or form.attr_columns):
+        raise HpcgnnError(
+            f"{where} has types or features of edges, which --self-loops cannot give to new edges: leave it out"
+        )
+    spill = _Spill(num_nodes, form, options.undirected, folder, where)
+    values = None if form.dtype is None else Spool(folder, form.dtype)
+    result = SortedEdges(Spool(folder, np.int64), Spool(folder, np.int64), values)
     try:
-        for src, dst, weight in chunks:
-            spill.add(src, dst, weight)
-            advance(src.size)
+        for chunk in chunks:
+            spill.add(chunk)
+            advance(chunk.src.size)
         _drain(spill, result, options, group_edges)
         result.smallest = spill.smallest
     except BaseException:
@@ -103,19 +150,21 @@ def _drain(spill: _Spill, result: SortedEdges, options: EdgeOptions, group_edges
     merge = options.undirected or options.drop_duplicates
     difference = 0
     result.indptr.append(np.zeros(1, np.int64))
-    for first, last, keys, weight in spill.groups(group_edges):
+    for first, last, keys, values in spill.groups(group_edges):
         if merge:
-            keys, weight = _merge_equal(keys, weight)
-            spill.check_sums(keys, weight)
+            keys, values = _merge_equal(keys, values)
+            spill.check_sums(keys, values)
         if options.self_loops:
-            keys, weight = _add_loops(keys, weight, first, last, spill.num_nodes)
+            keys, values = _add_loops(keys, values, first, last, spill.num_nodes)
         dst = keys // spill.num_nodes
         src = keys - dst * spill.num_nodes
         result.indptr.append(result.indices.size + np.cumsum(np.bincount(dst - first, minlength=last - first)))
         result.indices.append(src)
-        if result.weights is not None and weight is not None:
-            result.weights.append(weight)
-        bits = np.empty(0, np.uint32) if weight is None else weight.view(np.uint32)
+        if result.values is not None and values is not None:
+            result.values.append(values)
+        bits = np.empty(0, np.uint32)
+        if values is not None and "weight" in (values.dtype.names or ()):
+            bits = np.ascontiguousarray(values["weight"]).view(np.uint32)
         difference += int(asymmetry(src, dst, bits))
     result.symmetric = difference % 2**64 == 0
 
@@ -123,54 +172,56 @@ def _drain(spill: _Spill, result: SortedEdges, options: EdgeOptions, group_edges
 class _Spill:
     """Sorted chunks of keys on disk, and the places at which ranges of destinations begin in each of them."""
 
-    def __init__(self, num_nodes: int, weighted: bool, both_ways: bool, folder: Path, where: str) -> None:
-        self.num_nodes = num_nodes
+    def __init__(self, num_nodes: int, form: EdgeForm, both_ways: bool, folder: Path, where: str) -> None:
+        self.num_nodes, self._form = num_nodes, form
         ranges = min(num_nodes, _RANGES)
         self._starts = np.arange(ranges + 1, dtype=np.int64) * num_nodes // ranges
         self._both_ways, self._where = both_ways, where
         self._keys = Spool(folder, np.int64)
-        self._weights = Spool(folder, np.float32) if weighted else None
+        self._values = None if form.dtype is None else Spool(folder, form.dtype)
         self._bounds: list[np.ndarray] = []
         self._edges_seen = 0
         self.smallest: int | None = None
 
-    def add(self, src: np.ndarray, dst: np.ndarray, given: np.ndarray | None) -> None:
-        weight = None if given is None else as_float32(given)
-        self._check(src, dst, weight)
-        if given is not None and weight is not None:
-            self._check_digits(src, dst, given, weight)
+    def add(self, chunk: EdgeChunk) -> None:
+        src, dst = chunk.src, chunk.dst
+        self._check_ids(src, dst)
+        self._check_types(chunk)
+        values = self._form.values(chunk)
+        self._check_finite(chunk, values)
+        if chunk.weight is not None and values is not None:
+            self._check_digits(src, dst, chunk.weight, values["weight"])
         self._edges_seen += src.size
         keys = dst * self.num_nodes + src
         if self._both_ways:
             keys = np.concatenate([keys, src * self.num_nodes + dst])
-            weight = None if weight is None else np.concatenate([weight, weight])
-        keys, weight = _sorted(keys, weight)
+            values = None if values is None else np.concatenate([values, values])
+        keys, values = _sorted(keys, values)
         self._bounds.append(self._keys.size + np.searchsorted(keys, self._starts * self.num_nodes))
         self._keys.append(keys)
-        if self._weights is not None and weight is not None:
-            self._weights.append(weight)
+        if self._values is not None and values is not None:
+            self._values.append(values)
 
     def groups(self, limit: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
-        """``(first node, last node, sorted keys, weights)`` of groups of ranges, with at most ``limit`` keys and nodes, or of one
+        """``(first node, last node, sorted keys, values)`` of groups of ranges, with at most ``limit`` keys and nodes, or of one
         range."""
         sizes = np.diff(self._starts)
         for bounds in self._bounds:
             sizes += np.diff(bounds)
         for first, last in _pack(sizes, limit):
             keys = self._gather(self._keys, first, last)
-            weight = None if self._weights is None else self._gather(self._weights, first, last)
-            yield int(self._starts[first]), int(self._starts[last]), *_sorted(keys, weight)
+            values = None if self._values is None else self._gather(self._values, first, last)
+            yield int(self._starts[first]), int(self._starts[last]), *_sorted(keys, values)
 
-    def check_sums(self, keys: np.ndarray, weight: np.ndarray | None) -> None:
-        """Refuse merged edges whose weights add up to more than float32 can hold."""
-        if weight is not None and not np.isfinite(weight).all():
-            dst, src = divmod(int(keys[~np.isfinite(weight)][0]), self.num_nodes)
-            raise HpcgnnError(
-                f"{self._where}: the weights of the edges {src} -> {dst} add up to more than float32 holds"
-            )
+    def check_sums(self, keys: np.ndarray, values: np.ndarray | None) -> None:
+        """Refuse merged edges whose weights or features add up to more than their dtype can hold."""
+        for word, bad, value in _not_finite(values):
+            dst, src = divmod(int(keys[bad]), self.num_nodes)
+            edges = f"{self._where}: the {word}s of the edges {src} -> {dst}"
+            raise HpcgnnError(f"{edges} add up to more than {value.dtype.name} holds")
 
     def close(self) -> None:
-        for spool in filter(None, (self._keys, self._weights)):
+        for spool in filter(None, (self._keys, self._values)):
             spool.close()
 
     def _gather(self, spool: Spool, first: int, last: int) -> np.ndarray:
@@ -182,7 +233,7 @@ class _Spill:
             position += end - begin
         return out
 
-    def _check(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
+    def _check_ids(self, src: np.ndarray, dst: np.ndarray) -> None:
         for ids in (src, dst) if src.size else ():
             smallest = int(ids.min())
             self.smallest = smallest if self.smallest is None else min(smallest, self.smallest)
@@ -192,12 +243,22 @@ class _Spill:
                     f"{self._where}: edge {self._edges_seen + bad:,} is {src[bad]} -> {dst[bad]}, "
                     f"but node ids run from 0 to {self.num_nodes - 1}"
                 )
-        if weight is not None and not np.isfinite(weight).all():
-            bad = int(np.flatnonzero(~np.isfinite(weight))[0])
-            raise HpcgnnError(
-                f"{self._where}: edge {self._edges_seen + bad:,} ({src[bad]} -> {dst[bad]}) has weight {weight[bad]}: "
-                "weights must be finite float32 numbers"
-            )
+
+    def _check_types(self, chunk: EdgeChunk) -> None:
+        if chunk.type is None or not chunk.type.size:
+            return
+        wrong = (chunk.type < 0) | (chunk.type >= self._form.num_types)
+        if wrong.any():
+            bad, last = int(wrong.argmax()), self._form.num_types - 1
+            raise HpcgnnError(f"{self._edge(chunk, bad)} has type {chunk.type[bad]}, but types run from 0 to {last}")
+
+    def _check_finite(self, chunk: EdgeChunk, values: np.ndarray | None) -> None:
+        for word, bad, value in _not_finite(values):
+            form = f"finite {value.dtype.name} numbers"
+            raise HpcgnnError(f"{self._edge(chunk, bad)} has {word} {value}: {word}s must be {form}")
+
+    def _edge(self, chunk: EdgeChunk, number: int) -> str:
+        return f"{self._where}: edge {self._edges_seen + number:,} ({chunk.src[number]} -> {chunk.dst[number]})"
 
     def _check_digits(self, src: np.ndarray, dst: np.ndarray, given: np.ndarray, weight: np.ndarray) -> None:
         """Refuse whole numbers whose last digits float32 does not hold: these are times or ids, and not weights."""
@@ -224,33 +285,51 @@ def _pack(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
     yield first, sizes.size
 
 
-def _sorted(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    if weight is None:
+def _not_finite(values: np.ndarray | None) -> Iterator[tuple[str, int, np.floating[Any]]]:
+    """The first value that is not finite, of weights and of features: ``("weight" or "feature", its edge, the value)``."""
+    for name, word in (("weight", "weight"), ("attr", "feature")):
+        if values is not None and name in (values.dtype.names or ()):
+            wrong = ~np.isfinite(values[name])
+            if wrong.any():
+                first = tuple(np.argwhere(wrong)[0])
+                yield word, int(first[0]), values[name][first]
+
+
+def _sorted(keys: np.ndarray, values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    if values is None:
         keys.sort()
         return keys, None
-    # The sort is stable, so that parallel edges keep their order, and the result does not depend on the chunks.
-    order = np.argsort(keys, kind="stable")
-    return keys[order], weight[order]
+    # The sort is stable, so that parallel edges of a type keep their order, and the result does not depend on the chunks.
+    is_typed = "type" in (values.dtype.names or ())
+    order = np.lexsort((values["type"], keys)) if is_typed else np.argsort(keys, kind="stable")
+    return keys[order], values[order]
 
 
-def _merge_equal(keys: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _merge_equal(keys: np.ndarray, values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
     if not keys.size:
-        return keys, weight
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    if weight is not None:
-        with np.errstate(over="ignore"):  # the caller checks the sums
-            weight = np.add.reduceat(weight.astype(np.float64), first).astype(np.float32)
-    return keys[first], weight
+        return keys, values
+    differs = keys[1:] != keys[:-1]
+    names = () if values is None else values.dtype.names or ()
+    if values is not None and "type" in names:
+        differs |= values["type"][1:] != values["type"][:-1]
+    first = np.flatnonzero(np.concatenate([[True], differs]))
+    if values is None:
+        return keys[first], None
+    merged = values[first]
+    with np.errstate(over="ignore"):  # the caller checks the sums
+        for name in {*names} - {"type"}:
+            merged[name] = np.add.reduceat(values[name].astype(np.float64), first)
+    return keys[first], merged
 
 
 def _add_loops(
-    keys: np.ndarray, weight: np.ndarray | None, first: int, last: int, num_nodes: int
+    keys: np.ndarray, values: np.ndarray | None, first: int, last: int, num_nodes: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     loops = np.arange(first, last, dtype=np.int64) * (num_nodes + 1)
     at = np.searchsorted(keys, loops)
     missing = np.ones(loops.size, bool)
     inside = at < keys.size
     missing[inside] = keys[at[inside]] != loops[inside]
-    if weight is not None:
-        weight = np.insert(weight, at[missing], np.float32(1))
-    return np.insert(keys, at[missing], loops[missing]), weight
+    if values is not None:
+        values = np.insert(values, at[missing], np.ones(1, values.dtype))
+    return np.insert(keys, at[missing], loops[missing]), values

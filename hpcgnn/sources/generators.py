@@ -71,7 +71,7 @@ class _Generated(Source):
         for first in range(0, total, chunk_edges):
             src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
             self._write_edges(first, src, dst)
-            yield src, dst, None
+            yield EdgeChunk(src, dst)
 
     def features(self, first: int, last: int) -> np.ndarray | None:
         if not self.info.num_features:

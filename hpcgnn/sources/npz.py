@@ -1,6 +1,6 @@
 """``npz:FILE``: a graph as plain numpy arrays.
 
-num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]
+num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]    [edge_type (E,) int from 0]    [edge_attr (E, D)]
 x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1
 train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
@@ -115,11 +115,15 @@ def _from_arrays(arrays: _Archive, where: str, split: int | None, nodes: int) ->
         x = sparse_features(data, indices, indptr, shape, where)
     else:
         x = arrays.read("x")
-    y, weight = arrays.read("y"), arrays.read("edge_weight")
+    y = arrays.read("y")
+    edges = {name: arrays.read(f"edge_{name}") for name in ("weight", "type", "attr")}
     masks, notes = read_masks(arrays.read, num_nodes, split, where)
     if arrays.unread:
         notes.append(f"arrays that are not read: {', '.join(sorted(arrays.unread))}")
-    source = ArraySource(where, num_nodes, edge_index, weight=weight, x=x, y=y, masks=masks, notes=notes)
+    source = ArraySource(
+        where, num_nodes, edge_index, weight=edges["weight"], edge_type=edges["type"], edge_attr=edges["attr"],
+        x=x, y=y, masks=masks, notes=notes,
+    )  # fmt: skip
     is_counted = x is None and y is None and not masks  # no array has a row for each node
     agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, nodes)
     return source

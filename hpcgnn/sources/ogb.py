@@ -64,7 +64,7 @@ class SlabSource(ArraySource):
         num_edges = self._slabs.shape[1]
         for first in range(0, num_edges, chunk_edges):
             src, dst = self._slabs.columns(first, min(first + chunk_edges, num_edges))
-            yield src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False), None
+            yield EdgeChunk(src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False))
 
     def features(self, first: int, last: int) -> Rows | None:
         x = self._rows.rows(first, last)

@@ -78,10 +78,11 @@ def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
     edge_index, x = get("edge_index"), getattr(data, "x", None)
     num_nodes = _num_nodes(data, edge_index, where)
     masks, notes = read_masks(get, num_nodes, split, where)
-    if getattr(data, "edge_attr", None) is not None:
-        notes.append("edge_attr is not read; edge_weight would be")
-    weight, features, y = get("edge_weight"), None if x is None else _features(x, where), get("y")
-    return ArraySource(where, num_nodes, edge_index, weight=weight, x=features, y=y, masks=masks, notes=notes)
+    features, y = None if x is None else _features(x, where), get("y")
+    return ArraySource(
+        where, num_nodes, edge_index, weight=get("edge_weight"), edge_type=get("edge_type"), edge_attr=get("edge_attr"),
+        x=features, y=y, masks=masks, notes=notes,
+    )  # fmt: skip
 
 
 def _array(value: Any, name: str, where: str) -> np.ndarray | None:

@@ -31,7 +31,7 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.h5 import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, agreed_nodes, existing_file, reading
-from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.edges import EdgeChunk, EdgeForm
 from hpcgnn.sources.slabs import Spool
 
 LONGEST_LINE = 1 << 16  # characters of a line in a file with one edge on each line
@@ -256,7 +256,7 @@ class _EdgeList(Source):
             raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
         num_nodes = num_nodes or agreed_nodes(str(path), self._largest + 1, self._src.size, 0)
         notes = () if columns is None else (f"{path}: {columns.note()}",)
-        self.info = SourceInfo(num_nodes, self._src.size, weighted=bool(columns and columns.weighted), notes=notes)
+        self.info = SourceInfo(num_nodes, self._src.size, EdgeForm(bool(columns and columns.weighted)), notes=notes)
 
     def _read(self, path: Path, asked: Mapping[str, str | None]) -> EdgeColumns | None:
         """Parse the file; None if it has comments only."""
@@ -280,8 +280,8 @@ class _EdgeList(Source):
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
         for first in range(0, self._src.size, chunk_edges):
             last = min(first + chunk_edges, self._src.size)
-            weight = self._weight.read(first, last) if self.info.weighted else None
-            yield self._src.read(first, last), self._dst.read(first, last), weight
+            weight = self._weight.read(first, last) if self.info.form.weighted else None
+            yield EdgeChunk(self._src.read(first, last), self._dst.read(first, last), weight)
 
 
 # -- MatrixMarket ------------------------------------------------------------------------------------------------------
@@ -312,12 +312,12 @@ class _MatrixMarket(Source):
         self.info = SourceInfo(
             num_nodes=agreed_nodes(str(path), rows, self._entries, nodes),
             num_edges=None if self._mirrored else self._entries,
-            weighted=field != "pattern",
+            form=EdgeForm(field != "pattern"),
             fixed_ids=True,
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        found, columns = 0, EdgeColumns(ROLES if self.info.weighted else ROLES[:2], None)
+        found, columns = 0, EdgeColumns(ROLES if self.info.form.weighted else ROLES[:2], None)
         with reading(self._path, "MatrixMarket"), open_text(self._path) as file:
             file.readline(LONGEST_LINE)
             line_number = 2 + _after_comments(file)[1]
@@ -340,10 +340,11 @@ class _MatrixMarket(Source):
                 f"to {self.info.num_nodes}"
             )
         if not self._mirrored:
-            return src, dst, weight
+            return EdgeChunk(src, dst, weight)
         aside = src != dst
         both = np.concatenate([src, dst[aside]]), np.concatenate([dst, src[aside]])
-        return *both, None if weight is None else np.concatenate([weight, self._mirrored * weight[aside]])
+        weights = None if weight is None else np.concatenate([weight, self._mirrored * weight[aside]])
+        return EdgeChunk(*both, weights)
 
 
 def _banner(line: str, path: Path) -> tuple[str, str]:
@@ -396,7 +397,7 @@ class MetisSource(Source):
         # Each node has a line in the file, even if it is empty, and each neighbour a number, so the announced counts are compared
         # with the file before memory is allocated for them.
         self.info = SourceInfo(
-            int(header[0]), 2 * int(header[1]), weighted=digits[2] == "1", both_ways=True, fixed_ids=True
+            int(header[0]), 2 * int(header[1]), EdgeForm(digits[2] == "1"), both_ways=True, fixed_ids=True
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -407,9 +408,9 @@ class MetisSource(Source):
                 rows = [line.split() for line in lines if not line.lstrip().startswith("%")]
                 while rows and node + len(rows) > self.info.num_nodes and not rows[-1]:
                     rows.pop()
-                src, dst, weight = self._parse(rows, node)
-                node, found = node + len(rows), found + src.size
-                yield src, dst, weight
+                chunk = self._parse(rows, node)
+                node, found = node + len(rows), found + chunk.src.size
+                yield chunk
         if node != self.info.num_nodes or found != self.info.num_edges:
             raise HpcgnnError(
                 f"{self._path} has {node:,} node lines with {found:,} neighbours, but its first line announces "
@@ -418,7 +419,7 @@ class MetisSource(Source):
 
     def _parse(self, rows: list[list[str]], first: int) -> EdgeChunk:
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        stride = 2 if self.info.weighted else 1
+        stride = 2 if self.info.form.weighted else 1
         short = (counts < self._skip) | ((counts - self._skip) % stride != 0)
         if short.any():
             raise HpcgnnError(
@@ -437,7 +438,7 @@ class MetisSource(Source):
             raise HpcgnnError(
                 f"{self._path}: node {src[bad] + 1} has neighbour {dst[bad] + 1}, but ids run from 1 to {self.info.num_nodes}"
             )
-        return src, dst, weight
+        return EdgeChunk(src, dst, weight)
 
 
 def _metis_header(file: TextIO) -> list[str]:

@@ -82,7 +82,7 @@ class BvGraph(Source):
             )  # fmt: skip
             at, found = after + 8 * slab, found + count
             if count:
-                yield src[:count], dst[:count], None
+                yield EdgeChunk(src[:count], dst[:count])
             if reason == bv_loops.WRONG:
                 raise HpcgnnError(
                     f"{self._path} is damaged at byte {at // 8:,}, node {node:,}: create or download it again"

@@ -209,6 +209,17 @@ def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
     assert "sparse float32" in said("show", tmp_path / "g.h5")
 
 
+def test_types_and_features_of_edges_are_told(tmp_path: Path) -> None:
+    graph = small_graphs.with_typed_edges(small_graphs.random_multigraph(), types=14, columns=2)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+    facts = told("show", path)
+    assert facts["edge_types"] == np.bincount(graph.edge_type).tolist()
+    assert facts["edge_features"] == {"number": 2, "stored": "dense float32"}
+    table = said("show", path)
+    assert all(words in table for words in ("type 11", "2 more types", "features of edges", "2 dense float32"))
+    assert told("check", path)["arrays"] == 11
+
+
 def test_tables_have_what_people_look_for(planned: Path) -> None:
     table = said("show", planned)
     wanted = ["in-degree", "train nodes", "max/mean in-edges", "edges between parts", "plan hybrid", "checksums"]

@@ -331,8 +331,42 @@ def test_masks_in_other_forms(tmp_path, kind, case):
 
 
 def test_arrays_that_are_not_read_are_named(tmp_path):
-    source = save(tmp_path / "g.npz", labels=np.zeros(6), edge_attr=np.zeros((6, 2)))
-    assert notes_of(source, tmp_path) == [f"{tmp_path / 'g.npz'}: arrays that are not read: edge_attr, labels"]
+    source = save(tmp_path / "g.npz", labels=np.zeros(6), edge_feat=np.zeros((6, 2)))
+    assert notes_of(source, tmp_path) == [f"{tmp_path / 'g.npz'}: arrays that are not read: edge_feat, labels"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_types_and_features_of_edges(tmp_path, dtype):
+    kinds, attr = np.array([2, 0, 1, 0, 2, 0]), np.arange(12).reshape(6, 2).astype(dtype)
+    source = save(tmp_path / "g.npz", edge_type=kinds, edge_attr=attr)
+    meta, edges, *_ = converted(source, tmp_path)
+    assert (meta.num_edge_types, meta.num_edge_features) == (3, 2)
+    assert meta.edge_attr_dtype == ("float16" if dtype == "float16" else "float32")
+    back = hpcgnn.to_pyg(tmp_path / "out.h5")
+    place = [small_graph()["edge_index"].T.tolist().index(pair) for pair in edges.tolist()]
+    assert back.edge_type.tolist() == kinds[place].tolist()
+    assert np.array_equal(back.edge_attr.numpy(), attr[place].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"edge_type": np.zeros(5, int)},
+            r"edge_type is int64 of shape \(5,\), but it should be whole numbers of shape \(6,\)",
+        ),
+        ({"edge_type": np.zeros(6)}, "edge_type is float64"),
+        (
+            {"edge_type": np.full(6, 10**9)},
+            "edge 0 has type 1000000000, but there are only 6 edges: number the types from 0",
+        ),
+        ({"edge_attr": np.zeros((5, 2))}, r"edge_attr is float64 of shape \(5, 2\)"),
+        ({"edge_attr": np.zeros((6, 0))}, "edge_attr is float64 of shape"),
+        ({"edge_attr": np.full(6, np.inf)}, "has feature inf"),
+    ],
+)
+def test_wrong_types_and_features_of_edges(tmp_path, changes, sentence):
+    check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence)
 
 
 def test_labels_with_a_single_1_in_each_row_may_be_classes(tmp_path):

@@ -29,7 +29,8 @@ NODES, PARTS = 60, 2
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A weighted graph in two parts with a plan; sparse features."""
     path = tmp_path_factory.mktemp("whole") / "parts.h5"
-    return small_graphs.in_parts(path, small_graphs.random_multigraph(weighted=True), PARTS, ["hybrid"])
+    graph = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=True))
+    return small_graphs.in_parts(path, graph, PARTS, ["hybrid"])
 
 
 @pytest.fixture
@@ -195,6 +196,26 @@ def change(path: Path, how: tuple) -> str:
 @pytest.mark.parametrize("name", DAMAGE)
 def test_what_the_schema_forbids_is_refused_by_value(path: Path, name: str) -> None:
     words = change(without_checksums(path), DAMAGE[name])
+    assert words in sentence_of(path)
+
+
+# Version 1 has no types and features of edges.
+OF_EDGES = {
+    "type of an edge": (put, "edges/type", 3, 4, "edges/type"),
+    "type below 0": (put, "edges/type", -1, -1, "edges/type"),
+    "feature of an edge NaN": (put, "edges/attr", (3, 1), np.nan, "edges/attr"),
+    "half of the features of edges": (instead, "edges/attr", lambda a: a[::2], "edges/attr"),
+    "10^12 types of edges": (attribute, "num_edge_types", 10**12, "types of edges"),
+    "features of edges below 0": (attribute, "num_edge_features", -1, "num_edge_features"),
+    "dtype of features of edges": (attribute, "edge_attr_dtype", "int8", "edge_attr_dtype"),
+}
+
+
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_wrong_types_and_features_of_edges_are_refused_by_value(path: Path, name: str) -> None:
+    words = change(path, OF_EDGES[name])
+    if OF_EDGES[name][0] is put:
+        seal(path)  # with checksums of the wrong values
     assert words in sentence_of(path)
 
 

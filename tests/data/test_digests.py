@@ -26,7 +26,7 @@ from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
-GRAPH = small_graphs.random_multigraph(weighted=True)
+GRAPH = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=True))
 
 
 def data_in(path: Path) -> dict[str, str]:
@@ -68,7 +68,8 @@ def test_digests_do_not_depend_on_pieces_or_the_order_of_edges(
 ) -> None:
     monkeypatch.setattr(sealing, "_BYTES_AT_A_TIME", 1)
     order = np.random.default_rng(5).permutation(GRAPH.edge_index.shape[1])
-    turned = replace(GRAPH, edge_index=GRAPH.edge_index[:, order], weight=GRAPH.weight[order])
+    values = {name: getattr(GRAPH, name)[order] for name in ("weight", "edge_type", "edge_attr")}
+    turned = replace(GRAPH, edge_index=GRAPH.edge_index[:, order], **values)
     assert data_as_graph(tmp_path / "turned.h5", turned) == data_in(graph)
 
 
@@ -98,6 +99,9 @@ CHANGES: dict[str, tuple[Callable[[Arrays], object], str]] = {
     "a direction": (lambda g: set_to(g.edge_index, (slice(None), 9), g.edge_index[::-1, 9].copy()), "edges"),
     "a weight": (lambda g: set_to(g.weight, 3, 0.25), "edges"),
     "two weights": (lambda g: set_to(g.weight, [3, 4], g.weight[[4, 3]]), "edges"),
+    "a type": (lambda g: set_to(g.edge_type, 3, (g.edge_type[3] + 1) % 4), "edges"),
+    "two features of an edge": (lambda g: set_to(g.edge_attr, (3, [0, 1]), g.edge_attr[3, [1, 0]]), "edges"),
+    "features of two edges": (lambda g: set_to(g.edge_attr, [3, 4], g.edge_attr[[4, 3]]), "edges"),
     "a feature": (lambda g: set_to(g.x, (7, 2), 5), "features"),
     "two rows": (lambda g: set_to(g.x, [7, 8], g.x[[8, 7]]), "features"),
     "two columns": (lambda g: set_to(g.x, (slice(None), [0, 1]), g.x[:, [1, 0]]), "features"),
@@ -139,7 +143,7 @@ def test_a_plan_of_other_edges_is_not_used(tmp_path: Path) -> None:
         assert plan_store.stored_strategies(parts) == ["hybrid"]
 
 
-@pytest.mark.parametrize("name", ["graph-version-4.h5", "parts-version-4.h5"])
+@pytest.mark.parametrize("name", ["graph-version-4.h5", "parts-version-4.h5", "graph-version-5.h5", "parts-version-5.h5"])
 def test_digests_of_other_data_are_found(tmp_path: Path, name: str) -> None:
     path = shutil.copy(HERE / name, tmp_path)
     with reader_of(path)(path, "r+") as file:

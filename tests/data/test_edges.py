@@ -10,22 +10,23 @@ from hypothesis import strategies as st
 from requires import require_module
 
 from hpcgnn import HpcgnnError
-from hpcgnn.sources.edges import MAX_NODES, EdgeOptions, _pack, _Spill, sort_edges
+from hpcgnn.sources.edges import MAX_NODES, EdgeChunk, EdgeForm, EdgeOptions, _pack, _Spill, sort_edges
 
 
 def chunked(src, dst, weight, size):
     for first in range(0, len(src), size):
         part = slice(first, first + size)
-        yield src[part], dst[part], None if weight is None else weight[part]
+        yield EdgeChunk(src[part], dst[part], None if weight is None else weight[part])
 
 
 def run_sort(edges, num_nodes, weighted, options, folder, chunk=3, group=4):
     src, dst = (np.array([edge[i] for edge in edges], np.int64) for i in range(2))
     weight = np.array([edge[2] for edge in edges], np.float32) if weighted else None
     chunks = chunked(src, dst, weight, chunk)
-    result = sort_edges(chunks, num_nodes, weighted, options, folder, "test", group_edges=group)
+    result = sort_edges(chunks, num_nodes, EdgeForm(weighted), options, folder, "test", group_edges=group)
     indptr, indices = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
-    weights = result.weights.read(0, result.num_edges) if weighted else np.ones(result.num_edges, np.float32)
+    ones = np.ones(result.num_edges, np.float32)
+    weights = result.values.read(0, result.num_edges)["weight"] if weighted else ones
     result.close()
     targets = np.repeat(np.arange(num_nodes), np.diff(indptr))
     assert (np.diff(indices)[np.diff(targets) == 0] >= 0).all()
@@ -100,8 +101,8 @@ def test_groups_are_as_large_as_the_limit_allows(sizes, limit):
 
 
 def test_groups_are_bounded_in_nodes_too(tmp_path):
-    spill = _Spill(10**6, False, False, tmp_path, "test")
-    spill.add(np.array([5]), np.array([999_999]), None)
+    spill = _Spill(10**6, EdgeForm(), False, tmp_path, "test")
+    spill.add(EdgeChunk(np.array([5]), np.array([999_999])))
     spans = [(first, last, keys.size) for first, last, keys, _ in spill.groups(1000)]
     spill.close()
     assert max(last - first for first, last, _ in spans) <= 1000
@@ -148,8 +149,69 @@ def test_bad_sizes(tmp_path, num_nodes):
 
 def test_the_largest_id_does_not_overflow(tmp_path):
     last = MAX_NODES - 1
-    spill = _Spill(MAX_NODES, False, True, tmp_path, "test")
-    spill.add(np.array([last, 0]), np.array([last, last]), None)
+    spill = _Spill(MAX_NODES, EdgeForm(), True, tmp_path, "test")
+    spill.add(EdgeChunk(np.array([last, 0]), np.array([last, last])))
     found = sorted(key for _, _, keys, _ in spill.groups(1) for key in keys.tolist())
     spill.close()
     assert found == [last, last * MAX_NODES, last * MAX_NODES + last, last * MAX_NODES + last]
+
+
+# -- types and features of edges -----------------------------------------------------------------------------------------
+
+
+def run_typed(edges, num_nodes, options, folder, chunk=3, group=4):
+    """Sort ``(src, dst, type, two features)``, in pieces, and return the stored edges in that form."""
+    src, dst, kind = (np.array([edge[i] for edge in edges], np.int64) for i in range(3))
+    attr = np.array([edge[3:] for edge in edges], np.float32).reshape(-1, 2)
+    chunks = (
+        EdgeChunk(src[part], dst[part], type=kind[part], attr=attr[part])
+        for part in (slice(first, first + chunk) for first in range(0, len(edges), chunk))
+    )
+    result = sort_edges(chunks, num_nodes, EdgeForm(False, 3, 2), options, folder, "test", group_edges=group)
+    indptr, sources = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
+    values = result.values.read(0, result.num_edges)
+    result.close()
+    targets = np.repeat(np.arange(num_nodes), np.diff(indptr))
+    return list(
+        zip(sources.tolist(), targets.tolist(), values["type"].tolist(), *values["attr"].T.tolist(), strict=True)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    edges=st.lists(st.tuples(*[st.integers(0, 4)] * 2, st.integers(0, 2), *[st.integers(-9, 9)] * 2), max_size=40),
+    options=st.builds(EdgeOptions, st.booleans(), st.just(False), st.booleans()),
+    chunk=st.integers(1, 50),
+    group=st.integers(1, 50),
+)
+def test_types_and_features_stay_with_their_edges(tmp_path_factory, edges, options, chunk, group):
+    expected = edges + [(d, s, *rest) for s, d, *rest in edges] if options.undirected else edges
+    if options.undirected or options.drop_duplicates:
+        sums = defaultdict(lambda: np.zeros(2))
+        for s, d, kind, *attr in expected:
+            sums[s, d, kind] += attr
+        expected = [(*ends, *attr.tolist()) for ends, attr in sums.items()]
+    stored = run_typed(edges, 5, options, tmp_path_factory.getbasetemp(), chunk, group)
+    assert Counter(stored) == Counter(expected)
+    ordered = [(d, s, kind) for s, d, kind, *_ in stored]
+    assert ordered == sorted(ordered)
+
+
+@pytest.mark.parametrize(
+    ("edge", "options", "sentence"),
+    [
+        ((1, 2, 3, 0, 0), {}, r"test: edge 1 \(1 -> 2\) has type 3, but types run from 0 to 2"),
+        ((1, 2, -1, 0, 0), {}, r"edge 1 \(1 -> 2\) has type -1"),
+        ((1, 2, 0, 0, np.nan), {}, r"edge 1 \(1 -> 2\) has feature nan: features must be finite float32 numbers"),
+        (
+            (0, 1, 0, 3e38, 0),
+            {"drop_duplicates": True},
+            "the features of the edges 0 -> 1 add up to more than float32 holds",
+        ),
+        ((1, 2, 0, 0, 0), {"self_loops": True}, "test has types or features of edges, which --self-loops cannot give"),
+    ],
+)
+def test_bad_types_and_features(tmp_path, edge, options, sentence):
+    with pytest.raises(HpcgnnError, match=sentence):
+        run_typed([(0, 1, 0, 3e38, 0), edge], 3, EdgeOptions(**options), tmp_path, chunk=1)
+    assert not list(tmp_path.iterdir())

@@ -359,9 +359,17 @@ def test_groups_of_yed_are_read(tmp_path):
     assert converted(f"graphml:{tmp_path / 'g.graphml'}", tmp_path)[0].num_nodes == 4
 
 
-def test_edge_features_that_are_not_read_are_told(tmp_path):
-    notes = hpcgnn.from_pyg(directed(edge_attr=torch.ones(5, 2)), tmp_path / "g.h5").notes
-    assert notes[0] == "the PyG graph: edge_attr is not read; edge_weight would be"
+def test_types_and_features_of_edges_come_back(tmp_path):
+    kinds, attr = torch.tensor([1, 0, 0, 0, 2]), torch.arange(10.0).reshape(5, 2)
+    data = directed(edge_type=kinds, edge_attr=attr)
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5").meta
+    assert (meta.num_edge_types, meta.num_edge_features) == (3, 2)
+    back = hpcgnn.to_pyg(tmp_path / "g.h5")
+    wanted = zip(*data.edge_index.tolist(), data.edge_weight.tolist(), kinds.tolist(), attr.tolist(), strict=True)
+    found = *back.edge_index.tolist(), back.edge_weight.tolist(), back.edge_type.tolist(), back.edge_attr.tolist()
+    assert sorted(zip(*found, strict=True)) == sorted(wanted)
+    hpcgnn.from_pyg(directed(edge_attr=torch.ones(5)), tmp_path / "one.h5")
+    assert hpcgnn.to_pyg(tmp_path / "one.h5").edge_attr.shape == (5, 1)
 
 
 def test_weights_that_are_missing_or_not_read_are_told(tmp_path):

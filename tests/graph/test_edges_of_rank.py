@@ -1,12 +1,14 @@
-"""The edges of one rank by original ids, and their weights: a program attaches data of its own to them."""
+"""The edges of one rank by original ids, with their weights, types and features, and data of a program's own."""
 
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import small_graphs
 import torch
@@ -18,7 +20,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.world.thread_world import on_threads
 
 RANKS, WIDTH = 3, 9
-ARRAYS = small_graphs.random_multigraph(seed=6, weighted=True)
+ARRAYS = small_graphs.with_typed_edges(small_graphs.random_multigraph(seed=6, weighted=True), columns=2)
 NODES, EDGES = ARRAYS.num_nodes, torch.from_numpy(ARRAYS.edge_index)
 
 
@@ -32,18 +34,19 @@ def on_parts(tmp_path: Path, order: str, use: Callable[[LocalGraph], Any]) -> li
 
 
 @pytest.mark.parametrize("order", ["none", "degree"])
-def test_all_ranks_together_have_all_edges_by_original_ids_with_their_weights(tmp_path: Path, order: str) -> None:
-    def use(graph: LocalGraph) -> list[tuple[int, int, int, float]]:
+def test_all_ranks_together_have_all_edges_by_original_ids_with_their_values(tmp_path: Path, order: str) -> None:
+    def use(graph: LocalGraph) -> list[tuple[Any, ...]]:
         sources, destinations = graph.original_edge_index
         ids = torch.cat((graph.original_ids, graph.halo_ids))
         assert torch.equal(ids[graph.edge_index], graph.original_edge_index)
-        assert graph.edge_weight.dtype == torch.float32
-        lists = (each.tolist() for each in (sources, destinations, graph.edge_ids, graph.edge_weight))
+        values = graph.edge_weight, graph.edge_type, graph.edge_attr
+        assert [each.dtype for each in values] == [torch.float32, torch.int64, torch.float32]
+        lists = (each.tolist() for each in (sources, destinations, graph.edge_ids, *values))
         return list(zip(*lists, strict=True))
 
     found = [edge for edges in on_parts(tmp_path, order, use) for edge in edges]
-    weights = torch.from_numpy(ARRAYS.weight).tolist()
-    wanted = [(s, d, s * NODES + d, weight) for s, d, weight in zip(*EDGES.tolist(), weights, strict=True)]
+    values = (each.tolist() for each in (ARRAYS.weight, ARRAYS.edge_type, ARRAYS.edge_attr))
+    wanted = [(s, d, s * NODES + d, *rest) for s, d, *rest in zip(*EDGES.tolist(), *values, strict=True)]
     assert sorted(found) == sorted(wanted)
 
 
@@ -78,9 +81,69 @@ def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path, order: str) 
         torch.testing.assert_close(scores, wanted[ids])
 
 
-def test_fewer_edges_keep_their_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["none", "degree"])
+def test_features_and_types_of_the_graphs_own_edges(tmp_path: Path, order: str) -> None:
+    """R-GCN and GATv2, whose results are those of PyG on one process."""
+
+    class Typed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = pyg.RGCNConv(WIDTH, 8, num_relations=4), pyg.GATv2Conv(8, 4, edge_dim=2)
+
+        def forward(self, x: Any, edge_index: Any, edge_type: Any, edge_attr: Any) -> torch.Tensor:
+            return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_attr)
+
+    plain = Typed().double()
+
+    def use(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
+        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
+        given = graph.x.double(), graph.edge_index, graph.edge_type, graph.edge_attr.double()
+        return graph.original_ids, model(*given).detach()
+
+    kinds, attr = torch.from_numpy(ARRAYS.edge_type).long(), torch.from_numpy(ARRAYS.edge_attr).double()
+    wanted = plain(torch.from_numpy(ARRAYS.x).double(), EDGES, kinds, attr).detach()
+    for ids, scores in on_parts(tmp_path, order, use):
+        torch.testing.assert_close(scores, wanted[ids], rtol=1e-10, atol=1e-10)
+
+
+def test_fewer_edges_keep_their_values(tmp_path: Path) -> None:
     def use(graph: LocalGraph) -> bool:
-        kept = graph.edge_weight.numpy() > 0.7
-        return torch.equal(graph.with_edges(kept).edge_weight, graph.edge_weight[torch.from_numpy(kept)])
+        def subset(of: LocalGraph, least: float) -> tuple[np.ndarray, LocalGraph]:
+            kept = of.edge_weight.numpy() > least
+            return torch.from_numpy(kept), of.with_edges(kept)
+
+        kept, fewer = subset(graph, 0.7)
+        still, fewest = subset(fewer, 1.2)
+        names = ("edge_weight", "edge_type", "edge_attr")
+        return all(
+            torch.equal(getattr(fewer, name), getattr(graph, name)[kept])
+            and torch.equal(getattr(fewest, name), getattr(graph, name)[kept][still])
+            for name in names
+        )
 
     assert all(on_parts(tmp_path, "none", use))
+
+
+def test_a_file_that_was_replaced_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    other = small_graphs.in_parts(tmp_path / "other.h5", ARRAYS, RANKS)
+
+    def use(graph: LocalGraph) -> str:
+        graph.world.allreduce(np.zeros(1))  # all ranks wait for each other
+        if graph.world.rank == 0:
+            shutil.copy(other, graph.path)
+        graph.world.allreduce(np.zeros(1))  # all ranks wait for each other
+        with pytest.raises(hpcgnn.HpcgnnError, match="is another file by now: load the graph again") as error:
+            _ = graph.edge_attr
+        return str(error.value)
+
+    assert len({*on_parts(tmp_path, "none", use)}) == 1
+
+
+def test_a_graph_without_types_or_features_has_none(tmp_path: Path) -> None:
+    plain = small_graphs.random_multigraph()
+
+    def program(world: Any) -> bool:
+        graph = small_graphs.on_ranks(world, plain, tmp_path / "plain.h5")
+        return graph.edge_type is None and graph.edge_attr is None
+
+    assert all(on_threads(2, program))

@@ -55,8 +55,8 @@ def in_edges(num_nodes: int, sources: np.ndarray, destinations: np.ndarray) -> t
 
 
 def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int = 1) -> Graph:
-    """A directed multigraph with self-loops, parallel edges and isolated nodes. rich: with weights, sparse x and
-    multi-label y.
+    """A directed multigraph with self-loops, parallel edges and isolated nodes. rich: with weights, types and features of
+    edges, sparse x and multi-label y.
     """
     rng = np.random.default_rng(seed)
     connected = max(nodes - nodes // 10, 1)
@@ -68,7 +68,9 @@ def random_graph(nodes: int = 203, edges: int = 1500, *, rich: bool, seed: int =
         return Graph(nodes, *ends, rng.random((nodes, 7), dtype=np.float32), y=rng.integers(-1, 4, nodes), masks=masks)
     x = sp.random(nodes, 31, 0.1, format="csr", dtype=np.float32, random_state=seed)
     labels = (rng.random((nodes, 3)) < 0.4).astype(np.uint8)
-    return Graph(nodes, *ends, x, y=labels, masks=masks, weight=rng.random(edges, dtype=np.float32))
+    values = {"weight": rng.random(edges, dtype=np.float32), "edge_attr": rng.random((edges, 2), dtype=np.float32)}
+    kinds = np.append(rng.integers(0, 3, max(edges - 1, 0)), 2)[:edges].astype(np.int32)
+    return Graph(nodes, *ends, x, y=labels, masks=masks, edge_type=kinds if edges else None, **values)
 
 
 def from_npz(path: Path) -> Graph:
@@ -114,7 +116,7 @@ def parts_of_nodes(path: Path) -> np.ndarray:
 
 def check_same_graph(graph: Graph, path: Path) -> None:
     """Check that every array of a parts file, mapped back to original ids, is that of the graph."""
-    stored, meta = datasets(path), graph.meta()
+    stored = datasets(path)
     ids, offsets = stored["nodes/original_ids"], stored["parts/node_offsets"]
     assert np.array_equal(np.sort(ids), np.arange(graph.num_nodes))
     for first, last in itertools.pairwise(offsets):
@@ -129,13 +131,15 @@ def check_same_graph(graph: Graph, path: Path) -> None:
     for begin, end in itertools.pairwise(indptr):
         assert np.all(np.diff(indices[begin:end]) >= 0)
     rows = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
-    weights = stored.get("edges/weight", np.zeros(meta.num_edges))
-    expected = np.zeros(meta.num_edges) if graph.weight is None else graph.weight
-    assert _edge_table(ids[indices], ids[rows], weights) == _edge_table(graph.sources, graph.destinations, expected)
+    given = {"weight": graph.weight, "type": graph.edge_type, "attr": graph.edge_attr}
+    names = [name for name, values in given.items() if values is not None]
+    assert names == [name for name in given if f"edges/{name}" in stored]
+    found = _edge_table(ids[indices], ids[rows], *(stored[f"edges/{name}"] for name in names))
+    assert found == _edge_table(graph.sources, graph.destinations, *(given[name] for name in names))
 
 
-def _edge_table(sources: np.ndarray, destinations: np.ndarray, weights: np.ndarray) -> list[tuple[float, ...]]:
-    return sorted(zip(sources.tolist(), destinations.tolist(), weights.tolist(), strict=True))
+def _edge_table(*columns: np.ndarray) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def brute_force_quality(graph: Graph, parts: np.ndarray, num_parts: int) -> dict[str, float]:

@@ -102,7 +102,7 @@ def facts(folder: Path, width: int, device: str = HOST_NAME) -> dict[str, Any]:
 def _edges(source: str) -> tuple[np.ndarray, np.ndarray, int]:
     with tempfile.TemporaryDirectory() as folder:
         opened = open_source(source, Path(folder))
-        chunks = [(src, dst) for src, dst, _ in opened.edges()]
+        chunks = [(chunk.src, chunk.dst) for chunk in opened.edges()]
         src, dst = (np.concatenate([chunk[side] for chunk in chunks] or [np.zeros(0, np.int64)]) for side in (0, 1))
     if not src.size:
         raise HpcgnnError(f"{source} has no edges, so there is nothing to aggregate: give another --graph")
