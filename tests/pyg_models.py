@@ -16,6 +16,7 @@ from torch_geometric.nn import (
     GINConv,
     LGConv,
     MeanSubtractionNorm,
+    RGCNConv,
     SAGEConv,
     SGConv,
 )
@@ -24,6 +25,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from hpcgnn.nn import ModelConfig
 
 Tensors = dict[str, torch.Tensor]
+RELATIONS = 4  # of the graphs in these tests
 
 
 class Centred(MeanSubtractionNorm):
@@ -51,7 +53,9 @@ NORMS = {
 
 
 class Reference(torch.nn.Module):
-    """``model(x, edge_index, weight)`` for a whole graph."""
+    """``model(x, edge_index, weight)`` for a whole graph. edge_type: (E,) types of edges, which R-GCN needs."""
+
+    edge_type: torch.Tensor
 
     def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -85,11 +89,15 @@ class Stack(Reference):
             heads = config.output_heads if is_last else config.heads
             layer = {"gat": GATConv, "gatv2": GATv2Conv}[kind]
             return layer(width, next_width if is_last else next_width // heads, heads, concat=not is_last)
+        if kind == "rgcn":
+            has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
+            return RGCNConv(width, next_width, RELATIONS, config.bases or None, config.blocks if has_blocks else None)
         return {"gcn": GCNConv, "sage": SAGEConv}[kind](width, next_width)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         for depth, layer in enumerate(self.layers):
-            x = layer(x, edge_index, *([weight] if isinstance(layer, GCNConv) else []))
+            others = {GCNConv: [weight], RGCNConv: [getattr(self, "edge_type", None)]}.get(type(layer), [])
+            x = layer(x, edge_index, *others)
             if depth < len(self.norms):
                 x = self.activated(x, depth)
         return x
@@ -163,6 +171,7 @@ _LEAVES = {
               "weight_target": ("lin_r.weight", True), "bias_target": ("lin_r.bias", False), "attend": ("att", False)},
     "sage": {"weight_neighbour": ("lin_l.weight", True), "weight_root": ("lin_r.weight", True), "bias": ("lin_l.bias", False)},
     "gcnii": {"weight": ("weight1", False)},
+    "rgcn": {"weight": ("weight", False), "mix": ("comp", False), "weight_root": ("root", False), "bias": ("bias", False)},
     "gcn": {"weight": ("lin.weight", True), "bias": ("bias", False)},
 }  # fmt: skip
 _LEAVES["jknet"] = _LEAVES["gcn"]
@@ -176,6 +185,8 @@ def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
         if head == "layers":
             depth, end = leaf[0], ".".join(leaf[1:])
             theirs, turned = _LEAVES[config.model][end]
+            if config.model == "rgcn" and value.dim() == 4 and value.shape[1] == 1:  # one block is the whole matrix
+                value = value[:, 0]
             value = value[None] if theirs.startswith("att") else value.T if turned else value
             renamed[f"layers.{depth}.{theirs}"] = value
         elif head in ("norms", "embed_labels"):

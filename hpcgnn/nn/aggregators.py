@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Exchange, Messages, choose_links
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.nn.int8 import SUMMED
-from hpcgnn.nn.linear_map import LinearMap, RowKind
+from hpcgnn.nn.linear_map import LinearMap, RowKind, as_csr, destinations, first_sources
 from hpcgnn.nn.node_aware import NodeAggregator, NodeCorrection
 from hpcgnn.nn.plans import NodeRoutes, check_degrees, plan_of, with_self_loops
 from hpcgnn.plan import AggregationPlan
@@ -57,6 +61,55 @@ def make_aggregator(
     elif kind != "sum":
         raise ValueError(f"kind must be sum, mean or gcn, not {kind!r}")
     return aggregator_of_plan(graph, plan, left, right, messages=messages, backend=backend, width=width, routes=routes)
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The p pairs of a relation and a node of one rank. sizes: number of pairs of each relation, whose rows follow each other.
+    merge: (n, p) matrix of ones, the pairs of each node."""
+
+    sizes: tuple[int, ...]
+    merge: Csr
+
+
+def make_relation_aggregator(
+    graph: LocalGraph,
+    strategy: str = "hybrid",
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    width: int = 256,
+) -> tuple[Aggregator, Relations]:
+    """The aggregator of means over the in-edges of each type of ``graph``, (n, F) to (p, F), and its rows. Collective.
+
+    Features are in the graph's order. Rows travel from rank to rank even where ranks share nodes.
+
+    Raises:
+        HpcgnnError: on every rank, for a graph without types of edges, and if ``node_aware`` is ``"on"``.
+    """
+    if messages.config.node_aware == "on":
+        raise HpcgnnError(
+            "the sums of relations are not added up on a node: leave --node-aware at auto, which sends them from rank to rank",
+            agreed=True,
+        )
+    if graph.edge_weight is not None:
+        _LOG.warning("%s has edge weights, which sums over relations do not use", graph.path)
+    pairs, nodes = graph.relation_rows(), graph.order.nodes
+    plan, node = graph.built_plan(strategy, pairs.rows).map(as_csr), torch.from_numpy(pairs.node)
+    if nodes is not None:  # pairs keep the file's order
+        plan = replace(plan, local=plan.local.in_order(None, nodes), send=plan.send.in_order(None, nodes))
+        node = torch.argsort(nodes)[node]
+    sent = np.where(plan.send_to.is_post(), first_sources(plan.send), -1)
+    received = np.where(plan.receive_from.is_post(), -1, index_array(node[destinations(plan.receive)]))
+    aggregator = connected(
+        plan, 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None],
+        messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received)),
+    )  # fmt: skip
+    of_node = torch.argsort(node, stable=True).to(torch.int32)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(node, minlength=graph.num_nodes).cumsum(0)))
+    merge = Csr(indptr, of_node, pairs.rows.count, check=False).to(graph.device.torch_device)
+    return aggregator, Relations(tuple(np.diff(pairs.offsets).tolist()), merge)
 
 
 def aggregator_of_plan(

@@ -146,6 +146,25 @@ class GCNIISettings:
     )
 
 
+@dataclass(frozen=True)
+class RGCNSettings:
+    """Settings of R-GCN alone."""
+
+    bases: int = setting(
+        0,
+        "Number of matrices of which the weights of each type of edges are sums; 0: each type has a matrix of its own.",
+        least=0,
+        most=1 << 16,
+    )
+    blocks: int = setting(
+        0,
+        "Number of diagonal blocks of the weights of each type of edges, in layers whose widths are multiples of it; 0: the "
+        "weights are full matrices.",
+        least=0,
+        most=1 << 16,
+    )
+
+
 _HOPS = (LayerSettings, HopSettings)
 _ATTENTION = (LayerSettings, AttentionSettings)
 KNOWN = {
@@ -163,6 +182,11 @@ KNOWN = {
         ),
         ("gin", "sums of neighbours, then a small dense network", (LayerSettings,)),
         ("jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
+        (
+            "rgcn",
+            "means over the neighbours by each type of edges, with weights of their own",
+            (LayerSettings, RGCNSettings),
+        ),
         ("sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
         ("sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),
     )

@@ -15,7 +15,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
-from hpcgnn.nn.aggregators import make_aggregator
+from hpcgnn.nn.aggregators import Relations, make_aggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.halo import AttentionEdges
@@ -38,12 +38,13 @@ from hpcgnn.policy.base import ExchangeFacts
 @dataclass(frozen=True)
 class Connection:
     """The connection of a model to other ranks. aggregator: of the model's kind. edges: the edges for attention over the halo,
-    else None. partial: the plan of partial attention, else None.
+    else None. partial: the plan of partial attention, else None. relations: the rows of sums over relations, else None.
     """
 
     aggregator: Aggregator
     edges: AttentionEdges | None = None
     partial: PartialPlan | None = None
+    relations: Relations | None = None
 
 
 @dataclass(frozen=True)

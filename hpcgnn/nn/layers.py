@@ -14,6 +14,7 @@ from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, sdd
 from hpcgnn.kernels.activation import drop
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
+from hpcgnn.nn.aggregators import Relations
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
@@ -170,6 +171,53 @@ class GCNIILayer(torch.nn.Module):
         y = torch.add(initial, under_way.finish(), alpha=1 - self.alpha)
         identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)  # (F, F): small beside y
         return matmul(operand(y, self.compute), identity.lerp(self.weight, self.beta), self.aggregator.backend)
+
+
+class RGCNLayer(BiasedLayer):
+    """``sum_r mean_{j in N_r(i)} x_j W_r + x_i W_root + b`` over relations r (Schlichtkrull et al. 2018, Eq. 2); PyG's
+    ``RGCNConv``.
+
+    aggregator, relations: of the means over the neighbours of each relation. bases: with B > 0, ``W_r = sum_b a_rb V_b`` (Eq. 3).
+    blocks: with K > 0, W_r is block-diagonal with K blocks (Eq. 4). Its call is collective, forward and backward.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        aggregator: Aggregator | CachedAggregator,
+        relations: Relations,
+        *,
+        bases: int = 0,
+        blocks: int = 0,
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__()
+        self.aggregator, self.relations, self.compute, self._blocks = aggregator, relations, compute, blocks
+        matrices, parts = bases or len(relations.sizes), blocks or 1
+        self.weight = torch.nn.Parameter(torch.empty(matrices, parts, in_width // parts, out_width // parts))
+        for matrix in self.weight.view(matrices * parts, in_width // parts, out_width // parts).unbind():
+            torch.nn.init.xavier_uniform_(matrix)
+        self.mix = xavier(len(relations.sizes), bases) if bases else None
+        self.weight_root = xavier(in_width, out_width)
+        self.bias = torch.nn.Parameter(torch.zeros(out_width))
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        backend = self.aggregator.backend
+        under_way = self.aggregator.begin(_dense(x))
+        root = matmul(operand(x, self.compute), self.weight_root, backend, bias=self.bias)  # while rows travel
+        sums = under_way.finish().split(self.relations.sizes)
+        weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
+        # Also of relations without edges here: a rank without any must take part in the backward pass.
+        products = [self._product(*pair) for pair in zip(sums, weights.unbind(), strict=True)]
+        return root + spmm(self.relations.merge, torch.cat(products), backend=backend)
+
+    def _product(self, sums: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """(p, F_in) sums of a relation times its weights (blocks, F_in / blocks, F_out / blocks)."""
+        columns = sums.split(weight.shape[1], dim=1) if self._blocks else [sums]
+        parts = [matmul(operand(part.contiguous(), self.compute), block, self.aggregator.backend)
+                 for part, block in zip(columns, weight.unbind(), strict=True)]  # fmt: skip
+        return torch.cat(parts, dim=1) if self._blocks else parts[0]
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

@@ -15,14 +15,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.errors import HpcgnnError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.aggregators import make_relation_aggregator
 from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, make_partial_plan
-from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, register
+from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, RGCNSettings, register
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
-from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, SAGELayer, linear_first
+from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
 
 
@@ -62,6 +64,47 @@ class LinearStack(Stack):
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
         own = self.new_aggregator(keep=keep)
         return self.layer(width, next_width, own, transform_first=first and not keep, compute=self.compute)
+
+
+@register("rgcn")
+class RGCN(Stack):
+    """A stack of :class:`RGCNLayer`; the last one has no blocks, as the number of classes need not be a multiple of theirs."""
+
+    settings = (LayerSettings, RGCNSettings)
+    begins_with_exchange = True
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        if isinstance(graph.features, Csr):
+            raise HpcgnnError(
+                f"rgcn aggregates features before it multiplies them, and {graph.path} has sparse ones: convert the graph with "
+                "--features dense, and partition it again",
+                agreed=True,
+            )
+        aggregator, relations = make_relation_aggregator(graph, strategy, **how)
+        return Connection(aggregator, relations=relations)
+
+    @classmethod
+    def check_settings(cls, config: ModelConfig) -> None:
+        if config.bases and config.blocks:
+            raise WrongValueError("bases and blocks are two forms of the same weights: give one of them")
+        if config.blocks and config.hidden % config.blocks:
+            raise WrongValueError(
+                f"blocks must divide hidden: {config.hidden} columns have no {config.blocks} equal blocks"
+            )
+
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        relations, config = context.connection.relations, self.config
+        assert relations is not None
+        own = self.new_aggregator(keep=depth == 0 and context.keep_input_aggregation)
+        has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
+        blocks = config.blocks if has_blocks else 0
+        return RGCNLayer(width, next_width, own, relations, bases=config.bases, blocks=blocks, compute=self.compute)
+
+    def description(self) -> dict[str, Any]:
+        first = self.layers[0]
+        assert isinstance(first, RGCNLayer)
+        return super().description() | {"relations": len(first.relations.sizes)}
 
 
 class Propagation(GraphModel):

@@ -36,9 +36,8 @@ CASES = {name: {"model": name} for name in MODELS} | {
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    return small_graphs.on_ranks(
-        one_rank(), small_graphs.random_multigraph(), tmp_path_factory.mktemp("one") / "parts.h5"
-    )
+    graph = small_graphs.with_typed_edges(small_graphs.random_multigraph())
+    return small_graphs.on_ranks(one_rank(), graph, tmp_path_factory.mktemp("one") / "parts.h5")
 
 
 def losses(graph: hpcgnn.LocalGraph, settings: dict[str, object], name: str) -> list[float]:

@@ -43,7 +43,8 @@ def parts(tmp_path_factory):
     def written(ranks: int, empty: int | None = None):
         path = folder / f"{ranks}-{empty}.h5"
         part = small_graphs.random_parts(NODES, ranks, empty=empty)
-        small_graphs.write_parts(path, small_graphs.random_multigraph(nodes=NODES, edges=EDGES), part, ranks)
+        graph = small_graphs.with_typed_edges(small_graphs.random_multigraph(nodes=NODES, edges=EDGES))
+        small_graphs.write_parts(path, graph, part, ranks)
         return path
 
     return written

@@ -33,6 +33,8 @@ CONFIGS = {name: small(name) for name in MODELS} | {
     "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
     "gcnii, mean": small("gcnii", norm="mean"),
     "gin, wide": small("gin", hidden=32, norm="none"),
+    "rgcn, bases": small("rgcn", bases=2, norm="none"),
+    "rgcn, blocks": small("rgcn", blocks=3),
 }
 
 
@@ -42,6 +44,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.Model
     model.begin_epoch(0)
     graph.world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
     wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
+    wanted.edge_type = torch.from_numpy(arrays.edge_type).long()
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
     weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
@@ -93,7 +96,7 @@ def rounding_errors(world: World, folder: Path, name: str) -> float:
 
 def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:
     """The largest errors of all ranks."""
-    arrays = small_graphs.random_multigraph(weighted=weighted)
+    arrays = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=weighted))
     graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
     found = compare(graph, arrays, CONFIGS[name])
     return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
@@ -101,7 +104,7 @@ def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, f
 
 def dropout(world: World, folder: Path, name: str) -> dict[str, float]:
     """The losses in training and in evaluation."""
-    arrays = small_graphs.random_multigraph(weighted=True)
+    arrays = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=True))
     return with_dropout(small_graphs.on_ranks(world, arrays, folder / f"dropout-{world.size}.h5"), CONFIGS[name])
 
 

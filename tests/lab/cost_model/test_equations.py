@@ -229,7 +229,7 @@ def test_features_need_no_gradient():
 
 
 def test_every_model_has_layers_products_and_exchanges_of_both_directions():
-    for name in KNOWN:
+    for name in {*KNOWN} - {"rgcn"}:  # whose work depends on the types of edges, which a model of costs does not know
         steps = steps_of(ModelConfig(name), 9, 4)
         assert sorted({each.is_backward for each in steps.exchanges()}) == [False, True], name
         assert {"layer", "product", "element"} <= {each.name for each in steps.pieces if isinstance(each, Work)}, name
