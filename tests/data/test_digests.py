@@ -143,7 +143,9 @@ def test_a_plan_of_other_edges_is_not_used(tmp_path: Path) -> None:
         assert plan_store.stored_strategies(parts) == ["hybrid"]
 
 
-@pytest.mark.parametrize("name", ["graph-version-4.h5", "parts-version-4.h5", "graph-version-5.h5", "parts-version-5.h5"])
+@pytest.mark.parametrize(
+    "name", ["graph-version-4.h5", "parts-version-4.h5", "graph-version-5.h5", "parts-version-5.h5"]
+)
 def test_digests_of_other_data_are_found(tmp_path: Path, name: str) -> None:
     path = shutil.copy(HERE / name, tmp_path)
     with reader_of(path)(path, "r+") as file:

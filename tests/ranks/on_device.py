@@ -57,7 +57,7 @@ class Trained:
 
 
 def graph_of(world: World, folder: Path, kind: str) -> LocalGraph:
-    """An even graph or a multigraph, which may be weighted, sparse or multi-label."""
+    """An even graph or a multigraph with types of edges, which may be weighted, sparse or multi-label."""
     arrays = small_graphs.even_graph(200, 1000)
     if kind != "even":
         arrays = small_graphs.random_multigraph(nodes=200, edges=1500, weighted=kind == "weighted")
@@ -65,7 +65,7 @@ def graph_of(world: World, folder: Path, kind: str) -> LocalGraph:
         arrays.x = small_graphs.sp.csr_matrix(np.where(arrays.x > 0.8, arrays.x, 0).astype(np.float32))
     if kind == "multi-label":
         arrays.y = (np.arange(4)[None, :] <= arrays.y[:, None]).astype(np.uint8)
-    return small_graphs.on_ranks(world, arrays, folder / f"{kind}-{world.size}.h5")
+    return small_graphs.on_ranks(world, small_graphs.with_typed_edges(arrays), folder / f"{kind}-{world.size}.h5")
 
 
 def trainer_of(

@@ -45,7 +45,8 @@ def arrays_of(kind):
     masks = {name: np.arange(NODES) % 3 == number for number, name in enumerate(small_graphs.MASKS)}
     labels = np.arange(NODES) % classes
     edges = rng.integers(0, NODES, (2, degree * NODES))
-    return small_graphs.Arrays(edges, rng.standard_normal((NODES, features)).astype(np.float32), labels, masks)
+    x = rng.standard_normal((NODES, features)).astype(np.float32)
+    return small_graphs.with_typed_edges(small_graphs.Arrays(edges, x, labels, masks))
 
 
 @NEEDS_STANDIN
