@@ -77,6 +77,29 @@ class LabelPropagationConfig(Checked):
     )
 
 
+NO_WEIGHTS, BALANCED = "none", "balanced"
+
+
+@dataclass(frozen=True)
+class LossConfig(Checked):
+    """Settings of the loss of node classification."""
+
+    class_weight: str = setting(
+        NO_WEIGHTS,
+        "Weight of each class in the loss. balanced: inversely proportional to the number of its training nodes; FILE: text "
+        "with a number for each class, from class 0 on. Weights are scaled so that their mean over the training nodes is 1. For "
+        "nodes with several labels, they are factors of the loss of the labels that a node has, and balanced is the number of "
+        "training nodes without the label per node with it.",
+        metavar="none|balanced|FILE",
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Label smoothing: share of each target that is spread evenly over all classes.",
+        least=0,
+        below=1,
+    )
+
+
 _OF_DECAYS: dict[str, Any] = {
     "used_if": lambda own: own.schedule in ("step", "plateau"),
     "users": "--schedule step and plateau use it",
@@ -168,8 +191,8 @@ class TrainConfig(Checked):
     """Settings of training.
 
     The page "settings" describes each of them. ``schedule`` is a ``hpcgnn.train.config.ScheduleConfig``, ``labels`` a
-    ``hpcgnn.train.config.LabelPropagationConfig`` (the model must then be built with ``label_inputs``) and ``policy`` a
-    ``hpcgnn.PolicyConfig``.
+    ``hpcgnn.train.config.LabelPropagationConfig`` (the model must then be built with ``label_inputs``), ``loss`` a
+    ``hpcgnn.train.config.LossConfig`` and ``policy`` a ``hpcgnn.PolicyConfig``.
 
     Raises:
         HpcgnnError: when it is used, for values that are not allowed.
@@ -208,4 +231,5 @@ class TrainConfig(Checked):
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     labels: LabelPropagationConfig = field(default_factory=LabelPropagationConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -10,17 +10,62 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.world import World
+from hpcgnn.train.config import BALANCED, NO_WEIGHTS
+from hpcgnn.world import World, raise_on_all_ranks
 
 
-def loss_sum(scores: torch.Tensor, y: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+def loss_sum(
+    scores: torch.Tensor,
+    y: torch.Tensor,
+    nodes: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
     """Cross-entropy, summed over (m,) int64 ``nodes``; for multi-label graphs binary cross-entropy, averaged over classes. It is
-    differentiable for m = 0, too, so the rank takes part in every backward exchange."""
+    differentiable for m = 0, too, so the rank takes part in every backward exchange. weights: (C,) as of :func:`class_weights`.
+    smoothing: share of the targets that is spread over all classes, or over both answers for each of several labels."""
     learned, targets = scores.index_select(0, nodes), y.index_select(0, nodes)
     if y.dim() == 2:
-        return F.binary_cross_entropy_with_logits(learned, targets.to(scores.dtype), reduction="sum") / y.shape[1]
-    return F.cross_entropy(learned, targets, reduction="sum")
+        wanted = targets.to(scores.dtype) * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(learned, wanted, pos_weight=weights, reduction="sum") / y.shape[1]
+    return F.cross_entropy(learned, targets, weights, reduction="sum", label_smoothing=smoothing)
+
+
+def class_weights(world: World, choice: str, y: torch.Tensor, trained: torch.Tensor, classes: int) -> np.ndarray | None:
+    """(C,) float64 weights of classes for ``--class-weight``, None for ``none``. y: as above. trained: (n,) bool training nodes.
+    Collective; HpcgnnError on every rank for a file that cannot be used."""
+    if choice == NO_WEIGHTS:
+        return None
+    labels = index_array(y[trained])
+    mine = np.bincount(labels, minlength=classes) if y.dim() == 1 else labels.sum(axis=0, dtype=np.int64)
+    *counts, nodes = world.allreduce(np.append(mine, len(labels)), what="the sizes of classes").tolist()
+    sizes, given = np.array(counts, np.float64), None
+    if choice != BALANCED:
+        with raise_on_all_ranks(world, f"read {choice}"):
+            given = _weights_in(choice, classes) if world.rank == 0 else None
+        given = world.broadcast(given, what="the weights of classes")
+    if y.dim() == 2:
+        return np.where(sizes > 0, (nodes - sizes) / np.maximum(sizes, 1), 1.0) if given is None else given
+    weights = np.where(sizes > 0, 1 / np.maximum(sizes, 1), 0.0) if given is None else given
+    total = float(weights @ sizes)
+    if not total > 0:
+        raise HpcgnnError(f"{choice} gives weight 0 to all classes that training nodes have", agreed=True)
+    return weights * (nodes / total)
+
+
+def _weights_in(path: str, classes: int) -> np.ndarray:
+    """The (C,) weights in a text file. Raises HpcgnnError for other content."""
+    try:
+        weights = np.loadtxt(path, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise HpcgnnError(f"cannot read weights of classes from {path}: {error}") from error
+    if weights.shape != (classes,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise HpcgnnError(
+            f"{path} should have a number of at least 0 for each of the {classes} classes, a line each, from class 0 on"
+        )
+    return weights
 
 
 def evaluate(

@@ -39,7 +39,15 @@ from hpcgnn.nn.config import (
 )
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, UNIFORM, PolicyConfig
-from hpcgnn.train.config import LINK_METRICS, METRICS, LabelPropagationConfig, LinkConfig, ScheduleConfig, TrainConfig
+from hpcgnn.train.config import (
+    LINK_METRICS,
+    METRICS,
+    LabelPropagationConfig,
+    LinkConfig,
+    LossConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 
 CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisions.jsonl", "link_costs.json"
 SUMMARY, RANKS = "summary.json", "ranks.json"
@@ -194,8 +202,8 @@ class RunConfig(Checked):
     def _owners(self) -> Iterator[tuple[Any, Setting]]:
         """Each setting that has a name, and the dataclass that has its value."""
         train = self.train
-        parts: list[Any] = [self, self.links, self.model, train, train.schedule, train.labels, self.messages, self.int8]
-        for part in (*parts, train.policy):
+        of_train = train, train.schedule, train.labels, train.loss
+        for part in (self, self.links, self.model, *of_train, self.messages, self.int8, train.policy):
             for owner in (part, *getattr(part, "own", ())):
                 yield from ((owner, each) for each in settings_of(type(owner)) if each.name)
 
@@ -274,6 +282,9 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     if run.task != LINK:
         of_links = ("decoder", *(each.name for each in settings_of(LinkConfig)))
         found |= {name: f"{as_flag(name)} is not used by --task node: --task link uses it" for name in of_links}
+    else:
+        of_nodes = (each.name for each in settings_of(LossConfig))
+        found |= {name: f"{as_flag(name)} is not used by --task link: --task node uses it" for name in of_nodes}
     model = run.model
     if not (isinstance(model, ModelConfig) and MODELS[model.model].has_dense_parameters):
         users = [name for name in MODELS if MODELS[name].has_dense_parameters]
@@ -337,6 +348,7 @@ _PARTS: dict[str, type] = {
     "links": LinkConfig,
     "model": ModelConfig,
     "labels": LabelPropagationConfig,
+    "loss": LossConfig,
     "train": TrainConfig,
     "schedule": ScheduleConfig,
     "run": RunConfig,
@@ -383,7 +395,9 @@ def _made(given: Mapping[str, Any]) -> RunConfig:
     return RunConfig(
         model=ModelConfig.of_used(of_part["model"]),
         links=LinkConfig(**of_part["links"]),
-        train=TrainConfig(**of_part["train"], schedule=schedule, labels=labels, policy=policy),
+        train=TrainConfig(
+            **of_part["train"], schedule=schedule, labels=labels, loss=LossConfig(**of_part["loss"]), policy=policy
+        ),
         int8=Int8Config(**of_part["int8"]),
         messages=MessageConfig(**of_part["messages"]),
         **of_part["run"],

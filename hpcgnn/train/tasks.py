@@ -24,7 +24,7 @@ from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix
 from hpcgnn.nn.linear import Features
 from hpcgnn.train import objective
-from hpcgnn.train.config import LabelPropagationConfig
+from hpcgnn.train.config import LabelPropagationConfig, LossConfig
 from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
 from hpcgnn.world import raise_on_all_ranks
 
@@ -75,7 +75,9 @@ def check_labels(graph: LocalGraph) -> None:
 class NodeTask:
     """Node classification. Input labels are (n, C) ones, or None if no labels are propagated."""
 
-    def __init__(self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig) -> None:
+    def __init__(
+        self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig
+    ) -> None:
         with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
         usual = "micro-f1" if graph.meta.task == MULTI_LABEL else "accuracy"
@@ -85,12 +87,22 @@ class NodeTask:
         self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
         nothing = "training nodes: convert the graph with --split, and partition it again"
         _check_any(graph, self._trained.numel(), nothing)
+        self._weights, self._smoothing = self._class_weights(loss.class_weight), loss.label_smoothing
         if labels.rate and labels.redraw == "once":
             given, learned = self._inputs(0)
             why = f"as --label-propagation {labels.rate} makes {{}} of their labels inputs and --label-redraw once keeps them"
             _check_any(graph, learned.numel(), f"training nodes to learn from, {why.format('all')}: lower the rate")
             drawn = 0 if given is None else given.num_entries
             _check_any(graph, drawn, f"training nodes whose labels are inputs, {why.format('none')}: raise the rate")
+
+    def _class_weights(self, choice: str) -> torch.Tensor | None:
+        """(C,) weights in the precision of the model's parameters. Collective."""
+        graph = self.graph
+        assert graph.y is not None
+        trained = graph.masks["train_mask"]
+        found = objective.class_weights(graph.world, choice, graph.y, trained, graph.meta.num_classes)
+        like = next(self.model.parameters())
+        return None if found is None else torch.from_numpy(found).to(like.device, like.dtype)
 
     def _inputs(self, epoch: int) -> tuple[Csr | None, torch.Tensor]:
         """The input labels of ``epoch``, and the (m,) int64 other training nodes, ascending, on which the loss is computed."""
@@ -121,7 +133,8 @@ class NodeTask:
         """The loss of a training step, summed over this rank's nodes, and their number. Collective."""
         given, learned = self._inputs(epoch)
         assert self.graph.y is not None
-        return objective.loss_sum(self.model(self.features, given), self.graph.y, learned), learned.numel()
+        scores = self.model(self.features, given)
+        return objective.loss_sum(scores, self.graph.y, learned, self._weights, self._smoothing), learned.numel()
 
     def evaluate(self) -> list[float | None]:
         """The metric on training, validation and test nodes; None if it is not defined there. Collective."""

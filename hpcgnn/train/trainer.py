@@ -95,7 +95,7 @@ class Trainer:
                     "the model was built for another graph, or for this graph in another node order: build it for this one"
                 )
         self.task: NodeTask | LinkTask = (
-            NodeTask(self.model, graph, self.config.metric, self.config.labels)
+            NodeTask(self.model, graph, self.config.metric, self.config.labels, self.config.loss)
             if links is None
             else LinkTask(self.model, links, self.config.metric)
         )

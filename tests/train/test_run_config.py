@@ -34,6 +34,8 @@ OLD_CONFIG = Path(__file__).with_name("config_of_before.toml")
 NEW_SETTINGS = {
     "node_aware": "auto",
     "measure_imbalance": False,
+    "class_weight": "none",
+    "label_smoothing": 0.0,
 }  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
