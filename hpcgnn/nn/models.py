@@ -68,7 +68,8 @@ class LinearStack(Stack):
 
 @register("rgcn")
 class RGCN(Stack):
-    """A stack of :class:`RGCNLayer`; the last one has no blocks, as the number of classes need not be a multiple of theirs."""
+    """A stack of :class:`RGCNLayer`. A layer has full matrices if one of its widths, such as the number of classes, is no multiple of
+    the number of blocks."""
 
     settings = (LayerSettings, RGCNSettings)
     begins_with_exchange = True
