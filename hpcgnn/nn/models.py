@@ -68,8 +68,7 @@ class LinearStack(Stack):
 
 @register("rgcn")
 class RGCN(Stack):
-    """A stack of :class:`RGCNLayer`. A layer has full matrices if one of its widths, such as the number of classes, is no multiple of
-    the number of blocks."""
+    """A stack of :class:`RGCNLayer`, which has full matrices where a width is no multiple of the number of blocks."""
 
     settings = (LayerSettings, RGCNSettings)
     begins_with_exchange = True
