@@ -38,7 +38,7 @@ def test_a_flipped_bit_is_named_whatever_the_block(path: Path) -> None:
     with GraphFile(path) as graph:
         assert graph.num_slabs == 5
         rows = {name: [graph.slab_rows(name, block) for block in (0, 4)] for name in graph.rules}
-    assert len(rows) == 10
+    assert len(rows) == 12
     for name, of_blocks in rows.items():
         for block, (first, last) in zip((0, 4), of_blocks, strict=True):
             copy = Path(shutil.copy(path, path.with_name("flipped.h5")))

@@ -139,12 +139,13 @@ def test_methods_of_a_pair_differ_in_nothing_else() -> None:
     for name in PAIRED:
         for run in shipped(name).runs:
             axes = run.configuration
-            case = tuple(axes.get(axis) for axis in ("graph", "model", "rate", "compute", "seed", "repeat"))
+            case = tuple(axes.get(axis) for axis in ("isa", "graph", "model", "rate", "compute", "seed", "repeat"))
             cases.setdefault((name, *case), []).append(run)
     for case, runs in cases.items():
         first = runs[0].configuration
-        assert first["name"] == "vanilla", case
-        assert (first["strategy"], first["bits"], first["staleness"]) == ("post", "32", "off"), case
+        if first.get("isa") != "avx2":  # whose ratios are to the faster vanilla of the CPU's own instructions
+            assert first["name"] == "vanilla", case
+            assert (first["strategy"], first["bits"], first["staleness"]) == ("post", "32", "off"), case
         assert len({run.graph.name for run in runs}) == 1, f"{case}: another split"
         others = [run.configuration for run in runs[1:]]
         differing = {axis for each in others for axis in {*first, *each} if first.get(axis) != each.get(axis)}
