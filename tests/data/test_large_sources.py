@@ -68,7 +68,7 @@ def test_bvgraph(tmp_path, successors, writer, slab_bytes, monkeypatch):
     writer.write(tmp_path / "web", successors)
     source = open_source(f"bvgraph:{tmp_path / 'web'}", tmp_path)
     for chunk in (1, 10, 1 << 20):
-        chunks = [(src.copy(), dst.copy()) for src, dst, _ in source.edges(chunk)]
+        chunks = [(each.src.copy(), each.dst.copy()) for each in source.edges(chunk)]
         src, dst = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
         assert list(zip(src.tolist(), dst.tolist(), strict=True)) == arcs_of(successors)
 
@@ -180,7 +180,7 @@ def test_memory_does_not_grow_with_binary_pairs(tmp_path):
     tracemalloc.start()
     try:
         source = open_source(f"binedges:{path}", tmp_path)
-        assert sum(src.size for src, _, _ in source.edges(1 << 16)) == 3_000_000
+        assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 3_000_000
         assert tracemalloc.get_traced_memory()[1] < 24_000_000, "half of the file"
     finally:
         tracemalloc.stop()

@@ -135,7 +135,7 @@ def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
     source = open_source(PAPERS.format(tmp_path), tmp_path)
     tracemalloc.start()
     try:
-        assert sum(src.size for src, _, _ in source.edges(1 << 16)) == 2_000_000
+        assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 2_000_000
         assert sum(source.features(first, first + 50_000).shape[0] for first in range(0, rows, 50_000)) == rows
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:

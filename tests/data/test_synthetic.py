@@ -15,7 +15,7 @@ SOURCES = ["rmat:scale=10,degree=9.5,features=5,classes=7", "sbm:nodes=1003,bloc
 
 def whole(source, chunk):
     chunks = list(source.edges(chunk))
-    return np.concatenate([[src, dst] for src, dst, _ in chunks], axis=1)
+    return np.concatenate([[chunk.src, chunk.dst] for chunk in chunks], axis=1)
 
 
 @pytest.mark.parametrize("text", SOURCES)
