@@ -190,7 +190,7 @@ class _Spill:
         values = self._form.values(chunk)
         self._check_finite(chunk, values)
         if chunk.weight is not None and values is not None:
-            self._check_digits(src, dst, chunk.weight, values["weight"])
+            self._check_digits(chunk, chunk.weight, values["weight"])
         self._edges_seen += src.size
         keys = dst * self.num_nodes + src
         if self._both_ways:
@@ -260,7 +260,7 @@ class _Spill:
     def _edge(self, chunk: EdgeChunk, number: int) -> str:
         return f"{self._where}: edge {self._edges_seen + number:,} ({chunk.src[number]} -> {chunk.dst[number]})"
 
-    def _check_digits(self, src: np.ndarray, dst: np.ndarray, given: np.ndarray, weight: np.ndarray) -> None:
+    def _check_digits(self, chunk: EdgeChunk, given: np.ndarray, weight: np.ndarray) -> None:
         """Refuse whole numbers whose last digits float32 does not hold: these are times or ids, and not weights."""
         if given.dtype == np.float32 or not np.any(is_large := np.abs(weight) >= _EXACT_FLOAT32):
             return
@@ -269,8 +269,8 @@ class _Spill:
         if lost.any():
             bad = int(np.flatnonzero(is_large)[lost.argmax()])
             raise HpcgnnError(
-                f"{self._where}: edge {self._edges_seen + bad:,} ({src[bad]} -> {dst[bad]}) has weight {int(given[bad])}, "
-                f"of which float32 would keep {weight[bad]:.0f}: leave out a column of times or ids, or divide all weights"
+                f"{self._edge(chunk, bad)} has weight {int(given[bad])}, of which float32 would keep {weight[bad]:.0f}: leave "
+                "out a column of times or ids, or divide all weights"
             )
 
 
