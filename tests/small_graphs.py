@@ -9,11 +9,23 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.data import h5, plan_store
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION, PARTS_KIND, PARTS_VERSION
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL, GraphMeta, graph_rules, layout, parts_rules
+from hpcgnn.data.schema import (
+    MASKS,
+    MULTI_LABEL,
+    NO_TASK,
+    SINGLE_LABEL,
+    EdgeType,
+    GraphMeta,
+    NodeType,
+    graph_rules,
+    layout,
+    parts_rules,
+)
 from hpcgnn.data.sealing import seal
 from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.world import World
@@ -22,7 +34,7 @@ from hpcgnn.world import World
 @dataclass
 class Arrays:
     """A whole graph with original ids. edge_index: (2, E), sources first. x: (N, F), without columns if there are no features.
-    weight, edge_type: (E,) or None. edge_attr: (E, D) or None.
+    weight, edge_type: (E,) or None. edge_attr: (E, D) or None. node_types, edge_types: see ``GraphMeta``.
     """
 
     edge_index: np.ndarray
@@ -32,6 +44,8 @@ class Arrays:
     weight: np.ndarray | None = None
     edge_type: np.ndarray | None = None
     edge_attr: np.ndarray | None = None
+    node_types: tuple[NodeType, ...] = ()
+    edge_types: tuple[EdgeType, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -53,8 +67,10 @@ class Arrays:
             weighted=self.weight is not None,
             x_nnz=self.x.nnz if sp.issparse(self.x) else None,
             has_masks=bool(self.masks),
-            num_edge_types=0 if self.edge_type is None else int(self.edge_type.max()) + 1,
+            num_edge_types=0 if self.edge_type is None else len(self.edge_types) or int(self.edge_type.max()) + 1,
             num_edge_features=0 if self.edge_attr is None else self.edge_attr.shape[1],
+            node_types=self.node_types,
+            edge_types=self.edge_types,
         )
 
     def datasets(self) -> dict[str, np.ndarray]:
@@ -103,6 +119,63 @@ def with_typed_edges(graph: Arrays, types: int = 4, columns: int = 3, seed: int 
     return replace(graph, edge_type=kinds, edge_attr=rng.standard_normal((edges, columns)).astype(np.float32))
 
 
+NODE_TYPES = (NodeType("paper", 30, 5, 4), NodeType("author", 20, 7), NodeType("venue", 1), NodeType("term", 9))
+EDGE_TYPES = (
+    EdgeType(0, "cites", 0, 3), EdgeType(1, "writes", 0, 2), EdgeType(0, "by", 1), EdgeType(2, "has", 0),
+    EdgeType(0, "in", 2), EdgeType(0, "about", 3, 1),
+)  # fmt: skip
+
+
+def with_types(seed: int = 0) -> Arrays:
+    """A graph with types of nodes, of which one has one node and two have no features, and with several edges of different types
+    between the same two nodes. Only papers have labels, and no edge ends at the last three papers."""
+    rng, counts = np.random.default_rng(seed), [each.count for each in NODE_TYPES]
+    first, edges, kinds, attr = np.cumsum([0, *counts]), [], [], []
+    for number, kind in enumerate(EDGE_TYPES):
+        ends = [counts[kind.source], counts[kind.destination] - 3 * (kind.destination == 0)]
+        index = np.stack([rng.integers(0, end, 60) for end in ends])
+        index = np.concatenate((index, index[:, :5]), axis=1)
+        edges.append(index + first[[kind.source, kind.destination], np.newaxis])
+        kinds.append(np.full(65, number, np.int32))
+        attr.append(np.where(np.arange(3) < kind.columns, rng.standard_normal((65, 3)), 0).astype(np.float32))
+    blocks = [sp.csr_matrix(rng.standard_normal((each.count, each.columns)).astype(np.float32)) for each in NODE_TYPES]
+    y = np.full(first[-1], -1)
+    y[: counts[0]] = rng.integers(0, 4, counts[0])
+    y[:4] = np.arange(4)
+    masks = {name: mask & (y >= 0) for name, mask in _random_masks(rng, first[-1]).items()}
+    return Arrays(
+        np.concatenate(edges, axis=1), sp.block_diag(blocks, format="csr"), y, masks, None, np.concatenate(kinds),
+        np.concatenate(attr), NODE_TYPES, EDGE_TYPES,
+    )  # fmt: skip
+
+
+def hetero_data(graph: Arrays) -> Any:
+    """PyG's ``HeteroData`` of a graph with types."""
+    from torch_geometric.data import HeteroData
+
+    data, x = HeteroData(), torch.from_numpy(graph.x.toarray())
+    node, column = (
+        np.cumsum([0, *(getattr(each, name) for each in graph.node_types)]) for name in ("count", "columns")
+    )
+    for number, kind in enumerate(graph.node_types):
+        rows, columns = slice(*node[number : number + 2]), slice(*column[number : number + 2])
+        data[kind.name].num_nodes = kind.count
+        if kind.columns:
+            data[kind.name].x = x[rows, columns]
+        if kind.classes:
+            data[kind.name].y = torch.from_numpy(graph.y[rows])
+            for name, mask in graph.masks.items():
+                data[kind.name][name] = torch.from_numpy(mask[rows])
+    for number, kind in enumerate(graph.edge_types):
+        there = graph.edge_type == number
+        key = graph.node_types[kind.source].name, kind.name, graph.node_types[kind.destination].name
+        ends = node[[kind.source, kind.destination]]
+        data[key].edge_index = torch.from_numpy(graph.edge_index[:, there] - ends[:, np.newaxis])
+        if kind.columns:
+            data[key].edge_attr = torch.from_numpy(graph.edge_attr[there, : kind.columns])
+    return data
+
+
 def even_graph(nodes: int, edges: int) -> Arrays:
     """A graph without hubs. With random parts, a plan sends a row for almost each node."""
     rng = np.random.default_rng(0)
@@ -144,7 +217,7 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     position = np.empty(graph.num_nodes, dtype=np.int64)
     position[order] = np.arange(graph.num_nodes)
     masks = {name: mask[order] for name, mask in graph.masks.items()}
-    of_edges = graph.weight, graph.edge_type, graph.edge_attr
+    of_edges = graph.weight, graph.edge_type, graph.edge_attr, graph.node_types, graph.edge_types
     there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges)
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}

@@ -83,6 +83,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
         rows = {
             "source": source,
             "nodes": meta.num_nodes,
+            **{f"  {each.name}": f"{each.count:,} with {each.columns or 'no'} features" for each in meta.node_types},
             "edges": f"{meta.num_edges:,} {'directed' if meta.directed else 'undirected, both ways'}",
             "types of edges": f"{meta.num_edge_types:,}" if meta.num_edge_types else "none",
             "features of edges": f"{meta.num_edge_features:,}" if meta.num_edge_features else "none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,9 +265,10 @@ def _rows_of_file(facts: Facts) -> Rows:
         yield from _rows_of_data(facts["data"])
         return
     yield "nodes", facts["nodes"]
+    yield from _rows_of_node_types(facts["node_types"])
     ways = "directed" if facts["directed"] else "undirected, stored both ways"
     yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
-    yield from _rows_of_counts("edges", "type", facts["edge_types"])
+    yield from _rows_of_counts("edges", "type", facts["edge_types"], facts["edge_type_names"])
     if facts["edge_features"]["number"]:
         yield "features of edges", f"{facts['edge_features']['number']:,} {facts['edge_features']['stored']}"
     yield from _rows_of_degrees(facts["degrees"])
@@ -312,9 +313,16 @@ def _rows_of_labels(facts: Facts) -> Rows:
     yield from _rows_of_counts("nodes", "class", by_class)
 
 
-def _rows_of_counts(things: str, kind: str, counts: list[int]) -> Rows:
+def _rows_of_node_types(types: list[Facts]) -> Rows:
+    for each in types:
+        labels = f", {each['classes']:,} classes" if each["classes"] else ""
+        yield f"  type {each['name']}", f"{each['count']:,} with {each['columns'] or 'no'} features{labels}"
+
+
+def _rows_of_counts(things: str, kind: str, counts: list[int], names: Sequence[str] = ()) -> Rows:
     """The number of nodes of each class, or of edges of each type; the last ones in one row."""
-    yield from ((f"  {kind} {number}", count) for number, count in enumerate(counts[:_MOST_CLASSES]))
+    shown = counts[:_MOST_CLASSES]
+    yield from ((f"  {kind} {names[number] if names else number}", count) for number, count in enumerate(shown))
     if rest := counts[_MOST_CLASSES:]:
         yield f"  {len(rest):,} more {_PLURALS[kind]}", f"{min(rest):,} to {max(rest):,} {things} each"
 

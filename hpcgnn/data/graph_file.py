@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 5
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 6
 
 
 class SlabReader(ABC):
@@ -239,7 +239,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, 5, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
         return schema.graph_rules(self.meta)
@@ -254,7 +254,7 @@ _BLOCK_NODES = 1 << 18
 _WIDENED_BYTES = 1 << 20
 
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 5
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 6
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
@@ -262,7 +262,7 @@ MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, 5, PARTS_VERSION), "part"
 
     @property
     def num_parts(self) -> int:

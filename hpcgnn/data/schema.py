@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,34 @@ Rules = dict[str, Rule]
 
 
 @dataclass(frozen=True)
+class NodeType:
+    """A type of nodes: ``count`` nodes, whose original ids follow those of the types before it. Its ``columns`` features are in
+    columns of the graph's x of their own, which follow those of the types before it. classes: number of classes of its labels,
+    0 if its nodes have none."""
+
+    name: str
+    count: int
+    columns: int = 0
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class EdgeType:
+    """A type of edges. source, destination: the numbers of the types of nodes at its ends. columns: number of its features, the
+    first columns of the graph's ``edge_attr``, whose other columns are 0."""
+
+    source: int
+    name: str
+    destination: int
+    columns: int = 0
+
+
+@dataclass(frozen=True)
 class GraphMeta:
     """Counts and properties of a graph. x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype,
     edge_attr_dtype: dtype of dense features of nodes and of edges on disk; computations use float32. num_edge_types: 0 for a
-    graph whose edges have no types. provenance: the source, options and seeds of its conversion."""
+    graph whose edges have no types. provenance: the source, options and seeds of its conversion. node_types, edge_types: those
+    of a graph whose nodes have types, else empty."""
 
     num_nodes: int
     num_edges: int
@@ -71,11 +95,34 @@ class GraphMeta:
     num_edge_features: int = 0
     edge_attr_dtype: str = FULL
     provenance: dict[str, Any] = field(default_factory=dict)
+    node_types: tuple[NodeType, ...] = ()
+    edge_types: tuple[EdgeType, ...] = ()
+
+    @property
+    def node_type_offsets(self) -> np.ndarray:
+        """(T + 1,) int64, the first original id of each type of nodes."""
+        return np.cumsum([0, *(each.count for each in self.node_types)])
+
+    @property
+    def column_offsets(self) -> np.ndarray:
+        """(T + 1,) int64, the first column of each type's features."""
+        return np.cumsum([0, *(each.columns for each in self.node_types)])
+
+    @property
+    def edge_type_names(self) -> list[tuple[str, str, str]]:
+        """The types of edges as PyG names them: (type of the sources, relation, type of the destinations)."""
+        names = [each.name for each in self.node_types]
+        return [(names[each.source], each.name, names[each.destination]) for each in self.edge_types]
+
+    def node_types_of(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) int64 numbers of the types of nodes, by their original ids."""
+        return np.searchsorted(self.node_type_offsets, ids, side="right") - 1
 
     def attributes(self) -> dict[str, Any]:
         """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
-        return asdict(self) | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
+        texts = {name: json.dumps([astuple(each) for each in getattr(self, name)]) for name in _TYPE_RECORDS}
+        return asdict(self) | texts | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
@@ -93,14 +140,44 @@ class GraphMeta:
         values["provenance"] = json.loads(values["provenance"])
         if not isinstance(values["provenance"], dict):
             raise ValueError("provenance is not a JSON object")
+        for name, record in _TYPE_RECORDS.items():
+            values[name] = tuple(_of_text(record, each) for each in json.loads(values.get(name, "[]")))
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
-        return cls(**values)
+        meta = cls(**values)
+        meta._check_types()
+        return meta
+
+    def _check_types(self) -> None:
+        """Raise ValueError unless the types of nodes and edges agree with the counts."""
+        if self.node_types:
+            counts = int(self.node_type_offsets[-1]), int(self.column_offsets[-1])
+            if counts != (self.num_nodes, self.num_features):
+                raise ValueError(f"node_types have {counts[0]} nodes and {counts[1]} features")
+        if self.edge_types:
+            ends = [end for each in self.edge_types for end in (each.source, each.destination)]
+            if len(self.edge_types) != self.num_edge_types or max(ends) >= len(self.node_types):
+                raise ValueError("edge_types are not the types of the edges")
 
 
-_TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, Any]": str}
+_TYPE_RECORDS: dict[str, type] = {"node_types": NodeType, "edge_types": EdgeType}
+
+
+def _of_text(record: type, values: Any) -> Any:
+    """A record of parsed JSON, the list of its values. Raises ValueError for a list of others."""
+    kinds = [_TYPES[str(entry.type)] for entry in fields(record)]
+    if not isinstance(values, list) or [type(value) for value in values] != kinds:
+        raise ValueError(f"{values!r} is no {record.__name__}")
+    if any(value < 0 for value in values if not isinstance(value, str)):
+        raise ValueError(f"{values!r} has a negative number")
+    return record(*values)
+
+
+_TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, Any]": str,
+          "tuple[NodeType, ...]": str, "tuple[EdgeType, ...]": str}  # fmt: skip
 ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in fields(GraphMeta)}
 """The types of the attributes in which :class:`GraphMeta` is stored."""
 ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "edge_attr_dtype"), 5)
+ADDED |= dict.fromkeys(("node_types", "edge_types"), 6)
 """The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
 EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""

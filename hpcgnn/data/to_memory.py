@@ -10,7 +10,7 @@ import numpy as np
 from hpcgnn.base.arguments import check_path, check_type
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.data.schema import MASKS
+from hpcgnn.data.schema import MASKS, GraphMeta
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -30,7 +30,8 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
     Returns:
         A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, if the file
         has them, ``x`` (N, F) float32, ``y`` (N,) int64 or (N, C) uint8, ``edge_weight`` (E,) float32, ``edge_type`` (E,)
-        int64, ``edge_attr`` (E, D) float32, and the three masks (N,) bool.
+        int64, ``edge_attr`` (E, D) float32, and the three masks (N,) bool. If its nodes have types, a
+        ``torch_geometric.data.HeteroData`` with the same attributes of each type; edges keep this order in each type.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and if torch_geometric is not installed.
@@ -41,8 +42,35 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
         from torch_geometric.data import Data
     except ImportError as error:
         raise HpcgnnError(f"to_pyg needs PyTorch Geometric ({error}): pip install 'hpcgnn[pyg]'") from error
-    values, num_nodes = _tensors(Path(path), sparse=sparse)
-    return Data(num_nodes=num_nodes, **values)
+    values, meta = _tensors(Path(path), sparse=sparse)
+    return _hetero_data(values, meta) if meta.node_types else Data(num_nodes=meta.num_nodes, **values)
+
+
+def _hetero_data(values: dict[str, torch.Tensor], meta: GraphMeta) -> Any:
+    """The ``HeteroData`` of a graph whose nodes have types, from its tensors."""
+    import torch
+    from torch_geometric.data import HeteroData
+
+    data, x = HeteroData(), values.pop("x", None)
+    x = x.to_dense() if x is not None and x.layout == torch.sparse_csr else x
+    of_edges = {name: values.pop(name) for name in ("edge_index", "edge_weight", "edge_attr") if name in values}
+    edge_type, first = values.pop("edge_type"), meta.node_type_offsets
+    for number, kind in enumerate(meta.node_types):
+        rows, columns = slice(*first[number : number + 2]), slice(*meta.column_offsets[number : number + 2])
+        data[kind.name].num_nodes = kind.count
+        if x is not None and kind.columns:
+            data[kind.name].x = x[rows, columns].contiguous()
+        for name, value in values.items() if kind.classes else ():
+            data[kind.name][name] = value[rows, : kind.classes] if value.ndim == 2 else value[rows]
+    for number, (each, names) in enumerate(zip(meta.edge_types, meta.edge_type_names, strict=True)):
+        there = edge_type == number
+        ends = torch.tensor([[first[each.source]], [first[each.destination]]])
+        data[names].edge_index = of_edges["edge_index"][:, there] - ends
+        if "edge_weight" in of_edges:
+            data[names].edge_weight = of_edges["edge_weight"][there]
+        if each.columns:
+            data[names].edge_attr = of_edges["edge_attr"][there, : each.columns]
+    return data
 
 
 def to_dgl(path: str | Path) -> Any:
@@ -68,9 +96,9 @@ def to_dgl(path: str | Path) -> Any:
             f"to_dgl needs DGL, with a version of torch that it was built for ({error}): install dgl, "
             "https://www.dgl.ai/pages/start.html"
         ) from error
-    values, num_nodes = _tensors(Path(path), sparse=False)
+    values, meta = _tensors(Path(path), sparse=False)
     source, destination = values.pop("edge_index")
-    graph = dgl.graph((source, destination), num_nodes=num_nodes)
+    graph = dgl.graph((source, destination), num_nodes=meta.num_nodes)
     for name, theirs in (("edge_weight", "weight"), ("edge_type", "type"), ("edge_attr", "feat")):
         if name in values:
             graph.edata[theirs] = values.pop(name)
@@ -79,8 +107,8 @@ def to_dgl(path: str | Path) -> Any:
     return graph
 
 
-def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], int]:
-    """The file's arrays by PyG's names, and the number of nodes; every value and checksum is checked."""
+def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], GraphMeta]:
+    """The file's arrays by PyG's names, and its counts; every value and checksum is checked."""
     import torch
 
     with GraphFile(path) as file:
@@ -99,7 +127,7 @@ def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], int]
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
     if x is not None:
         tensors["x"] = torch.from_numpy(x) if isinstance(x, np.ndarray) else _from_csr(x, sparse=sparse)
-    return tensors, nodes
+    return tensors, file.meta
 
 
 def _from_csr(x: sp.csr_matrix, *, sparse: bool) -> torch.Tensor:

@@ -6,6 +6,7 @@ node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import h5py
@@ -120,7 +121,9 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
     found = _identity(reader) | {
         "directed": meta.directed,
         "weighted": meta.weighted,
+        "node_types": [asdict(each) for each in meta.node_types],
         "edge_types": counts.by_edge_type.tolist(),
+        "edge_type_names": ["__".join(each) for each in meta.edge_type_names],
         "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
         "degrees": counts.degrees(),
         "features": _features(meta),

@@ -21,6 +21,7 @@ from hpcgnn.data.schema import MASKS, GraphMeta
 from hpcgnn.data.stored import in_range, sum_of_hashes
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.node_order import NodeOrder, node_order
+from hpcgnn.graph.node_types import EdgeKey, NodesByType, edges_by_type, features_by_type
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 from hpcgnn.plan.plan import offsets_of
@@ -80,6 +81,7 @@ class LocalGraph(OfRanks):
     device: Device = CPU
     ranks_per_node: int = 1
     _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
+    _nodes_by_type: NodesByType | None = field(default=None, init=False, repr=False)
     _of_edges: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
     stored_edges: range | np.ndarray = range(0)
@@ -175,6 +177,50 @@ class LocalGraph(OfRanks):
         """(e, D) float32 features of the edges of ``edge_index``, ``meta.num_edge_features`` columns; None for edges without
         features. The first access is collective, with errors as of ``edge_type``."""
         return self._read_of_edges("attr") if self.meta.num_edge_features else None
+
+    @property
+    def nodes_by_type(self) -> NodesByType:
+        """The owned and halo nodes by type; also for a graph without types, whose lists are empty. The first access is
+        collective."""
+        if self._nodes_by_type is None:
+            self._nodes_by_type = NodesByType.of(self.meta, self.original_ids, self.halo_ids)
+        return self._nodes_by_type
+
+    def of_type(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """(n_t, ...) the rows of values (n, ...) of the owned nodes, such as ``y`` or a mask, of the nodes of type ``name``. The
+        first call is collective. Raises HpcgnnError for a type that the graph does not have."""
+        return values[self.nodes_by_type.owned[self.node_type_number(name)].to(values.device)]
+
+    def node_type_number(self, name: str) -> int:
+        """The number of the type of nodes with this name. Raises HpcgnnError, on every rank, if there is none."""
+        names = [each.name for each in self.meta.node_types]
+        if name not in names:
+            has = f"it has {', '.join(names)}" if names else "its nodes have no types"
+            raise HpcgnnError(f"{self.path} has no type of nodes {name!r}: {has}", agreed=True)
+        return names.index(name)
+
+    @property
+    def x_dict(self) -> dict[str, torch.Tensor]:
+        """(n_t, F_t) float32 features of the owned nodes of each type that has features, in the order of ``x``; each access makes
+        new tensors. The first access is collective."""
+        return features_by_type(self)
+
+    @property
+    def edge_index_dict(self) -> dict[EdgeKey, torch.Tensor]:
+        """(2, e_r) int64 edges of each type, by (type of the sources, relation, type of the destinations). Ids count the nodes of
+        a type: first the owned ones, in the order of ``x_dict``, and then the halo nodes, in the order of their positions. The
+        first access is collective; each makes new tensors."""
+        number = self.nodes_by_type.number.to(self.device.torch_device)
+        return {key: number[self.edge_index[:, edges]] for key, edges in edges_by_type(self).items()}
+
+    @property
+    def edge_attr_dict(self) -> dict[EdgeKey, torch.Tensor]:
+        """(e_r, D_r) float32 features of the edges of each type that has features, in the order of ``edge_index_dict``. The first
+        access is collective; each makes new tensors."""
+        attr = self.edge_attr
+        columns = dict(zip(self.meta.edge_type_names, (each.columns for each in self.meta.edge_types), strict=True))
+        found = edges_by_type(self) if attr is not None else {}
+        return {key: attr[edges, : columns[key]] for key, edges in found.items() if columns[key]}  # type: ignore[index]
 
     def _read_of_edges(self, name: str) -> torch.Tensor:
         """The types or features of this rank's edges, which models that do not use them need not hold. Collective."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.settings import LazyEntry, Registry
-from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK
+from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, EdgeType, NodeType
 from hpcgnn.sources.edges import MAX_NODES, PLAIN, EdgeChunk, EdgeForm
 from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note
 from hpcgnn.sources.slabs import one_line
@@ -148,7 +148,8 @@ class SourceInfo:
     num_edges: None if only reading the edges tells their number. form: the values that each edge has. x_nnz: number of nonzeros
     of sparse features, None for dense ones. default_split: the rule of the split if there are no masks and the user gives no
     rule. both_ways: the format requires every edge to have its reverse, of the same weight. fixed_ids: the format says whether
-    ids count from 0 or 1. notes: phrases for users about what was read, and how.
+    ids count from 0 or 1. notes: phrases for users about what was read, and how. node_types, edge_types: those of
+    :class:`hpcgnn.data.schema.GraphMeta`.
     """
 
     num_nodes: int
@@ -165,6 +166,8 @@ class SourceInfo:
     both_ways: bool = False
     fixed_ids: bool = False
     notes: tuple[str, ...] = ()
+    node_types: tuple[NodeType, ...] = ()
+    edge_types: tuple[EdgeType, ...] = ()
 
 
 class Source(ABC):
@@ -207,6 +210,8 @@ class ArraySource(Source):
         default_split: str | None = None,
         seed: int | None = None,
         notes: Sequence[str] = (),
+        node_types: tuple[NodeType, ...] = (),
+        edge_types: tuple[EdgeType, ...] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``edge_type``: (E,) integers
         from 0; ``edge_attr``: (E, D) or (E,); ``x``: (N, F) dense or CSR; ``y``: (N,) or (N, C); ``masks``: (N,) by name;
@@ -226,7 +231,7 @@ class ArraySource(Source):
         self.info = SourceInfo(
             num_nodes=num_nodes,
             num_edges=num_edges,
-            form=self._form(),
+            form=self._form(len(edge_types)),
             num_features=0 if self._x is None else self._x.shape[1],
             x_nnz=None if self._x is None or isinstance(self._x, np.ndarray) else self._x.nnz,
             x_dtype=HALF if self._x is not None and self._x.dtype == np.float16 else FULL,
@@ -236,6 +241,8 @@ class ArraySource(Source):
             default_split=default_split,
             seed=seed,
             notes=tuple(f"{where}: {note}" for note in (*notes, *one_hot_note(self._y))),
+            node_types=node_types,
+            edge_types=edge_types,
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -247,8 +254,8 @@ class ArraySource(Source):
             )
             yield EdgeChunk(src, dst, weight, kind, attr)
 
-    def _form(self) -> EdgeForm:
-        types = 0 if self._type is None else int(self._type.max(initial=0)) + 1
+    def _form(self, types: int) -> EdgeForm:
+        types = types or (0 if self._type is None else int(self._type.max(initial=0)) + 1)
         if self._attr is None:
             return EdgeForm(self._weight is not None, types)
         is_half = self._attr.dtype == np.float16

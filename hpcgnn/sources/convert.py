@@ -122,6 +122,7 @@ def write_graph(
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
         own = graph.info
+        _check_typed(own, source, options)
         if options.labels is not None:
             graph = RandomLabels(graph, parse_labels(options.labels), source)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
@@ -137,6 +138,21 @@ def write_graph(
         file_bytes=output.stat().st_size,
         notes=notes,
     )
+
+
+def _check_typed(info: SourceInfo, where: str, options: ConvertOptions) -> None:
+    """Raise HpcgnnError for options that would break the types of a graph's nodes."""
+    if not info.node_types:
+        return
+    if options.undirected and any(each.source != each.destination for each in info.edge_types):
+        raise HpcgnnError(
+            f"{where} has edges from one type of nodes to another, whose reverses are types of their own: apply PyG's "
+            "T.ToUndirected() before, and leave --undirected out"
+        )
+    if options.labels is not None or options.features not in (None, DENSE):
+        raise HpcgnnError(
+            f"{where} has types of nodes, for which --features and --labels have no rules: leave them out"
+        )
 
 
 def _sort(graph: Source, where: str, options: ConvertOptions, folder: Path, progress: Progress) -> SortedEdges:
@@ -229,6 +245,8 @@ def _meta(
         num_edge_types=info.form.num_types,
         num_edge_features=info.form.attr_columns,
         edge_attr_dtype=info.form.attr_dtype,
+        node_types=info.node_types,
+        edge_types=info.edge_types,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )
 
@@ -307,7 +325,9 @@ def from_pyg(
         data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally ``x``
             (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``edge_type`` (E,) from 0, ``edge_attr``
             (E, D) or (E,), ``num_nodes``, and ``train_mask``, ``val_mask``, ``test_mask``: (N,), (N, splits), or node
-            numbers, which may also be ``train_idx``, ``val_idx``, ``test_idx``. Other attributes are left out.
+            numbers, which may also be ``train_idx``, ``val_idx``, ``test_idx``. Other attributes are left out. Or a
+            ``torch_geometric.data.HeteroData`` with these attributes for its types, each with features of any width or
+            none; edges of all types that have ``edge_attr`` are stored with as many columns as the widest.
         path: the file to write.
         mask_column: the number of the split to take, from 0, if masks are (N, splits); the first by default.
         options: the options of ``hpcgnn convert``: ``split``, ``features``, ``labels``, ``row_normalise``,

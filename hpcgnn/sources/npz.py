@@ -5,6 +5,10 @@ x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1
 train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
 
+A graph whose nodes have types has these arrays for each type, by the names in PyG's ``HeteroData``:
+TYPE/num_nodes or TYPE/x    [TYPE/y]    [TYPE/train_mask] ...
+SOURCE__RELATION__DESTINATION/edge_index, ids from 0 in each type    [.../edge_attr]    [.../edge_weight]
+
 Arrays with other names are not read, and a note names them. ``?nodes=N`` confirms the number of nodes of a graph that has only
 edges, and most of whose nodes have none.
 """
@@ -23,6 +27,7 @@ from hpcgnn.data.h5 import ZIP, begins_with
 from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, agreed_nodes, existing_file
 from hpcgnn.sources.node_values import read_masks, sparse_features
 from hpcgnn.sources.slabs import HEADERS, one_line
+from hpcgnn.sources.typed_nodes import typed_source
 
 _MOST_DEFLATED = 1032  # the largest ratio of sizes that deflate can reach
 _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
@@ -95,7 +100,20 @@ def _open_npz(spec: Spec, folder: Path) -> Source:
     path = existing_file(spec.name, "npz")
     split, nodes = spec.take_split(), spec.take_int("nodes", 0)
     with _Archive(path) as arrays:
+        if "edge_index" not in arrays.names and any(name.endswith("/edge_index") for name in arrays.names):
+            return _with_types(arrays, str(path), split)
         return _from_arrays(arrays, str(path), split, nodes)
+
+
+def _with_types(arrays: _Archive, where: str, split: int | None) -> ArraySource:
+    """The source of a graph whose nodes have types."""
+    groups = dict.fromkeys(name.rpartition("/")[0] for name in arrays.names if "/" in name)
+    keys = {group: tuple(group.split("__")) for group in groups if f"{group}/edge_index" in arrays.names}
+    if wrong := [group for group, key in keys.items() if len(key) != 3]:
+        raise HpcgnnError(f"{where}: {wrong[0]}/edge_index should be named SOURCE__RELATION__DESTINATION/edge_index")
+    readers = {group: lambda name, group=group: arrays.read(f"{group}/{name}") for group in groups}
+    nodes = {group: readers[group] for group in groups if group not in keys}
+    return typed_source(where, nodes, {(*key,): readers[group] for group, key in keys.items()}, split)  # type: ignore[misc]
 
 
 def _from_arrays(arrays: _Archive, where: str, split: int | None, nodes: int) -> ArraySource:

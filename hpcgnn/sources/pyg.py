@@ -22,6 +22,7 @@ from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import read_masks
+from hpcgnn.sources.typed_nodes import hetero_source
 
 _FAMILIES = {
     "Planetoid": ("Cora", "CiteSeer", "PubMed"),
@@ -65,12 +66,15 @@ def _resolve(spec: Spec, datasets: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
-    """The source of a ``torch_geometric.data.Data``, or of any object that has its attributes: tensors on any device, or arrays.
-    ``torch_geometric`` is not needed. Other attributes are left out. split: the number of the split of masks (N, splits)."""
-    if getattr(data, "edge_index", None) is None:
-        raise HpcgnnError(
-            f"{where} is not a plain graph (it has no edge_index): hpcgnn trains on graphs with one kind of nodes and edges"
+    """The source of a ``torch_geometric.data.Data`` or ``HeteroData``, or of any object that has the attributes of the first:
+    tensors on any device, or arrays. ``torch_geometric`` is not needed. Other attributes are left out. split: the number of the
+    split of masks (N, splits)."""
+    if hasattr(data, "node_types") and hasattr(data, "edge_types"):
+        return hetero_source(
+            data, where, lambda value, name, of: (_features if name == "x" else _array)(value, name, of), split
         )
+    if getattr(data, "edge_index", None) is None:
+        raise HpcgnnError(f"{where} is no graph: it has neither edge_index nor types of nodes and edges")
 
     def get(name: str) -> np.ndarray | None:
         return _array(getattr(data, name, None), name, where)
@@ -78,7 +82,7 @@ def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
     edge_index, x = get("edge_index"), getattr(data, "x", None)
     num_nodes = _num_nodes(data, edge_index, where)
     masks, notes = read_masks(get, num_nodes, split, where)
-    features, y = None if x is None else _features(x, where), get("y")
+    features, y = None if x is None else _features(x, "x", where), get("y")
     return ArraySource(
         where, num_nodes, edge_index, weight=get("edge_weight"), edge_type=get("edge_type"), edge_attr=get("edge_attr"),
         x=features, y=y, masks=masks, notes=notes,
@@ -110,7 +114,7 @@ def _num_nodes(data: Any, edge_index: Any, where: str) -> int:
     return int(count)
 
 
-def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
+def _features(x: Any, name: str, where: str) -> np.ndarray | sp.csr_matrix:
     """x as a CSR matrix if it is sparse, in any of torch's or SciPy's layouts, or has few nonzeros, else as an array."""
     if sp.issparse(x):
         return sp.csr_matrix(x)
@@ -120,7 +124,7 @@ def _features(x: Any, where: str) -> np.ndarray | sp.csr_matrix:
         coo = x.detach().cpu().to_sparse_coo().coalesce()
         rows, columns = coo.indices().numpy()
         return sp.csr_matrix((coo.values().float().numpy(), (rows, columns)), shape=tuple(coo.shape))
-    dense = _array(x, "x", where)
+    dense = _array(x, name, where)
     assert dense is not None
     is_sparse = dense.ndim == 2 and dense.size and np.count_nonzero(dense) < _SPARSE_SHARE * dense.size
     return sp.csr_matrix(dense) if is_sparse else dense

@@ -1,0 +1,143 @@
+"""Graphs whose nodes have types: ``HeteroData`` of PyG and npz with names of types to ``graph.h5`` and back."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import small_graphs
+import torch
+from click.testing import CliRunner
+from helpers import check_refused
+
+import hpcgnn
+from hpcgnn import HpcgnnError
+from hpcgnn.cli.show import show
+from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.sources.convert import convert
+
+ARRAYS = small_graphs.with_types()
+DATA = small_graphs.hetero_data(ARRAYS)
+
+
+def sorted_edges(store: Any) -> list[tuple[float, ...]]:
+    """The edges of a type in any order, with their values."""
+    columns = [*store.edge_index, *(store.edge_attr.T if "edge_attr" in store else ())]
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def check_same(found: Any, wanted: Any) -> None:
+    assert (found.node_types, found.edge_types) == (wanted.node_types, wanted.edge_types)
+    for name in wanted.node_types:
+        assert found[name].num_nodes == wanted[name].num_nodes
+        for key in ("x", "y", "train_mask", "val_mask", "test_mask"):
+            assert (key in found[name]) == (key in wanted[name]), (name, key)
+            assert key not in wanted[name] or torch.equal(found[name][key], wanted[name][key])
+    for key in wanted.edge_types:
+        assert sorted_edges(found[key]) == sorted_edges(wanted[key])
+
+
+def test_hetero_data_come_back_as_they_were(tmp_path: Path) -> None:
+    summary = hpcgnn.from_pyg(DATA, tmp_path / "g.h5")
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), DATA)
+    assert (summary.meta.node_types, summary.meta.edge_types) == (ARRAYS.node_types, ARRAYS.edge_types)
+    small_graphs.write_graph(tmp_path / "defined.h5", ARRAYS)  # by the definition of the file, without a source
+    with GraphFile(tmp_path / "g.h5") as one, GraphFile(tmp_path / "defined.h5") as other:
+        assert one.digests == other.digests
+
+
+def npz_of(data: Any, path: Path, **changes: Any) -> str:
+    arrays = {f"{name}/num_nodes": np.array(data[name].num_nodes) for name in data.node_types}
+    stores = [(name, data[name]) for name in data.node_types] + [("__".join(key), data[key]) for key in data.edge_types]
+    for name, store in stores:
+        arrays |= {f"{name}/{key}": value.numpy() for key, value in store.items() if isinstance(value, torch.Tensor)}
+    np.savez(path, **{name: value for name, value in (arrays | changes).items() if value is not None})
+    return f"npz:{path}"
+
+
+def test_npz_has_the_names_of_types(tmp_path: Path) -> None:
+    convert(npz_of(DATA, tmp_path / "g.npz"), tmp_path / "g.h5")
+    back = hpcgnn.to_pyg(tmp_path / "g.h5")
+    ordered = DATA.__class__()  # npz lists names in the order of the alphabet
+    for name in back.node_types:
+        ordered[name].update(DATA[name])
+    for key in back.edge_types:
+        ordered[key].update(DATA[key])
+    check_same(back, ordered)
+
+
+def test_several_types_may_have_labels_of_their_own_classes(tmp_path: Path) -> None:
+    data = copy.deepcopy(DATA)
+    data["author"].y = (torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    with pytest.raises(HpcgnnError, match="the labels of paper and author are of different kinds"):
+        hpcgnn.from_pyg(data, tmp_path / "g.h5")
+    data["author"].y = torch.arange(20) % 6
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5").meta
+    assert ([each.classes for each in meta.node_types], meta.num_classes) == ([4, 6, 0, 0], 6)
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), with_masks(data))
+
+
+def with_masks(data: Any) -> Any:
+    """Types with labels get masks, as soon as one type has them."""
+    for name in ("train_mask", "val_mask", "test_mask"):
+        data["author"][name] = torch.zeros(20, dtype=torch.bool)
+    return data
+
+
+def test_several_labels_a_node_of_one_type(tmp_path: Path) -> None:
+    data = copy.deepcopy(DATA)
+    data["paper"].y = (torch.rand(30, 3, generator=torch.Generator().manual_seed(0)) > 0.5).to(torch.uint8)
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5").meta
+    assert (meta.task, meta.num_classes, meta.node_types[0].classes) == ("multi-label", 3, 3)
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), data)
+
+
+def test_show_tells_what_each_type_has(tmp_path: Path) -> None:
+    small_graphs.write_graph(tmp_path / "g.h5", ARRAYS)
+    shown = CliRunner().invoke(show, [str(tmp_path / "g.h5")]).output
+    lines = (
+        "type paper +30 with 5 features, 4 classes",
+        "type venue +1 with no features",
+        "type author__writes__paper +65",
+    )
+    assert all(re.search(line, shown) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"paper__cites__paper/edge_index": np.array([[0, 30], [1, 1]])},
+            "paper__cites__paper: edge_index has node 30",
+        ),
+        ({"paper__cites__gone/edge_index": np.array([[0], [1]])}, "has the type of nodes 'gone'"),
+        ({"paper__cites/edge_index": np.array([[0], [1]])}, "should be named SOURCE__RELATION__DESTINATION"),
+        ({"term/num_nodes": None}, "term has neither x nor num_nodes|type of nodes 'term'"),
+        ({"paper/x": np.zeros((29, 5))}, r"paper: x has shape \(29, 5\)"),
+    ],
+)
+def test_wrong_types_are_named(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    check_refused(npz_of(DATA, tmp_path / "g.npz", **changes), tmp_path, sentence)
+
+
+@pytest.mark.parametrize("options", [{"undirected": True}, {"labels": "random:3"}, {"features": "onehot"}])
+def test_options_that_would_break_types_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    source = npz_of(DATA, tmp_path / "g.npz")
+    check_refused(source, tmp_path, "ToUndirected|types of nodes", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("node_types", '[["paper", 3, 12, 4]]'), ("node_types", '[["paper", "60", 12, 4]]'), ("edge_types", "[[0, 1]]")],
+)
+def test_damaged_types_are_told(tmp_path: Path, name: str, text: str) -> None:
+    hpcgnn.from_pyg(DATA, tmp_path / "g.h5")
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        file.attrs[name] = text
+    with pytest.raises(HpcgnnError, match="an attribute is missing or wrong"):
+        GraphFile(tmp_path / "g.h5")
