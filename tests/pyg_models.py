@@ -57,9 +57,9 @@ class Reference(torch.nn.Module):
 
     edge_type: torch.Tensor
 
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+    def __init__(self, config: ModelConfig, in_width: int, out_width: int, relations: int = RELATIONS) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.relations = config, relations
         depth = config.layers + (config.model == "jknet")
         self.widths = [in_width, *[config.hidden] * (depth - 1), out_width]
         hidden = self.widths[1:-1]
@@ -91,7 +91,9 @@ class Stack(Reference):
             return layer(width, next_width if is_last else next_width // heads, heads, concat=not is_last)
         if kind == "rgcn":
             has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
-            return RGCNConv(width, next_width, RELATIONS, config.bases or None, config.blocks if has_blocks else None)
+            return RGCNConv(
+                width, next_width, self.relations, config.bases or None, config.blocks if has_blocks else None
+            )
         return {"gcn": GCNConv, "sage": SAGEConv}[kind](width, next_width)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -197,9 +199,11 @@ def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
     return renamed
 
 
-def reference(config: ModelConfig, in_width: int, out_width: int, state: Tensors) -> Reference:
+def reference(
+    config: ModelConfig, in_width: int, out_width: int, state: Tensors, relations: int = RELATIONS
+) -> Reference:
     """The same model with the same weights, in float64."""
-    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width).double()
+    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations).double()
     missing, unexpected = model.load_state_dict(to_pyg(config, state), strict=False)
     assert not unexpected, unexpected
     assert all("num_batches" in name for name in missing), missing

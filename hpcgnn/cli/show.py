@@ -49,10 +49,12 @@ def _facts_of(
         )
     kind = h5.kind_of(path)
     if kind not in (GRAPH_KIND, PARTS_KIND):
-        from hpcgnn.train import predict  # here, as it imports torch
+        from hpcgnn.train import owned_rows, predict  # here, as they import torch
 
         if kind == predict.PREDICTIONS_KIND:
             return predict.look_at_predictions(path)
+        if kind == owned_rows.ROWS_KIND:
+            return owned_rows.look_at_rows(path)
     with reader_of(path)(path) as reader, console.progress(title, count_steps(reader), quiet=quiet) as advance:
         return of_graph(reader, advance)
 
@@ -118,7 +120,9 @@ def _verified_run(path: Path) -> Facts:
     looked_at = list(_texts(path))
     facts: Facts = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
     checkpoints = checkpoint.folder(path)
-    for each in sorted([*checkpoints.glob("*.pt"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]):
+    for each in sorted(
+        [*checkpoints.glob("*.pt"), *checkpoints.glob("*.h5"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]
+    ):
         found = _verified_file(each, quiet=True)
         looked_at.append(str(each.relative_to(path)))
         facts |= {name: facts[name] + found[name] for name in ("arrays", "bytes")}
@@ -259,7 +263,7 @@ def _run(path: Path) -> Facts:
 def _rows_of_file(facts: Facts) -> Rows:
     for name in ("kind", "version", "uuid"):
         yield name, facts[name]
-    if "degrees" not in facts:  # predictions
+    if "degrees" not in facts:  # predictions, or rows of nodes
         shown = facts.keys() - {"kind", "version", "uuid", "path", "file_bytes", "data"}
         yield from ((name, facts[name]) for name in facts if name in shown)
         yield from _rows_of_data(facts["data"])

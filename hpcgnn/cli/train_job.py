@@ -24,7 +24,7 @@ from hpcgnn.train import checkpoint
 from hpcgnn.train.checks import check_fits
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.links import split_links
-from hpcgnn.train.run_config import LINK, LINK_COSTS, RunConfig
+from hpcgnn.train.run_config import LINK, LINK_COSTS, NODE, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
@@ -127,13 +127,15 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     clock = Clock(None if log is None else read_log(world, log, graph.data))
     run = RunFolder(out)
     with raise_on_all_ranks(world, f"prepare the run folder {out}"):
-        if graph.features is None:
+        if graph.features is None and not config.model.embed:
             raise HpcgnnError(
                 f"{parts} has no node features: convert the graph with --features degree:64, onehot or random:64, and "
                 "partition it again"
             )
         if world.rank == 0:
             run.prepare(resume=asked.resume)
+    if config.task == NODE:
+        graph = graph.with_target(config.target)
     graph = graph.reordered(config.node_order, config.model.hidden)
     seconds = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in graph.order.seconds.items())
     told = seconds and f" (measured: {seconds})"

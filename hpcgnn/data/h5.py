@@ -26,6 +26,7 @@ _NAMES = {
     "hpcgnn-graph": ("graph file", "convert"),
     "hpcgnn-parts": ("parts file", "partition"),
     "hpcgnn-predictions": ("predictions file", "predict"),
+    "hpcgnn-node-rows": ("file of learned rows of nodes", "train"),
 }
 _LIBVER = ("v108", "v108")
 _ERRNO = re.compile(r"\berrno = (\d+)")

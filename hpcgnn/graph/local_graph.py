@@ -316,6 +316,23 @@ class LocalGraph(OfRanks):
             device=device,
         )
 
+    def with_target(self, name: str) -> LocalGraph:
+        """This graph with the labels and masks of the nodes of type ``name`` only, and its number of classes. An empty name takes
+        the only type that has labels. Collective. Raises HpcgnnError, on every rank, for a type without labels."""
+        labelled = [each.name for each in self.meta.node_types if each.classes]
+        if not name and not self.meta.node_types:
+            return self
+        if not name and len(labelled) > 1:
+            raise HpcgnnError(f"{self.path} has labels of {', '.join(labelled)}: choose one with --target", agreed=True)
+        kind = self.node_type_number(name or (labelled or [self.meta.node_types[0].name])[0])
+        about = self.meta.node_types[kind]
+        if self.y is None or not about.classes:
+            raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {_having(labelled)}", agreed=True)
+        here = self.nodes_by_type.type[: self.num_nodes].to(self.y.device) == kind
+        y = torch.where(here, self.y, -1) if self.y.ndim == 1 else self.y[:, : about.classes] * here[:, None]
+        masks = {name: mask & here for name, mask in self.masks.items()}
+        return replace(self, y=y, masks=masks, meta=replace(self.meta, num_classes=about.classes))
+
     def with_edges(self, kept: np.ndarray) -> LocalGraph:
         """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""
         lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
@@ -504,6 +521,10 @@ def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | 
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features)
     return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
+
+
+def _having(labelled: list[str]) -> str:
+    return f"{', '.join(labelled)} {'have' if len(labelled) > 1 else 'has'} labels" if labelled else "no type has any"
 
 
 def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | None:

@@ -27,6 +27,7 @@ from hpcgnn.nn.config import (
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.layers import DotDecoder, DropoutKeys, LabelEmbedding, MLPDecoder
+from hpcgnn.nn.typed_input import TypedInput, embedded_types, has_input_layer
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import raise_on_all_ranks
 
@@ -92,19 +93,22 @@ def build_model(
     connection = kind.connected(
         config, graph, strategy, messages=messages, backend=backend, dtype=dtype, width=config.hidden
     )
+    has_input = has_input_layer(config, graph)
     context = ModelContext(
-        graph.meta.num_features,
+        config.hidden if has_input else graph.meta.num_features,
         graph.meta.num_classes if config.decoder == "none" else config.hidden,
         connection,
         DropoutKeys(graph.original_ids.to(graph.device.torch_device), seed),
-        is_sparse=isinstance(graph.features, Csr),
+        is_sparse=isinstance(graph.features, Csr) and not has_input,
         compute=FLOAT32 if chosen in INTEGERS else chosen,
         keep_input_aggregation=keep_input_aggregation,
+        is_learned=config.label_inputs or has_input,
     )
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
-    scale = _features_scale(graph) if config.label_inputs else 1.0
-    model = _with_weights(kind, config, context, seed, scale).to(graph.device.torch_device, dtype)
+    scale = _features_scale(graph) if config.label_inputs and not has_input else 1.0
+    model = _with_weights(kind, config, context, seed, scale, graph if has_input else None)
+    model = model.to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
         model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
@@ -125,13 +129,18 @@ def _check_fit(
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     config.check()
     check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
+    embedded_types(graph.meta, config.embed, str(graph.path))
     if keep_input_aggregation:
         check_kept_input(config)
+        if has_input_layer(config, graph):
+            raise HpcgnnError(
+                "the aggregation of the input cannot be kept: an input layer for types of nodes learns it"
+            )
         if isinstance(graph.features, Csr):
             raise HpcgnnError(
                 "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
             )
-    if graph.features is None:
+    if graph.features is None and not has_input_layer(config, graph):
         raise HpcgnnError(
             f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
         )
@@ -149,8 +158,14 @@ def _features_scale(graph: LocalGraph) -> float:
 
 
 def _with_weights(
-    kind: type[GraphModel], config: ModelConfig, context: ModelContext, seed: int, label_scale: float
+    kind: type[GraphModel],
+    config: ModelConfig,
+    context: ModelContext,
+    seed: int,
+    label_scale: float,
+    typed: LocalGraph | None,
 ) -> GraphModel:
+    """typed: the graph, if the model begins with an input layer for its types of nodes."""
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, context)
@@ -161,4 +176,7 @@ def _with_weights(
         if config.decoder != "none":
             decoder = DotDecoder if config.decoder == "dot" else MLPDecoder
             model.decoder = decoder(context.out_width, compute=context.compute, backend=context.aggregator.backend)
+        if typed is not None:
+            how = context.compute, context.aggregator.backend
+            model.input_layer = TypedInput(typed, config.hidden, config.embed, seed, *how)
     return model

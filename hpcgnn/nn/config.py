@@ -210,6 +210,7 @@ class ModelConfig(Composed):
         model: name of the model, ``sage`` by default; ``hpcgnn train --help`` lists all.
         hidden: number of columns of the hidden layers; with attention, of all heads together.
         input_dropout: dropout rate of the input features, in [0, 1).
+        embed: types of nodes that have a learned row each, with commas between, or ``all``; none by default.
         label_inputs: whether labels are inputs beside the features, as label propagation needs.
         decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``none`` for a model
             of classes.
@@ -228,6 +229,12 @@ class ModelConfig(Composed):
         most=1 << 20,
     )
     input_dropout: float = setting(0.0, "Dropout rate of the input features.", least=0, below=1, is_free=True)
+    embed: str = setting(
+        "",
+        "Types of nodes that have a learned row each, an embedding, which is added to their features, or takes the place of "
+        "features: names with commas between, or all. Only the rank that owns a node holds its row.",
+        metavar="TYPE,...",
+    )
     label_inputs: bool = setting(False, name="")
     decoder: str = setting("none", name="", choices=DECODERS)
     own: tuple[Any, ...] = ()
@@ -261,6 +268,7 @@ class DistributedConfig(Checked):
     drops_rows: float = 0.0
     hidden: int = 0
     input_dropout: float = 0.0
+    embed: str = ""
     label_inputs: bool = False
     decoder: str = "none"
 

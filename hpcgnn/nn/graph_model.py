@@ -32,6 +32,7 @@ from hpcgnn.nn.layers import (
     MLPDecoder,
 )
 from hpcgnn.nn.linear import Features
+from hpcgnn.nn.typed_input import TypedInput
 from hpcgnn.policy.base import ExchangeFacts
 
 
@@ -51,9 +52,9 @@ class Connection:
 class ModelContext:
     """The arguments that ``build_model`` passes to the constructor of every model.
 
-    in_width, out_width: number of features and of classes. keys: of dropout. is_sparse: whether features are a Csr. compute:
-    arithmetic of dense products. keep_input_aggregation: aggregate the features once instead of in each pass; this needs dense
-    features without dropout and without label inputs.
+    in_width, out_width: number of columns of the first layer's input, and of classes. keys: of dropout. is_sparse: whether that
+    input is a Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once instead of in each
+    pass; this needs dense features without dropout and without label inputs. is_learned: whether the input needs a gradient.
     """
 
     in_width: int
@@ -63,6 +64,7 @@ class ModelContext:
     is_sparse: bool
     compute: str = "float32"
     keep_input_aggregation: bool = False
+    is_learned: bool = False
 
     @property
     def aggregator(self) -> Aggregator:
@@ -151,6 +153,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
         self.aggregators: list[Aggregator | CachedAggregator] = []
         self._num_dropouts = 0
+        self.input_layer: TypedInput | None = None
         self.embed_labels: LabelEmbedding | None = None
         self.graph: LocalGraph | None = None  # the graph that the model was built for
         self.asked_compute = context.compute  # may be auto; self.compute is the arithmetic that was chosen
@@ -282,7 +285,14 @@ class GraphModel(torch.nn.Module, ABC):
         """The facts in which a checkpoint must agree with this model: its architecture, and the widths that follow from the
         graph.
         """
-        return describe(self.config, *self._widths)
+        in_width, out_width = self._widths
+        return describe(self.config, in_width if self.graph is None else self.graph.meta.num_features, out_width)
+
+    def owned_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters of which each rank holds rows of its own, by their names in ``state_dict``. All others are the same on
+        every rank."""
+        rows = None if self.input_layer is None else self.input_layer.embedding
+        return {} if rows is None else {"input_layer.embedding": rows}
 
     def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and an (n, C) matrix of label inputs if the model has them, to (n, C) scores. Collective."""
@@ -290,6 +300,7 @@ class GraphModel(torch.nn.Module, ABC):
             check_given(x=x)
         self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)
+        x = x if self.input_layer is None else self.input_layer(x)
         return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
 
     @abstractmethod

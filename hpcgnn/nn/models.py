@@ -26,6 +26,7 @@ from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
+from hpcgnn.nn.typed_input import has_input_layer
 
 
 class Stack(GraphModel):
@@ -60,7 +61,7 @@ class LinearStack(Stack):
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_input, keep = depth == 0, depth == 0 and context.keep_input_aggregation
-        needs_gradient = self.config.label_inputs or not is_input
+        needs_gradient = context.is_learned or not is_input
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
         own = self.new_aggregator(keep=keep)
         return self.layer(width, next_width, own, transform_first=first and not keep, compute=self.compute)
@@ -75,7 +76,7 @@ class RGCN(Stack):
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        if isinstance(graph.features, Csr):
+        if isinstance(graph.features, Csr) and not has_input_layer(config, graph):
             raise HpcgnnError(
                 f"rgcn aggregates features before it multiplies them, and {graph.path} has sparse ones: convert the graph with "
                 "--features dense, and partition it again",

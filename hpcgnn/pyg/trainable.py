@@ -67,6 +67,9 @@ class TrainableModule:
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         return []
 
+    def owned_parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {}
+
     def description(self) -> dict[str, Any]:
         shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
         return {"class": type(self.module).__name__, "shapes": shapes}

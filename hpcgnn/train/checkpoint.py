@@ -145,7 +145,8 @@ def read(
             content = archive.read(io.BytesIO(payload), path)
         found = content["model_config"]
         if "model" in found:  # not of a user's own class; the file may be older than some settings
-            found = content["model_config"] = describe(described(found), found["features"], found["classes"])
+            kept = {name: found[name] for name in ("relations",) if name in found}  # which no setting tells
+            found = content["model_config"] = describe(described(found), found["features"], found["classes"]) | kept
         if differing := differences(content.get("data", {}), data or {}):
             raise HpcgnnError(
                 f"{path} was made with another graph, which differs in {differing}: resume with parts of that graph, or choose "

@@ -117,3 +117,26 @@ def _empty(num_rows: int, like: torch.Tensor) -> torch.Tensor:
 def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
     """(n, bytes of a row) uint8, of the same memory: MPI moves any type so."""
     return rows.reshape(len(rows), rows.shape[1:].numel()).view(torch.uint8)
+
+
+def dealt(world: World, ids: np.ndarray, total: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give the (n, F) rows of (n,) int64 ids, which are 0 to ``total - 1`` on all ranks together, to ranges of ids.
+
+    Returns (P + 1,) bounds of the ranges, and the rows of this rank's range, ascending by id. Collective.
+    """
+    bounds = np.arange(world.size + 1) * total // world.size
+    order = np.argsort(ids, kind="stable")
+    counts = np.diff(np.searchsorted(ids[order], bounds))
+    there, _ = world.alltoallv(ids[order], counts)
+    received, _ = world.alltoallv(rows[order], counts)
+    slab = np.empty_like(received)
+    slab[there - bounds[world.rank]] = received
+    return bounds, slab
+
+
+def rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(m, F) rows of any ids, from the ranks whose ranges of :func:`dealt` hold them. Collective."""
+    distinct, place = np.unique(ids, return_inverse=True)  # a node in many pairs travels once
+    asked, counts = world.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
+    answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
+    return answers[place]

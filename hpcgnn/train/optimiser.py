@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count as counting
 from typing import Any
 
@@ -14,21 +14,28 @@ from torch import Tensor
 from hpcgnn.base.arguments import check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import CPU, Device
+from hpcgnn.nn import GraphModel
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import Buffer, World
 
 
 class GradientBucket:
     """Means of gradients, in the type of the parameters, and sums of a few float64 scalars over ranks, in two concurrent
-    all-reduces. All buffers are allocated once. Values on a device are copied to the host together, with one wait."""
+    all-reduces. All buffers are allocated once. Values on a device are copied to the host together, with one wait. owned:
+    parameters of which each rank has rows of its own, whose gradients are already sums over all ranks."""
 
     def __init__(
-        self, world: World, parameters: list[torch.nn.Parameter], num_scalars: int, device: Device = CPU
+        self,
+        world: World,
+        parameters: list[torch.nn.Parameter],
+        num_scalars: int,
+        device: Device = CPU,
+        owned: Sequence[torch.nn.Parameter] = (),
     ) -> None:
         def host_zeros(size: int, dtype: torch.dtype) -> Tensor:  # from which the device copies directly
             return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
 
-        self._world, self._device = world, device
+        self._world, self._device, self._owned = world, device, owned
         size, dtype = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
         all_scalars = num_scalars + 1 + len(parameters)
         self._mine, self._sums = (host_zeros(size, dtype) for _ in range(2))
@@ -68,12 +75,16 @@ class GradientBucket:
         for (parameter, _, piece), ranks in zip(self._places, have_gradient, strict=True):
             if ranks:
                 parameter.grad = piece
+        for parameter in self._owned:
+            if parameter.grad is not None:
+                parameter.grad /= max(total_count, 1)
         return totals, int(total_count)
 
     def is_finite(self) -> bool:
         """Return whether all gradients of the last :meth:`reduce` are finite. Ranks must compare their answers: the last bit of a
         sum, and so whether it is infinite, may differ among them."""
-        return self._sums.numel() == 0 or all(math.isfinite(end) for end in torch.aminmax(self._sums))
+        gradients = [self._sums, *(parameter.grad for parameter in self._owned if parameter.grad is not None)]
+        return all(math.isfinite(end) for each in gradients if each.numel() for end in torch.aminmax(each))
 
     def _bring_to_host(self, scalars: list[float | Tensor]) -> None:
         """Fill the buffers that are sent. Only here, in a step, the host waits for all work of the device."""
@@ -125,7 +136,8 @@ def sum_gradients(model: torch.nn.Module, world: World | None = None) -> None:
 
         world = distribution_of(model).graph.world
     kind = type(model).__name__
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    owned = model.owned_parameters() if isinstance(model, GraphModel) else {}
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad and name not in owned}
     if not named:
         raise HpcgnnError(f"{kind} has no parameter that needs a gradient")
     parameters = list(named.values())
@@ -202,12 +214,25 @@ class Adam:
             if moved:
                 _update(group, [parameter for _, parameter in moved], [self.state[number] for number, _ in moved])
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state in torch's format, in which parameters are numbered."""
+    def state_dict(self, without: Iterable[Tensor] = ()) -> dict[str, Any]:
+        """The state in torch's format, in which parameters are numbered. without: parameters whose moments are left out."""
         numbers = counting()
         groups = [group | {"params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
-        states = {number: state | {"step": torch.tensor(state["step"])} for number, state in self.state.items()}
+        left = {self._number(parameter) for parameter in without}
+        states = {number: state | {"step": torch.tensor(state["step"])} for number, state in self.state.items()
+                  if number not in left}  # fmt: skip
         return {"state": states, "param_groups": groups}
+
+    def moments(self, parameter: Tensor) -> dict[str, Any] | None:
+        """The state of one parameter: ``step`` and the moments; None before its first step."""
+        return self.state.get(self._number(parameter))
+
+    def set_moments(self, parameter: Tensor, state: dict[str, Any]) -> None:
+        """Continue from the state of one parameter."""
+        self.state[self._number(parameter)] = state
+
+    def _number(self, parameter: Tensor) -> int:
+        return next(number for number, each in enumerate(self._parameters()) if each is parameter)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a :meth:`state_dict` of an optimiser of as many parameters, in the same order."""

@@ -24,6 +24,8 @@ from hpcgnn.nn.config import described
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
+from hpcgnn.train.gather import dealt, rows_of
+from hpcgnn.train.owned_rows import OwnedRows, shared_state
 from hpcgnn.train.tasks import check_labels, features_of, training_labels
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -76,8 +78,9 @@ def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybri
     graph = replace(graph, meta=replace(graph.meta, num_classes=classes))  # it may have other labels, or none
     model = build_model(config, graph, strategy=strategy)
     with raise_on_all_ranks(graph.world, f"use a checkpoint on {graph.path}"):
-        check_weights(content["model"], model.state_dict(), content.get("path", "the checkpoint"))
-    model.load_state_dict(content["model"])
+        check_weights(content["model"], shared_state(model), content.get("path", "the checkpoint"))
+    model.load_state_dict(content["model"], strict=False)  # the rows of nodes are in a file of their own
+    OwnedRows(graph.world, model).load_rows(content)
     model.eval()
     return model
 
@@ -98,7 +101,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
     assert decoder is not None
     bounds, slab = _dealt_by_id(graph, _applied(model, graph))
     torch_device = graph.device.torch_device
-    left, right = (torch.from_numpy(_rows_of(world, bounds, slab, pairs[:, end])).to(torch_device) for end in range(2))
+    left, right = (torch.from_numpy(rows_of(world, bounds, slab, pairs[:, end])).to(torch_device) for end in range(2))
     return decoder(identity(len(pairs)).to(torch_device), left, right)
 
 
@@ -133,25 +136,7 @@ def _pairs_in_text(path: Path) -> np.ndarray:
 
 
 def _dealt_by_id(graph: LocalGraph, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(P + 1,) bounds of ranges of original ids, and the float32 rows of this rank's range, ascending by id. Collective."""
-    world = graph.world
-    bounds = np.arange(world.size + 1) * graph.meta.num_nodes // world.size
-    ids = index_array(graph.original_ids)
-    order = np.argsort(ids, kind="stable")
-    counts = np.diff(np.searchsorted(ids[order], bounds))
-    ids, _ = world.alltoallv(ids[order], counts)
-    received, _ = world.alltoallv(host_values(rows.float())[order], counts)
-    slab = np.empty_like(received)
-    slab[ids - bounds[world.rank]] = received
-    return bounds, slab
-
-
-def _rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(m, F) rows of any original ids, from the ranks whose ranges hold them. Collective."""
-    distinct, place = np.unique(ids, return_inverse=True)  # a node in many pairs travels once
-    asked, counts = world.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
-    answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
-    return answers[place]
+    return dealt(graph.world, index_array(graph.original_ids), graph.meta.num_nodes, host_values(rows.float()))
 
 
 def write_predictions(

@@ -80,6 +80,13 @@ class RunConfig(Checked):
         "others from node pairs without a link.",
         choices=(NODE, LINK),
     )
+    target: str = setting(
+        "",
+        "Type of nodes that are classified, in a graph whose nodes have types; not needed if only one type has labels.",
+        metavar="TYPE",
+        used_if=lambda run: run.task == NODE,
+        users="--task node uses it",
+    )
     model: ModelConfig | DistributedConfig = field(default_factory=ModelConfig)
     links: LinkConfig = field(default_factory=LinkConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -215,7 +215,8 @@ class LinkTask:
 def features_of(graph: LocalGraph, model: Trainable) -> Features:
     """The graph's features in the precision of the model's parameters."""
     features, dtype = graph.features, next(model.parameters()).dtype
-    assert features is not None
+    if features is None:  # of a model that embeds all nodes
+        return torch.empty(graph.num_nodes, 0, dtype=dtype, device=graph.device.torch_device)
     if isinstance(features, torch.Tensor):
         return features.to(dtype)
     assert features.weight is not None

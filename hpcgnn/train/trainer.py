@@ -25,6 +25,7 @@ from hpcgnn.train import checkpoint, checks
 from hpcgnn.train.config import Best, LinkConfig, TrainConfig, learning_rate_factor
 from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.optimiser import Adam, GradientBucket, parameter_groups
+from hpcgnn.train.owned_rows import OwnedRows, shared_state
 from hpcgnn.train.rank_report import OverRanks, RankReport
 from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import LINK, NODE, RunConfig
@@ -107,7 +108,11 @@ class Trainer:
         self._rank_report = RankReport(graph, messages.traffic, rows)
         self._rank_state = RankState(self.world, self.model, self.policies)
         sums = len(self.policies.sums())
-        self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device)
+        owned = list(self.model.owned_parameters().values())
+        mine = {id(parameter) for parameter in owned}
+        shared = [parameter for parameter in self.model.parameters() if id(parameter) not in mine]
+        self.bucket = GradientBucket(self.world, shared, 3 + sums, self.device, owned)
+        self._owned_rows = OwnedRows(self.world, self.model)
         self._over_ranks = OverRanks(self.world, 2 + sums)
         self.best = Best()
         self.best_state: dict[str, torch.Tensor] | None = None
@@ -289,7 +294,8 @@ class Trainer:
         started = time.perf_counter()
         metrics = self.evaluate()
         if self.best.update(epoch, metrics[1], metrics[2], self.config.schedule.decay_every):
-            self.best_state = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.best_state = {name: value.clone() for name, value in shared_state(self.model).items()}
+            self._owned_rows.keep_best()
         return {"eval_seconds": time.perf_counter() - started} | dict(zip(METRICS, metrics, strict=True))
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -297,24 +303,25 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoints ``best.pt`` and ``last.pt`` to the run folder. Without a run folder, do nothing.
 
-        Rank 0 writes, and the other ranks go on. Collective if ranks keep rows between epochs (stale rows, delta coding):
-        then every rank writes its own.
+        Rank 0 writes, and the other ranks go on. Collective if ranks keep rows between epochs (stale rows, delta coding) or
+        learn rows of nodes (``embed``): then every rank writes its own.
         """
         if self.run is None or self._saved_epoch == self.next_epoch:
             return
         self._saved_epoch = self.next_epoch
         self._rank_state.save(self.run.path, self.next_epoch)
+        folder = checkpoint.folder(self.run.path)
+        self._owned_rows.save(folder, self.next_epoch, self.best.epoch + 1, self.optimiser)
         if self.world.rank != 0:
             return
         about = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "data": self.graph.data}
         common = about | self.task.identity()
-        folder = checkpoint.folder(self.run.path)
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
             checkpoint.save(folder / checkpoint.BEST, best)
         last = common | {
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "model": shared_state(self.model),
+            "optimiser": self.optimiser.state_dict(without=self.model.owned_parameters().values()),
             "next_epoch": self.next_epoch,
             "best": self.best.state(),
             "best_model": self.best_state,
@@ -349,7 +356,7 @@ class Trainer:
                         )
                 for name in ("model", "best_model"):
                     if content[name] is not None:
-                        checkpoint.check_weights(content[name], self.model.state_dict(), path)
+                        checkpoint.check_weights(content[name], shared_state(self.model), path)
                 groups = [group["params"] for group in self._groups()]
                 checkpoint.check_optimiser(content["optimiser"], groups, path)
             self._load(content)
@@ -366,12 +373,14 @@ class Trainer:
         if model.int8 is not None:
             model.int8.resume_choice(before)
         model.use_compute(resumed_compute(self.world, model.asked_compute, model.compute, before, self.device))
-        model.load_state_dict(content["model"])
+        model.load_state_dict(content["model"], strict=False)  # the rows of nodes are in a file of their own
         self.optimiser.load_state_dict(content["optimiser"])
         for group, wanted in zip(self.optimiser.param_groups, self._groups(), strict=True):
             group["weight_decay"] = wanted["weight_decay"]  # the optimiser's state brings the old setting
         self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
         self.next_epoch = content["next_epoch"]
+        folder, best_epoch = checkpoint.folder(run.path), self.best.epoch + 1 if self.best_state is not None else 0
+        self._owned_rows.load(folder, self.next_epoch, best_epoch, self.optimiser)
         self._rank_state.load(run.path, self.next_epoch, content, same_parts=same_parts)
 
     def _arithmetic(self) -> dict[str, str]:

@@ -1,0 +1,172 @@
+"""The rows of nodes that a model learns (``--embed``) in the files beside a checkpoint.
+
+Every rank holds the rows of its own nodes, so rank 0 cannot write them into the checkpoint. All ranks write one HDF5 file, in the
+order of original ids, in which any number of ranks finds its rows again. ``last.pt`` belongs to ``last-EPOCH.h5``, with the rows
+and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.host import host_values
+from hpcgnn.data import h5, shared_file
+from hpcgnn.data.schema import Rule
+from hpcgnn.data.stored import ByteSource, StoredArray, look
+from hpcgnn.nn import GraphModel
+from hpcgnn.train.gather import dealt, rows_of
+from hpcgnn.train.optimiser import Adam
+from hpcgnn.train.tasks import Trainable
+from hpcgnn.world import World, raise_on_all_ranks
+
+ROWS_KIND, ROWS_VERSION = "hpcgnn-node-rows", 1
+_ROWS, _MOMENTS = "rows", ("exp_avg", "exp_avg_sq")
+
+
+def shared_state(model: Trainable) -> dict[str, torch.Tensor]:
+    """The model's ``state_dict`` without the parameters of which each rank holds rows of its own."""
+    owned = model.owned_parameters()
+    return {name: value for name, value in model.state_dict().items() if name not in owned}
+
+
+class OwnedRows:
+    """The learned rows of a model's nodes. Every method is collective, and does nothing for a model without such rows.
+
+    best: this rank's rows at the time of the best evaluation, as the trainer keeps the other weights; None before it.
+    """
+
+    def __init__(self, world: World, model: Trainable) -> None:
+        self._world, self._layer = world, model.input_layer if isinstance(model, GraphModel) else None
+        self._rows = None if self._layer is None else self._layer.embedding
+        self.best: torch.Tensor | None = None
+        self._best_written = -1
+
+    def keep_best(self) -> None:
+        """Keep the present rows as those of the best evaluation."""
+        self.best = None if self._rows is None else self._rows.detach().clone()
+
+    def save(self, folder: Path, epoch: int, best_epoch: int, optimiser: Adam) -> None:
+        """Write the files for ``last.pt`` with ``epoch``, and for ``best.pt`` with ``best_epoch`` if it is new. The file of the
+        checkpoint before stays, because ``last.pt`` refers to it until it is replaced."""
+        if self._rows is None:
+            return
+        moments = optimiser.moments(self._rows) or dict.fromkeys(_MOMENTS, torch.zeros_like(self._rows))
+        step = float(moments.get("step", 0.0))
+        arrays = {_ROWS: self._rows.detach(), **{name: moments[name] for name in _MOMENTS}}
+        self._write(folder / f"last-{epoch}.h5", arrays, step)
+        if self.best is not None and best_epoch != self._best_written:
+            self._write(folder / f"best-{best_epoch}.h5", {_ROWS: self.best}, 0.0)
+            self._best_written = best_epoch
+        if self._world.rank == 0:
+            _remove_but(folder, "last", 2)
+            _remove_but(folder, "best", 2)
+
+    def load(self, folder: Path, epoch: int, best_epoch: int, optimiser: Adam) -> None:
+        """Continue from the files of a checkpoint."""
+        if self._rows is None:
+            return
+        found, step = self._read(folder / f"last-{epoch}.h5", (_ROWS, *_MOMENTS))
+        with torch.no_grad():
+            self._rows.copy_(found.pop(_ROWS))
+        if step:
+            optimiser.set_moments(self._rows, {"step": step} | found)
+        if best_epoch > 0:
+            self.best, self._best_written = self._read(folder / f"best-{best_epoch}.h5", (_ROWS,))[0][_ROWS], best_epoch
+
+    def load_rows(self, content: Mapping[str, Any]) -> None:
+        """Take the rows of a checkpoint's ``content`` alone, for predictions."""
+        if self._rows is None:
+            return
+        path = Path(content["path"])
+        found, _ = self._read(path.parent / f"{path.stem}-{content['next_epoch']}.h5", (_ROWS,))
+        with torch.no_grad():
+            self._rows.copy_(found[_ROWS])
+
+    def _write(self, path: Path, arrays: Mapping[str, torch.Tensor], step: float) -> None:
+        layer, world = self._layer, self._world
+        assert layer is not None
+        slabs = {}
+        for name, rows in arrays.items():
+            bounds, slabs[name] = dealt(world, layer.embedded, layer.num_embedded, host_values(rows))
+        schema = {name: ((layer.num_embedded, *slab.shape[1:]), slab.dtype) for name, slab in slabs.items()}
+        attributes = h5.new_header(ROWS_KIND, ROWS_VERSION) | {"step": step}
+        with (
+            shared_file.replacing(world, path, force=True) as temporary,
+            shared_file.writing(world, temporary, schema, attributes) as writer,
+            raise_on_all_ranks(world, f"write {path}"),
+        ):
+            for name, slab in slabs.items():
+                writer.write(name, int(bounds[world.rank]), slab)
+
+    def _read(self, path: Path, names: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], float]:
+        """This rank's rows of some arrays, and the number of steps of the optimiser."""
+        layer, world = self._layer, self._world
+        assert layer is not None
+        assert self._rows is not None
+        bounds = np.arange(world.size + 1) * layer.num_embedded // world.size
+        span = int(bounds[world.rank]), int(bounds[world.rank + 1])
+        wanted = (layer.num_embedded, self._rows.shape[1])
+        slabs: dict[str, np.ndarray] = {}
+        with raise_on_all_ranks(world, f"read {path}"):
+            if not path.is_file():
+                raise HpcgnnError(
+                    f"there is no {path}, which has the learned rows of nodes for its checkpoint: keep both in one folder"
+                )
+            with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
+                step = float(file.attrs.get("step", 0.0))
+                for name in names:
+                    slabs[name] = _slab(file, path, name, span, wanted, self._rows.detach())
+        found = {name: torch.from_numpy(rows_of(world, bounds, slab, layer.embedded)) for name, slab in slabs.items()}
+        return {name: rows.to(self._rows.device) for name, rows in found.items()}, step
+
+
+def look_at_rows(path: Path) -> dict[str, Any]:
+    """The verified content of a file of rows. Not collective. Raises HpcgnnError if it is incomplete, or has values that are not
+    finite."""
+    with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
+        arrays = {name: file[name] for name in (_ROWS, *_MOMENTS) if h5.child(file, name) is not None}
+        if _ROWS not in arrays:
+            raise h5.damaged(path, f"{_ROWS} is missing")
+        for name, stored in arrays.items():
+            rule = Rule(stored.shape, stored.dtype)
+            with contextlib.closing(ByteSource(path)) as source:
+                look(StoredArray(file, source, name, rule), (0, stored.shape[0]), None, rule, "", None)
+        return {
+            "kind": ROWS_KIND,
+            "version": ROWS_VERSION,
+            "uuid": h5.attribute(file, "uuid", str),
+            "data": {},
+            "arrays": len(arrays),
+            "bytes": sum(stored.nbytes for stored in arrays.values()),
+            "shape": list(arrays[_ROWS].shape),
+            "checksums": False,
+        }
+
+
+def _slab(
+    file: Any, path: Path, name: str, span: tuple[int, int], shape: tuple[int, int], like: torch.Tensor
+) -> np.ndarray:
+    """Rows ``[first, last)`` of an array, whose values are checked. Raises HpcgnnError for an array of another shape or type."""
+    dtype = host_values(like).dtype
+    stored = h5.child(file, name)
+    if stored is None or stored.shape != shape or stored.dtype != dtype:
+        has = "is missing" if stored is None else f"is {stored.dtype} of shape {stored.shape}"
+        raise HpcgnnError(f"{path}: {name} {has}, but this graph and model need {dtype} of shape {shape}")
+    rule, out = Rule(shape, dtype), np.empty((span[1] - span[0], shape[1]), dtype)
+    with contextlib.closing(ByteSource(path)) as source:
+        look(StoredArray(file, source, name, rule), span, out, rule, "", None)
+    return out
+
+
+def _remove_but(folder: Path, kind: str, kept: int) -> None:
+    """Remove the files of all but the last ``kept`` checkpoints."""
+    numbered = sorted((int(path.stem.rpartition("-")[2]), path) for path in folder.glob(f"{kind}-*.h5"))
+    for _, path in numbered[:-kept]:
+        path.unlink(missing_ok=True)
