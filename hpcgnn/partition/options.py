@@ -10,7 +10,7 @@ from hpcgnn.base.arguments import check_type, check_whole
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
 
-QUANTITIES = ("nodes", "edges", "train")
+QUANTITIES = ("nodes", "edges", "train", "types")
 OBJECTIVES = ("cut", "volume", "rows")
 METHODS = ("auto", "kaminpar", "parmetis", "ptscotch", "metis", "mtkahypar", "fennel", "ldg", "block", "random")
 # The objectives that each method's own search minimises. The objective "rows" moves nodes after any method.
@@ -21,7 +21,7 @@ MINIMISED = dict.fromkeys(METHODS[1:], ("cut",)) | {"metis": ("cut", "volume"), 
 class PartitionOptions:
     """The options of ``hpcgnn partition``.
 
-    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train. objective: the quantity to
+    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train, types. objective: the quantity to
     minimise; ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose
     plan is stored with the parts, or ``none``. ranks_per_node: K; parts ``k * K`` to ``(k + 1) * K - 1`` are to share a node.
     jobs: number of processes that write the file; 0 stands for one for each core that this process may use.
@@ -33,7 +33,7 @@ class PartitionOptions:
     num_parts: int
     method: str = "auto"
     objective: str = "cut"
-    balance: tuple[str, ...] = ("edges", "train")
+    balance: tuple[str, ...] = ("edges", "train", "types")
     seed: int = 0
     force: bool = False
     plan: str = "hybrid"

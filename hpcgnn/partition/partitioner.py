@@ -65,7 +65,7 @@ def partition(
         key = {"version": __version__, "graph": [reader.uuid, reader.fingerprint], "options": asked}
         work = stack.enter_context(kept(world, parts_path, key, force=options.force, inputs=[graph_path]))
         slab = Slab.of(world, reader)
-        balance = Balance.of(world, reader, slab, options.balance)
+        balance = Balance.of(world, reader, slab, options)
         problem = Problem(world, reader, slab, balance, options, ignore, folder=work.parts.parent)
         parts, method, reason = _assignment(problem, work, progress)
         laps.append(("partition", time.perf_counter()))

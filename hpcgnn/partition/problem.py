@@ -22,6 +22,10 @@ from hpcgnn.world import World, raise_on_all_ranks
 TOLERANCE = 1.05  # the largest load of a part, divided by the mean
 CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20
+_TYPE, _FEWEST_OF_TYPE = (
+    "type ",
+    20,
+)  # prefix of a quantity; nodes of a type for each part, below which it is not balanced
 _COMBINED_UNITS_PER_NODE = 1000
 _COMBINED_TOTAL = 1 << 30
 Advance = Callable[[int], None]
@@ -182,7 +186,8 @@ class Balance:
     """The C quantities to balance. totals: (C,) int64 their sums over the graph. notes: sentences about those that are left out.
 
     A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges
-    would have no weight, and could all be in one part.
+    would have no weight, and could all be in one part. ``types`` stands for the nodes of each type, ``type NAME``, as far as
+    the type has enough nodes to be divided.
     """
 
     names: tuple[str, ...]
@@ -190,8 +195,13 @@ class Balance:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, world: World, reader: SlabReader, slab: Slab, wanted: tuple[str, ...]) -> Balance:
-        """The quantities among ``wanted`` that the graph has, or nodes if it has none of them. Collective."""
+    def of(cls, world: World, reader: SlabReader, slab: Slab, options: PartitionOptions) -> Balance:
+        """The quantities of the options that the graph has, or nodes if it has none of them. Collective."""
+        fewest = _FEWEST_OF_TYPE * options.num_parts
+        types = [f"{_TYPE}{each.name}" for each in reader.meta.node_types if each.count >= fewest]
+        wanted = tuple(name for each in options.balance for name in (types if each == "types" else [each])) or (
+            "nodes",
+        )
         with raise_on_all_ranks(world, "read the graph"):
             weights = _weights(reader, wanted, slab.first, slab.indptr)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))
@@ -227,6 +237,10 @@ def _weights(reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.
     if "train" in names:
         mask = reader.mask("train_mask", first, first + count)
         columns["train"] = np.zeros(count, dtype=np.int64) if mask is None else mask.astype(np.int64)
+    if any(name.startswith(_TYPE) for name in names):
+        kinds = reader.meta.node_types_of(np.arange(first, first + count))  # positions in a graph file are original ids
+        for number, each in enumerate(reader.meta.node_types):
+            columns[f"{_TYPE}{each.name}"] = (kinds == number).astype(np.int64)
     return np.stack([columns[name] for name in names], axis=1)
 
 

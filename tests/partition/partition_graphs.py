@@ -93,7 +93,7 @@ def with_problem(
     world = whole_job() if world is None else world
     with GraphFile(graph) as reader:
         slab = Slab.of(world, reader)
-        balance = Balance.of(world, reader, slab, options.balance)
+        balance = Balance.of(world, reader, slab, options)
         return use(Problem(world, reader, slab, balance, options, advance))
 
 

@@ -7,6 +7,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+import small_graphs
 from command_line import refusal, said, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -352,3 +353,25 @@ def test_command(cora, tmp_path):
     assert "3 does not divide 4" in refusal(*words, "--ranks-per-node", 3)
     for word in ("Examples", "--ranks-per-node"):
         assert word in said("partition", "--help")
+
+
+@pytest.mark.parametrize("method", ["kaminpar", "metis", "fennel"])
+def test_each_type_of_nodes_is_balanced(tmp_path, method):
+    """Two types of nodes with few edges between them: the fewest cut edges would give each type a part."""
+    require_method(method)
+    rng = np.random.default_rng(0)
+    edges = np.concatenate(
+        [rng.integers(0, 300, (2, 3000)), rng.integers(300, 600, (2, 3000)), [[0, 300], [300, 0]]], 1
+    )
+    types = small_graphs.NodeType("a", 300), small_graphs.NodeType("b", 300)
+    graph = small_graphs.Arrays(edges, np.zeros((600, 0), np.float32), node_types=types)
+    small_graphs.write_graph(tmp_path / "graph.h5", graph)
+    shares = {}
+    for balance in (("edges",), ("edges", "types")):
+        report = made(tmp_path / "graph.h5", tmp_path, 2, method=method, balance=balance)
+        with PartsFile(tmp_path / "parts.h5") as parts:
+            first, last = parts.part(0)
+            shares[balance] = int((parts.read("nodes/original_ids", first, last) < 300).sum()) / 300
+    assert abs(shares["edges",] - 0.5) > 0.3
+    assert abs(shares["edges", "types"] - 0.5) < 0.05
+    assert report.balance[-1] in ("type b", "nodes")
