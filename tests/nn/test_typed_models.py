@@ -35,10 +35,13 @@ def test_models_without_types_of_edges_take_types_of_nodes(tmp_path: Path, name:
 
 
 def test_training_with_learned_rows_does_not_depend_on_the_ranks(tmp_path: Path) -> None:
-    one, *others = [on_threads(ranks, lambda world: typed_models.train(world, tmp_path))[0] for ranks in (1, 2, 4)]
+    runs = [on_threads(ranks, lambda world: typed_models.train(world, tmp_path))[0] for ranks in (1, 2, 4)]
+    one = runs[0][0]
     assert one[-1] < one[0]
-    for losses in others:
+    for losses, of_biases, of_rows in runs:
         assert np.allclose(losses, one, rtol=1e-5)
+        assert np.abs(of_biases).max() > 1e-4
+        assert np.allclose(of_rows, of_biases, rtol=1e-3, atol=1e-6)  # both are means over the training nodes of all ranks
 
 
 def trained(tmp_path: Path, ranks: int, run: str, epochs: int, *, resume: bool = False) -> list[Any]:

@@ -72,11 +72,17 @@ def compare(world: World, folder: Path, name: str, embed: str, strategy: str) ->
     return dict(zip(("scores", "gradients"), world.allreduce(found_errors, "max").tolist(), strict=True))
 
 
-def train(world: World, folder: Path, **settings: Any) -> list[float]:
-    """The losses of six epochs."""
+def train(world: World, folder: Path, **settings: Any) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """The losses of six epochs; and, from the last step, the gradients of the biases of venues and of terms, and the sums of the
+    gradients of the learned rows of these nodes."""
     graph = typed_graph(world, folder).with_target("paper")
     config = hpcgnn.ModelConfig("rgcn", layers=2, hidden=8, embed="venue,term", dropout=0.0)
     model = hpcgnn.build_model(config, graph, seed=1)
     trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=6, **settings))
     trainer.fit()
-    return [record["loss"] for record in trainer.records]
+    layer, kinds = model.input_layer, graph.nodes_by_type.type[: graph.num_nodes]
+    assert layer is not None
+    rows = torch.zeros(0, 8) if layer.embedding.grad is None else layer.embedding.grad  # None on a rank without such nodes
+    sums = [rows[kinds[kinds >= 2] == kind].sum(0).double().numpy() for kind in (2, 3)]
+    total = world.allreduce(np.stack(sums))
+    return [record["loss"] for record in trainer.records], layer.bias.grad[2:].numpy(), total
