@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.settings import LazyEntry, Registry
+from hpcgnn.data.names import Names
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, EdgeType, NodeType
 from hpcgnn.sources.edges import MAX_NODES, PLAIN, EdgeChunk, EdgeForm
 from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note
@@ -29,7 +31,7 @@ _ALWAYS_TYPES = 1 << 10  # a graph may have this many types of edges however few
 _MODULES = {
     "arclist": "text", "binedges": "binary", "bvgraph": "webgraph", "dgl": "dgl", "digits": "generators", "edgelist": "text",
     "graphml": "networkx", "metis": "text", "mtx": "text", "npz": "npz", "ogb": "ogb", "parquet": "binary", "pyg": "pyg",
-    "rmat": "generators", "sbm": "generators",
+    "rdf": "rdf", "rmat": "generators", "sbm": "generators",
 }  # fmt: skip
 # Functions that open a source, ``(spec: Spec, folder: Path) -> Source``, by the kind with which its name begins. A module is
 # imported when it is needed, so that converting a text file loads neither torch nor scikit-learn.
@@ -174,6 +176,7 @@ class Source(ABC):
     """A graph that is read in pieces; here, one that has only edges. Every method may be called more than once."""
 
     info: SourceInfo
+    names: Names = MappingProxyType({})  # of nodes, types of edges and classes, if the source has any
 
     @abstractmethod
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -291,12 +294,16 @@ def _edge_types(types: np.ndarray, num_edges: int, where: str) -> np.ndarray:
         raise HpcgnnError(
             f"{where}: edge_type is {types.dtype} of shape {types.shape}, but it should be whole numbers of shape ({num_edges},)"
         )
-    if types.size and types.max() >= max(num_edges, _ALWAYS_TYPES):
-        edge, most = int(types.argmax()), int(types.max())
-        raise HpcgnnError(
-            f"{where}: edge {edge:,} has type {most}, but there are only {num_edges:,} edges: number the types from 0"
-        )
+    edge = int(types.argmax()) if types.size else 0
+    check_types(f"{where}: edge {edge:,}", int(types.max(initial=-1)), num_edges)
     return types
+
+
+def check_types(edge: str, largest: int, num_edges: int) -> None:
+    """Raise HpcgnnError if types of edges go up to a number that is no count of types: a model has weights for each type. edge:
+    the edge of the largest one, in words."""
+    if largest >= max(num_edges, _ALWAYS_TYPES):
+        raise HpcgnnError(f"{edge} has type {largest}, but there are only {num_edges:,} edges: number the types from 0")
 
 
 def _edge_features(attr: np.ndarray, num_edges: int, where: str) -> np.ndarray:

@@ -3,15 +3,15 @@
 ``binedges:FILE[?dtype=int32|int64|uint32&nodes=N]``: pairs of little-endian integers, source and target, one after another. The
 file is read twice if ``?nodes=N`` is not given.
 
-``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]``: a table of edges, through ``pyarrow``. It is read batch by
-batch, in the memory of the compressed columns of one row group.
+``parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&type=COLUMN&attr=COLUMN,COLUMN&inverse=yes&nodes=N]``: a table of edges,
+through ``pyarrow``. It is read once, batch by batch, in the memory of the compressed columns of one row group, and of the table
+of names if ends or types are text (:mod:`hpcgnn.sources.triples`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,22 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, agreed_nodes, existing_file
-from hpcgnn.sources.edges import MAX_NODES, EdgeChunk, EdgeForm
+from hpcgnn.sources.edges import MAX_NODES, EdgeChunk
 from hpcgnn.sources.slabs import FileBytes, SlabArray, one_line
-from hpcgnn.sources.text import ROLES, USUAL_NAMES, WEIGHT, EdgeColumns, columns_by_name, roles_in_order
+from hpcgnn.sources.text import (
+    ATTR,
+    ROLES,
+    SOURCE,
+    TARGET,
+    TYPE,
+    USUAL_NAMES,
+    WEIGHT,
+    EdgeColumns,
+    columns_by_name,
+    feature_columns,
+    roles_in_order,
+)
+from hpcgnn.sources.triples import NameTable, SpooledEdges, take_yes
 
 _TYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "int64", "uint32")}
 
@@ -67,29 +80,26 @@ class _BinaryEdges(Source):
 
 
 @SOURCES.register("parquet")
-class _ParquetEdges(Source):
-    """Edges of a Parquet file, which is opened again by each call of :meth:`edges`."""
+class _ParquetEdges(SpooledEdges):
+    """Edges of a Parquet file, which is read once, because its number of nodes is known only at its end."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
-        asked = {role: spec.take(role) for role in ROLES}
+        asked = {role: spec.take(role) for role in (*ROLES, ATTR)}
         self._path = path = existing_file(spec.name, "parquet")
         num_nodes = spec.take_int("nodes", 0)
+        super().__init__(folder, inverse=take_yes(spec, "inverse"))
         with self._reading("its footer"), self._open() as file:
-            self._columns, note = _chosen(path, file.schema_arrow, asked)
-            num_edges = file.metadata.num_rows
-            if not num_nodes and not num_edges:
-                raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
-            largest = None if num_nodes else _largest_in_statistics(file.metadata, self._columns[:2])
-        self.info = SourceInfo(
-            num_nodes, num_edges, form=EdgeForm(weighted=len(self._columns) == 3), notes=(f"{path}: {note}",)
-        )
-        if not num_nodes:
-            largest = _largest_id(self.edges()) if largest is None else largest
-            self.info = replace(self.info, num_nodes=agreed_nodes(str(path), largest + 1, num_edges, 0))
+            roles = _chosen(path, file.schema_arrow, asked)
+            names = file.schema_arrow.names
+            named = {role for role, name in zip(roles, names, strict=True) if _is_text(file.schema_arrow, name)}
+            self.nodes = NameTable() if SOURCE in named else None
+            self.types = NameTable() if TYPE in named else None
+            self._fill(file, {name: role for name, role in zip(names, roles, strict=True) if role})
+        self.finish(str(path), num_nodes, (f"{path}: {EdgeColumns(roles, ',', tuple(names)).note()}",))
 
     def _open(self) -> Any:
         from pyarrow import parquet
@@ -107,57 +117,76 @@ class _ParquetEdges(Source):
                 f"{self._path} cannot be read as Parquet at {place}, and may have been cut short: {one_line(error)}"
             ) from error
 
-    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        with self._reading("its footer"), self._open() as file:
-            for group in range(file.metadata.num_row_groups):
-                with self._reading(f"row group {group}"):
-                    for batch in file.iter_batches(chunk_edges, row_groups=[group], columns=list(self._columns)):
-                        yield self._chunk(batch, group)
+    def _fill(self, file: Any, roles: dict[str, str]) -> None:
+        for group in range(file.metadata.num_row_groups):
+            with self._reading(f"row group {group}"):
+                for batch in file.iter_batches(CHUNK_EDGES, row_groups=[group], columns=list(roles)):
+                    self.append(self._chunk_of(batch, roles, group))
 
-    def _chunk(self, batch: Any, group: int) -> EdgeChunk:
-        for name in self._columns:
-            if batch.column(name).null_count:
+    def _chunk_of(self, batch: Any, roles: dict[str, str], group: int) -> EdgeChunk:
+        found: dict[str, list[np.ndarray]] = {}
+        for name, role in roles.items():
+            column = batch.column(name)
+            if column.null_count:
                 raise HpcgnnError(f"{self._path}: column {name} has empty values in row group {group}")
-        src, dst, *weight = (batch.column(name).to_numpy(zero_copy_only=False) for name in self._columns)
-        return EdgeChunk(src.astype(np.int64), dst.astype(np.int64), weight[0] if weight else None)
+            table = {SOURCE: self.nodes, TARGET: self.nodes, TYPE: self.types}.get(role)
+            found.setdefault(role, []).append(
+                column.to_numpy(zero_copy_only=False) if table is None else _numbered(column, table)
+            )
+        src, dst = (found[role][0].astype(np.int64) for role in (SOURCE, TARGET))
+        weight, types = (found.get(role, [None])[0] for role in (WEIGHT, TYPE))
+        attr = np.stack(found[ATTR], axis=1) if ATTR in found else None
+        return EdgeChunk(src, dst, weight, None if types is None else types.astype(np.int64), attr)
 
 
-def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[tuple[str, ...], str]:
-    """The names of the columns of sources, targets and, if there are any, weights, and a phrase about all columns. Raises
-    HpcgnnError."""
+def _numbered(column: Any, table: NameTable) -> np.ndarray:
+    """(n,) numbers of the n names of a column; each name is looked up once."""
+    from pyarrow import DictionaryArray
+
+    codes = column if isinstance(column, DictionaryArray) else column.dictionary_encode()
+    used, places = np.unique(codes.indices.to_numpy(zero_copy_only=False), return_index=True)
+    words = codes.dictionary.to_pylist()
+    numbers = np.empty(len(words), np.int64)
+    in_order = used[np.argsort(places)]  # as in other sources, names count in the order in which they are first seen
+    numbers[in_order] = table.numbers([words[code] for code in in_order.tolist()])
+    return numbers[codes.indices.to_numpy(zero_copy_only=False)]
+
+
+def _is_text(schema: Any, name: str) -> bool:
     from pyarrow import types
 
-    found = columns_by_name(schema.names, asked, path)
-    if WEIGHT in found and asked.get(WEIGHT) is None:
-        kind = schema.field(found[WEIGHT]).type
-        if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
-            del found[WEIGHT]  # words that a usual name was given to; the note lists them among what is not read
+    kind = schema.field(name).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _chosen(path: Path, schema: Any, asked: dict[str, str | None]) -> tuple[str, ...]:
+    """The role of each column. Raises HpcgnnError."""
+    from pyarrow import types
+
+    names = schema.names
+    found = columns_by_name(names, asked, path)
+    if WEIGHT in found and asked.get(WEIGHT) is None and _is_text(schema, names[found[WEIGHT]]):
+        del found[WEIGHT]  # words that a usual name was given to; the note lists them among what is not read
     for role, name in asked.items():
-        if role not in found and (role != WEIGHT or name is not None):
+        if role not in found and role != ATTR and (role in (SOURCE, TARGET) or name is not None):
             wanted = name or f"for the {role}, such as {USUAL_NAMES[role][0]}"
-            had = ", ".join(schema.names) or "none"
+            had = ", ".join(names) or "none"
             raise HpcgnnError(f"{path} has no column {wanted}; it has {had}: name it with ?{role}=COLUMN")
-    for role, place in found.items():
+    features = feature_columns(names, asked.get(ATTR), found.values(), path)
+    for role, place in [*found.items(), *((ATTR, place) for place in features)]:
         kind = schema.field(place).type
-        if not (types.is_integer(kind) or (role == WEIGHT and types.is_floating(kind))):
-            raise HpcgnnError(
-                f"{path}: column {schema.names[place]} is of {kind}, but it should be of whole numbers"
-                + " or of float32 or float64" * (role == WEIGHT)
-            )
-    roles = roles_in_order(found, len(schema.names))
-    names = tuple(schema.names[found[role]] for role in ROLES if role in found)
-    return names, EdgeColumns(roles, ",", tuple(schema.names)).note()
-
-
-def _largest_in_statistics(metadata: Any, columns: tuple[str, ...]) -> int | None:
-    """The largest id in the file's statistics, or None if some are missing. If they are wrong, larger ids are refused when edges
-    are sorted."""
-    largest = -1
-    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-    for group in range(metadata.num_row_groups):
-        for name in columns:
-            told = metadata.row_group(group).column(places[name]).statistics if name in places else None
-            if told is None or not told.has_min_max:
-                return None
-            largest = max(largest, int(told.max))
-    return largest
+        real, may_be_names = role in (WEIGHT, ATTR), role in (SOURCE, TARGET, TYPE)
+        if (
+            types.is_integer(kind)
+            or (real and types.is_floating(kind))
+            or (may_be_names and _is_text(schema, names[place]))
+        ):
+            continue
+        also = " or of float32 or float64" * real + ", or of text for names" * may_be_names
+        raise HpcgnnError(f"{path}: column {names[place]} is of {kind}, but it should be of whole numbers{also}")
+    if len({_is_text(schema, names[found[role]]) for role in (SOURCE, TARGET)}) > 1:
+        raise HpcgnnError(
+            f"{path}: of the source and the target of edges, one is text and one is numbers: make both the same"
+        )
+    return roles_in_order(found, features, len(names))

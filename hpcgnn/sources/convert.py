@@ -18,7 +18,7 @@ from hpcgnn.base.byte_sink import LocalFile
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
-from hpcgnn.data import h5, sealing
+from hpcgnn.data import h5, names, sealing
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION
 from hpcgnn.data.schema import FULL, GraphMeta, graph_rules, layout
 from hpcgnn.sources import Source, SourceInfo, open_source
@@ -121,12 +121,12 @@ def write_graph(
     shown = progress or (lambda description, total: contextlib.nullcontext(lambda count: None))
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
-        own = graph.info
+        own, own_names = graph.info, graph.names
         _check_typed(own, source, options)
         if options.labels is not None:
             graph = RandomLabels(graph, parse_labels(options.labels), source)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
-            checker, meta = _write(temporary, graph, edges, source, options, shown)
+            checker, meta = _write(temporary, graph, own_names, edges, source, options, shown)
             notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
         sealing.seal(temporary)
     return ConvertSummary(
@@ -180,14 +180,21 @@ def _first_id_note(info: SourceInfo, edges: SortedEdges) -> list[str]:
 
 
 def _write(
-    path: Path, graph: Source, edges: SortedEdges, where: str, options: ConvertOptions, progress: Progress
+    path: Path,
+    graph: Source,
+    own_names: names.Names,
+    edges: SortedEdges,
+    where: str,
+    options: ConvertOptions,
+    progress: Progress,
 ) -> tuple[NodeChecker, GraphMeta]:
     features = _features(graph, edges, options)
     if options.row_normalise and not features.columns:
         raise HpcgnnError(f"{where} has no features, so that --row-normalise has nothing to do: add --features")
     masks, split = _masks(graph, options, where)
     meta = _meta(graph, edges, features, split, where, options)
-    schema = layout(graph_rules(meta))
+    kept = {dataset: each for dataset, each in own_names.items() if dataset != names.CLASSES or options.labels is None}
+    schema = {**layout(graph_rules(meta)), **names.layout(kept)}
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
     checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
@@ -200,6 +207,7 @@ def _write(
                 writer.write(f"edges/{name}", first, values[name])
         chosen = masks if meta.has_masks else None
         _write_nodes(writer, graph, features, chosen, checker, options.row_normalise, advance)
+        names.write(writer, kept)
     return checker, meta
 
 

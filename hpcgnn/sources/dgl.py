@@ -1,6 +1,8 @@
 """``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written; DGL itself is not needed.
 
-x, y, weight  names of node values and edge values; by default feat or x, label or y, and edge_weight, weight or w
+x, y          names of node values; by default feat or x, and label or y
+weight        name of edge values; by default edge_weight, weight or w
+type, attr    names of types and of features of edges; by default _TYPE, etype, edge_type, rel_type or type, and feat or edge_attr
 split         column of the masks train_mask, val_mask, test_mask if they have several; the first by default
 graph         number of the graph, from 0, if the file has several
 
@@ -219,26 +221,38 @@ def _by_id(sources: np.ndarray, destinations: np.ndarray, ids: np.ndarray) -> np
 
 
 _X, _Y, _WEIGHT = ("feat", "x"), ("label", "y"), ("edge_weight", "weight", "w")
+_TYPE, _ATTR = ("_TYPE", "etype", "edge_type", "rel_type", "type"), ("feat", "edge_attr")
 
 
 @SOURCES.register("dgl")
 def _open_dgl(spec: Spec, folder: Path) -> Source:
     path = existing_file(spec.name, "dgl")
     number, split = spec.take_int("graph", -1, least=-1), spec.take_split()
-    names = {key: spec.take(key) for key in ("x", "y", "weight")}
+    names = {key: spec.take(key) for key in ("x", "y", "weight", "type", "attr")}
     where = str(path)
     graph = _read(path, number)
     nodes, edges = graph.node_values, graph.edge_values
     x, y = _chosen(nodes, names["x"], _X, where), _chosen(nodes, names["y"], _Y, where)
     weight = _chosen(edges, names["weight"], _WEIGHT, where)
+    types, attr = _chosen(edges, names["type"], _TYPE, where), _chosen(edges, names["attr"], _ATTR, where)
     masks, notes = read_masks(nodes.get, graph.num_nodes, split, where)
     others = {**nodes, **{f"{name} (of edges)": values for name, values in edges.items()}}
-    unread = {name for name, each in others.items() if each is not x and each is not y and each is not weight}
+    taken = (x, y, weight, types, attr)
+    unread = {name for name, each in others.items() if not any(each is one for one in taken)}
     if unread := unread - set(MASKS):
         notes.append(f"values that are not read: {', '.join(sorted(unread))}")
     x_rows = x[:, None] if x is not None and x.ndim == 1 else x
     source = ArraySource(
-        where, graph.num_nodes, graph.edge_index, weight=weight, x=x_rows, y=y, masks=masks, notes=notes
+        where,
+        graph.num_nodes,
+        graph.edge_index,
+        weight=weight,
+        edge_type=types,
+        edge_attr=attr,
+        x=x_rows,
+        y=y,
+        masks=masks,
+        notes=notes,
     )
     is_counted = x is None and y is None and not source.info.has_masks  # no array has a row for each node
     agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))

@@ -1,4 +1,8 @@
-"""``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ...), through its own loader.
+"""``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ogbn-proteins with its features of
+edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), through its own loader.
+
+Links are those of the training set; the validation and test links stay in OGB's ``split`` folder. Triples have types. The nodes
+of ogbl-biokg, which are of several kinds, are numbered kind after kind, in the alphabetical order of kinds; a note has the ranges.
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
 download, for jobs without a terminal. The published split is kept.
@@ -183,9 +187,13 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
         raise HpcgnnError(f"{spec.text}: download={download} should be yes or no")
     try:
         with warnings_off():
+            from ogb.linkproppred import LinkPropPredDataset
             from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
         raise HpcgnnError(f"{spec.text} needs the ogb package ({error}): pip install 'hpcgnn[ogb]'") from error
+    if spec.name.startswith("ogbl-"):
+        with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
+            return _links(spec.text, LinkPropPredDataset(spec.name, str(root))[0])
     with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
         dataset = NodePropPredDataset(spec.name, str(root))
         graph, labels = dataset[0]
@@ -197,10 +205,43 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
         masks = {
             mask: mask_of(np.asarray(split[name]), name, num_nodes, spec.text) for mask, name in _SPLIT_NAMES.items()
         }
-        notes = [] if graph.get("edge_feat") is None else ["edge features are not read"]
         return ArraySource(
-            spec.text, num_nodes, graph["edge_index"], x=graph["node_feat"], y=labels, masks=masks, notes=notes
+            spec.text,
+            num_nodes,
+            graph["edge_index"],
+            edge_attr=graph.get("edge_feat"),
+            x=graph["node_feat"],
+            y=labels,
+            masks=masks,
         )
+
+
+def _links(where: str, graph: dict[str, Any]) -> ArraySource:
+    """The training links of a data set of links; the kinds of nodes of several kinds are put one after another."""
+    kinds, notes = graph.get("num_nodes_dict"), ["the links are those of the training set"]
+    if kinds is None:
+        weight, types = graph.get("edge_weight"), graph.get("edge_reltype")
+        return ArraySource(
+            where,
+            int(graph["num_nodes"]),
+            graph["edge_index"],
+            weight=weight,
+            edge_attr=graph.get("edge_feat"),
+            edge_type=None if types is None else np.asarray(types).reshape(-1),
+            x=graph.get("node_feat"),
+            notes=notes,
+        )
+    begins, last = {}, 0
+    for kind in sorted(kinds):
+        begins[kind], last = last, last + int(kinds[kind])
+        notes.append(f"nodes {begins[kind]:,} to {last - 1:,} are of kind {kind}")
+    triplets = sorted(graph["edge_index_dict"])
+    ends = [
+        np.asarray(graph["edge_index_dict"][head, relation, tail]) + np.array([[begins[head]], [begins[tail]]])
+        for head, relation, tail in triplets
+    ]
+    types = [np.asarray(graph["edge_reltype"][triplet]).reshape(-1) for triplet in triplets]
+    return ArraySource(where, last, np.concatenate(ends, axis=1), edge_type=np.concatenate(types), notes=notes)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,14 @@
 
 ``edgelist:FILE``: an edge on each line, ``src dst [weight]``, separated by blanks or commas; ids count from 0. A first line
 without any number names the columns, and so does a comment above the data with as many words, if it names both the source and the
-target. ``?source=COLUMN``, ``?target=COLUMN`` and ``?weight=COLUMN`` choose columns by their names. The number of nodes follows
-from the largest id, or is ``?nodes=N``, which is required where most ids have no edges.
+target. ``?source=COLUMN``, ``?target=COLUMN``, ``?weight=COLUMN``, ``?type=COLUMN`` and ``?attr=COLUMN,COLUMN`` (features of
+edges) choose columns by their names, or, in a file without names, by their places from 1. Columns whose names begin with ``attr``
+or ``feat`` are features. The number of nodes follows from the largest id, or is ``?nodes=N``, which is required where most ids
+have no edges.
+
+If neither end of the first edge is a number, or with ``?names=yes``, ends are names (:mod:`hpcgnn.sources.triples`), separated by
+tabs, commas or blanks. Without names of columns, three columns of names are a head, a relation and a tail. Types that are not
+whole numbers are names, too. ``?inverse=yes`` adds the reverse of each edge, of a type of its own.
 
 ``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix in coordinates; entry (i, j) is the edge i -> j, its value the weight. An
 entry of a symmetric matrix gives edges in both directions. SciPy's parser is not used, because it allocates memory for as many
@@ -19,7 +25,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -32,7 +38,7 @@ from hpcgnn.base.errors import HpcgnnError, quoted
 from hpcgnn.data.h5 import BZIP2, GZIP, OTHER_COMPRESSED, UTF8_MARK, UTF16_MARKS, XZ, begins_with
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, Source, SourceInfo, Spec, agreed_nodes, existing_file, reading
 from hpcgnn.sources.edges import EdgeChunk, EdgeForm
-from hpcgnn.sources.slabs import Spool
+from hpcgnn.sources.triples import NameTable, SpooledEdges, take_yes
 
 LONGEST_LINE = 1 << 16  # characters of a line in a file with one edge on each line
 _FIRST_CHARACTERS, _BLOCK_CHARACTERS = 1 << 20, 1 << 24
@@ -85,27 +91,62 @@ def blocks(file: TextIO, longest: int, size: int = _BLOCK_CHARACTERS) -> Iterato
 
 # -- columns of an edge list -------------------------------------------------------------------------------------------
 
-SOURCE, TARGET, WEIGHT, LEFT_OUT = "source", "target", "weight", ""
-ROLES = (SOURCE, TARGET, WEIGHT)
+SOURCE, TARGET, WEIGHT, TYPE, ATTR, LEFT_OUT = "source", "target", "weight", "type", "attr", ""
+PLAIN_ROLES = (SOURCE, TARGET, WEIGHT)
+ROLES = (*PLAIN_ROLES, TYPE)  # each is of one column; features, ATTR, are of several
 # Names in lower case, of letters and digits only.
 USUAL_NAMES = {
-    SOURCE: ("source", "src", "from", "u", "sourceid", "srcid", "fromid", "fromnodeid", "sourcenode"),
-    TARGET: ("target", "dst", "to", "v", "targetid", "dstid", "toid", "tonodeid", "targetnode", "dest", "destination"),
+    SOURCE: (
+        "source",
+        "src",
+        "from",
+        "u",
+        "sourceid",
+        "srcid",
+        "fromid",
+        "fromnodeid",
+        "sourcenode",
+        "head",
+        "subject",
+        "h",
+    ),
+    TARGET: (
+        "target",
+        "dst",
+        "to",
+        "v",
+        "targetid",
+        "dstid",
+        "toid",
+        "tonodeid",
+        "targetnode",
+        "dest",
+        "destination",
+        "tail",
+        "object",
+        "t",
+    ),
     WEIGHT: ("weight", "w", "edgeweight", "weights"),
+    TYPE: ("type", "edgetype", "etype", "relation", "rel", "relationtype", "reltype", "predicate", "r"),
 }
+_WORDS = {SOURCE: "the source", TARGET: "the target", WEIGHT: "the weight", TYPE: "the type", ATTR: "a feature"}
+_FEATURE = re.compile(r"(edge_?)?(attr|feat)", re.IGNORECASE)
+_GEPHI = ("directed", "undirected")  # in a column that Gephi names Type
 _UNNAMED = ("", "unnamed0")  # of an index that pandas, or R, has written as the first column
-_KINDS = {SOURCE: np.int64, TARGET: np.int64, WEIGHT: np.float64}
+_KINDS: dict[str, Any] = {SOURCE: np.int64, TARGET: np.int64, WEIGHT: np.float64, TYPE: np.int64, ATTR: np.float64}
 
 
 @dataclass(frozen=True)
 class EdgeColumns:
     """The role of each column, LEFT_OUT for those that are not read. names: of the columns, empty for a file without names.
-    delimiter: None for blanks. has_header: whether the names are the first line of the data."""
+    delimiter: None for blanks. has_header: whether the names are the first line of the data. named: the roles whose values are
+    names, and not numbers."""
 
     roles: tuple[str, ...]
     delimiter: str | None
     names: tuple[str, ...] = ()
     has_header: bool = False
+    named: tuple[str, ...] = ()
 
     @property
     def weighted(self) -> bool:
@@ -118,7 +159,7 @@ class EdgeColumns:
             f"column {quoted(name)}" if name else f"column {place}" + (" (no name)" if self.names else "")
             for place, name in enumerate(self.names or [""] * len(self.roles), 1)
         ]
-        taken = [f"{name} is the {role}" for name, role in zip(columns, self.roles, strict=True) if role]
+        taken = [f"{name} is {_WORDS[role]}" for name, role in zip(columns, self.roles, strict=True) if role]
         left = [name for name, role in zip(columns, self.roles, strict=True) if not role]
         return ", ".join(taken) + (f"; not read: {', '.join(left)}" if left else "")
 
@@ -133,26 +174,84 @@ def _letters(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _find_columns(line: str, comment: str, asked: Mapping[str, str | None], path: Path) -> EdgeColumns:
-    """The columns of a file from the first line of its data and the comment before it, or "". asked: the user's names by role."""
-    delimiter = "," if "," in line else None
-    fields = _fields(line, delimiter)
-    if has_header := not any(map(_is_number, fields)):
-        names = fields
-    else:
-        names = _fields(comment.lstrip("#%"), delimiter)
-        if len(names) != len(fields) or not {SOURCE, TARGET} <= columns_by_name(names, asked, path).keys():
-            names = []
-    if names:
-        return EdgeColumns(_roles(names, asked, path), delimiter, tuple(names), has_header)
-    if wanted := [role for role, name in asked.items() if name is not None]:
-        raise HpcgnnError(f"{path} has no line that names its columns, so leave {wanted[0]}= out")
-    if len(fields) not in (2, 3):
+def _find_columns(
+    lines: Sequence[str], comment: str, asked: Mapping[str, str | None], path: Path, *, all_names: bool
+) -> EdgeColumns:
+    """The columns of a file from the first two lines of its data, or one, and the comment before it, or "". asked: the user's
+    names or places by role. all_names: ids and types are names, also if they look like numbers."""
+    line, delimiter = lines[0], _delimiter(lines[0])
+    fields, after = _fields(line, delimiter), _fields(lines[1], delimiter) if len(lines) > 1 else []
+    has_header = not any(map(_is_number, fields))
+    if has_header and after and not any(map(_is_number, after)):  # words, which may be names of nodes
+        has_header = {SOURCE, TARGET} <= columns_by_name(fields, asked, path).keys()
+    names = fields if has_header else _fields(comment.lstrip("#%"), delimiter)
+    if not has_header and (
+        len(names) != len(fields) or not {SOURCE, TARGET} <= columns_by_name(names, asked, path).keys()
+    ):
+        names = []
+    first = (after or [""] * len(fields)) if has_header else fields
+    roles = _roles(names, asked, path) if names else _roles_by_place(first, asked, path, line)
+    at = {role: first[place] for place, role in enumerate(roles) if role and place < len(first)}
+    if names and at.get(TYPE, "").lower() in _GEPHI and asked.get(TYPE) is None:
+        roles = tuple(LEFT_OUT if role == TYPE else role for role in roles)
+    named: tuple[str, ...] = ()
+    words = [at[role] for role in (SOURCE, TARGET) if not _is_number(at[role])]
+    if all_names or (len(words) == 2 and not (has_header and not after)):
+        named = (SOURCE, TARGET)
+    elif len(words) == 1 and (after or not has_header):
         raise HpcgnnError(
-            f"{path}: {quoted(line.strip()[:60])} has {len(fields)} columns, but an edge list has 2 or 3, src dst [weight], "
-            "or a first line that names its columns"
+            f"{path}: node id {words[0]!r} is not a whole number, but the other end of its edge is: if ids are names, add "
+            "?names=yes"
         )
-    return EdgeColumns(ROLES[: len(fields)], delimiter)
+    if TYPE in roles and (all_names or not _is_id(at[TYPE])):
+        named += (TYPE,)
+    return EdgeColumns(roles, delimiter, tuple(names), has_header, named)
+
+
+def _delimiter(line: str) -> str | None:
+    """Tabs come first, because names may have commas and blanks; but numbers may have blanks beside tabs."""
+    if "\t" in line and not any(map(_is_number, line.split())):
+        return "\t"
+    return "," if "," in line else None
+
+
+def _roles_by_place(fields: Sequence[str], asked: Mapping[str, str | None], path: Path, line: str) -> tuple[str, ...]:
+    """The roles of columns without names, by the places that the user gives, and else by their order."""
+    count, found = len(fields), {}
+    for role, text in _asked_places(asked):
+        if not text.isdecimal():
+            raise HpcgnnError(
+                f"{path} has no line that names its columns, so leave {role}= out, or give a place from 1"
+            )
+        if not 1 <= int(text) <= count:
+            raise HpcgnnError(f"{path}: {role}={text} was given, but {quoted(line.strip()[:60])} has {count} columns")
+        if int(text) - 1 in found:
+            raise HpcgnnError(f"{path}: column {text} cannot be two of {_ALL_ROLES}")
+        found[int(text) - 1] = role
+    if not found and count not in (2, 3):
+        raise HpcgnnError(
+            f"{path}: {quoted(line.strip()[:60])} has {count} columns, but an edge list has 2 or 3, src dst [weight], "
+            "or a first line that names its columns, or is told their places with ?source=1&target=2"
+        )
+    usual = [SOURCE, TARGET] if found else list(PLAIN_ROLES)
+    if not found and count == 3 and not any(map(_is_number, fields)):
+        usual = [SOURCE, TYPE, TARGET]
+    missing = [role for role in usual if role not in found.values()]
+    free = (place for place in range(count) if place not in found)
+    found |= dict(zip(free, missing, strict=False))
+    if not {SOURCE, TARGET} <= set(found.values()):
+        raise HpcgnnError(f"{path}: {quoted(line.strip()[:60])} has no columns left for both ends of an edge")
+    return tuple(found.get(place, LEFT_OUT) for place in range(count))
+
+
+_ALL_ROLES = "source, target, weight, type and attr"
+
+
+def _asked_places(asked: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """The role and the name, or the place, of each column that the user asks for."""
+    for role, text in asked.items():
+        if text is not None:
+            yield from ((role, each) for each in (text.split(",") if role == ATTR else [text]))
 
 
 def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path: Path) -> dict[str, int]:
@@ -167,20 +266,37 @@ def columns_by_name(names: Sequence[str], asked: Mapping[str, str | None], path:
         place = next((among.index(name) for name, among in tried if name in among), None)
         if place is not None:
             found[role] = place
-    if asked.get(WEIGHT) is None and found.get(WEIGHT) in (found.get(SOURCE), found.get(TARGET)):
-        found.pop(WEIGHT, None)  # the user names a column w as an end of edges
+    for role in (WEIGHT, TYPE):
+        others = {place for other, place in found.items() if other != role}
+        if asked.get(role) is None and found.get(role) in others:
+            del found[role]  # the user names a column w, or type, as another one
     if len(set(found.values())) < len(found):
-        raise HpcgnnError(f"{path}: one column cannot be two of source, target and weight")
+        raise HpcgnnError(f"{path}: one column cannot be two of source, target, weight and type")
     return found
+
+
+def feature_columns(names: Sequence[str], asked: str | None, taken: Container[int], path: Path) -> list[int]:
+    """The places of the columns of edge features: those that the user asks for, or all with a name that begins with ``attr`` or
+    ``feat``. taken: the places of other roles."""
+    if asked is None:
+        return [place for place, name in enumerate(names) if _FEATURE.match(name) and place not in taken]
+    places = [names.index(name) if name in names else -1 for name in asked.split(",")]
+    if -1 in places:
+        told = ", ".join(name or "(no name)" for name in names)
+        raise HpcgnnError(f"{path} has no column {quoted(asked.split(',')[places.index(-1)])}; it has {told}")
+    if len(set(places)) < len(places) or any(place in taken for place in places):
+        raise HpcgnnError(f"{path}: one column cannot be two of {_ALL_ROLES}")
+    return places
 
 
 def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tuple[str, ...]:
     found = columns_by_name(names, asked, path)
     told = ", ".join(name or "(no name)" for name in names)
     for role, name in asked.items():
-        if name is not None and role not in found:
+        if role != ATTR and name is not None and role not in found:
             raise HpcgnnError(f"{path} has no column {quoted(name)}; it has {told}")
-    others = [at for at in range(len(names)) if at not in found.values()]
+    features = feature_columns(names, asked.get(ATTR), found.values(), path)
+    others = [at for at in range(len(names)) if at not in found.values() and at not in features]
     if others and others[0] == 0 and _letters(names[0]) in _UNNAMED:
         others = others[1:]
     if SOURCE not in found and TARGET not in found and len(others) == 2:
@@ -190,12 +306,13 @@ def _roles(names: list[str], asked: Mapping[str, str | None], path: Path) -> tup
             f"{path} has the columns {told}, and none of them is known to be the {missing[0]} of edges: name it with "
             f"?{missing[0]}=COLUMN"
         )
-    return roles_in_order(found, len(names))
+    return roles_in_order(found, features, len(names))
 
 
-def roles_in_order(places: Mapping[str, int], count: int) -> tuple[str, ...]:
-    """The role of each of ``count`` columns, from the place of each role."""
-    return tuple(next((role for role, place in places.items() if place == at), LEFT_OUT) for at in range(count))
+def roles_in_order(places: Mapping[str, int], features: Sequence[int], count: int) -> tuple[str, ...]:
+    """The role of each of ``count`` columns, from the place of each role and the places of features."""
+    roles = {place: role for role, place in places.items()} | dict.fromkeys(features, ATTR)
+    return tuple(roles.get(at, LEFT_OUT) for at in range(count))
 
 
 def _is_number(text: str) -> bool:
@@ -210,19 +327,20 @@ def _is_id(text: str) -> bool:
     return text.lstrip("+-").isdecimal() and -(2**63) <= int(text) < 2**63
 
 
-def _parse(
-    data: Sequence[str], columns: EdgeColumns, lines: Sequence[str], line_number: int, path: Path
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``(src, dst, weight)`` of the n lines ``data``: (n,) int64, int64, float64; weight is empty without a column of weights.
-    ``data`` are those of ``lines``, from ``line_number`` of the file on, that are neither comments nor names of columns. Raises
-    HpcgnnError for the first line that cannot be read."""
-    kinds = [(role or f"left out {at}", _KINDS.get(role, "U1")) for at, role in enumerate(columns.roles)]
-    quote = None if columns.delimiter is None else '"'
+def _parse(data: Sequence[str], columns: EdgeColumns, lines: Sequence[str], line_number: int, path: Path) -> np.ndarray:
+    """The n lines ``data`` as a structured array (n,), with a field for each role, and fields ``attr K`` for features: numbers,
+    or str for names. ``data`` are those of ``lines``, from ``line_number`` of the file on, that are neither comments nor names of
+    columns. Raises HpcgnnError for the first line that cannot be read."""
+    kinds = [
+        (f"{role or 'left out'} {at}" if role in (ATTR, LEFT_OUT) else role, object if role in columns.named else kind)
+        for at, role in enumerate(columns.roles)
+        for kind in [_KINDS.get(role, "U1")]
+    ]
+    quote = '"' if columns.delimiter == "," else None
     try:
-        table = np.loadtxt(data, dtype=kinds, comments=None, delimiter=columns.delimiter, quotechar=quote, ndmin=1)
+        return np.loadtxt(data, dtype=kinds, comments=None, delimiter=columns.delimiter, quotechar=quote, ndmin=1)
     except ValueError as error:
         raise HpcgnnError(_complaint(columns, data[0], lines, line_number, path) or f"{path}: {error}") from error
-    return table[SOURCE], table[TARGET], table[WEIGHT] if columns.weighted else np.empty(0)
 
 
 def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_number: int, path: Path) -> str | None:
@@ -234,54 +352,82 @@ def _complaint(columns: EdgeColumns, begin: str, lines: Sequence[str], line_numb
         if len(fields) != len(columns.roles):
             return f"{where} has {len(fields)} columns, but the lines before have {len(columns.roles)}"
         for role, field in zip(columns.roles, fields, strict=True):
+            if role in columns.named and not field:
+                return f"{where}: the name of {_WORDS[role]} is empty"
+            if role in columns.named or role == LEFT_OUT:
+                continue
             if role in (SOURCE, TARGET) and not _is_id(field):
                 return f"{where}: node id {field!r} is not a whole number of at most 64 bits"
-            if role == WEIGHT and not _is_number(field):
-                return f"{where}: weight {field!r} is not a number"
+            if role == TYPE and not _is_id(field):
+                return f"{where}: type {field!r} is not a whole number, as it is before; if types are names, add ?names=yes"
+            if not _is_number(field):
+                return f"{where}: {_WORDS[role].split()[1]} {field!r} is not a number"
     return None
 
 
 @SOURCES.register("edgelist")
 @SOURCES.register("arclist")
-class _EdgeList(Source):
-    """Edges of a text file, which is parsed once into spools, because its number of nodes is known only at its end."""
+class _EdgeList(SpooledEdges):
+    """Edges of a text file, which is parsed once, because its number of nodes is known only at its end."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
-        asked, path = {role: spec.take(role) for role in ROLES}, existing_file(spec.name, spec.kind)
+        asked = {role: spec.take(role) for role in (*ROLES, ATTR)}
+        path, all_names = existing_file(spec.name, spec.kind), take_yes(spec, "names")
         num_nodes = spec.take_int("nodes", 0)
-        self._src, self._dst, self._weight = (Spool(folder, kind) for kind in _KINDS.values())
-        self._largest = -1
-        columns = self._read(path, asked)
-        if not num_nodes and self._largest < 0:
-            raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
-        num_nodes = num_nodes or agreed_nodes(str(path), self._largest + 1, self._src.size, 0)
-        notes = () if columns is None else (f"{path}: {columns.note()}",)
-        self.info = SourceInfo(num_nodes, self._src.size, EdgeForm(bool(columns and columns.weighted)), notes=notes)
+        super().__init__(folder, inverse=take_yes(spec, "inverse"))
+        columns = self._read(path, asked, all_names=all_names)
+        self.finish(str(path), num_nodes, () if columns is None else (f"{path}: {columns.note()}",))
 
-    def _read(self, path: Path, asked: Mapping[str, str | None]) -> EdgeColumns | None:
+    def _read(self, path: Path, asked: Mapping[str, str | None], *, all_names: bool) -> EdgeColumns | None:
         """Parse the file; None if it has comments only."""
         columns, comment, line_number = None, "", 1
         with reading(path, "an edge list"), open_text(path) as file:
-            for lines in blocks(file, LONGEST_LINE):
-                data = [line for line in lines if line.strip() and not line.startswith(("#", "%"))]
+            for lines in _with_two_of_data(blocks(file, LONGEST_LINE)):
+                data = _of_data(lines)
                 if columns is None:
                     before = lines[: lines.index(data[0])] if data else lines
                     comment = next((line for line in reversed(before) if line.strip()), comment)
-                    columns = _find_columns(data[0], comment, asked, path) if data else None
+                    columns = _find_columns(data[:2], comment, asked, path, all_names=all_names) if data else None
                     data = data[columns is not None and columns.has_header :]
                 if data and columns:
-                    src, dst, weight = _parse(data, columns, lines, line_number, path)
-                    self._largest = max(self._largest, int(src.max()), int(dst.max()))
-                    for spool, values in ((self._src, src), (self._dst, dst), (self._weight, weight)):
-                        spool.append(values)
+                    self.append(self._chunk_of(_parse(data, columns, lines, line_number, path), columns))
+                    if "" in (self.nodes or ()) or "" in (self.types or ()):
+                        raise HpcgnnError(
+                            _complaint(columns, data[0], lines, line_number, path) or f"{path}: empty name"
+                        )
                 line_number += len(lines)
         return columns
 
-    def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        for first in range(0, self._src.size, chunk_edges):
-            last = min(first + chunk_edges, self._src.size)
-            weight = self._weight.read(first, last) if self.info.form.weighted else None
-            yield EdgeChunk(self._src.read(first, last), self._dst.read(first, last), weight)
+    def _chunk_of(self, table: np.ndarray, columns: EdgeColumns) -> EdgeChunk:
+        if SOURCE in columns.named and self.nodes is None:
+            self.nodes = NameTable()
+        if TYPE in columns.named and self.types is None:
+            self.types = NameTable()
+        src, dst = (_numbered(table[role], self.nodes) for role in (SOURCE, TARGET))
+        types = _numbered(table[TYPE], self.types) if TYPE in columns.roles else None
+        features = [table[name] for name in table.dtype.names or () if name.startswith(f"{ATTR} ")]
+        attr = np.stack(features, axis=1) if features else None
+        return EdgeChunk(src, dst, table[WEIGHT] if columns.weighted else None, types, attr)
+
+
+def _numbered(column: np.ndarray, table: NameTable | None) -> np.ndarray:
+    return column if table is None else table.numbers([name.strip() for name in column.tolist()])
+
+
+def _of_data(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.strip() and not line.startswith(("#", "%"))]
+
+
+def _with_two_of_data(pieces: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The blocks of lines; the first one has at least two lines of data, if there are so many, which tell the columns."""
+    first: list[str] = []
+    for lines in pieces:
+        first += lines
+        if len(_of_data(first)) > 1:
+            break
+    if first:
+        yield first
+    yield from pieces
 
 
 # -- MatrixMarket ------------------------------------------------------------------------------------------------------
@@ -317,15 +463,16 @@ class _MatrixMarket(Source):
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
-        found, columns = 0, EdgeColumns(ROLES if self.info.form.weighted else ROLES[:2], None)
+        found, columns = 0, EdgeColumns(PLAIN_ROLES if self.info.form.weighted else PLAIN_ROLES[:2], None)
         with reading(self._path, "MatrixMarket"), open_text(self._path) as file:
             file.readline(LONGEST_LINE)
             line_number = 2 + _after_comments(file)[1]
             for lines in blocks(file, LONGEST_LINE, chunk_edges * _CHARACTERS_PER_ENTRY):
                 data = [line for line in lines if line.strip() and not line.startswith("%")]
                 if data:
-                    row, column, value = _parse(data, columns, lines, line_number, self._path)
-                    yield self._mirror(row - 1, column - 1, value if columns.weighted else None)
+                    table = _parse(data, columns, lines, line_number, self._path)
+                    weight = table[WEIGHT] if columns.weighted else None
+                    yield self._mirror(table[SOURCE] - 1, table[TARGET] - 1, weight)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
             raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")

@@ -253,7 +253,7 @@ def test_the_names_of_parquet_columns_are_compared_exactly_first(tmp_path, arcs)
         f"{source}?weight=w", tmp_path, "column w is of string, but it should be of whole numbers or of float32"
     )
     check_refused(
-        f"{source}?source=source&target=source", tmp_path, "one column cannot be two of source, target and weight"
+        f"{source}?source=source&target=source", tmp_path, "one column cannot be two of source, target, weight and type"
     )
 
 
