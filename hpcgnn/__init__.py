@@ -10,6 +10,7 @@ from hpcgnn.base.version import __version__
 
 if TYPE_CHECKING:
     from hpcgnn import kernels
+    from hpcgnn.data.names import names
     from hpcgnn.data.to_memory import to_dgl, to_pyg
     from hpcgnn.graph.local_graph import load
     from hpcgnn.nn.build import build_model
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "HpcgnnError", "LinkConfig", "ModelConfig", "PolicyConfig", "RunConfig", "TrainConfig", "Trainer", "__version__",
     "build_model", "distribute", "from_networkx", "from_pyg", "gather", "kernels", "load", "max", "mean", "mean_loss", "min",
-    "softmax", "split_links", "sum", "sum_gradients", "to_dgl", "to_pyg",
+    "names", "softmax", "split_links", "sum", "sum_gradients", "to_dgl", "to_pyg",
 ]  # fmt: skip
 
 _NAMES = {  # of each module
+    "data.names": ("names",),
     "data.to_memory": ("to_dgl", "to_pyg"),
     "graph.local_graph": ("load",),
     "kernels": ("kernels",),

@@ -18,12 +18,14 @@ _HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 SOURCE is one of the following; parts in brackets are optional
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
-  ogb:NAME[?root=DIR&download=yes]    Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m
+  ogb:NAME[?root=DIR&download=yes]    Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m, ogbl-wikikg2
   dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file written by dgl.save_graphs
   graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
-  edgelist:FILE[?nodes=N]             text lines: src dst [weight], or csv with names of columns; also arclist:FILE
+  edgelist:FILE[?nodes=N&type=COLUMN] text lines: src dst [weight], or csv with names of columns; also arclist:FILE;
+                                      ends and types of edges may be names: head,relation,tail
   binedges:FILE[?dtype=int64&nodes=N] binary pairs of little-endian int32, uint32 or int64
-  parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&nodes=N]
+  parquet:FILE[?source=COLUMN&target=COLUMN&weight=COLUMN&type=COLUMN&attr=COLUMN,COLUMN&nodes=N]
+  rdf:FILE[?train=TABLE&test=TABLE]   RDF in N-Triples; tables of labels are separated by tabs
   bvgraph:FILE                        WebGraph: NAME.graph beside NAME.properties
   metis:FILE   mtx:FILE[?nodes=N]      METIS .graph, MatrixMarket
   rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,a=..,b=..,c=..]
@@ -34,6 +36,7 @@ SOURCE is one of the following; parts in brackets are optional
 Examples
   hpcgnn convert digits digits.h5
   hpcgnn convert 'pyg:Cora?root=data' cora.h5 --row-normalise
+  hpcgnn convert 'edgelist:triples.csv?inverse=yes' knowledge.h5
   hpcgnn convert edgelist:web.txt.gz web.h5 --undirected --features degree:64 --labels random:40
 
 The source's own split, features and labels are kept unless --split, --features or --labels is given. Files of any size can be

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.data import h5, plan_store
+from hpcgnn.data import h5, names, plan_store
 from hpcgnn.data.graph_file import MADE_BY, PartsFile, SlabReader
 from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, GraphMeta
@@ -123,7 +123,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "weighted": meta.weighted,
         "node_types": [asdict(each) for each in meta.node_types],
         "edge_types": counts.by_edge_type.tolist(),
-        "edge_type_names": ["__".join(each) for each in meta.edge_type_names],
+        "edge_type_names": ["__".join(each) for each in meta.edge_type_names] or names.read(reader, names.EDGE_TYPES),
         "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
         "degrees": counts.degrees(),
         "features": _features(meta),

@@ -2,7 +2,7 @@
 edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), through its own loader.
 
 Links are those of the training set; the validation and test links stay in OGB's ``split`` folder. Triples have types. The nodes
-of ogbl-biokg, which are of several kinds, are numbered kind after kind, in the alphabetical order of kinds; a note has the ranges.
+of ogbl-biokg, which are of several kinds, are numbered kind after kind, kinds in alphabetical order; a note has the ranges.
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
 download, for jobs without a terminal. The published split is kept.

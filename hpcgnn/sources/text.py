@@ -4,8 +4,8 @@
 without any number names the columns, and so does a comment above the data with as many words, if it names both the source and the
 target. ``?source=COLUMN``, ``?target=COLUMN``, ``?weight=COLUMN``, ``?type=COLUMN`` and ``?attr=COLUMN,COLUMN`` (features of
 edges) choose columns by their names, or, in a file without names, by their places from 1. Columns whose names begin with ``attr``
-or ``feat`` are features. The number of nodes follows from the largest id, or is ``?nodes=N``, which is required where most ids
-have no edges.
+or ``feat`` are features, in the order of the file. The number of nodes follows from the largest id, or is ``?nodes=N``, which is
+required where most ids have no edges.
 
 If neither end of the first edge is a number, or with ``?names=yes``, ends are names (:mod:`hpcgnn.sources.triples`), separated by
 tabs, commas or blanks. Without names of columns, three columns of names are a head, a relation and a tail. Types that are not
@@ -210,7 +210,7 @@ def _find_columns(
 
 def _delimiter(line: str) -> str | None:
     """Tabs come first, because names may have commas and blanks; but numbers may have blanks beside tabs."""
-    if "\t" in line and not any(map(_is_number, line.split())):
+    if "\t" in line.strip() and not all(map(_is_number, line.strip().split("\t"))):
         return "\t"
     return "," if "," in line else None
 

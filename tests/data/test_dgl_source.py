@@ -40,6 +40,22 @@ def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     assert (meta.num_nodes, meta.weighted) == (10, True)
 
 
+def test_types_and_features_of_edges_that_dgl_saved(tmp_path, monkeypatch):
+    """``dgl.to_homogeneous`` names types _TYPE; features of edges are usually named feat."""
+    graph = DglReader(file("coo")).graph(0)
+    kinds, feat = np.arange(30) % 3, np.arange(60).reshape(30, 2) / 4
+    graph.edge_values.update(_TYPE=kinds, feat=feat, other=kinds)
+    monkeypatch.setattr(DglReader, "graph", lambda *_: graph)
+    converted(f"dgl:{file('coo')}", tmp_path)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    numbers = found.edge_weight.int().numpy() - 1  # weight w of edge k is k + 1
+    assert np.array_equal(found.edge_type, kinds[numbers])
+    assert np.array_equal(found.edge_attr, feat[numbers])
+    converted(f"dgl:{file('coo')}?type=other&attr=ends", tmp_path)
+    assert np.array_equal(hpcgnn.to_pyg(tmp_path / "out.h5").edge_attr, graph.edge_values["ends"][numbers])
+    check_refused(f"dgl:{file('coo')}?type=feat", tmp_path, "edge_type is float64 of shape .30, 2., but it should be")
+
+
 def test_what_dgl_saved_and_is_not_read_is_told(tmp_path):
     split, unread = notes_of(f"dgl:{file('coo')}", tmp_path)
     assert "train_mask holds 2 splits, of which split 0 is taken: choose another with ?split=K" in split

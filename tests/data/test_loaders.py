@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, converted, pairs
+from helpers import RunsCode, check_refused, converted, notes_of, pairs
 from requires import require_module
 
+import hpcgnn
 from hpcgnn import HpcgnnError
 from hpcgnn.sources.loaders import loading, plain_pickles
 
@@ -150,6 +151,65 @@ def test_ogb_through_its_own_loader(tmp_path):
     assert (base / "processed/data_processed").exists()
     torch.save(RunsCode(tmp_path / "marker"), base / "processed/data_processed")
     check_refused(source, tmp_path, r"ogb:ogbn-arxiv.* has a pickle that names _*builtins?_*\.exec, which is not data")
+
+
+def test_features_of_edges_of_ogb(tmp_path):
+    """The layout of ogbn-proteins: several labels for each node, and features of edges only; its loader adds reverse edges."""
+    require_module("ogb")
+    base, edges = tmp_path / "ogbn_proteins", [(0, 1), (1, 2), (3, 0)]
+    feat = np.arange(24).reshape(3, 8) / 8
+    tables = {"edge": edges, "edge-feat": feat, "num-node-list": [[4]], "num-edge-list": [[3]]}
+    tables |= {"node-label": np.eye(4, 112, dtype=int), "node_species": [[9606]] * 4}
+    for name, rows in tables.items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
+    for name, ids in {"train": [0, 1], "valid": [2], "test": [3]}.items():
+        write_csv(base / "split" / "species" / f"{name}.csv.gz", [[i] for i in ids])
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+    meta, *_ = converted(f"ogb:ogbn-proteins?root={tmp_path}", tmp_path)
+    assert (meta.num_edge_features, meta.num_classes, meta.task) == (8, 112, "multi-label")
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    wanted = {pair: row for (a, b), row in zip(edges, feat.tolist(), strict=True) for pair in ((a, b), (b, a))}
+    assert {
+        tuple(pair): row for pair, row in zip(found.edge_index.T.tolist(), found.edge_attr.tolist(), strict=True)
+    } == wanted
+
+
+def test_triples_of_ogb(tmp_path):
+    """The layouts of ogbl-wikikg2, with one kind of nodes, and of ogbl-biokg, with several."""
+    require_module("ogb")
+    base = tmp_path / "ogbl_wikikg2"
+    tables = {"edge": [(0, 1), (2, 3), (3, 0)], "edge_reltype": [[1], [0], [2]]}
+    for name, rows in (tables | {"num-node-list": [[5]], "num-edge-list": [[3]]}).items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+    meta, *_ = converted(f"ogb:ogbl-wikikg2?root={tmp_path}", tmp_path)
+    assert (meta.num_nodes, meta.num_edge_types) == (5, 3)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    assert (found.edge_index.tolist(), found.edge_type.tolist()) == ([[3, 0, 2], [0, 1, 3]], [2, 1, 0])
+
+    raw = tmp_path / "ogbl_biokg" / "raw"
+    write_csv(raw / "num-node-dict.csv.gz", [("protein", "disease"), (3, 2)])
+    write_csv(
+        raw / "triplet-type-list.csv.gz", [("protein", "protein-protein", "protein"), ("disease", "of", "protein")]
+    )
+    for folder, edge, kind in (
+        ("protein___protein-protein___protein", (0, 2), 4),
+        ("disease___of___protein", (1, 2), 3),
+    ):
+        for name, rows in {"edge": [edge], "edge_reltype": [[kind]], "num-edge-list": [[1]]}.items():
+            write_csv(raw / "relations" / folder / f"{name}.csv.gz", rows)
+    (raw.parent / "processed").mkdir()
+    (raw.parent / "RELEASE_v1.txt").touch()
+    source = f"ogb:ogbl-biokg?root={tmp_path}"
+    converted(source, tmp_path)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    assert (found.num_nodes, found.edge_index.tolist(), found.edge_type.tolist()) == (5, [[1, 2], [4, 4]], [3, 4])
+    notes = " ".join(notes_of(source, tmp_path))
+    assert "the links are those of the training set" in notes
+    assert "nodes 0 to 1 are of kind disease" in notes
+    assert "nodes 2 to 4 are of kind protein" in notes
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
