@@ -1,7 +1,7 @@
 """Edges that are read once, with names in place of numbers: tables of names, and spools that keep what they have numbered.
 
 A name gets the next number when it is first seen, so that one pass is enough. The table takes O(distinct names) memory in the one
-process that converts, about 150 bytes and the name for each (:class:`NameTable`); edges are on disk. Names of types are sorted
+process that converts, about 200 bytes and the name for each (:class:`NameTable`); edges are on disk. Names of types are sorted
 in the end, so that the numbers of types do not depend on the order of the edges.
 """
 
