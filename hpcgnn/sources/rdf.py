@@ -2,9 +2,9 @@
 
 Every triple is an edge from its subject to its object, whose type is its predicate. IRIs and blank nodes are nodes, and so is
 each literal, with its language or type, as in the data sets of R-GCN (Schlichtkrull et al., 2018); equal literals are one node.
-Nodes are numbered in the order in which they are first seen, types in the order of their IRIs. ``inverse=yes`` adds the reverse of
-each edge with a type of its own, as R-GCN needs. RDF has no repeated triples; if a file repeats some, ``--drop-duplicates`` merges
-them.
+Nodes are numbered in the order in which they are first seen, types in the order of their IRIs. ``inverse=yes`` adds the reverse
+of each edge with a type of its own, as R-GCN needs. RDF has no repeated triples; if a file repeats some, ``--drop-duplicates``
+merges them.
 
 ``train``, ``val`` and ``test`` are tables, separated by tabs, as those of R-GCN's data sets: a line of names of columns, of which
 one that begins with ``label`` is the class, and a column of IRIs of the graph's nodes. Classes are numbered in the order of their
