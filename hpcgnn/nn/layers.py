@@ -16,6 +16,7 @@ from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
 from hpcgnn.nn.config import FLOAT32
+from hpcgnn.nn.grouped import grouped_product
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.world import World
@@ -206,11 +207,15 @@ class RGCNLayer(BiasedLayer):
         backend = self.aggregator.backend
         under_way = self.aggregator.begin(_dense(x))
         root = matmul(operand(x, self.compute), self.weight_root, backend, bias=self.bias)  # while rows travel
-        sums = under_way.finish().split(self.relations.sizes)
+        sums = under_way.finish()
         weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
-        # Also of relations without edges here: a rank without any must take part in the backward pass.
-        products = [self._product(*pair) for pair in zip(sums, weights.unbind(), strict=True)]
-        return root + spmm(self.relations.merge, torch.cat(products), backend=backend)
+        if self.compute == FLOAT32:
+            products = grouped_product(sums, weights, self.relations.sizes, backend)
+        else:  # each block is rounded by itself
+            blocks = zip(sums.split(self.relations.sizes), weights.unbind(), strict=True)
+            # Also of relations without edges here: a rank without any must take part in the backward pass.
+            products = torch.cat([self._product(*block) for block in blocks])
+        return root + spmm(self.relations.merge, products, backend=backend)
 
     def _product(self, sums: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """(p, F_in) sums of a relation times its weights (blocks, F_in / blocks, F_out / blocks)."""

@@ -1,0 +1,66 @@
+"""Products of consecutive blocks of rows, each with a matrix of its own, as one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from torch import Tensor
+
+from hpcgnn.kernels import buffers, dense
+from hpcgnn.kernels.autograd import recorded
+
+
+def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: str = "auto") -> Tensor:
+    """``x_r @ W_r`` for each block of rows x_r of ``x``, one below the other. Differentiable in both. Not collective.
+
+    Hundreds of blocks are one operation for autograd, which keeps ``x`` and the weights only. Each block's result is written to
+    its place in the whole.
+
+    Args:
+        x: (p, F) float32 or float64.
+        weights: (R, K, F / K, H / K) of the type of ``x``: block-diagonal matrices of K blocks.
+        sizes: number of rows of each of the R blocks, which may be 0.
+
+    Returns:
+        (p, H) of the type of ``x``.
+    """
+    kernels = dense.kernels_for(x, backend)
+    _, parts, depth, width = weights.shape
+
+    def blocks() -> Iterator[tuple[int, slice, int, slice, slice]]:
+        """Number and rows of each block that has rows, and number, columns of x and columns of y of each part of its matrix."""
+        for number, ends in enumerate(pairwise((0, *accumulate(sizes)))):
+            if ends[0] < ends[1]:
+                for part in range(parts):
+                    of_x, of_y = (slice(part * each, (part + 1) * each) for each in (depth, width))
+                    yield number, slice(*ends), part, of_x, of_y
+
+    def multiply(a: Tensor, weight: Tensor, y: Tensor) -> None:
+        out = y if y.is_contiguous() else y.new_empty(y.shape)
+        kernels.product(a.contiguous(), weight, None, False, out, "float32")
+        if out is not y:
+            y.copy_(out)
+
+    def run(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        y = buffers.empty(x.shape[0], parts * width, x.dtype, x.device)
+        for number, rows, part, of_x, of_y in blocks():
+            multiply(x[rows, of_x], weights[number, part], y[rows, of_y])
+        return y
+
+    def back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weights = ctx.saved_tensors
+        needs_x, needs_weights = ctx.needs_input_grad[-2:]
+        dx = buffers.empty(*x.shape, x.dtype, x.device) if needs_x else None
+        dweights = weights.new_zeros(weights.shape) if needs_weights else None
+        for number, rows, part, of_x, of_y in blocks():
+            own = dy[rows, of_y].contiguous()
+            if dx is not None:
+                multiply(own, weights[number, part].T, dx[rows, of_x])
+            if dweights is not None:
+                kernels.weight_gradient(x[rows, of_x].contiguous(), own, dweights[number, part], None, "float32")
+        return dx, dweights
+
+    return recorded(run, back, x.contiguous(), weights.contiguous())
