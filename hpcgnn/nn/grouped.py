@@ -27,40 +27,41 @@ def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: s
         (p, H) of the type of ``x``.
     """
     kernels = dense.kernels_for(x, backend)
-    _, parts, depth, width = weights.shape
-
-    def blocks() -> Iterator[tuple[int, slice, int, slice, slice]]:
-        """Number and rows of each block that has rows, and number, columns of x and columns of y of each part of its matrix."""
-        for number, ends in enumerate(pairwise((0, *accumulate(sizes)))):
-            if ends[0] < ends[1]:
-                for part in range(parts):
-                    of_x, of_y = (slice(part * each, (part + 1) * each) for each in (depth, width))
-                    yield number, slice(*ends), part, of_x, of_y
-
-    def multiply(a: Tensor, weight: Tensor, y: Tensor) -> None:
-        out = y if y.is_contiguous() else y.new_empty(y.shape)
-        kernels.product(a.contiguous(), weight, None, False, out, "float32")
-        if out is not y:
-            y.copy_(out)
 
     def run(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, weights)
-        y = buffers.empty(x.shape[0], parts * width, x.dtype, x.device)
-        for number, rows, part, of_x, of_y in blocks():
-            multiply(x[rows, of_x], weights[number, part], y[rows, of_y])
+        y = buffers.empty(x.shape[0], weights.shape[1] * weights.shape[3], x.dtype, x.device)
+        for number, rows, of_x, of_y in _blocks(weights, sizes):
+            _multiply(kernels, x[rows, of_x], weights[number], y[rows, of_y])
         return y
 
     def back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weights = ctx.saved_tensors
         needs_x, needs_weights = ctx.needs_input_grad[-2:]
-        dx = buffers.empty(*x.shape, x.dtype, x.device) if needs_x else None
+        dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device) if needs_x else None
         dweights = weights.new_zeros(weights.shape) if needs_weights else None
-        for number, rows, part, of_x, of_y in blocks():
+        for number, rows, of_x, of_y in _blocks(weights, sizes):
             own = dy[rows, of_y].contiguous()
             if dx is not None:
-                multiply(own, weights[number, part].T, dx[rows, of_x])
+                _multiply(kernels, own, weights[number].T, dx[rows, of_x])
             if dweights is not None:
-                kernels.weight_gradient(x[rows, of_x].contiguous(), own, dweights[number, part], None, "float32")
+                kernels.weight_gradient(x[rows, of_x].contiguous(), own, dweights[number], None, "float32")
         return dx, dweights
 
     return recorded(run, back, x.contiguous(), weights.contiguous())
+
+
+def _blocks(weights: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], slice, slice, slice]]:
+    """For each part of a matrix whose block has rows: the numbers of matrix and part, the rows, and the columns of x and of y."""
+    _, parts, depth, width = weights.shape
+    for matrix, (begin, end) in enumerate(pairwise((0, *accumulate(sizes)))):
+        for part in range(parts if begin < end else 0):
+            of_x, of_y = (slice(part * each, (part + 1) * each) for each in (depth, width))
+            yield (matrix, part), slice(begin, end), of_x, of_y
+
+
+def _multiply(kernels: dense.DenseKernels, a: Tensor, weight: Tensor, y: Tensor) -> None:
+    out = y if y.is_contiguous() else y.new_empty(y.shape)
+    kernels.product(a.contiguous(), weight, None, False, out, "float32")
+    if out is not y:
+        y.copy_(out)
