@@ -19,7 +19,7 @@ def test_blocks_equal_products_one_by_one(backend, parts):
         torch.randn(shape, dtype=torch.float64)
         for shape in ((sum(SIZES), 96), (len(SIZES), parts, 96 // parts, 72 // parts), (sum(SIZES), 72))
     )
-    leaves = [each.to(dtype).requires_grad_() for each in (x, weights)]
+    leaves = [each.to(dtype, copy=True).requires_grad_() for each in (x, weights)]
     found = grouped_product(*leaves, SIZES, backend)
     found.backward(given.to(dtype))
     wanted_leaves = [x.requires_grad_(), weights.requires_grad_()]
