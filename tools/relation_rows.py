@@ -4,8 +4,8 @@
 
 Prints a table in Markdown, with a line for each graph and number of parts. `joint`: the plan that models with relations use.
 `by type`: the sum of the minimum covers of the types one by one. `post`, `pre`: sources only, and sums of pairs of a node and a
-type only. Graphs are partitioned with the defaults of `hpcgnn partition`. `random types`: the joint plan, and the sum by type, for
-the same edges with their types permuted.
+type only. `random types`: the ratio of `by type` to `joint` for the same edges with their types permuted. Graphs are partitioned
+with the defaults of `hpcgnn partition`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def rows_of(parts: PartsFile, part: int, permuted: np.random.Generator | None = 
 
     everything = np.ones(types.size, bool)
     by_type = sum(received(types == kind, "hybrid") for kind in np.unique(types).tolist())
-    return np.array([received(everything, "hybrid"), by_type, received(everything, "post"), received(everything, "pre")])
+    return np.array(
+        [received(everything, "hybrid"), by_type, received(everything, "post"), received(everything, "pre")]
+    )
 
 
 def lines(source: str, counts: list[int], folder: Path) -> None:

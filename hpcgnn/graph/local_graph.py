@@ -203,7 +203,7 @@ class LocalGraph(OfRanks):
     def x_dict(self) -> dict[str, torch.Tensor]:
         """(n_t, F_t) float32 features of the owned nodes of each type that has features, in the order of ``x``; each access makes
         new tensors. The first access is collective."""
-        return features_by_type(self)
+        return features_by_type(self.meta, self.nodes_by_type, self.features)
 
     @property
     def edge_index_dict(self) -> dict[EdgeKey, torch.Tensor]:
@@ -211,7 +211,9 @@ class LocalGraph(OfRanks):
         a type: first the owned ones, in the order of ``x_dict``, and then the halo nodes, in the order of their positions. The
         first access is collective; each makes new tensors."""
         number = self.nodes_by_type.number.to(self.device.torch_device)
-        return {key: number[self.edge_index[:, edges]] for key, edges in edges_by_type(self).items()}
+        return {
+            key: number[self.edge_index[:, edges]] for key, edges in edges_by_type(self.meta, self.edge_type).items()
+        }
 
     @property
     def edge_attr_dict(self) -> dict[EdgeKey, torch.Tensor]:
@@ -219,7 +221,7 @@ class LocalGraph(OfRanks):
         access is collective; each makes new tensors."""
         attr = self.edge_attr
         columns = dict(zip(self.meta.edge_type_names, (each.columns for each in self.meta.edge_types), strict=True))
-        found = edges_by_type(self) if attr is not None else {}
+        found = edges_by_type(self.meta, self.edge_type) if attr is not None else {}
         return {key: attr[edges, : columns[key]] for key, edges in found.items() if columns[key]}  # type: ignore[index]
 
     def _read_of_edges(self, name: str) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,9 +11,6 @@ import torch
 from hpcgnn.base.host import index_array
 from hpcgnn.data.schema import GraphMeta
 from hpcgnn.kernels import Csr
-
-if TYPE_CHECKING:
-    from hpcgnn.graph.local_graph import LocalGraph
 
 EdgeKey = tuple[str, str, str]
 """(type of the sources, relation, type of the destinations)."""
@@ -44,30 +41,31 @@ class NodesByType:
         return cls(found, torch.from_numpy(number), *split)
 
 
-def features_by_type(graph: LocalGraph) -> dict[str, torch.Tensor]:
-    """:attr:`LocalGraph.x_dict`."""
-    meta, found = graph.meta, {}
-    for kind, rows in enumerate(graph.nodes_by_type.owned):
-        first, last = meta.column_offsets[kind : kind + 2].tolist()
-        if first == last:
+def features_by_type(
+    meta: GraphMeta, nodes: NodesByType, features: torch.Tensor | Csr | None
+) -> dict[str, torch.Tensor]:
+    """(n_t, F_t) float32 features of the owned nodes of each type that has features, from those of all owned nodes (n, F)."""
+    found = {}
+    for kind, rows, (first, last) in zip(
+        meta.node_types, nodes.owned, pairwise(meta.column_offsets.tolist()), strict=True
+    ):
+        if first == last or features is None:
             continue
-        there = rows.to(graph.device.torch_device)
-        if isinstance(graph.features, Csr):
-            block = graph.features.in_order(there, None)
+        there = rows.to(features.device)
+        if isinstance(features, Csr):
+            block = features.in_order(there, None)
             assert block.weight is not None
             x = block.weight.new_zeros(rows.numel(), last - first)
             of_row = torch.repeat_interleave(torch.arange(rows.numel(), device=x.device), block.indptr.diff())
             x[of_row, block.indices.long() - first] = block.weight
         else:
-            assert graph.features is not None
-            x = graph.features[there, first:last]
-        found[meta.node_types[kind].name] = x
+            x = features[there, first:last]
+        found[kind.name] = x
     return found
 
 
-def edges_by_type(graph: LocalGraph) -> dict[EdgeKey, torch.Tensor]:
-    """(e_r,) int64, for each type of edges the numbers of its edges in ``graph.edge_index``. Collective at its first call."""
-    kinds = graph.edge_type
-    assert kinds is not None
-    order, counts = torch.argsort(kinds, stable=True), torch.bincount(kinds, minlength=graph.meta.num_edge_types)
-    return dict(zip(graph.meta.edge_type_names, order.split(counts.tolist()), strict=True))
+def edges_by_type(meta: GraphMeta, types: torch.Tensor | None) -> dict[EdgeKey, torch.Tensor]:
+    """(e_r,) int64, for each type of edges the numbers of its edges, ascending. types: (e,) of all edges."""
+    assert types is not None
+    order, counts = torch.argsort(types, stable=True), torch.bincount(types, minlength=meta.num_edge_types)
+    return dict(zip(meta.edge_type_names, order.split(counts.tolist()), strict=True))

@@ -21,8 +21,8 @@ MINIMISED = dict.fromkeys(METHODS[1:], ("cut",)) | {"metis": ("cut", "volume"), 
 class PartitionOptions:
     """The options of ``hpcgnn partition``.
 
-    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train, types. objective: the quantity to
-    minimise; ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose
+    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train, types. objective: the quantity
+    to minimise; ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose
     plan is stored with the parts, or ``none``. ranks_per_node: K; parts ``k * K`` to ``(k + 1) * K - 1`` are to share a node.
     jobs: number of processes that write the file; 0 stands for one for each core that this process may use.
 

@@ -22,7 +22,7 @@ from hpcgnn.world import Buffer, World
 class GradientBucket:
     """Means of gradients, in the type of the parameters, and sums of a few float64 scalars over ranks, in two concurrent
     all-reduces. All buffers are allocated once. Values on a device are copied to the host together, with one wait. owned:
-    parameters of which each rank has rows of its own, whose gradients are already sums over all ranks."""
+    those of the parameters of which each rank has rows of its own, whose gradients are already sums over all ranks."""
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class GradientBucket:
             return device.host_memory(size * dtype.itemsize).view(dtype).zero_()
 
         self._world, self._device, self._owned = world, device, owned
+        its_own = {id(parameter) for parameter in owned}
+        parameters = [parameter for parameter in parameters if id(parameter) not in its_own]
         size, dtype = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
         all_scalars = num_scalars + 1 + len(parameters)
         self._mine, self._sums = (host_zeros(size, dtype) for _ in range(2))

@@ -109,9 +109,7 @@ class Trainer:
         self._rank_state = RankState(self.world, self.model, self.policies)
         sums = len(self.policies.sums())
         owned = list(self.model.owned_parameters().values())
-        mine = {id(parameter) for parameter in owned}
-        shared = [parameter for parameter in self.model.parameters() if id(parameter) not in mine]
-        self.bucket = GradientBucket(self.world, shared, 3 + sums, self.device, owned)
+        self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device, owned)
         self._owned_rows = OwnedRows(self.world, self.model)
         self._over_ranks = OverRanks(self.world, 2 + sums)
         self.best = Best()

@@ -41,7 +41,9 @@ def test_training_with_learned_rows_does_not_depend_on_the_ranks(tmp_path: Path)
     for losses, of_biases, of_rows in runs:
         assert np.allclose(losses, one, rtol=1e-5)
         assert np.abs(of_biases).max() > 1e-4
-        assert np.allclose(of_rows, of_biases, rtol=1e-3, atol=1e-6)  # both are means over the training nodes of all ranks
+        assert np.allclose(
+            of_rows, of_biases, rtol=1e-3, atol=1e-6
+        )  # both are means over the training nodes of all ranks
 
 
 def trained(tmp_path: Path, ranks: int, run: str, epochs: int, *, resume: bool = False) -> list[Any]:

@@ -82,7 +82,9 @@ def train(world: World, folder: Path, **settings: Any) -> tuple[list[float], np.
     trainer.fit()
     layer, kinds = model.input_layer, graph.nodes_by_type.type[: graph.num_nodes]
     assert layer is not None
-    rows = torch.zeros(0, 8) if layer.embedding.grad is None else layer.embedding.grad  # None on a rank without such nodes
+    rows = (
+        torch.zeros(0, 8) if layer.embedding.grad is None else layer.embedding.grad
+    )  # None on a rank without such nodes
     sums = [rows[kinds[kinds >= 2] == kind].sum(0).double().numpy() for kind in (2, 3)]
     total = world.allreduce(np.stack(sums))
     return [record["loss"] for record in trainer.records], layer.bias.grad[2:].numpy(), total
