@@ -24,9 +24,10 @@ from hpcgnn.nn.config import (
     check_differences,
     check_kept_input,
 )
+from hpcgnn.nn.decoders import CLASSES
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.int8 import make_int8
-from hpcgnn.nn.layers import DotDecoder, DropoutKeys, LabelEmbedding, MLPDecoder
+from hpcgnn.nn.layers import DropoutKeys, LabelEmbedding
 from hpcgnn.nn.typed_input import TypedInput, embedded_types, has_input_layer
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import raise_on_all_ranks
@@ -107,7 +108,7 @@ def build_model(
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
     scale = _features_scale(graph) if config.label_inputs and not has_input else 1.0
-    model = _with_weights(kind, config, context, seed, scale, graph if has_input else None)
+    model = _with_weights(kind, config, context, seed, scale, graph, has_input=has_input)
     model = model.to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
@@ -140,6 +141,11 @@ def _check_fit(
             raise HpcgnnError(
                 "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
             )
+    if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
+        raise HpcgnnError(
+            f"--decoder {config.decoder} learns a vector for each type of edges, and {graph.path} has no types: convert a graph "
+            "with edge_type, or use --decoder dot or mlp"
+        )
     if graph.features is None and not has_input_layer(config, graph):
         raise HpcgnnError(
             f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
@@ -163,9 +169,11 @@ def _with_weights(
     context: ModelContext,
     seed: int,
     label_scale: float,
-    typed: LocalGraph | None,
+    graph: LocalGraph,
+    *,
+    has_input: bool,
 ) -> GraphModel:
-    """typed: the graph, if the model begins with an input layer for its types of nodes."""
+    """has_input: whether the model begins with an input layer for the types of nodes."""
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, context)
@@ -174,9 +182,13 @@ def _with_weights(
                 context.out_width, context.in_width, context.aggregator.backend, scale=label_scale
             )
         if config.decoder != "none":
-            decoder = DotDecoder if config.decoder == "dot" else MLPDecoder
-            model.decoder = decoder(context.out_width, compute=context.compute, backend=context.aggregator.backend)
-        if typed is not None:
+            model.decoder = CLASSES[config.decoder](
+                context.out_width,
+                graph.meta.num_edge_types,
+                compute=context.compute,
+                backend=context.aggregator.backend,
+            )
+        if has_input:
             how = context.compute, context.aggregator.backend
-            model.input_layer = TypedInput(typed, config.hidden, config.embed, seed, *how)
+            model.input_layer = TypedInput(graph, config.hidden, config.embed, seed, *how)
     return model

@@ -196,7 +196,7 @@ KNOWN = {
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
 MODELS: Registry[Any] = Registry("model", KNOWN)
 register = MODELS.register
-DECODERS = ("none", "dot", "mlp")
+DECODERS = ("none", "dot", "mlp", "distmult", "transe")
 
 
 @dataclass(frozen=True, init=False)
@@ -212,8 +212,8 @@ class ModelConfig(Composed):
         input_dropout: dropout rate of the input features, in [0, 1).
         embed: types of nodes that have a learned row each, with commas between, or ``all``; none by default.
         label_inputs: whether labels are inputs beside the features, as label propagation needs.
-        decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``none`` for a model
-            of classes.
+        decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``distmult`` or
+            ``transe`` for one that also learns a vector for each type of edges; ``none`` for a model of classes.
         own: the dataclasses of the settings that only this model has. Usually these settings are given by name instead:
             ``layers``, ``dropout``, ``norm``, ``activation``, ``heads``, ``hops`` and others.
 

@@ -18,18 +18,17 @@ from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations, make_aggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
+from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import (
     BatchNorm,
     BiasedLayer,
     Dense,
-    DotDecoder,
     DropoutKeys,
     KeyedDropout,
     LabelEmbedding,
     MeanNorm,
-    MLPDecoder,
 )
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.typed_input import TypedInput
@@ -158,7 +157,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.graph: LocalGraph | None = None  # the graph that the model was built for
         self.asked_compute = context.compute  # may be auto; self.compute is the arithmetic that was chosen
         self.int8: Int8 | None = None  # the integer arithmetic that layers share
-        self.decoder: DotDecoder | MLPDecoder | None = None
+        self.decoder: Decoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
     # -- parts of models ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import index_array
-from hpcgnn.kernels import Csr, DropoutMask, activation, gather_rows, keyed, sddmm, spmm
+from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import drop
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
@@ -229,36 +229,6 @@ def _dense(x: Features | LabelledFeatures) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError("sparse features must be transformed before they are aggregated")
     return x
-
-
-class DotDecoder(torch.nn.Module):
-    """The inner product of the two embeddings; it has no parameters."""
-
-    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
-        super().__init__()
-        self.backend = backend
-
-    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """A score (entries,) for each entry of ``links`` (R, S), from target (R, F) and source (S, F) embeddings."""
-        return sddmm(links, target, source, "dot", backend=self.backend)
-
-
-class MLPDecoder(torch.nn.Module):
-    """Two dense layers on the element-wise product of the two embeddings, as in OGB's baselines. It takes O(entries x F)
-    memory.
-    """
-
-    def __init__(self, width: int, *, compute: str = "float32", backend: str = "auto") -> None:
-        super().__init__()
-        self.backend = backend
-        self.hidden = Dense(width, width, compute=compute, backend=backend)
-        self.out = Dense(width, 1, compute=compute, backend=backend)
-
-    def forward(self, links: Csr, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        # Indexing is not used, because torch then adds up gradients of rows in an order that depends on the threads.
-        ends = gather_rows(target, links.entry_rows(), self.backend), gather_rows(source, links.indices, self.backend)
-        joint = ends[0] * ends[1]
-        return self.out(activation(self.hidden(joint), backend=self.backend))[:, 0]
 
 
 class LabelEmbedding(torch.nn.Module):

@@ -11,7 +11,10 @@ from hpcgnn.base.settings import MOST_SEED, Checked, setting
 from hpcgnn.policy.config import PolicyConfig
 
 METRICS = ("accuracy", "micro-f1", "roc-auc")
-LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100")
+MRR = "mrr"
+LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100", MRR)
+ALL_TYPES = "all"
+AT_END, ALWAYS, NEVER = "end", "always", "never"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,19 @@ class LinkConfig(Checked):
         "Negative sampling: number of nodes drawn in each epoch, which are the sources of all negative pairs; every rank "
         "receives their embeddings.",
         least=1,
+    )
+    target: str = setting(
+        ALL_TYPES,
+        "For graphs with types of edges, the numbers of those types that are links, separated by commas. Edges of other types "
+        "carry messages only.",
+        metavar="TYPE,...",
+    )
+    rank_all: str = setting(
+        AT_END,
+        "With --metric mrr, time at which the true end of each link is ranked among all nodes. end: at the end of the training, "
+        "for the test links, with the weights of the best epoch; always: also in each evaluation; never: not at all. Other "
+        "evaluations rank it among the --negative-pool drawn nodes.",
+        choices=(AT_END, ALWAYS, NEVER),
     )
 
     def check(self) -> None:
@@ -226,7 +242,8 @@ class TrainConfig(Checked):
     )
     metric: str = setting(
         "auto",
-        "Metric of evaluations. auto is accuracy, or micro-f1 for multi-label graphs, or roc-auc for links.",
+        "Metric of evaluations. auto is accuracy, or micro-f1 for multi-label graphs, or roc-auc for links, or mrr (filtered "
+        "mean reciprocal rank) for links of a graph with types of edges.",
         choices=tuple(dict.fromkeys(("auto", *METRICS, *LINK_METRICS))),
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

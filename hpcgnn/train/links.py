@@ -1,40 +1,40 @@
-"""A split of a graph's edges, and pairs of nodes without an edge. All that is drawn is a function of seeds and original ids.
+"""A split of a graph's edges, and the links of its parts. All that is drawn is a function of seeds and original ids.
 
-Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes, k negatives a link, M nodes in a pool.
+The edges of a graph with types (relations) are triples of a source, a relation and a target. A *pair* is a relation and a node at
+one end of links. Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes, R relations, p pairs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.base.arguments import check_type
-from hpcgnn.base.host import index_array
-from hpcgnn.exchange import Messages
+from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.kernels import Csr, keyed
+from hpcgnn.kernels import Csr, gather_rows, keyed
+from hpcgnn.nn.decoders import Decoder, End
 from hpcgnn.nn.halo import edge_ids, edge_matrix
-from hpcgnn.train.config import LinkConfig
+from hpcgnn.plan.relations import RelationRows
+from hpcgnn.train.config import ALL_TYPES, LinkConfig
 from hpcgnn.world import raise_on_all_ranks
 
-# Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
-_SPLIT, _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"split", b"pool", b"pairs"))
-# First word of the keys of evaluations, so that no training epoch draws the same random numbers.
-EVALUATION = int.from_bytes(b"judge", "big")
-_ATTEMPTS = 4  # draws of a source that is no in-neighbour; if all fail, the negative is left out
+# Stands where a dropout's key has its layer, so that no mask shares its numbers with the split.
+_SPLIT = int.from_bytes(b"split", "big")
+_TRAIN, _NOWHERE = 2, 3
 
 
 @dataclass(frozen=True)
 class LinkSplit:
     """A graph whose links are split for link prediction.
 
-    The three graphs have all nodes and some of the edges. Both directions of an edge are in the same graph. Self-loops are
-    not links: they are all in ``train``.
+    The three graphs have all nodes and some of the edges. Both directions of an edge, and edges of other types between the same
+    nodes, are in the same graph. Self-loops are not links: they are all in ``train``, as are edges whose types are not among
+    the config's ``target``; but those between the ends of a held-out link are in none, because they would tell of it.
 
     Attributes:
         config: the settings of the split.
@@ -42,6 +42,7 @@ class LinkSplit:
         train: this rank's part with the edges for training; build the model for it.
         validation: this rank's part with the links held out for validation.
         test: this rank's part with the links held out for testing.
+        relations: (R,) bool, the types of edges that are links; None if all are.
     """
 
     config: LinkConfig
@@ -49,6 +50,7 @@ class LinkSplit:
     train: LocalGraph
     validation: LocalGraph
     test: LocalGraph
+    relations: np.ndarray | None = None
 
 
 def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSplit:
@@ -72,15 +74,52 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
     with raise_on_all_ranks(graph.world, "split the links"):
         check_type("config", config, LinkConfig)
         config.check()
+        relations = _relations(graph, config.target)
     source, target = _original_ends(graph)
     pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))
     key = keyed.derive_key(config.link_seed, 0, _SPLIT)
     draws = keyed.draws(keyed.row_hashes(key, index_array(pairs)), np.zeros(1, np.uint32))
-    is_loop = index_array(source == target)
     held_out = [keyed.threshold(share) for share in np.cumsum(config.link_split)]
-    side = np.where(is_loop, 2, np.searchsorted(held_out, draws, side="right"))
+    is_link = index_array(source != target)
+    side = np.where(is_link, np.searchsorted(held_out, draws, side="right"), _TRAIN)
+    if relations is not None:
+        is_link &= relations[types_of(graph)]
+        told = ~is_link & _between_ends(graph, index_array(pairs), is_link & (side != _TRAIN))
+        side = np.where(is_link, side, np.where(told, _NOWHERE, _TRAIN))
     validation, test, train = (graph.with_edges(side == each) for each in range(3))
-    return LinkSplit(config, graph, train, validation, test)
+    return LinkSplit(config, graph, train, validation, test, relations)
+
+
+def _relations(graph: LocalGraph, target: str) -> np.ndarray | None:
+    """(R,) bool, the types of edges in ``target``; None for all. Raises HpcgnnError for types that the graph does not have."""
+    if target == ALL_TYPES:
+        return None
+    count = graph.meta.num_edge_types
+    if not count:
+        raise WrongValueError(f"{graph.path} has no types of edges: leave --target out")
+    wanted = np.zeros(count, bool)
+    for word in target.split(","):
+        if not word.strip().isdecimal() or int(word) >= count:
+            raise WrongValueError(
+                f"{graph.path} has types of edges 0 to {count - 1}: --target must be numbers of them, such as 0,1, not {target!r}"
+            )
+        wanted[int(word)] = True
+    return wanted
+
+
+def types_of(graph: LocalGraph) -> np.ndarray:
+    """(e,) int64 types of the edges; zeros for a graph without types. Collective."""
+    types = graph.edge_type
+    return np.zeros(graph.indices.size, np.int64) if types is None else host_values(types)
+
+
+def _between_ends(graph: LocalGraph, pairs: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """(e,) bool, the edges between the same nodes as a ``chosen`` (e,) bool edge of any rank, in either direction. pairs: (e,)
+    ids of the two nodes. Edges in the other direction belong to the rank of the source, which is told. Collective."""
+    owner = np.searchsorted(graph.node_offsets, graph.indices[chosen], side="right") - 1
+    order = np.argsort(owner, kind="stable")
+    told, _ = graph.world.alltoallv(pairs[chosen][order], np.bincount(owner, minlength=graph.world.size))
+    return np.isin(pairs, np.concatenate((pairs[chosen], told)))
 
 
 def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,129 +130,74 @@ def _original_ends(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class Links:
-    """The links that end at owned nodes. csr: (n, n + h), from extended rows (:mod:`hpcgnn.nn.halo`). ids: (links,) int64, made
-    of the original ids of both ends."""
+class Pairs:
+    """The p pairs of a relation and a node at one end of links. end: which end. node: (p,) int64 extended rows
+    (:mod:`hpcgnn.nn.halo`); None if pair i is node i. relation: (p,) int64. of_link: (links,) int64 pair of each link."""
 
-    csr: Csr
-    ids: np.ndarray
+    end: End
+    node: torch.Tensor | None
+    relation: torch.Tensor
+    of_link: np.ndarray
 
+    def queries(self, decoder: Decoder, rows: torch.Tensor) -> torch.Tensor:
+        """(p, F) queries of a decoder, from embeddings of owned nodes, or of extended rows for sources."""
+        rows = rows if self.node is None else gather_rows(rows, self.node, decoder.backend)
+        return decoder.query(rows, self.relation, self.end)
 
-def links_of(graph: LocalGraph) -> Links:
-    """All edges of ``graph`` but self-loops. Collective."""
-    source, target = _original_ends(graph)
-    is_link = source != target
-    shape = (graph.num_nodes, graph.num_nodes + graph.halo_positions.size)
-    csr, order = edge_matrix(graph.local_edge_index()[:, is_link], shape, check=False)
-    return Links(csr.to(graph.device.torch_device), index_array(edge_ids(target, source)[is_link][order]))
+    def nodes(self) -> np.ndarray:
+        """(p,) int64 extended rows of the pairs."""
+        return np.arange(self.relation.numel()) if self.node is None else index_array(self.node)
 
 
 @dataclass(frozen=True)
-class Negatives:
-    """Negative pairs, whose sources are the M nodes of a pool that is the same on all ranks. pairs: (n, M) matrix of the pairs
-    that are no links. owned: (m,) int64 owned nodes in the pool. slots: (m,) int64 index of each of them in the pool."""
+class Links:
+    """The links that end at owned nodes. csr: (p, n + h), from extended rows to the pairs ``targets``, which are owned nodes in a
+    graph without types. ids: (links,) int64, made of the original ids of both ends and of the relation. triples: (3, links)
+    int64 source, relation and target, nodes by their positions in the file. num_relations: R, 1 without types."""
 
-    pairs: Csr
-    owned: torch.Tensor
-    slots: torch.Tensor
-
-
-class NegativeSampler:
-    """Draws, for each link into an owned node, sources from which no edge of ``graph`` comes. graph: with all edges."""
-
-    def __init__(self, graph: LocalGraph, config: LinkConfig) -> None:
-        self._graph, self._config = graph, config
+    csr: Csr
+    targets: Pairs
+    ids: np.ndarray
+    triples: np.ndarray
+    num_relations: int
 
     @cached_property
-    def _known(self) -> np.ndarray:
-        """(e + n,) int64 keys, ascending, of the pairs that are edges, and of each owned node with itself."""
-        graph = self._graph
-        nodes = np.arange(graph.num_nodes)
-        pairs = self._pair(index_array(graph.local_edge_index()[1]), graph.indices), self._pair(nodes, self._positions)
-        return np.sort(np.concatenate(pairs))
-
-    @cached_property
-    def _positions(self) -> np.ndarray:
-        """(n,) int64 of the owned nodes in the file."""
-        graph = self._graph
-        nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else index_array(graph.order.nodes)
-        return graph.first + nodes
-
-    @cached_property
-    def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) int64 original ids of owned nodes, ascending, and (n,) int64 local index of each."""
-        ids = index_array(self._graph.original_ids)
-        order = np.argsort(ids)
-        return ids[order], order
-
-    def _pair(self, target: np.ndarray, position: np.ndarray) -> np.ndarray:
-        return target * self._graph.meta.num_nodes + position
-
-    def draw(self, links: Links, *words: int) -> Negatives:
-        """Draw negative pairs for ``links``, keyed by ``words``, such as seed and epoch, and by original ids. Collective."""
-        pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
-        pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
-        owned, slots = self._owned(pool)
-        positions = np.full(pool.size, -1)
-        positions[slots] = self._positions[owned]
-        positions = self._graph.world.allreduce(positions, "max")
-        target = np.repeat(index_array(links.csr.entry_rows()), self._config.negatives)
-        slot = self._slots(links, target, positions, keyed.derive_key(*words, _PAIRS))
-        is_drawn = slot >= 0
-        lengths = np.bincount(target[is_drawn], minlength=self._graph.num_nodes)
-        indptr = np.concatenate(([0], np.cumsum(lengths)))
-        pairs = Csr(indptr, slot[is_drawn].astype(np.int32), pool.size, check=False)
-        torch_device = self._graph.device.torch_device
-        return Negatives(
-            pairs.to(torch_device), torch.from_numpy(owned).to(torch_device), torch.from_numpy(slots).to(torch_device)
-        )
-
-    def _owned(self, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The owned nodes that are in the pool, and their slots."""
-        ids, order = self._by_id
-        found = np.searchsorted(ids, pool)
-        is_owned = np.flatnonzero(ids[np.minimum(found, ids.size - 1)] == pool) if ids.size else np.zeros(0, np.int64)
-        return order[found[is_owned]], is_owned
-
-    def _slots(self, links: Links, target: np.ndarray, positions: np.ndarray, key: int) -> np.ndarray:
-        """(links * k,) slots of the pool; -1 where no attempt found a pair that is no edge."""
-        hashes = np.repeat(keyed.row_hashes(key, links.ids), self._config.negatives)
-        columns = np.tile(np.arange(self._config.negatives), links.ids.size)
-        slot, open_ = np.full(target.size, -1), np.arange(target.size)
-        for attempt in range(_ATTEMPTS):
-            draws = keyed.draws(hashes[open_], columns[open_] + attempt * self._config.negatives)
-            tried = draws.astype(np.int64) % positions.size
-            pairs = self._pair(target[open_], positions[tried])
-            found = self._known[np.minimum(np.searchsorted(self._known, pairs), self._known.size - 1)]
-            is_free = found != pairs
-            slot[open_[is_free]] = tried[is_free]
-            open_ = open_[~is_free]
-        return slot
+    def sources(self) -> Pairs:
+        """The pairs of the links' sources, made when they are needed."""
+        source = index_array(self.csr.indices)
+        rows = RelationRows.of(self.triples[1], source, self.csr.num_cols, self.num_relations)
+        return _pairs("source", rows, self.csr.indptr.device)
 
 
-class _PoolRows(torch.autograd.Function):
-    """The rows of a pool on all ranks, as a sum. In backward, gradients are summed, and each rank takes those of its own rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
-        ctx.negatives, ctx.messages, ctx.num_rows = negatives, messages, x.shape[0]
-        rows = x.new_zeros(negatives.pairs.num_cols, x.shape[1])
-        rows[negatives.slots] = x[negatives.owned]
-        messages.world.meet()
-        with messages.timings.measure("synchronisation_seconds"):
-            return messages.world.allreduce(rows, what="a pool of nodes")
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.messages.world.meet()
-        with ctx.messages.timings.measure("synchronisation_seconds"):
-            summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")
-        rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
-        return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
+def _pairs(end: End, rows: RelationRows, device: torch.device) -> Pairs:
+    relation = np.repeat(np.arange(rows.offsets.size - 1), np.diff(rows.offsets))
+    node, of_pair = (torch.from_numpy(each).to(device) for each in (rows.node, relation))
+    return Pairs(end, node, of_pair, rows.rows.of_edge)
 
 
-def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
-    """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes; they are never quantized.
-    Takes O(M F) memory and bytes. Collective, also backward."""
-    return _PoolRows.apply(x, negatives, messages)
+def links_of(graph: LocalGraph, relations: np.ndarray | None = None) -> Links:
+    """The edges of ``graph`` but self-loops; with (R,) bool ``relations``, those of them. Collective."""
+    (source, target), types, torch_device = _original_ends(graph), types_of(graph), graph.device.torch_device
+    is_link = index_array(source != target)
+    if relations is not None:
+        is_link &= relations[types]
+    types, edges = types[is_link], graph.local_edge_index()[:, torch.from_numpy(is_link)]
+    sources, ends = map(index_array, edges)
+    ids = index_array(edge_ids(target, source))[is_link]
+    if count := graph.meta.num_edge_types:
+        targets = _pairs("target", RelationRows.of(types, ends, graph.num_nodes, count), torch_device)
+        ids = ids ^ keyed.splitmix64(types.astype(np.uint64)).view(np.int64)
+    else:
+        targets = Pairs("target", None, torch.zeros(graph.num_nodes, dtype=torch.int64, device=torch_device), ends)
+    positions, pairs = positions_of(graph), targets.relation.numel()
+    edges = torch.from_numpy(np.stack((sources, targets.of_link)))
+    csr, order = edge_matrix(edges, (pairs, positions.size), check=False)
+    triples = np.stack((positions[sources], types, positions[ends]))[:, order]
+    targets = replace(targets, of_link=targets.of_link[order])
+    return Links(csr.to(torch_device), targets, ids[order], triples, count or 1)
+
+
+def positions_of(graph: LocalGraph) -> np.ndarray:
+    """(n + h,) int64 positions in the file of the extended rows."""
+    nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else index_array(graph.order.nodes)
+    return np.concatenate((graph.first + nodes, graph.halo_positions))

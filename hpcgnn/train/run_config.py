@@ -271,7 +271,7 @@ def _check_task(run: RunConfig) -> None:
         raise WrongValueError("--label-propagation cannot be used with --task link: leave it out")
     if is_link and run.model.decoder == "none":
         raise WrongValueError(
-            "link prediction needs a native model with a decoder: set decoder='dot' or 'mlp' in ModelConfig"
+            f"link prediction needs a native model with a decoder: set decoder in ModelConfig to one of {', '.join(DECODERS[1:])}"
         )
     if not is_link and run.model.decoder != "none":
         raise WrongValueError(
@@ -336,8 +336,9 @@ _OF_DECODER = Setting(
     attribute="decoder",
     type=str,
     default=DECODERS[1],
-    help="Score of a pair of nodes from their embeddings, which have --hidden columns: dot product, or an MLP of two dense "
-    "layers on the element-wise product.",
+    help="Score of a pair of nodes from their embeddings, which have --hidden columns. dot: their product; mlp: two dense layers "
+    "on their element-wise product. distmult and transe, for graphs with types of edges, learn a vector r for each type. "
+    "distmult: sum of the products of both embeddings and r; transe: negative 1-norm of the source plus r minus the target.",
     choices=DECODERS[1:],
 )
 

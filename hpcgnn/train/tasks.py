@@ -19,13 +19,16 @@ from hpcgnn.data.schema import MASKS, MULTI_LABEL
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix
 from hpcgnn.nn.linear import Features
 from hpcgnn.train import objective
-from hpcgnn.train.config import LabelPropagationConfig, LossConfig
-from hpcgnn.train.links import EVALUATION, Links, LinkSplit, Negatives, NegativeSampler, links_of, pool_rows
+from hpcgnn.train.config import ALWAYS, MRR, NEVER, LabelPropagationConfig, LossConfig
+from hpcgnn.train.links import Links, LinkSplit, links_of
+from hpcgnn.train.negatives import EVALUATION, Negatives, NegativeSampler, pool_rows
+from hpcgnn.train.ranking import Ranker
 from hpcgnn.world import raise_on_all_ranks
 
 if TYPE_CHECKING:
@@ -156,20 +159,22 @@ class LinkTask:
                 raise HpcgnnError(
                     "the model was built for another graph, which would show it held-out links: build it for split.train"
                 )
-        self.model, self.split, self.metric = model, split, "roc-auc" if metric == "auto" else metric
+        usual = MRR if graph.meta.num_edge_types else "roc-auc"
+        self.model, self.split, self.metric = model, split, usual if metric == "auto" else metric
         self.features = features_of(graph, model)
         self.sampler = NegativeSampler(split.graph, split.config)
-        self.learned = links_of(graph)
+        self.learned = links_of(graph, split.relations)
         _check_any(graph, self.learned.csr.num_entries, "links to learn from: lower --link-split")
         self.halo = model.add_aggregator(self._halo(graph))
         held_out = (split.validation, split.test)
         self.held_out = [(links_of(each), self._halo(each).for_layer(len(model.aggregators))) for each in held_out]
         self._fixed: list[Negatives] | None = None
+        self._rankers: list[Ranker] | None = None
 
     def identity(self) -> dict[str, Any]:
         """As of nodes, with the split: another split would evaluate links that were learned."""
         config = self.split.config
-        split = {"link_split": list(config.link_split), "link_seed": config.link_seed}
+        split = {"link_split": list(config.link_split), "link_seed": config.link_seed, "target": config.target}
         return {"task": "link", "metric": self.metric} | split
 
     def validation_size(self) -> int:
@@ -180,36 +185,74 @@ class LinkTask:
         model = self.model
         return make_halo(graph, messages=model.messages, backend=model.backend, width=model.config.hidden)
 
+    @property
+    def decoder(self) -> Decoder:
+        """The model's decoder."""
+        assert self.model.decoder is not None
+        return self.model.decoder
+
+    def _embeddings(self) -> torch.Tensor:
+        """(n, F) embeddings of this rank's nodes, as the decoder compares them. Collective."""
+        return self.decoder.embed(self.model(self.features))
+
     def _scores(
         self, embeddings: torch.Tensor, links: Links, halo: Aggregator, negatives: Negatives
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The scores of ``links`` and of ``negatives``, from this rank's (n, F) embeddings. Collective."""
-        decoder = self.model.decoder
-        assert decoder is not None
-        under_way = halo.begin(embeddings)
+        decoder, under_way = self.decoder, halo.begin(embeddings)
         pool = pool_rows(embeddings, negatives, self.model.messages)
-        apart = decoder(negatives.pairs, embeddings, pool)  # while rows travel
-        return decoder(links.csr, embeddings, under_way.finish()), apart
+        queries = links.targets.queries(decoder, embeddings)
+        apart = decoder(negatives.of_targets, queries, pool)  # while rows travel
+        extended = under_way.finish()
+        if negatives.of_sources is not None:
+            of_sources = decoder(negatives.of_sources, links.sources.queries(decoder, extended), pool)
+            apart = torch.cat((apart, of_sources))
+        return decoder(links.csr, queries, extended), apart
 
     def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
-        """Binary cross-entropy, summed over the training links and their negative pairs, and the number of both. Collective."""
+        """Binary cross-entropy, summed over the training links and their negatives, and the number of both. Collective."""
         negatives = self.sampler.draw(self.learned, self.model.keys.seed, epoch)
-        joined, apart = self._scores(self.model(self.features), self.learned, self.halo, negatives)
+        joined, apart = self._scores(self._embeddings(), self.learned, self.halo, negatives)
         return F.softplus(-joined).sum() + F.softplus(apart).sum(), joined.numel() + apart.numel()
 
     def evaluate(self) -> list[float | None]:
-        """The metric on held-out links and negative pairs, which are the same in all runs; None for training. Collective."""
+        """The metric on held-out links, with drawn nodes that are the same in all runs; None for training. Collective."""
+        embeddings = self._embeddings()
+        if self.metric == MRR:
+            ranks_all = self.split.config.rank_all == ALWAYS
+            ranked = [self._ranked(side, embeddings, among_all=ranks_all) for side in range(2)]
+            found = [None, *(None if each is None else each["mrr"] for each in ranked)]
+        else:
+            found = [None, *self._told_apart(embeddings)]
+        return self.split.graph.world.broadcast(found, what="the metrics")
+
+    def rank_test_links(self) -> dict[str, float] | None:
+        """Filtered MRR and hits@1, 3 and 10 of the test links among all nodes (:class:`Ranker`); None if the metric is another
+        one or the settings leave it out. Collective."""
+        if self.metric != MRR or self.split.config.rank_all == NEVER:
+            return None
+        return self._ranked(1, self._embeddings(), among_all=True)
+
+    def _ranked(self, side: int, embeddings: torch.Tensor, *, among_all: bool) -> dict[str, float] | None:
+        """The metrics of validation (side 0) or test links. Collective."""
+        if self._rankers is None:
+            self._rankers = [Ranker(self.split.graph, links) for links, _ in self.held_out]
+        drawn = None if among_all else np.unique(self.sampler.pool(EVALUATION, self.split.config.link_seed, side)[0])
+        extended = self.held_out[side][1].begin(embeddings).finish()
+        return self._rankers[side].metrics(self.decoder, embeddings, extended, drawn)
+
+    def _told_apart(self, embeddings: torch.Tensor) -> list[float | None]:
+        """A metric of scores of links and of negatives, for validation and test links. Collective."""
+        world, seed = self.split.graph.world, self.split.config.link_seed
         if self._fixed is None:
-            seed = self.split.config.link_seed
             self._fixed = [
                 self.sampler.draw(links, EVALUATION, seed, side) for side, (links, _) in enumerate(self.held_out)
             ]
-        embeddings, world = self.model(self.features), self.split.graph.world
-        found: list[float | None] = [None]
+        found = []
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):
             joined, apart = self._scores(embeddings, links, halo, negatives)
             found.append(objective.link_metric(world, self.metric, host_values(joined), host_values(apart)))
-        return world.broadcast(found, what="the metrics")
+        return found
 
 
 def features_of(graph: LocalGraph, model: Trainable) -> Features:

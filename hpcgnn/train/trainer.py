@@ -407,7 +407,7 @@ class Trainer:
             "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
             "startup_seconds": self._startup_seconds or 0.0,
-        }
+        } | self._test_ranking()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
         if run is not None and self.world.rank == 0:
             run.write_summary(summary)
@@ -415,6 +415,18 @@ class Trainer:
                 run.write_ranks(ranks)
         checks.judge(summary, self.world.rank)
         return summary
+
+    @torch.no_grad()
+    def _test_ranking(self) -> dict[str, Any]:
+        """``test_ranking`` of the summary, where the task has one: with the weights of the best epoch. Collective."""
+        if not isinstance(self.task, LinkTask) or self.stop_reason == "SIGUSR1":
+            return {}
+        self.model.eval()
+        last = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(self.best_state or last)
+        found = self.task.rank_test_links()
+        self.model.load_state_dict(last)
+        return {} if found is None else {"test_ranking": found}
 
 
 def as_trainable(model: torch.nn.Module) -> Trainable:

@@ -14,7 +14,8 @@ from sklearn.metrics import roc_auc_score
 
 import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.train.links import Links, LinkSplit, Negatives
+from hpcgnn.train.links import Links, LinkSplit
+from hpcgnn.train.negatives import Negatives
 from hpcgnn.train.tasks import LinkTask
 from hpcgnn.world import World
 
@@ -40,11 +41,11 @@ def pairs_of(graph: LocalGraph, links: Links) -> np.ndarray:
 def negatives_of(task: LinkTask, drawn: Negatives) -> np.ndarray:
     """(negatives, 2) original ids of sources and targets on all ranks, sorted."""
     graph = task.split.graph
-    pool = np.zeros(drawn.pairs.num_cols, np.int64)
+    pool = np.zeros(drawn.of_targets.num_cols, np.int64)
     pool[drawn.slots] = graph.original_ids[drawn.owned]
     pool = graph.world.allreduce(pool)
-    target = graph.original_ids[drawn.pairs.entry_rows()].numpy()
-    ends = np.stack((pool[drawn.pairs.indices.numpy()], target), axis=1)
+    target = graph.original_ids[drawn.of_targets.entry_rows()].numpy()
+    ends = np.stack((pool[drawn.of_targets.indices.numpy()], target), axis=1)
     return np.array(sorted(map(tuple, gathered(graph.world, ends))))
 
 

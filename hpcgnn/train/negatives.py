@@ -1,0 +1,180 @@
+"""Negative sampling: triples that are no edges, made from links by another node at one end.
+
+Everything is drawn as a function of seeds and original ids. Shapes: n owned nodes, k negatives a link, M nodes in a pool;
+others as in :mod:`hpcgnn.train.links`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from hpcgnn.base.host import index_array
+from hpcgnn.exchange import Messages
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr, keyed
+from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.relations import RelationRows
+from hpcgnn.train.config import LinkConfig
+from hpcgnn.train.links import Links, Pairs, positions_of, types_of
+
+# Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
+_POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"pool", b"pairs"))
+# First word of the keys of evaluations, so that no training epoch draws the same random numbers.
+EVALUATION = int.from_bytes(b"judge", "big")
+_ATTEMPTS = 4  # draws of another end that makes no edge; if all fail, the negative is left out
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Negatives, whose drawn ends are the M nodes of a pool that is the same on all ranks. of_targets: (p, M) matrix of drawn
+    sources for the pairs of targets. of_sources: (p, M) of drawn targets for the pairs of sources; None in a graph without
+    types, where only sources are drawn. owned: (m,) int64 owned nodes in the pool. slots: (m,) int64 place of each in it."""
+
+    of_targets: Csr
+    of_sources: Csr | None
+    owned: torch.Tensor
+    slots: torch.Tensor
+
+
+class KnownEdges:
+    """The edges of ``graph`` as sorted keys, to look triples up. Nodes are given by their positions in the file."""
+
+    def __init__(self, graph: LocalGraph) -> None:
+        self._graph = graph
+        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        rows = RelationRows.of(types_of(graph), destinations, graph.num_nodes, max(graph.meta.num_edge_types, 1))
+        relation = np.repeat(np.arange(rows.offsets.size - 1), np.diff(rows.offsets))
+        self._pairs = relation * graph.num_nodes + rows.node  # ascending
+        self._edges = np.sort(rows.rows.of_edge * graph.meta.num_nodes + graph.indices)
+
+    def have(self, source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """(m,) bool, whether there are such edges; the targets must be owned."""
+        pair, is_pair = _found(self._pairs, relation * self._graph.num_nodes + (target - self._graph.first))
+        return is_pair & _found(self._edges, pair * self._graph.meta.num_nodes + source)[1]
+
+    def have_anywhere(self, source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """As :meth:`have`, for targets of any rank, whose owners answer. Collective."""
+        graph = self._graph
+        owner = np.searchsorted(graph.node_offsets, target, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        asked = np.stack((source, relation, target), axis=1)[order]
+        asked, counts = graph.world.alltoallv(asked, np.bincount(owner, minlength=graph.world.size))
+        answers, _ = graph.world.alltoallv(self.have(*asked.T), counts)
+        found = np.empty_like(answers)
+        found[order] = answers
+        return found
+
+
+def _found(values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The place of each of ``wanted`` among ascending ``values``, and whether it is there."""
+    place = np.searchsorted(values, wanted)
+    is_there = place < values.size
+    is_there[is_there] = values[place[is_there]] == wanted[is_there]
+    return place, is_there
+
+
+class NegativeSampler:
+    """Draws, for each link into an owned node, triples with the same relation that are no edges of ``graph``, which has all
+    edges. In a graph without types the source is another one; with types, the source or the target is, with equal probability."""
+
+    def __init__(self, graph: LocalGraph, config: LinkConfig) -> None:
+        self._graph, self._config = graph, config
+        self._known = KnownEdges(graph)
+
+    @cached_property
+    def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) int64 original ids of owned nodes, ascending, and (n,) int64 local index of each."""
+        ids = index_array(self._graph.original_ids)
+        order = np.argsort(ids)
+        return ids[order], order
+
+    def pool(self, *words: int) -> tuple[np.ndarray, np.ndarray]:
+        """The owned nodes among ``negative_pool`` nodes that are drawn by the key ``words``, and their slots in the pool."""
+        pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
+        pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
+        ids, order = self._by_id
+        slots = np.flatnonzero(_found(ids, pool)[1])
+        return order[np.searchsorted(ids, pool[slots])], slots
+
+    def draw(self, links: Links, *words: int) -> Negatives:
+        """Draw negatives for ``links``, keyed by ``words``, such as seed and epoch, and by original ids. Collective.
+        links: of ``graph`` or of a graph with some of its edges."""
+        owned, slots = self.pool(*words)
+        positions = np.full(self._config.negative_pool, -1)
+        positions[slots] = positions_of(self._graph)[owned]
+        positions = self._graph.world.allreduce(positions, "max")
+        torch_device = self._graph.device.torch_device
+        number, is_target, slot = self._slots(links, positions, keyed.derive_key(*words, _PAIRS))
+
+        def matrix(pairs: Pairs, chosen: np.ndarray) -> Csr:
+            pair, drawn = pairs.of_link[number[chosen]], slot[chosen].astype(np.int32)
+            order = np.argsort(pair, kind="stable")
+            indptr = offsets_of(np.bincount(pair, minlength=pairs.relation.numel()))
+            return Csr(indptr, drawn[order], positions.size, check=False).to(torch_device)
+
+        of_sources = matrix(links.sources, is_target) if self._graph.meta.num_edge_types else None
+        at = (torch.from_numpy(each).to(torch_device) for each in (owned, slots))
+        return Negatives(matrix(links.targets, ~is_target), of_sources, *at)
+
+    def _slots(self, links: Links, positions: np.ndarray, key: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The link of each negative, whether its target is drawn, and the slot of the pool; without those for which no attempt
+        found a triple that is no edge. Collective."""
+        k = self._config.negatives
+        number, columns = np.repeat(np.arange(links.ids.size), k), np.tile(np.arange(k), links.ids.size)
+        hashes = keyed.row_hashes(key, links.ids)[number]
+        is_target = np.zeros(number.size, bool)
+        if self._graph.meta.num_edge_types:
+            is_target = keyed.draws(hashes, columns + _ATTEMPTS * k) >> 31 == 1
+        slot, open_ = np.full(number.size, -1), np.arange(number.size)
+        for attempt in range(_ATTEMPTS):
+            tried = self._ends(hashes[open_], columns[open_] + attempt * k, positions)
+            source, relation, target = links.triples[:, number[open_]]
+            source = np.where(is_target[open_], source, positions[tried])
+            target = np.where(is_target[open_], positions[tried], target)
+            is_free = (source != target) & ~self._are_known(source, relation, target)
+            slot[open_[is_free]] = tried[is_free]
+            open_ = open_[~is_free]
+        drawn = slot >= 0
+        return number[drawn], is_target[drawn], slot[drawn]
+
+    def _ends(self, hashes: np.ndarray, columns: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """(m,) slots of the pool, drawn for links with these hashes. The one place that says which nodes may be drawn."""
+        return keyed.draws(hashes, columns).astype(np.int64) % positions.size
+
+    def _are_known(self, *triple: np.ndarray) -> np.ndarray:
+        """Only in a graph with types may a target belong to another rank. Collective there."""
+        return (self._known.have_anywhere if self._graph.meta.num_edge_types else self._known.have)(*triple)
+
+
+class _PoolRows(torch.autograd.Function):
+    """The rows of a pool on all ranks, as a sum. In backward, gradients are summed, and each rank takes those of its own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
+        ctx.negatives, ctx.messages, ctx.num_rows = negatives, messages, x.shape[0]
+        rows = x.new_zeros(negatives.of_targets.num_cols, x.shape[1])
+        rows[negatives.slots] = x[negatives.owned]
+        messages.world.meet()
+        with messages.timings.measure("synchronisation_seconds"):
+            return messages.world.allreduce(rows, what="a pool of nodes")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ctx.messages.world.meet()
+        with ctx.messages.timings.measure("synchronisation_seconds"):
+            summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")
+        rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
+        return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
+
+
+def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
+    """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes; they are never quantized.
+    Takes O(M F) memory and bytes. Collective, also backward."""
+    return _PoolRows.apply(x, negatives, messages)

@@ -1,0 +1,181 @@
+"""Ranks of the true ends of links among candidates, as for FB15k and ogbl-biokg, without a gather on one rank.
+
+Each link asks two questions: which source has this relation to this target, and which target has it from this source. Candidates
+that would make a known triple (one of all edges of the graph) do not count. With b candidates that score better than the true end
+and q that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
+
+All ranks see the questions of all ranks in chunks, and each rank scores the candidates that it owns: this takes
+O(questions x N F / P) time, and O(chunk x block) memory beside the embeddings, for N candidates of F columns on P ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hpcgnn.base.host import host_values
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.decoders import Decoder
+from hpcgnn.plan.plan import offsets_of, ranges
+from hpcgnn.train.links import Links, Pairs, positions_of, types_of
+from hpcgnn.world import World
+
+# Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
+# add up in one order, so that nodes with equal embeddings have equal scores.
+_CHUNK, _BLOCK = 256, 4096
+_WORST = 10  # the largest K of hits@K
+
+
+class _Completions:
+    """For a known end of a triple and its relation, the owned nodes that make known triples with them."""
+
+    def __init__(self, graph: LocalGraph, relation: np.ndarray, known: np.ndarray, node: np.ndarray) -> None:
+        """relation, known, node: (m,) relation, position of the known end, and position of the owned node of each triple."""
+        keys, self._num_nodes = relation * graph.meta.num_nodes + known, graph.meta.num_nodes
+        order = np.argsort(keys, kind="stable")
+        self._keys, counts = np.unique(keys, return_counts=True)
+        self._offsets, self._nodes = offsets_of(counts), node[order]
+
+    def of(self, relation: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The number of each question's completions, and their positions."""
+        keys = relation * self._num_nodes + known
+        place = np.searchsorted(self._keys, keys)
+        is_there = place < self._keys.size
+        is_there[is_there] = self._keys[place[is_there]] == keys[is_there]
+        place[~is_there] = 0
+        begins = self._offsets[place]
+        counts = np.where(is_there, self._offsets[np.minimum(place + 1, self._keys.size)] - begins, 0)
+        return counts, self._nodes[ranges(begins, counts)]
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """One of the two questions of this rank's links. pairs: of the known ends. facts: (links, 3) int64 relation, position of the
+    known end, position of the true one. completions: those of this rank's nodes, for the questions of all ranks."""
+
+    pairs: Pairs
+    facts: np.ndarray
+    completions: _Completions
+
+
+class Ranker:
+    """Ranks the true ends of ``links`` among nodes of ``graph``, whose edges are the known triples. Making one is collective."""
+
+    def __init__(self, graph: LocalGraph, links: Links) -> None:
+        self._graph = graph
+        relation, source = types_of(graph), graph.indices.astype(np.int64)
+        target = graph.first + np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        of_sources = _Completions(graph, relation, source, target)
+        # A question about sources asks the owners of sources, who do not have the edges: the targets' owners tell them.
+        asked = np.isin(
+            relation * graph.meta.num_nodes + target, links.triples[1] * graph.meta.num_nodes + links.triples[2]
+        )
+        edges = np.stack((relation, target, source), axis=1)[asked]
+        owner = np.searchsorted(graph.node_offsets, edges[:, 2], side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        told, _ = graph.world.alltoallv(edges[order], np.bincount(owner, minlength=graph.world.size))
+        source, relation, target = links.triples
+        self._questions = (
+            _Questions(links.targets, np.stack((relation, target, source), axis=1), _Completions(graph, *told.T)),
+            _Questions(links.sources, np.stack((relation, source, target), axis=1), of_sources),
+        )
+        self._local = np.argsort(positions_of(graph)[: graph.num_nodes])  # by position from the first
+
+    def metrics(
+        self, decoder: Decoder, owned: torch.Tensor, extended: torch.Tensor, candidates: np.ndarray | None = None
+    ) -> dict[str, float] | None:
+        """Filtered ``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``, each the mean over both questions of all ranks' links; None
+        without links. The same on every rank. Collective.
+
+        owned: (n, F) embeddings. extended: (n + h, F) embeddings of the extended rows of the links' graph. candidates: distinct
+        owned nodes among which to rank; None: all.
+        """
+        candidates = np.arange(self._graph.num_nodes) if candidates is None else np.sort(candidates)
+        found = np.zeros(
+            _WORST + 2
+        )  # the number of questions, sums of reciprocals, and hits of each K from 1 to _WORST
+        for questions in self._questions:
+            found += self._sums(questions, decoder, owned, extended, candidates)
+        if not found[0]:
+            return None
+        mrr, *hits = (found[1:] / found[0]).tolist()
+        return {"mrr": mrr} | {f"hits@{k}": hits[k - 1] for k in (1, 3, 10)}
+
+    def _sums(
+        self, asked: _Questions, decoder: Decoder, owned: torch.Tensor, extended: torch.Tensor, candidates: np.ndarray
+    ) -> np.ndarray:
+        world, mine, found = self._graph.world, len(asked.facts), np.zeros(_WORST + 2)
+        share = max(1, _CHUNK // world.size)
+        ends = asked.pairs.nodes()[asked.pairs.of_link]
+        for first in range(0, int(world.allreduce(np.array([mine]), "max")[0]), share):
+            links = slice(first, first + share)
+            here = torch.from_numpy(ends[links]).to(extended.device)
+            relation = torch.from_numpy(asked.facts[links, 0]).to(extended.device)
+            queries = decoder.query(extended[here], relation, asked.pairs.end)
+            queries, facts = _of_all_ranks(world, queries, asked.facts[links], share)
+            is_asked = facts[:, 0] >= 0
+            counts = self._counts(asked, decoder, owned, queries, facts, candidates)
+            better, same = world.allreduce(counts, what="the numbers of better candidates")[:, is_asked]
+            ranks = 1 + better + same / 2
+            hits = [(ranks <= k).sum() for k in range(1, _WORST + 1)]
+            found += [ranks.size, (1 / ranks).sum(), *hits]
+        return found
+
+    def _counts(
+        self,
+        asked: _Questions,
+        decoder: Decoder,
+        owned: torch.Tensor,
+        queries: torch.Tensor,
+        facts: np.ndarray,
+        candidates: np.ndarray,
+    ) -> np.ndarray:
+        """(2, chunk) int64 number of this rank's candidates with a better score, and with the same one. Collective."""
+        true_scores = self._true_scores(decoder, owned, queries, facts)[:, None]
+        per_question, known = asked.completions.of(facts[:, 0], facts[:, 1])
+        question = np.repeat(np.arange(len(facts)), per_question)
+        place = np.searchsorted(candidates, node := self._local[known - self._graph.first])
+        is_candidate = place < candidates.size
+        is_candidate[is_candidate] = candidates[place[is_candidate]] == node[is_candidate]
+        question, place = question[is_candidate], place[is_candidate]
+        counts = torch.zeros(2, len(facts), dtype=torch.int64, device=owned.device)
+        for first in range(0, candidates.size, _BLOCK):
+            block = candidates[first : first + _BLOCK]
+            scores = decoder.every_score(queries, _filled(owned, block))
+            counts_here = torch.ones(scores.shape, dtype=torch.bool, device=owned.device)
+            counts_here[:, block.size :] = False
+            inside = (place >= first) & (place < first + _BLOCK)
+            counts_here[torch.from_numpy(question[inside]), torch.from_numpy(place[inside] - first)] = False
+            counts[0] += ((scores > true_scores) & counts_here).sum(1)
+            counts[1] += ((scores == true_scores) & counts_here).sum(1)
+        return host_values(counts)
+
+    def _true_scores(
+        self, decoder: Decoder, owned: torch.Tensor, queries: torch.Tensor, facts: np.ndarray
+    ) -> torch.Tensor:
+        """(chunk,) scores of the true ends, from their owners. Collective."""
+        place = facts[:, 2] - self._graph.first
+        question = np.flatnonzero((facts[:, 0] >= 0) & (place >= 0) & (place < self._graph.num_nodes))
+        scores = queries.new_zeros(len(facts))
+        if question.size:
+            every = decoder.every_score(queries, _filled(owned, self._local[place[question]]))
+            scores[torch.from_numpy(question)] = every[torch.from_numpy(question), torch.arange(question.size)]
+        return self._graph.world.allreduce(scores, what="the scores of true ends")
+
+
+def _filled(rows: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
+    """(_BLOCK, F) rows of these nodes, then zeros; more if there are more nodes."""
+    block = rows.new_zeros(max(_BLOCK, nodes.size), rows.shape[1])
+    block[: nodes.size] = rows[torch.from_numpy(nodes).to(rows.device)]
+    return block
+
+
+def _of_all_ranks(
+    world: World, queries: torch.Tensor, facts: np.ndarray, share: int
+) -> tuple[torch.Tensor, np.ndarray]:
+    """(P * share, F) queries and (P * share, 3) facts of all ranks, with relation -1 where a rank has fewer. Collective."""
+    mine, about = queries.new_zeros(share, queries.shape[1]), np.full((share, 3), -1)
+    mine[: len(queries)], about[: len(facts)] = queries, facts
+    return world.allgather(mine).flatten(0, 1), world.allgather(about).reshape(-1, 3)
