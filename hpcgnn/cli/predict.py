@@ -22,7 +22,8 @@ from hpcgnn.world import MpiWorld, check_alike
                    "link, /embeddings (nodes, hidden) float32.")  # fmt: skip
 @click.option("--pairs", type=FILE,
               help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
-                   "two original ids a line, or a .npy file of integers (pairs, 2). A higher score means a more likely link. "
+                   "two original ids a line, or a .npy file of integers (pairs, 2); for --decoder distmult and transe, also the "
+                   "type of edges, as a third number. The source comes first. A higher score means a more likely link. "
                    "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,
               help="Checkpoint of the run folder: that of the best validation metric, or the last one.")  # fmt: skip

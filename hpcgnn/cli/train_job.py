@@ -233,9 +233,11 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
         last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
         return {f"test {name}": f"{100 * test:.2f} % {last}"}
     tested = "" if test is None else f"{100 * test:.2f} %"
+    ranking = summary.get("test_ranking", {})
     return {
         f"best validation {name}": f"{100 * validation:.2f} % in epoch {epoch}",
         f"test {name} in that epoch": tested,
+        **{f"test {measure} among all nodes": f"{100 * value:.2f} %" for measure, value in ranking.items()},
     }
 
 

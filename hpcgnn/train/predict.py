@@ -87,7 +87,8 @@ def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybri
 
 @torch.no_grad()
 def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
-    """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint. Collective."""
+    """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint; for a decoder that has
+    relations, (m, 3) source, target and type of edges. Collective."""
     world, model = graph.world, _model_of(graph, content)
     decoder = model.decoder
     with raise_on_all_ranks(world, "score pairs of nodes"):
@@ -95,19 +96,32 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
             raise HpcgnnError(
                 "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
             )
-        if pairs.size and not 0 <= pairs.min() <= pairs.max() < graph.meta.num_nodes:
-            last, found = graph.meta.num_nodes - 1, f"{pairs.min()} to {pairs.max()}"
-            raise HpcgnnError(f"pairs must be of nodes 0 to {last}, not {found}")
+        columns = 3 if decoder.has_relations else 2
+        if pairs.shape[1] != columns:
+            words = "a source, a target and a type of edges" if decoder.has_relations else "two nodes"
+            raise HpcgnnError(
+                f"a pair of a model with --decoder {model.config.decoder} is {words}: give {columns} numbers in each line, not "
+                f"{pairs.shape[1]}"
+            )
+        nodes, relation = pairs[:, :2], pairs[:, 2:].ravel()
+        _check_numbers("nodes", nodes, graph.meta.num_nodes)
+        _check_numbers("types of edges", relation, graph.meta.num_edge_types)
     assert decoder is not None
-    bounds, slab = _dealt_by_id(graph, _applied(model, graph))
+    bounds, slab = _dealt_by_id(graph, decoder.embed(_applied(model, graph)))
     torch_device = graph.device.torch_device
-    left, right = (torch.from_numpy(rows_of(world, bounds, slab, pairs[:, end])).to(torch_device) for end in range(2))
-    return decoder(identity(len(pairs)).to(torch_device), left, right)
+    source, target = (torch.from_numpy(rows_of(world, bounds, slab, ids)).to(torch_device) for ids in nodes.T)
+    queries = decoder.query(source, torch.from_numpy(relation).to(torch_device), "source")
+    return decoder(identity(len(pairs)).to(torch_device), queries, target)
+
+
+def _check_numbers(what: str, numbers: np.ndarray, count: int) -> None:
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
+        raise HpcgnnError(f"pairs must be of {what} 0 to {count - 1}, not {numbers.min()} to {numbers.max()}")
 
 
 def read_pairs(world: World, path: Path) -> np.ndarray:
-    """(m, 2) int64: this rank's consecutive share of the pairs in a file: text with two ids in each line, which takes O(pairs)
-    time and memory on each rank, or .npy (pairs, 2). Collective."""
+    """(m, 2) int64, or (m, 3) with types of edges: this rank's consecutive share of the pairs in a file: text with two or three
+    numbers in each line, which takes O(pairs) time and memory on each rank, or .npy. Collective."""
     with raise_on_all_ranks(world, f"read {path}"):
         if path.exists() and not path.is_file():  # a pipe would be waited for, and a device read without end
             raise HpcgnnError(f"cannot read pairs from {path}: it is not a file")
@@ -117,10 +131,11 @@ def read_pairs(world: World, path: Path) -> np.ndarray:
         except Exception as error:
             # numpy gives a damaged header to Python's parsers, which raise what their parts raise
             raise HpcgnnError(f"cannot read pairs from {path}: {error}") from error
-        are_pairs = isinstance(pairs, np.ndarray) and pairs.ndim == 2 and pairs.shape[1] == 2
+        are_pairs = isinstance(pairs, np.ndarray) and pairs.ndim == 2 and pairs.shape[1] in (2, 3)
         if not are_pairs or not np.issubdtype(pairs.dtype, np.integer):
             raise HpcgnnError(
-                f"{path} must hold two node ids in each line, or be a .npy file of integers with shape (pairs, 2)"
+                f"{path} must hold two node ids in each line, and for a model of relations a type of edges, or be a .npy file of "
+                "integers with shape (pairs, 2) or (pairs, 3)"
             )
         bounds = np.arange(world.size + 1) * len(pairs) // world.size
         return np.array(pairs[bounds[world.rank] : bounds[world.rank + 1]], np.int64)

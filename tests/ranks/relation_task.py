@@ -1,0 +1,202 @@
+"""Programs for ranks: links of a graph with types of edges, compared with PyG and with loops over the whole graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyg_models
+import small_graphs
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+from torch_geometric.nn.kge import DistMult, TransE
+
+import hpcgnn
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn.decoders import CLASSES
+from hpcgnn.train.links import Links, links_of
+from hpcgnn.train.predict import predict, score_pairs
+from hpcgnn.train.ranking import Ranker
+from hpcgnn.train.tasks import LinkTask
+from hpcgnn.world import World
+from ranks.link_task import gathered
+
+RELATIONS, EPOCH = 4, 2
+CONFIG = {"model": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.0, "norm": "layer"}
+LINKS = {"link_split": (0.15, 0.2), "negatives": 3, "negative_pool": 25}
+Triples = np.ndarray  # (m, 3) original id of the source, relation, original id of the target
+
+
+def graph_of() -> small_graphs.Arrays:
+    return small_graphs.with_typed_edges(small_graphs.random_multigraph(), types=RELATIONS)
+
+
+def triples_of(arrays: small_graphs.Arrays) -> Triples:
+    return np.stack((arrays.edge_index[0], arrays.edge_type, arrays.edge_index[1]), axis=1)
+
+
+def all_triples(graph: LocalGraph, source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> Triples:
+    """Triples of all ranks, sorted, from positions in the file."""
+    ids = gathered(graph.world, graph.in_loaded_order(graph.original_ids).numpy())
+    found = gathered(graph.world, np.stack((ids[source], relation, ids[target]), axis=1))
+    return np.array(sorted(map(tuple, found)))
+
+
+def links_in(graph: LocalGraph, links: Links) -> Triples:
+    return all_triples(graph, *links.triples)
+
+
+def negatives_in(task: LinkTask, graph: LocalGraph, links: Links) -> tuple[Triples, Triples]:
+    """Negatives with a drawn source, and with a drawn target."""
+    drawn, world = task.sampler.draw(links, task.model.keys.seed, EPOCH), graph.world
+    at = graph.in_loaded_order(torch.arange(graph.num_nodes)).argsort().numpy() + graph.first
+    pool = np.zeros(drawn.of_targets.num_cols, np.int64)
+    pool[drawn.slots] = at[drawn.owned]
+    pool = world.allreduce(pool)
+    rows = np.concatenate((at, graph.halo_positions))
+    found = []
+    for pairs, csr in ((links.targets, drawn.of_targets), (links.sources, drawn.of_sources)):
+        pair, other = csr.entry_rows().numpy(), pool[csr.indices.numpy()]
+        known, relation = rows[pairs.nodes()[pair]], pairs.relation.numpy()[pair]
+        ends = (other, relation, known) if pairs.end == "target" else (known, relation, other)
+        found.append(all_triples(graph, *ends))
+    return found[0], found[1]
+
+
+def scores_by_pyg(decoder: str, rows: torch.Tensor, vectors: torch.Tensor | None, triples: Triples) -> torch.Tensor:
+    source, relation, target = torch.from_numpy(triples).T
+    if decoder == "dot":
+        return (rows[source] * rows[target]).sum(1)
+    kind = {"distmult": DistMult, "transe": TransE}[decoder](len(rows), RELATIONS, rows.shape[1]).double()
+    weights = {"node_emb.weight": rows, "rel_emb.weight": vectors}
+    return functional_call(kind, weights, (source, relation, target))
+
+
+def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **links: object) -> dict:
+    """The loss, gradients, metrics and draws, beside those of PyG on the edges that may carry messages."""
+    world = graph.world
+    split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(**LINKS | links))
+    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
+    model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
+    task = LinkTask(model, split, "auto")
+    model.begin_epoch(EPOCH)
+    loss, count = task.loss(EPOCH)
+    loss.backward()
+    sums = {name: torch.from_numpy(world.allreduce(p.grad.numpy())) for name, p in model.named_parameters()}
+    learned, held_out = links_in(split.train, task.learned), [
+        links_in(part, each) for part, (each, _) in zip((split.validation, split.test), task.held_out, strict=True)]  # fmt: skip
+    messages = links_in(split.train, links_of(split.train))
+    drawn = negatives_in(task, split.train, task.learned)
+
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    encoder = {name: value for name, value in state.items() if not name.startswith("decoder.")}
+    reference = pyg_models.reference(config, arrays.x.shape[1], config.hidden, encoder)
+    triples = triples_of(arrays)
+    train = torch.from_numpy(np.concatenate((messages, triples[triples[:, 0] == triples[:, 2]])))
+    reference.edge_type = train[:, 1].long()
+    rows = reference(torch.from_numpy(arrays.x).double(), train[:, [0, 2]].T, None)
+    vectors = state.get("decoder.relation", torch.zeros(0)).requires_grad_()
+    margin = state.get("decoder.margin", torch.zeros(1, dtype=torch.float64)).requires_grad_()
+    apart = np.concatenate(drawn)
+    joined, others = (scores_by_pyg(decoder, rows, vectors, each) + margin for each in (learned, apart))
+    wanted = F.softplus(-joined).sum() + F.softplus(others).sum()
+    wanted.backward()
+    gradients = {name: p.grad for name, p in reference.named_parameters()}
+    of_decoder = {"decoder.relation": vectors.grad, "decoder.margin": margin.grad}
+    mine = pyg_models.to_pyg(config, {name: value for name, value in sums.items() if name in encoder})
+    errors = [float((mine[name] - gradients[name]).abs().max()) for name in mine]
+    errors += [float((sums[name] - of_decoder[name]).abs().max()) for name in sums if name not in encoder]
+
+    model.eval()
+    with torch.no_grad():
+        metrics, ranking = task.evaluate(), task.rank_test_links()
+        pools = [np.unique(gathered(world, graph.original_ids.numpy()[pool])) for pool in
+                 (task.sampler.pool(int.from_bytes(b"judge", "big"), 0, side)[0] for side in range(2))]  # fmt: skip
+    score = lambda each: scores_by_pyg(decoder, rows, vectors, each).detach().numpy()  # noqa: E731
+    nodes = np.arange(arrays.num_nodes)
+    return {
+        "loss_error": abs(float(world.allreduce(np.array([loss.item()]))[0]) / wanted.item() - 1),
+        "gradient_error": max(errors) / max(float(each.abs().max()) for each in gradients.values()),
+        "count_error": int(world.allreduce(np.array([count]))[0]) - len(learned) - len(apart),
+        "metric": task.metric,
+        "metrics": metrics,
+        "wanted_metrics": [by_loops(score, triples, links, pool)["mrr"] for links, pool in zip(held_out, pools, strict=True)],
+        "ranking": ranking,
+        "wanted_ranking": by_loops(score, triples, held_out[1], nodes),
+        "sides": [each.tolist() for each in (learned, *held_out)],
+        "messages": messages.tolist(),
+        "negatives": [each.tolist() for each in drawn],
+    }  # fmt: skip
+
+
+def by_loops(score, triples: Triples, links: Triples, candidates: np.ndarray) -> dict[str, float]:
+    """The filtered metrics, one question and one candidate after another."""
+    known, ranks = set(map(tuple, triples)), []
+    for source, relation, target in links:
+        for is_source in (True, False):
+            others = [(c, relation, target) if is_source else (source, relation, c) for c in candidates]
+            others = [each for each in others if each not in known]
+            scores = score(np.array([(source, relation, target), *others]))
+            better, same = (scores[1:] > scores[0]).sum(), (scores[1:] == scores[0]).sum()
+            ranks.append(((1 + better) + (1 + better + same)) / 2)
+    ranks = np.array(ranks)
+    return {"mrr": (1 / ranks).mean()} | {f"hits@{k}": (ranks <= k).mean() for k in (1, 3, 10)}
+
+
+def with_ties(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str) -> dict:
+    """Ranks of all links with embeddings of a few whole numbers, many of which are equal."""
+    rng = np.random.default_rng(3)
+    rows = torch.from_numpy(rng.integers(-1, 2, (arrays.num_nodes, 3)).astype(np.float64))
+    mine, links = CLASSES[decoder](3, RELATIONS, backend="reference").double(), links_of(graph)
+    vectors = torch.from_numpy(rng.integers(-1, 2, (RELATIONS, 3)).astype(np.float64))
+    if decoder != "dot":
+        mine.relation.data = vectors
+
+    def score(each: Triples) -> np.ndarray:
+        source, relation, target = (rows[each[:, 0]], vectors[each[:, 1]], rows[each[:, 2]])
+        if decoder == "transe":  # PyG's formula without norms, which keeps numbers whole
+            return -(source + relation - target).abs().sum(1).numpy()
+        return (source * target * (relation if decoder == "distmult" else 1)).sum(1).numpy()
+
+    owned, extended = rows[graph.original_ids], rows[torch.cat((graph.original_ids, graph.halo_ids))]
+    with torch.no_grad():
+        found = Ranker(graph, links).metrics(mine, owned, extended)
+    triples = triples_of(arrays)
+    wanted = by_loops(score, triples, triples[triples[:, 0] != triples[:, 2]], np.arange(arrays.num_nodes))
+    return {"found": found, "wanted": wanted}
+
+
+def scored_pairs(graph: LocalGraph, decoder: str) -> dict:
+    """Scores of triples by a checkpoint's content, beside those by PyG of its embeddings; and how pairs without a type are refused."""
+    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
+    model = hpcgnn.build_model(config, graph, seed=1)
+    content = {"model_config": model.description(), "model": model.state_dict()}
+    pairs = np.random.default_rng(5).integers(0, (graph.meta.num_nodes, graph.meta.num_nodes, RELATIONS), (7, 3))
+    found = score_pairs(graph, content, pairs).numpy()
+    rows = torch.zeros(graph.meta.num_nodes, 8)
+    rows[graph.original_ids] = predict(graph, content)
+    rows = graph.world.allreduce(rows).double()
+    wanted = scores_by_pyg(decoder, rows, content["model"]["decoder.relation"].double(), pairs[:, [0, 2, 1]])
+    margin = content["model"].get("decoder.margin", torch.zeros(1))
+    refused = []
+    for wrong in (pairs[:, :2], pairs + [0, 0, RELATIONS]):
+        try:
+            score_pairs(graph, content, wrong)
+        except hpcgnn.HpcgnnError as error:
+            refused.append(str(error))
+    return {"found": found.tolist(), "wanted": (wanted + margin).tolist(), "refused": refused}
+
+
+def report(world: World, folder: Path) -> dict:
+    """The results, beside the expected ones."""
+    arrays = graph_of()
+    graph = small_graphs.on_ranks(world, arrays, folder / f"relations-{world.size}.h5")
+    return {
+        "decoders": {name: compare(graph, arrays, name) for name in ("dot", "distmult", "transe")},
+        "of_target": compare(graph, arrays, "distmult", target="1,3"),
+        "reordered": compare(graph.reordered("rcm"), arrays, "distmult"),
+        "ties": {name: with_ties(graph, arrays, name) for name in ("dot", "distmult", "transe")},
+        "pairs": {name: scored_pairs(graph, name) for name in ("distmult", "transe")},
+        "triples": triples_of(arrays).tolist(),
+    }

@@ -1,0 +1,120 @@
+"""Links of graphs with types of edges on P ranks: the loss, gradients and ranks equal PyG's and those of loops over all triples."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hpcgnn
+import pytest
+import small_graphs
+from rank_pool import ThreadPool
+from ranks import relation_task
+
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.world.thread_world import one_rank
+
+RANKS = (1, 2, 3)
+DECODERS = ("dot", "distmult", "transe")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("relations")
+    return {ranks: ThreadPool(ranks).run(relation_task.report, folder)[0] for ranks in RANKS}
+
+
+@pytest.fixture(params=RANKS)
+def report(request, reports):
+    return reports[request.param]
+
+
+def cases(report):
+    yield from report["decoders"].items()
+    yield from ((name, report[name]) for name in ("of_target", "reordered"))
+
+
+def test_loss_and_gradients_equal_pygs(report):
+    for name, found in cases(report):
+        assert found["loss_error"] < 1e-10, name
+        assert found["gradient_error"] < 1e-10, name
+        assert found["count_error"] == 0, name
+
+
+def test_ranks_among_all_nodes_and_among_drawn_ones_equal_those_of_loops(report):
+    for name, found in cases(report):
+        assert found["metric"] == "mrr"
+        assert found["metrics"] == [None, *(pytest.approx(each, rel=1e-12) for each in found["wanted_metrics"])], name
+        assert found["ranking"] == pytest.approx(found["wanted_ranking"], rel=1e-12), name
+        assert found["metrics"][2] > found["ranking"]["mrr"], "fewer candidates are beaten more often"
+
+
+def test_ties_count_half(report):
+    for name, each in report["ties"].items():
+        assert each["found"] == pytest.approx(each["wanted"], rel=1e-12), name
+
+
+def test_each_triple_is_on_one_side_and_the_model_sees_the_training_side_only(report):
+    triples = [tuple(each) for each in report["triples"] if each[0] != each[2]]
+    found = report["decoders"]["distmult"]
+    sides = [list(map(tuple, side)) for side in found["sides"]]
+    assert sum(map(Counter, sides), Counter()) == Counter(triples)
+    assert found["messages"] == found["sides"][0]
+    ends = [{frozenset((source, target)) for source, _, target in side} for side in sides]
+    assert len(set.union(*ends)) == sum(map(len, ends)), "no side has another's ends"
+
+
+def test_only_the_relations_of_target_are_links_and_nothing_tells_of_held_out_ones(report):
+    found = report["of_target"]
+    sides = [list(map(tuple, side)) for side in found["sides"]]
+    wanted = [tuple(each) for each in report["triples"] if each[0] != each[2] and each[1] in (1, 3)]
+    assert sum(map(Counter, sides), Counter()) == Counter(wanted)
+    hidden = {frozenset((source, target)) for side in sides[1:] for source, _, target in side}
+    others = [tuple(each) for each in report["triples"] if each[0] != each[2] and each[1] not in (1, 3)]
+    assert any(frozenset((source, target)) in hidden for source, _, target in others)
+    seen = sides[0] + [each for each in others if frozenset((each[0], each[2])) not in hidden]
+    assert Counter(map(tuple, found["messages"])) == Counter(seen)
+
+
+def test_negatives_are_no_triples_and_have_the_relation_of_their_link_at_either_end(report):
+    known = set(map(tuple, report["triples"]))
+    for name, found in cases(report):
+        of_targets, of_sources = (list(map(tuple, each)) for each in found["negatives"])
+        learned = list(map(tuple, found["sides"][0]))
+        assert not known & {*of_targets, *of_sources}, name
+        assert all(source != target for source, _, target in of_targets + of_sources)
+        assert {each[1:] for each in of_targets} <= {each[1:] for each in learned}
+        assert {each[:2] for each in of_sources} <= {each[:2] for each in learned}
+        assert 0.95 * 3 * len(learned) <= len(of_targets) + len(of_sources) <= 3 * len(learned)
+        assert 0.4 < len(of_sources) / len(of_targets + of_sources) < 0.6, name
+
+
+def test_scores_of_pairs_with_a_type_are_pygs(report):
+    for name, each in report["pairs"].items():
+        assert each["found"] == pytest.approx(each["wanted"], rel=1e-4, abs=1e-5), name
+        assert "is a source, a target and a type of edges: give 3 numbers in each line, not 2" in each["refused"][0]
+        assert "pairs must be of types of edges 0 to 3, not 4 to" in each["refused"][1]
+
+
+def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
+    one, *others = reports.values()
+    for other in others:
+        for (name, mine), (_, theirs) in zip(cases(one), cases(other), strict=True):
+            for part in ("sides", "negatives", "messages"):
+                assert mine[part] == theirs[part], name
+    for mine in reports.values():
+        assert mine["reordered"]["negatives"] == mine["decoders"]["distmult"]["negatives"]
+
+
+@pytest.mark.parametrize("target", ["4", "a", "0,", "-1"])
+def test_types_that_the_graph_does_not_have_are_one_sentence(tmp_path, target):
+    graph = small_graphs.on_ranks(one_rank(), relation_task.graph_of(), tmp_path / "parts.h5")
+    with pytest.raises(HpcgnnError, match="has types of edges 0 to 3: --target must be numbers of them"):
+        hpcgnn.split_links(graph, hpcgnn.LinkConfig(target=target))
+
+
+def test_relations_need_types_of_edges(tmp_path):
+    graph = small_graphs.on_ranks(one_rank(), small_graphs.random_multigraph(), tmp_path / "parts.h5")
+    with pytest.raises(HpcgnnError, match="has no types of edges: leave --target out"):
+        hpcgnn.split_links(graph, hpcgnn.LinkConfig(target="0"))
+    with pytest.raises(HpcgnnError, match="--decoder transe learns a vector for each type of edges"):
+        hpcgnn.build_model(hpcgnn.ModelConfig("gcn", decoder="transe"), graph)
