@@ -9,6 +9,7 @@ import pyg_models
 import small_graphs
 import torch
 import torch.nn.functional as F
+from ranks.link_task import gathered
 from torch.func import functional_call
 from torch_geometric.nn.kge import DistMult, TransE
 
@@ -20,7 +21,6 @@ from hpcgnn.train.predict import predict, score_pairs
 from hpcgnn.train.ranking import Ranker
 from hpcgnn.train.tasks import LinkTask
 from hpcgnn.world import World
-from ranks.link_task import gathered
 
 RELATIONS, EPOCH = 4, 2
 CONFIG = {"model": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.0, "norm": "layer"}
@@ -168,7 +168,7 @@ def with_ties(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str) -> d
 
 
 def scored_pairs(graph: LocalGraph, decoder: str) -> dict:
-    """Scores of triples by a checkpoint's content, beside those by PyG of its embeddings; and how pairs without a type are refused."""
+    """Scores of triples by a checkpoint's content, beside PyG's of its embeddings; and how wrong pairs are refused."""
     config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
     model = hpcgnn.build_model(config, graph, seed=1)
     content = {"model_config": model.description(), "model": model.state_dict()}
@@ -180,7 +180,7 @@ def scored_pairs(graph: LocalGraph, decoder: str) -> dict:
     wanted = scores_by_pyg(decoder, rows, content["model"]["decoder.relation"].double(), pairs[:, [0, 2, 1]])
     margin = content["model"].get("decoder.margin", torch.zeros(1))
     refused = []
-    for wrong in (pairs[:, :2], pairs + [0, 0, RELATIONS]):
+    for wrong in (pairs[:, :2], pairs + np.array([0, 0, RELATIONS])):
         try:
             score_pairs(graph, content, wrong)
         except hpcgnn.HpcgnnError as error:

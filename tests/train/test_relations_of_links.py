@@ -1,15 +1,15 @@
-"""Links of graphs with types of edges on P ranks: the loss, gradients and ranks equal PyG's and those of loops over all triples."""
+"""Links of graphs with types of edges on P ranks: losses, gradients and ranks equal PyG's and those of loops over triples."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-import hpcgnn
 import pytest
 import small_graphs
 from rank_pool import ThreadPool
 from ranks import relation_task
 
+import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.world.thread_world import one_rank
 
