@@ -13,7 +13,6 @@ from hpcgnn.policy.config import PolicyConfig
 METRICS = ("accuracy", "micro-f1", "roc-auc")
 MRR = "mrr"
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100", MRR)
-ALL_TYPES = "all"
 AT_END, ALWAYS, NEVER = "end", "always", "never"
 
 
@@ -45,12 +44,7 @@ class LinkConfig(Checked):
         "receives their embeddings.",
         least=1,
     )
-    target: str = setting(
-        ALL_TYPES,
-        "For graphs with types of edges, the numbers of those types that are links, separated by commas. Edges of other types "
-        "carry messages only.",
-        metavar="TYPE,...",
-    )
+    target: str = setting("", name="")  # numbers of the types of edges that are links, separated by commas; empty: all
     rank_all: str = setting(
         AT_END,
         "With --metric mrr, time at which the true end of each link is ranked among all nodes. end: at the end of the training, "

@@ -20,7 +20,7 @@ from hpcgnn.kernels import Csr, gather_rows, keyed
 from hpcgnn.nn.decoders import Decoder, End
 from hpcgnn.nn.halo import edge_ids, edge_matrix
 from hpcgnn.plan.relations import RelationRows
-from hpcgnn.train.config import ALL_TYPES, LinkConfig
+from hpcgnn.train.config import LinkConfig
 from hpcgnn.world import raise_on_all_ranks
 
 # Stands where a dropout's key has its layer, so that no mask shares its numbers with the split.
@@ -91,8 +91,9 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
 
 
 def _relations(graph: LocalGraph, target: str) -> np.ndarray | None:
-    """(R,) bool, the types of edges in ``target``; None for all. Raises HpcgnnError for types that the graph does not have."""
-    if target == ALL_TYPES:
+    """(R,) bool, the types of edges in ``target``; None for all. target: numbers, with commas between
+    them. Raises HpcgnnError for types that the graph does not have."""
+    if not target:
         return None
     count = graph.meta.num_edge_types
     if not count:

@@ -82,10 +82,10 @@ class RunConfig(Checked):
     )
     target: str = setting(
         "",
-        "Type of nodes that are classified, in a graph whose nodes have types; not needed if only one type has labels.",
+        "Type of nodes that are classified, in a graph whose nodes have types; not needed if only one type has labels. With "
+        "--task link: the numbers of the types of edges that are links, separated by commas, if not all are; edges of "
+        "other types only carry messages.",
         metavar="TYPE",
-        used_if=lambda run: run.task == NODE,
-        users="--task node uses it",
     )
     model: ModelConfig | DistributedConfig = field(default_factory=ModelConfig)
     links: LinkConfig = field(default_factory=LinkConfig)
@@ -287,7 +287,7 @@ def _unused_across(run: RunConfig) -> dict[str, str]:
     """The settings whose use depends on another part of the run, with a sentence each."""
     found: dict[str, str] = {}
     if run.task != LINK:
-        of_links = ("decoder", *(each.name for each in settings_of(LinkConfig)))
+        of_links = ("decoder", *(each.name for each in settings_of(LinkConfig) if each.name))
         found |= {name: f"{as_flag(name)} is not used by --task node: --task link uses it" for name in of_links}
     else:
         of_nodes = (each.name for each in settings_of(LossConfig))
@@ -402,7 +402,7 @@ def _made(given: Mapping[str, Any]) -> RunConfig:
     schedule, policy = ScheduleConfig(**of_part["schedule"]), PolicyConfig.of_used(of_part["policy"])
     return RunConfig(
         model=ModelConfig.of_used(of_part["model"]),
-        links=LinkConfig(**of_part["links"]),
+        links=LinkConfig(**of_part["links"], target=of_part["run"].get("target", "") if is_link else ""),
         train=TrainConfig(
             **of_part["train"], schedule=schedule, labels=labels, loss=LossConfig(**of_part["loss"]), policy=policy
         ),

@@ -423,7 +423,9 @@ class Trainer:
             return {}
         self.model.eval()
         last = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(self.best_state or last)
+        rows = self._owned_rows.best
+        owned = {} if rows is None else dict.fromkeys(self.model.owned_parameters(), rows)
+        self.model.load_state_dict(last | (self.best_state or {}) | owned)
         found = self.task.rank_test_links()
         self.model.load_state_dict(last)
         return {} if found is None else {"test_ranking": found}
