@@ -36,6 +36,8 @@ NEW_SETTINGS = {
     "measure_imbalance": False,
     "class_weight": "none",
     "label_smoothing": 0.0,
+    "embed": "",
+    "target": "",
 }  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
@@ -245,7 +247,7 @@ def test_descriptions_of_older_models_are_those_of_new_ones():
     assert described(before) == replace(config, dropout=LayerSettings.dropout)
     assert describe(described(before), 9, 4) == describe(config, 9, 4)
     assert describe(config, 9, 4) == {
-        name: value for name, value in before.items() if name not in ("heads", "output_heads", "hops")
+        name: value for name, value in (before | {"embed": ""}).items() if name not in ("heads", "output_heads", "hops")
     }
 
 
