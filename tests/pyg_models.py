@@ -14,11 +14,13 @@ from torch_geometric.nn import (
     GCN2Conv,
     GCNConv,
     GINConv,
+    GINEConv,
     LGConv,
     MeanSubtractionNorm,
     RGCNConv,
     SAGEConv,
     SGConv,
+    TransformerConv,
 )
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
@@ -26,6 +28,8 @@ from hpcgnn.nn import ModelConfig
 
 Tensors = dict[str, torch.Tensor]
 RELATIONS = 4  # of the graphs in these tests
+ATTENTION = {"gat": GATConv, "gatv2": GATv2Conv, "transformer": TransformerConv}
+WITH_EDGE_FEATURES = ("gatv2", "gine", "transformer")
 
 
 class Centred(MeanSubtractionNorm):
@@ -53,13 +57,22 @@ NORMS = {
 
 
 class Reference(torch.nn.Module):
-    """``model(x, edge_index, weight)`` for a whole graph. edge_type: (E,) types of edges, which R-GCN needs."""
+    """``model(x, edge_index, weight)`` for a whole graph. edge_type: (E,) types of edges, which R-GCN needs. edge_attr: (E, D)
+    features of edges, or None."""
 
     edge_type: torch.Tensor
+    edge_attr: torch.Tensor | None
 
-    def __init__(self, config: ModelConfig, in_width: int, out_width: int, relations: int = RELATIONS) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        in_width: int,
+        out_width: int,
+        relations: int = RELATIONS,
+        edge_dim: int | None = None,
+    ) -> None:
         super().__init__()
-        self.config, self.relations = config, relations
+        self.config, self.relations, self.edge_dim = config, relations, edge_dim
         depth = config.layers + (config.model == "jknet")
         self.widths = [in_width, *[config.hidden] * (depth - 1), out_width]
         hidden = self.widths[1:-1]
@@ -85,10 +98,18 @@ class Stack(Reference):
             return GINConv(
                 Sequential(Linear(width, next_width), ReLU(), Linear(next_width, next_width)), train_eps=True
             )
-        if kind in ("gat", "gatv2"):
-            heads = config.output_heads if is_last else config.heads
-            layer = {"gat": GATConv, "gatv2": GATv2Conv}[kind]
-            return layer(width, next_width if is_last else next_width // heads, heads, concat=not is_last)
+        if kind == "gine":
+            inner = Sequential(Linear(width, next_width), ReLU(), Linear(next_width, next_width))
+            return GINEConv(inner, train_eps=True, edge_dim=self.edge_dim)
+        if kind in ATTENTION:
+            heads, of_edges = config.output_heads if is_last else config.heads, {}
+            if kind in WITH_EDGE_FEATURES:
+                of_edges = {"edge_dim": self.edge_dim}
+            columns = next_width if is_last else next_width // heads
+            layer = ATTENTION[kind](width, columns, heads, concat=not is_last, **of_edges)
+            if kind == "transformer":  # a softmax does not see the bias of keys
+                layer.lin_key = Linear(width, heads * columns, bias=False)
+            return layer
         if kind == "rgcn":
             has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
             return RGCNConv(
@@ -99,6 +120,8 @@ class Stack(Reference):
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         for depth, layer in enumerate(self.layers):
             others = {GCNConv: [weight], RGCNConv: [getattr(self, "edge_type", None)]}.get(type(layer), [])
+            if self.config.model in WITH_EDGE_FEATURES:
+                others = [self.edge_attr]
             x = layer(x, edge_index, *others)
             if depth < len(self.norms):
                 x = self.activated(x, depth)
@@ -170,12 +193,18 @@ _LEAVES = {
     "gat": {"weight": ("lin.weight", True), "attend_source": ("att_src", False), "attend_target": ("att_dst", False),
             "bias": ("bias", False)},
     "gatv2": {"weight_source": ("lin_l.weight", True), "bias_source": ("lin_l.bias", False), "bias": ("bias", False),
-              "weight_target": ("lin_r.weight", True), "bias_target": ("lin_r.bias", False), "attend": ("att", False)},
+              "weight_target": ("lin_r.weight", True), "bias_target": ("lin_r.bias", False), "attend": ("att", False),
+              "weight_edge": ("lin_edge.weight", True)},
+    "transformer": {"weight_query": ("lin_query.weight", True), "bias_query": ("lin_query.bias", False),
+                    "weight_key": ("lin_key.weight", True), "weight_value": ("lin_value.weight", True),
+                    "bias_value": ("lin_value.bias", False), "weight_edge": ("lin_edge.weight", True),
+                    "weight_root": ("lin_skip.weight", True), "bias": ("lin_skip.bias", False)},
     "sage": {"weight_neighbour": ("lin_l.weight", True), "weight_root": ("lin_r.weight", True), "bias": ("lin_l.bias", False)},
     "gcnii": {"weight": ("weight1", False)},
     "rgcn": {"weight": ("weight", False), "mix": ("comp", False), "weight_root": ("root", False), "bias": ("bias", False)},
     "gcn": {"weight": ("lin.weight", True), "bias": ("bias", False)},
 }  # fmt: skip
+_LEAVES["gine"] = _LEAVES["gin"] | {"weight_edge": ("lin.weight", True), "bias_edge": ("lin.bias", False)}
 _LEAVES["jknet"] = _LEAVES["gcn"]
 
 
@@ -200,10 +229,17 @@ def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
 
 
 def reference(
-    config: ModelConfig, in_width: int, out_width: int, state: Tensors, relations: int = RELATIONS
+    config: ModelConfig,
+    in_width: int,
+    out_width: int,
+    state: Tensors,
+    relations: int = RELATIONS,
+    edge_attr: torch.Tensor | None = None,
 ) -> Reference:
-    """The same model with the same weights, in float64."""
-    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations).double()
+    """The same model with the same weights, in float64. edge_attr: (E, D) features of edges, or None."""
+    edge_dim = None if edge_attr is None else edge_attr.shape[1]
+    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations, edge_dim).double()
+    model.edge_attr = edge_attr
     missing, unexpected = model.load_state_dict(to_pyg(config, state), strict=False)
     assert not unexpected, unexpected
     assert all("num_batches" in name for name in missing), missing

@@ -1,4 +1,4 @@
-"""Layers in which the weight of a neighbour depends on both ends of the edge: GAT and GATv2.
+"""Layers in which the weight of a neighbour depends on both ends of the edge: GAT, GATv2 and the graph transformer.
 
 Only transformed rows travel: the receiver computes a neighbour's scores from the row that it has received. GAT's scores depend
 on the row alone. Where rows are rounded to fewer than 8 bits, the owner computes them, and they travel as *wide* columns beside
@@ -16,6 +16,7 @@ head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,8 @@ from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import connected
-from hpcgnn.nn.halo import edge_ids, identity
+from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
+from hpcgnn.nn.halo import AttentionEdges, edge_ids, identity
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
@@ -183,7 +185,7 @@ class Heads:
     join: bool
 
 
-class _Attention(BiasedLayer):
+class AttentionLayer(BiasedLayer):
     """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads. Its call is collective.
 
     parts: the aggregators of its exchanges. drops: dropouts of the attention weights; as submodules, they follow ``eval``.
@@ -225,9 +227,15 @@ class _Attention(BiasedLayer):
         user asks for them before the softmax.
         """
         block, compute = torch.block_diag(*vectors[:, :, None]), self.compute
-        if isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass:
+        if isinstance(compute, Int8) and self.scores_are_integers:
             return integers.dense(rows, block, None, None, compute.quantizer)
         return layer_product(rows, block, backend=self.backend)
+
+    @property
+    def scores_are_integers(self) -> bool:
+        """Return whether 8-bit integers make the scores in this pass."""
+        compute = self.compute
+        return isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass
 
     @property
     def spmm(self) -> Callable[..., torch.Tensor]:
@@ -235,17 +243,17 @@ class _Attention(BiasedLayer):
         return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
-class GATLayer(_Attention):
+class GATLayer(AttentionLayer):
     """GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``.
 
-    over: the halo's aggregator and the (n, m) structure of the edges, or the plan of partial attention.
+    over: the halo's aggregator and the edges, or the plan of partial attention.
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, Csr] | PartialPlan,
+        over: tuple[Aggregator, AttentionEdges] | PartialPlan,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
@@ -254,7 +262,7 @@ class GATLayer(_Attention):
         )
         self.over = over
         if not isinstance(over, PartialPlan):
-            over[0].row_squares = partial(self.row_squares, over[1])
+            over[0].row_squares = partial(self.row_squares, over[1].csr)
         self.weight = xavier(in_width, heads.count * heads.width)
         self.attend_source = xavier(heads.count, heads.width)
         self.attend_target = xavier(heads.count, heads.width)
@@ -272,8 +280,8 @@ class GATLayer(_Attention):
             rows, source = (each.contiguous() for each in rows.tensor_split([own.shape[1]], 1))
         else:
             source = self.scores(rows, self.attend_source)
-        weights = self.kept(attention_weights(edges, target, source, NEGATIVE_SLOPE, self.backend))
-        return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))
+        weights = self.kept(attention_weights(edges.csr, target, source, NEGATIVE_SLOPE, self.backend))
+        return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
 
     def _partial(self, plan: PartialPlan, rows: torch.Tensor) -> torch.Tensor:
         """The (n, H*C) weighted sums of ``rows`` (n, H*C) by partial attention; differentiable. Collective."""
@@ -293,35 +301,115 @@ class GATLayer(_Attention):
         return self.spmm(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
 
 
-class GATv2Layer(_Attention):
-    """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j)``, as in PyG's ``GATv2Conv``.
+class GATv2Layer(AttentionLayer):
+    """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j + W_e e_ij)``, as in PyG's ``GATv2Conv``, without the
+    last term where edges have no features e (entries, D).
 
-    over: the halo's aggregator and the (n, m) structure of the edges.
+    over: the halo's aggregator and the edges. The rows in the LeakyReLU, one for each edge, exist for one block of edges at a
+    time (:mod:`hpcgnn.nn.edge_blocks`), so (entries, H) weights are what an edge keeps; PyG's layer keeps (entries, H*C).
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, Csr],
+        over: tuple[Aggregator, AttentionEdges],
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
         super().__init__(heads, [over[0]], drops, compute)
         self.over, width = over, heads.count * heads.width
-        over[0].row_squares = partial(self.row_squares, over[1])
+        attr = over[1].attr
+        over[0].row_squares = partial(self.row_squares, over[1].csr)
         self.weight_source = xavier(in_width, width)
         self.bias_source = torch.nn.Parameter(torch.zeros(width))
         self.weight_target = xavier(in_width, width)
         self.bias_target = torch.nn.Parameter(torch.zeros(width))
         self.attend = xavier(heads.count, heads.width)
+        self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         given, (halo, edges) = operand(x, self.compute), self.over
         under_way = halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
         target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)  # while rows travel
         rows = under_way.finish()
-        joint = sddmm(edges, target, rows, "add", backend=self.backend)
-        joint = F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True)  # (e, H*C) is the largest of all tensors here
-        weights = self.kept(edge_softmax(edges, self.scores(joint, self.attend), backend=self.backend))
-        return self.joined(self.spmm(edges, rows, self.drops[0](weights), backend=self.backend))
+        weights = self.kept(edge_softmax(edges.csr, self._joint_scores(target, rows), backend=self.backend))
+        return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
+
+    def _joint_scores(self, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """(entries, H) scores, from target (n, H*C) and rows (m, H*C)."""
+        (_, edges), features = self.over, None
+        if edges.attr is not None and self.weight_edge is not None:
+            features = EdgeFeatures(edges.attr, self.weight_edge)
+        if not self.scores_are_integers:
+            return joint_scores(edges.csr, (target, rows), self.attend, features, NEGATIVE_SLOPE, self.backend)
+        joint = sddmm(edges.csr, target, rows, "add", backend=self.backend)
+        if features is not None:
+            joint = layer_product(features.values, features.weight, plus=joint, backend=self.backend)
+        return self.scores(F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True), self.attend)
+
+
+class TransformerLayer(AttentionLayer):
+    """The graph transformer (Shi et al. 2021), as PyG's ``TransformerConv``:
+
+        ``x_i W_root + b + sum_j alpha_ij (x_j W_v + b_v + e_ij W_e)``, with the softmax ``alpha_ij`` over j of
+        ``(x_i W_q + b_q) · (x_j W_k + e_ij W_e) / sqrt(C)`` in each head,
+
+    without ``e_ij W_e`` where edges have no features e (entries, D). Keys have no bias: it would add the same number to all
+    scores of a node, which a softmax does not see.
+
+    over: the halo's aggregators of keys and of values, and the edges. Both terms with e are sums of e by node and head, so no row
+    of H*C columns exists for an edge: its (entries, H) weights are kept, PyG's layer keeps several (entries, H*C).
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        heads: Heads,
+        over: tuple[Aggregator, Aggregator, AttentionEdges],
+        drops: tuple[KeyedDropout, ...],
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__(heads, [*over[:2]], drops, compute)
+        self.over, width = over, heads.count * heads.width
+        attr = over[2].attr
+        over[1].row_squares = partial(self.row_squares, over[2].csr)
+        self.weight_query, self.weight_key, self.weight_value = (xavier(in_width, width) for _ in range(3))
+        self.bias_query, self.bias_value = (torch.nn.Parameter(torch.zeros(width)) for _ in range(2))
+        self.weight_root = xavier(in_width, self.bias.numel())
+        self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
+
+    def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        given, backend, (keys, values, edges) = operand(x, self.compute), self.backend, self.over
+        under_way = keys.begin(matmul(given, self.weight_key, backend))
+        # While keys travel:
+        query = matmul(given, self.weight_query, backend, bias=self.bias_query) / math.sqrt(self.heads.width)
+        own = matmul(given, self.weight_value, backend, bias=self.bias_value)
+        root = matmul(given, self.weight_root, backend)
+        key = under_way.finish()
+        under_way = values.begin(own)
+        scores = sddmm(edges.csr, query, key, "dot", self.heads.count, backend)  # while values travel
+        if edges.attr is not None:
+            scores = scores + self._edge_scores(query, edges.entries, edges.attr)
+        weights = self.drops[0](self.kept(edge_softmax(edges.csr, scores, backend=backend)))
+        sums = self.spmm(edges.csr, under_way.finish(), weights, backend=backend)
+        if edges.attr is not None:
+            sums = sums + self._edge_sums(weights, edges.entries, edges.attr)
+        return self.joined(sums) + root
+
+    @property
+    def _edge_weights(self) -> torch.Tensor:
+        """(H, D, C) weights of edges, by head."""
+        assert self.weight_edge is not None
+        return self.weight_edge.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
+
+    def _edge_scores(self, query: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
+        """(entries, H) products ``q_i · (e W_e) = (W_e q_i) · e`` of query (n, H*C)."""
+        by_head = query.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
+        seen = by_head @ self._edge_weights.transpose(1, 2)  # (H, n, D)
+        return torch.stack([sddmm(entries, each, attr, "dot", backend=self.backend) for each in seen], dim=1)
+
+    def _edge_sums(self, weights: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
+        """(n, H*C) sums ``sum alpha (e W_e) = (sum alpha e) W_e`` of weights (entries, H)."""
+        sums = torch.stack([spmm(entries, attr, each.contiguous(), backend=self.backend) for each in weights.unbind(1)])
+        return (sums @ self._edge_weights).transpose(0, 1).flatten(1)

@@ -64,7 +64,7 @@ class LayerSettings:
         AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
         "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
-        "--lr. auto is batch for gin, whose sums need it, and mean for the other models.",
+        "--lr. auto is batch for gin and gine, whose sums need it, and mean for the other models.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)
@@ -167,13 +167,18 @@ class RGCNSettings:
 
 _HOPS = (LayerSettings, HopSettings)
 _ATTENTION = (LayerSettings, AttentionSettings)
+_WITH_EDGE_FEATURES = ("gine", "transformer")
 KNOWN = {
-    name: LazyEntry("hpcgnn.nn.models", summary, settings)
+    name: LazyEntry(f"hpcgnn.nn.{'edge_models' if name in _WITH_EDGE_FEATURES else 'models'}", summary, settings)
     for name, summary, settings in (
         ("appnp", "a dense network, then personalised PageRank over GCN's aggregations", (*_HOPS, TeleportSettings)),
         ("dagnn", "a dense network, then several GCN aggregations whose results each node weighs", _HOPS),
         ("gat", "attention over neighbours", (LayerSettings, GATSettings, AttentionSettings)),
-        ("gatv2", "attention whose ranking of neighbours depends on the node", _ATTENTION),
+        (
+            "gatv2",
+            "attention whose ranking of neighbours depends on the node, and on features of edges if there are any",
+            _ATTENTION,
+        ),
         ("gcn", "symmetrically normalised sums, with edge weights if there are any", (LayerSettings,)),
         (
             "gcnii",
@@ -181,6 +186,7 @@ KNOWN = {
             (LayerSettings, TeleportSettings, GCNIISettings),
         ),
         ("gin", "sums of neighbours, then a small dense network", (LayerSettings,)),
+        ("gine", "GIN whose messages are sums of the features of a neighbour and of the edge", (LayerSettings,)),
         ("jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
         (
             "rgcn",
@@ -189,6 +195,11 @@ KNOWN = {
         ),
         ("sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
         ("sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),
+        (
+            "transformer",
+            "attention by keys and queries, with values and keys of edges if they have features",
+            _ATTENTION,
+        ),
     )
 }
 
@@ -293,6 +304,12 @@ def check_differences(message_coding: str, drops_rows: float) -> None:
             f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {drops_rows:g}: masks that are drawn anew in "
             "each epoch would be most of each difference"
         )
+
+
+OF_EDGES = (
+    "relations",
+    "edge_features",
+)  # the numbers of types and of features of edges, in descriptions of models that use them
 
 
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:

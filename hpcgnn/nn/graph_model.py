@@ -100,8 +100,9 @@ class GraphModel(torch.nn.Module, ABC):
     has_dense_parameters: whether :meth:`dense_parameters` returns any. kept_rows: rows of ``hidden`` columns that a hidden
     layer keeps for its gradients, measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is
     refused by this number. ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of
-    classes. scores_joint_rows: whether attention's scores are made of a row for each edge. work: the work of a pass, one that
-    the laboratory's cost model knows; empty if it knows none.
+    classes. scores_joint_rows: whether attention's scores are made of a row for each edge. uses_edge_features: whether layers
+    read the features of edges, where the graph has any. work: the work of a pass, one that the laboratory's cost model knows;
+    empty if it knows none.
     """
 
     summary: ClassVar[str] = ""
@@ -113,6 +114,7 @@ class GraphModel(torch.nn.Module, ABC):
     kept_rows: ClassVar[int] = 0
     ends_hidden: ClassVar[bool] = False
     scores_joint_rows: ClassVar[bool] = False
+    uses_edge_features: ClassVar[bool] = False
     work: ClassVar[str] = ""
     layers: torch.nn.ModuleList
 
@@ -149,6 +151,8 @@ class GraphModel(torch.nn.Module, ABC):
         self._activation = config.activation
         self.aggregator, self.compute = context.aggregator, context.compute
         self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
+        attr = None if context.connection.edges is None else context.connection.edges.attr
+        self._of_edges = {} if attr is None else {"edge_features": attr.shape[1]}
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
         self.aggregators: list[Aggregator | CachedAggregator] = []
         self._num_dropouts = 0
@@ -285,7 +289,8 @@ class GraphModel(torch.nn.Module, ABC):
         graph.
         """
         in_width, out_width = self._widths
-        return describe(self.config, in_width if self.graph is None else self.graph.meta.num_features, out_width)
+        features = in_width if self.graph is None else self.graph.meta.num_features
+        return describe(self.config, features, out_width) | self._of_edges
 
     def owned_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The parameters of which each rank holds rows of its own, by their names in ``state_dict``. All others are the same on

@@ -86,10 +86,18 @@ def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool
 
 @dataclass(frozen=True)
 class AttentionEdges:
-    """Edges from extended rows to owned nodes. csr: (n, n + h) structure. original_ids: (n + h,) int64 ids of extended rows."""
+    """Edges from extended rows to owned nodes. csr: (n, n + h) structure. original_ids: (n + h,) int64 ids of extended rows.
+    attr: (entries, D) features of the edges, or None."""
 
     csr: Csr
     original_ids: torch.Tensor
+    attr: torch.Tensor | None = None
+
+    @cached_property
+    def entries(self) -> Csr:
+        """(n, entries) matrix of ones: the entries of each node, whose sums are those of rows of edges."""
+        numbers = torch.arange(self.csr.num_entries, dtype=torch.int32, device=self.csr.device)
+        return Csr(self.csr.indptr, numbers, self.csr.num_entries, check=False)
 
     @cached_property
     def ids(self) -> torch.Tensor:
@@ -100,14 +108,32 @@ class AttentionEdges:
         return edge_ids(self.original_ids[self.csr.entry_rows()], self.original_ids[self.csr.indices.long()])
 
 
-def attention_edges(graph: LocalGraph) -> AttentionEdges:
-    """All edges to owned nodes, with exactly one self-loop on each node, as in PyG's ``GATConv``. Collective."""
-    nodes, edges = torch.arange(graph.num_nodes), graph.local_edge_index()  # not kept: it may not be needed again
-    edges = torch.cat((edges[:, edges[0] != edges[1]], nodes.expand(2, -1)), dim=1)
+def attention_edges(
+    graph: LocalGraph, *, self_loops: bool = True, attr_type: torch.dtype | None = None
+) -> AttentionEdges:
+    """All edges to owned nodes. Collective.
+
+    Args:
+        graph: this rank's part.
+        self_loops: with exactly one self-loop on each node, as in PyG's ``GATConv``; else with those that the graph has.
+        attr_type: type of the features of edges, if the graph has any; None leaves them out. An added self-loop has the mean of
+            the features of the node's other in-edges.
+    """
+    edges = graph.local_edge_index()  # not kept: it may not be needed again
+    attr = None if attr_type is None or graph.edge_attr is None else graph.edge_attr.cpu().to(attr_type)
+    if self_loops:
+        kept = edges[0] != edges[1]
+        edges = edges[:, kept]
+        if attr is not None:
+            attr = attr[kept]
+            sums = attr.new_zeros(graph.num_nodes, attr.shape[1]).index_add_(0, edges[1], attr)
+            attr = torch.cat((attr, sums / torch.bincount(edges[1], minlength=graph.num_nodes).clamp(min=1)[:, None]))
+        edges = torch.cat((edges, torch.arange(graph.num_nodes).expand(2, -1)), dim=1)
     original = torch.cat((graph.original_ids, graph.halo_ids))
-    csr, _ = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
+    csr, order = edge_matrix(edges, (graph.num_nodes, original.numel()), check=False)
     torch_device = graph.device.torch_device
-    return AttentionEdges(csr.to(torch_device), original.to(torch_device))
+    attr = None if attr is None else attr[order].to(torch_device)
+    return AttentionEdges(csr.to(torch_device), original.to(torch_device), attr)
 
 
 def edge_ids(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,9 @@ from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
 from hpcgnn.nn.config import FLOAT32
+from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import grouped_product
+from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.world import World
@@ -148,8 +150,42 @@ class GINLayer(LinearLayer):
             own = _dense(x)
             under_way = self.aggregator.begin(own)
             scaled = (1 + self.eps) * own  # while rows travel
-            hidden = matmul(operand(under_way.finish() + scaled, self.compute), self.weight, backend, bias=self.bias)
+            sums = self.sums(under_way.finish())
+            hidden = matmul(operand(sums + scaled, self.compute), self.weight, backend, bias=self.bias)
         return self.out(layer_activation(hidden, backend=backend))
+
+    def sums(self, aggregated: torch.Tensor) -> torch.Tensor:
+        """The (n, F_in) sums over neighbours, from the aggregator's result."""
+        return aggregated
+
+
+class GINELayer(GINLayer):
+    """``MLP((1 + eps) x_i + sum_j relu(x_j + e_ij W_edge + b_edge))`` (Hu et al. 2020); PyG's ``GINEConv`` with ``edge_dim`` and
+    ``train_eps``.
+
+    halo: the halo's aggregator, by which rows of the input's width travel. edges: with features ``e`` (entries, D), of which
+    there are no rows of F_in columns but those of one block at a time (:mod:`hpcgnn.nn.edge_blocks`): beside the features, the
+    layer takes O(n + h) rows of memory, PyG's O(edges). Its call is collective, forward and backward.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        halo: Aggregator | CachedAggregator,
+        edges: AttentionEdges,
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__(in_width, out_width, halo, transform_first=False, compute=compute)
+        assert edges.attr is not None
+        self.edges = edges
+        self.weight_edge = xavier(edges.attr.shape[1], in_width)
+        self.bias_edge = torch.nn.Parameter(torch.zeros(in_width))
+
+    def sums(self, aggregated: torch.Tensor) -> torch.Tensor:
+        assert self.edges.attr is not None
+        features = EdgeFeatures(self.edges.attr, self.weight_edge, self.bias_edge)
+        return relu_sums(self.edges.csr, aggregated, features, self.aggregator.backend)
 
 
 class GCNIILayer(torch.nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import make_relation_aggregator
-from hpcgnn.nn.attention import GATLayer, GATv2Layer, Heads, make_partial_plan
+from hpcgnn.nn.attention import AttentionLayer, GATLayer, GATv2Layer, Heads, make_partial_plan
 from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, RGCNSettings, register
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
@@ -67,6 +68,16 @@ class LinearStack(Stack):
         return self.layer(width, next_width, own, transform_first=first and not keep, compute=self.compute)
 
 
+def check_dense(config: ModelConfig, graph: LocalGraph) -> None:
+    """Raise HpcgnnError, on every rank, for a graph whose features are stored sparse, unless an input layer makes them dense."""
+    if isinstance(graph.features, Csr) and not has_input_layer(config, graph):
+        raise HpcgnnError(
+            f"{config.model} aggregates features before it multiplies them, and {graph.path} has sparse ones: convert the graph "
+            "with --features dense, and partition it again",
+            agreed=True,
+        )
+
+
 @register("rgcn")
 class RGCN(Stack):
     """A stack of :class:`RGCNLayer`, which has full matrices where a width is no multiple of the number of blocks."""
@@ -76,12 +87,7 @@ class RGCN(Stack):
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
-        if isinstance(graph.features, Csr) and not has_input_layer(config, graph):
-            raise HpcgnnError(
-                f"rgcn aggregates features before it multiplies them, and {graph.path} has sparse ones: convert the graph with "
-                "--features dense, and partition it again",
-                agreed=True,
-            )
+        check_dense(config, graph)
         aggregator, relations = make_relation_aggregator(graph, strategy, **how)
         return Connection(aggregator, relations=relations)
 
@@ -132,11 +138,15 @@ class Propagation(GraphModel):
 
 
 class AttentionStack(Stack):
-    """A stack of layers with attention. All but the last one concatenate their heads; the last one averages them. layer: the
-    class of the layers.
+    """A stack of layers with attention. All but the last one concatenate their heads; the last one averages them.
+
+    layer: the class of the layers. exchanges: their number in a layer over the halo. self_loops: whether each node attends to
+    itself exactly once, whatever edges the graph has.
     """
 
-    layer: ClassVar[type[GATLayer] | type[GATv2Layer]]
+    layer: ClassVar[Callable[..., AttentionLayer]]
+    exchanges: ClassVar[int] = 1
+    self_loops: ClassVar[bool] = True
     settings = (LayerSettings, AttentionSettings)
     kept_rows = 4
     work = "attention"
@@ -148,7 +158,9 @@ class AttentionStack(Stack):
             plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
             return Connection(plan.rows, partial=plan)
         named = {name: value for name, value in how.items() if name != "dtype"}
-        return Connection(make_halo(graph, **named), edges=attention_edges(graph))
+        attr_type = how["dtype"] if cls.uses_edge_features else None
+        edges = attention_edges(graph, self_loops=cls.self_loops, attr_type=attr_type)
+        return Connection(make_halo(graph, **named), edges=edges)
 
     @classmethod
     def uses_strategy(cls, config: ModelConfig) -> bool:
@@ -176,14 +188,15 @@ class AttentionStack(Stack):
             return GATLayer(
                 width, heads, plan, self.new_edge_dropouts(rate, plan.send_ids, plan.merge_ids), self.compute
             )
-        halo = self.add_aggregator(self.aggregator, None if self.scores_joint_rows else heads.count * heads.width)
+        wide_from = None if self.scores_joint_rows else heads.count * heads.width
+        halos = [self.add_aggregator(self.aggregator, wide_from) for _ in range(self.exchanges)]
         ids = edges.ids if rate else None  # 8 bytes an edge
-        return self.layer(width, heads, (halo, edges.csr), self.new_edge_dropouts(rate, ids), self.compute)
+        return self.layer(width, heads, (*halos, edges), self.new_edge_dropouts(rate, ids), self.compute)
 
     def before_softmax(self) -> list[Part]:
         """The last layer, and the aggregators that bring its rows."""
         layer = self.layers[-1]
-        assert isinstance(layer, GATLayer | GATv2Layer)
+        assert isinstance(layer, AttentionLayer)
         return [layer, *layer.parts]
 
 
@@ -373,3 +386,4 @@ class GATv2(AttentionStack):
 
     layer = GATv2Layer
     scores_joint_rows = True
+    uses_edge_features = True

@@ -18,7 +18,7 @@ from hpcgnn.base.typed import Count, Finite
 from hpcgnn.data import h5
 from hpcgnn.data.digests import differences
 from hpcgnn.data.h5 import HDF5, begins_with
-from hpcgnn.nn.config import describe, described
+from hpcgnn.nn.config import OF_EDGES, describe, described
 from hpcgnn.train import archive
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -145,7 +145,7 @@ def read(
             content = archive.read(io.BytesIO(payload), path)
         found = content["model_config"]
         if "model" in found:  # not of a user's own class; the file may be older than some settings
-            kept = {name: found[name] for name in ("relations",) if name in found}  # which no setting tells
+            kept = {name: found[name] for name in OF_EDGES if name in found}  # which no setting tells
             found = content["model_config"] = describe(described(found), found["features"], found["classes"]) | kept
         if differing := differences(content.get("data", {}), data or {}):
             raise HpcgnnError(

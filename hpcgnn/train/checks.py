@@ -44,12 +44,10 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     in_last_layer = 0  # what the last layer keeps
     in_backward = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
     if _attends(config):
-        edges, joint, last_joint = graph.indices.size, 0, 0
-        if MODELS[config.model].scores_joint_rows:  # rows of both ends
-            joint, last_joint = config.hidden, out * config.output_heads
-        floats += edges * hidden_layers * (config.heads + joint)
-        in_last_layer = edges * (config.output_heads + last_joint)
-        in_backward = max(in_backward, edges * (joint or 2 * config.heads))
+        edges = graph.indices.size
+        floats += edges * hidden_layers * config.heads
+        in_last_layer = edges * config.output_heads
+        in_backward = max(in_backward, edges * 2 * config.heads)
     floats += max(in_last_layer, in_backward if hidden_layers else 0)
     return _held_bytes(graph, config) + floats * _FLOAT_BYTES
 

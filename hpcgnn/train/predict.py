@@ -20,7 +20,7 @@ from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored import ByteSource, StoredArray, look
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel, build_model
-from hpcgnn.nn.config import described
+from hpcgnn.nn.config import MODELS, described
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
@@ -72,6 +72,11 @@ def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybri
         if width != graph.meta.num_features:
             raise HpcgnnError(
                 f"the checkpoint was made for {width} features, but {graph.path} has {graph.meta.num_features}"
+            )
+        wanted, found = description.get("edge_features", 0), graph.meta.num_edge_features
+        if MODELS[config.model].uses_edge_features and wanted != found:
+            raise HpcgnnError(
+                f"the checkpoint was made for {wanted} features of an edge, but edges of {graph.path} have {found}"
             )
         if config.label_inputs:
             check_labels(graph)

@@ -32,19 +32,26 @@ CONFIGS = {name: small(name) for name in MODELS} | {
     "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
     "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
     "gcnii, mean": small("gcnii", norm="mean"),
+    "gatv2, 2 heads": small("gatv2", activation="elu", norm="none", output_heads=2),
     "gin, wide": small("gin", hidden=32, norm="none"),
+    "gine, elu": small("gine", activation="elu", norm="none"),
+    "transformer, 2 heads": small("transformer", activation="elu", norm="none", output_heads=2),
     "rgcn, bases": small("rgcn", bases=2, norm="none"),
     "rgcn, blocks": small("rgcn", blocks=3),
 }
 
 
-def compare(graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.ModelConfig) -> dict[str, float]:
+def compare(
+    graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.ModelConfig, strategy: str = "hybrid"
+) -> dict[str, float]:
     """The largest relative differences of scores and of any parameter's gradient."""
-    model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=1)
+    model = hpcgnn.build_model(config, graph, strategy=strategy, backend="reference", dtype=torch.float64, seed=1)
     model.begin_epoch(0)
     graph.world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
-    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict())
-    wanted.edge_type = torch.from_numpy(arrays.edge_type).long()
+    attr = None if arrays.edge_attr is None else torch.from_numpy(arrays.edge_attr).double()
+    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict(), edge_attr=attr)
+    if arrays.edge_type is not None:
+        wanted.edge_type = torch.from_numpy(arrays.edge_type).long()
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
     weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
