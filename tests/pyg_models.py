@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+import small_graphs
 import torch
 import torch.nn.functional as F
 from torch.nn import Linear, ModuleList, ReLU, Sequential
@@ -15,8 +17,10 @@ from torch_geometric.nn import (
     GCNConv,
     GINConv,
     GINEConv,
+    HGTConv,
     LGConv,
     MeanSubtractionNorm,
+    RGATConv,
     RGCNConv,
     SAGEConv,
     SGConv,
@@ -57,11 +61,10 @@ NORMS = {
 
 
 class Reference(torch.nn.Module):
-    """``model(x, edge_index, weight)`` for a whole graph. edge_type: (E,) types of edges, which R-GCN needs. edge_attr: (E, D)
-    features of edges, or None."""
+    """``model(x, edge_index, weight)`` for a whole graph. graph: its types and features of edges, for models that need them."""
 
     edge_type: torch.Tensor
-    edge_attr: torch.Tensor | None
+    edge_attr: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -69,14 +72,20 @@ class Reference(torch.nn.Module):
         in_width: int,
         out_width: int,
         relations: int = RELATIONS,
-        edge_dim: int | None = None,
+        graph: small_graphs.Arrays | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.relations, self.edge_dim = config, relations, edge_dim
+        self.config, self.graph = config, graph
+        self.edge_dim = None if graph is None or graph.edge_attr is None else graph.edge_attr.shape[1]
+        self.relations = relations if graph is None else graph.meta().num_edge_types
+        if graph is not None and graph.edge_type is not None:
+            self.edge_type = torch.from_numpy(graph.edge_type).long()
+        if graph is not None and graph.edge_attr is not None:
+            self.edge_attr = torch.from_numpy(graph.edge_attr).double()
         depth = config.layers + (config.model == "jknet")
         self.widths = [in_width, *[config.hidden] * (depth - 1), out_width]
         hidden = self.widths[1:-1]
-        count = {"gcnii": config.layers}.get(config.model, len(hidden))
+        count = {"gcnii": config.layers, "hgt": config.layers}.get(config.model, len(hidden))
         self.norms = ModuleList(NORMS[config.norm_in_use](config.hidden) for _ in range(count))
         self.make_layers(config, in_width, out_width)
 
@@ -110,6 +119,12 @@ class Stack(Reference):
             if kind == "transformer":  # a softmax does not see the bias of keys
                 layer.lin_key = Linear(width, heads * columns, bias=False)
             return layer
+        if kind == "rgat":
+            heads = config.output_heads if is_last else config.heads
+            return RGATConv(
+                width, next_width if is_last else next_width // heads, self.relations, config.bases or None,
+                heads=heads, concat=not is_last, edge_dim=self.edge_dim, attention_mechanism=config.attention_mechanism,
+            )  # fmt: skip
         if kind == "rgcn":
             has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
             return RGCNConv(
@@ -119,7 +134,8 @@ class Stack(Reference):
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         for depth, layer in enumerate(self.layers):
-            others = {GCNConv: [weight], RGCNConv: [getattr(self, "edge_type", None)]}.get(type(layer), [])
+            types = getattr(self, "edge_type", None)
+            others = {GCNConv: [weight], RGCNConv: [types], RGATConv: [types, self.edge_attr]}.get(type(layer), [])
             if self.config.model in WITH_EDGE_FEATURES:
                 others = [self.edge_attr]
             x = layer(x, edge_index, *others)
@@ -185,7 +201,44 @@ class Propagated(Reference):
         return total
 
 
-REFERENCES = {"jknet": Jumping, "gcnii": Deep, "sgc": Simple, "appnp": Propagated, "dagnn": Propagated}
+class Heterogeneous(Reference):
+    """HGT. A graph without types of nodes has one type; of one with types, x are the rows that the input layer makes."""
+
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        assert self.graph is not None
+        meta = self.graph.meta()
+        self.counts = [each.count for each in meta.node_types] or [meta.num_nodes]
+        of_edges = [(each.source, each.destination) for each in meta.edge_types] or [(0, 0)] * meta.num_edge_types
+        self.keys = [(str(source), str(number), str(target)) for number, (source, target) in enumerate(of_edges)]
+        self.offsets = np.cumsum([0, *self.counts])
+        self.first = torch.nn.Identity() if meta.node_types else Linear(in_width, config.hidden)
+        metadata = [str(kind) for kind in range(len(self.counts))], self.keys
+        self.layers = ModuleList(
+            HGTConv(config.hidden, config.hidden, metadata, config.heads) for _ in range(config.layers)
+        )
+        self.last = Linear(config.hidden, out_width)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        edges = {}
+        for number, (source, name, target) in enumerate(self.keys):
+            begins = torch.from_numpy(self.offsets[[int(source), int(target)]])
+            edges[source, name, target] = edge_index[:, self.edge_type == number] - begins[:, None]
+        x = self.first(x)
+        x = F.elu(x) if self.config.activation == "elu" else x.relu()
+        for depth, layer in enumerate(self.layers):
+            by_type = layer({str(kind): part for kind, part in enumerate(x.split(self.counts))}, edges)
+            x = self.activated(torch.cat([by_type[str(kind)] for kind in range(len(self.counts))]), depth)
+        return self.last(x)
+
+
+REFERENCES = {
+    "hgt": Heterogeneous,
+    "jknet": Jumping,
+    "gcnii": Deep,
+    "sgc": Simple,
+    "appnp": Propagated,
+    "dagnn": Propagated,
+}
 # For the end of our parameter's name: PyG's name, whether it is transposed, and its shape in PyG.
 _LEAVES = {
     "gin": {"weight": ("nn.0.weight", True), "bias": ("nn.0.bias", False), "out.weight": ("nn.2.weight", True),
@@ -206,19 +259,56 @@ _LEAVES = {
 }  # fmt: skip
 _LEAVES["gine"] = _LEAVES["gin"] | {"weight_edge": ("lin.weight", True), "bias_edge": ("lin.bias", False)}
 _LEAVES["jknet"] = _LEAVES["gcn"]
+_LEAVES["rgat"] = {
+    "weight": ("weight", False), "mix": ("att", False), "attend_target": ("q", False), "attend_source": ("k", False),
+    "weight_edge": ("lin_edge.weight", True), "attend_edge": ("e", False), "bias": ("bias", False),
+}  # fmt: skip
 
 
-def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
-    """Our parameters, or their gradients, with PyG's names, orientation and shapes."""
+def _hgt_layer(values: Tensors, keys: list[tuple[str, str, str]]) -> Tensors:
+    """The parameters of a layer of HGT, or their gradients, with PyG's names, orientation and shapes."""
+    kqv = ("key", "query", "value")
+    weight, bias = (torch.cat([values[f"{what}_{each}"] for each in kqv], dim=-1) for what in ("weight", "bias"))
+    found = {
+        f"{short}_rel.weight": values[f"relation_{name}"].transpose(0, 1).flatten(0, 1)
+        for short, name in (("k", "key"), ("v", "value"))
+    }
+    for number, key in enumerate(keys):
+        found[f"p_rel.{'__'.join(key)}"] = values["prior"][number][None]
+    for kind in range(weight.shape[0]):
+        found |= {
+            f"kqv_lin.lins.{kind}.weight": weight[kind].T, f"kqv_lin.lins.{kind}.bias": bias[kind],
+            f"out_lin.lins.{kind}.weight": values["weight_out"][kind].T, f"out_lin.lins.{kind}.bias": values["bias_out"][kind],
+            f"skip.{kind}": values["skip"][kind : kind + 1],
+        }  # fmt: skip
+    return found
+
+
+def to_pyg(config: ModelConfig, values: Tensors, keys: list[tuple[str, str, str]] | None = None) -> Tensors:
+    """Our parameters, or their gradients, with PyG's names, orientation and shapes. keys: names of types of edges, for HGT."""
     renamed = {}
+    if config.model == "hgt":
+        for depth in range(config.layers):
+            begin = f"layers.{depth}."
+            layer = {name.removeprefix(begin): value for name, value in values.items() if name.startswith(begin)}
+            renamed |= {begin + name: value for name, value in _hgt_layer(layer, keys or []).items()}
+        values = {name: value for name, value in values.items() if not name.startswith("layers.")}
     for name, value in values.items():
         head, *leaf = name.split(".")
         if head == "layers":
             depth, end = leaf[0], ".".join(leaf[1:])
             theirs, turned = _LEAVES[config.model][end]
+            if config.model == "rgat" and end == "weight" and config.bases:
+                theirs = "basis"
             if config.model == "rgcn" and value.dim() == 4 and value.shape[1] == 1:  # one block is the whole matrix
                 value = value[:, 0]
-            value = value[None] if theirs.startswith("att") else value.T if turned else value
+            value = (
+                value[None]
+                if theirs.startswith("att_") or (theirs == "att" and config.model == "gatv2")
+                else value.T
+                if turned
+                else value
+            )
             renamed[f"layers.{depth}.{theirs}"] = value
         elif head in ("norms", "embed_labels"):
             renamed[name] = value
@@ -228,19 +318,23 @@ def to_pyg(config: ModelConfig, values: Tensors) -> Tensors:
     return renamed
 
 
+_WITHOUT_MOD = ("w", "l1", "b1", "l2", "b2")  # parameters that RGATConv has, and does not use
+
+
 def reference(
     config: ModelConfig,
     in_width: int,
     out_width: int,
     state: Tensors,
     relations: int = RELATIONS,
-    edge_attr: torch.Tensor | None = None,
+    graph: small_graphs.Arrays | None = None,
 ) -> Reference:
-    """The same model with the same weights, in float64. edge_attr: (E, D) features of edges, or None."""
-    edge_dim = None if edge_attr is None else edge_attr.shape[1]
-    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations, edge_dim).double()
-    model.edge_attr = edge_attr
-    missing, unexpected = model.load_state_dict(to_pyg(config, state), strict=False)
+    """The same model with the same weights, in float64. graph: see :class:`Reference`."""
+    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations, graph).double()
+    for layer in model.modules():
+        for name in _WITHOUT_MOD if isinstance(layer, RGATConv) else ():
+            delattr(layer, name)
+    missing, unexpected = model.load_state_dict(to_pyg(config, state, getattr(model, "keys", None)), strict=False)
     assert not unexpected, unexpected
     assert all("num_batches" in name for name in missing), missing
     return model

@@ -405,10 +405,14 @@ class LocalGraph(OfRanks):
 
     def relation_rows(self) -> RelationRows:
         """The rows of sums over the in-edges of each type. Collective. HpcgnnError, on every rank, for edges without types."""
-        types = self.edge_type
-        if types is None:
+        types = self.needed_edge_type()
+        return RelationRows.of(index_array(types), self._destinations, self.num_nodes, self.meta.num_edge_types)
+
+    def needed_edge_type(self) -> torch.Tensor:
+        """:attr:`edge_type`. Collective. HpcgnnError, on every rank, for edges without types."""
+        if (types := self.edge_type) is None:
             raise HpcgnnError(f"{self.path} has no types of edges: convert a graph with edge_type", agreed=True)
-        return RelationRows.of(host_values(types), self._destinations, self.num_nodes, self.meta.num_edge_types)
+        return types
 
     def built_plan(self, strategy: str, rows: ResultRows | None = None) -> AggregationPlan[SparseMatrix]:
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective.

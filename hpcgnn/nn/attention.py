@@ -115,11 +115,11 @@ def make_partial_plan(
     return PartialPlan(
         send=plan.send.to(torch_device),
         merge=merge.to(torch_device),
-        send_sources=_picks(plan.send.indices, plan.send.num_cols).to(torch_device),
-        merge_sources=_picks(merge.indices, merge.num_cols).to(torch_device),
-        pre_rows=_picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(torch_device),
+        send_sources=picks(plan.send.indices, plan.send.num_cols).to(torch_device),
+        merge_sources=picks(merge.indices, merge.num_cols).to(torch_device),
+        pre_rows=picks(torch.nonzero(to_send).flatten(), plan.send.num_rows).transpose().to(torch_device),
         is_pre=to_send[plan.send.entry_rows()].to(torch_device),
-        targets=_picks(received_targets, graph.num_nodes).to(torch_device),
+        targets=picks(received_targets, graph.num_nodes).to(torch_device),
         is_partial=torch.cat((torch.zeros(graph.num_nodes, dtype=torch.bool), received))[merge.indices.long()].to(
             torch_device
         ),
@@ -151,7 +151,7 @@ def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
 # -- construction of the plan -------------------------------------------------------------------------------------------
 
 
-def _picks(columns: torch.Tensor, num_cols: int) -> Csr:
+def picks(columns: torch.Tensor, num_cols: int) -> Csr:
     """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
     return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
 
@@ -185,8 +185,8 @@ class Heads:
     join: bool
 
 
-class AttentionLayer(BiasedLayer):
-    """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads. Its call is collective.
+class WeighingLayer(torch.nn.Module):
+    """A layer that makes a weight of each edge and head. Its call is collective.
 
     parts: the aggregators of its exchanges. drops: dropouts of the attention weights; as submodules, they follow ``eval``.
     """
@@ -197,7 +197,6 @@ class AttentionLayer(BiasedLayer):
         super().__init__()
         self.heads, self.parts, self.drops = heads, parts, torch.nn.ModuleList(drops)
         self.compute, self.backend = compute, parts[0].backend
-        self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
         self._keeps_weights, self._weights = False, torch.zeros(0)
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
@@ -214,6 +213,24 @@ class AttentionLayer(BiasedLayer):
             return None
         squares = host_values(self._weights.double().square().mean(dim=1))
         return np.bincount(index_array(edges.indices), squares, minlength=edges.num_cols)
+
+    @property
+    def spmm(self) -> Callable[..., torch.Tensor]:
+        """:func:`hpcgnn.kernels.spmm` with weights, in the layer's arithmetic."""
+        return self.compute.spmm if isinstance(self.compute, Int8) else spmm
+
+
+class AttentionLayer(WeighingLayer, BiasedLayer):
+    """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads, and a bias. Its call is collective.
+
+    Arguments are those of :class:`WeighingLayer`.
+    """
+
+    def __init__(
+        self, heads: Heads, parts: list[Aggregator], drops: tuple[KeyedDropout, ...], compute: Compute
+    ) -> None:
+        super().__init__(heads, parts, drops, compute)
+        self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """Concatenate or average the heads of (n, H*C), and add the bias: (n, H*C) or (n, C)."""
@@ -236,11 +253,6 @@ class AttentionLayer(BiasedLayer):
         """Return whether 8-bit integers make the scores in this pass."""
         compute = self.compute
         return isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass
-
-    @property
-    def spmm(self) -> Callable[..., torch.Tensor]:
-        """:func:`hpcgnn.kernels.spmm` with weights, in the layer's arithmetic."""
-        return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
 class GATLayer(AttentionLayer):

@@ -64,21 +64,32 @@ class LayerSettings:
         AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
         "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
-        "--lr. auto is batch for gin and gine, whose sums need it, and mean for the other models.",
+        "--lr. auto is batch for gin and gine, whose sums need it, layer for hgt, and mean for the other models.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)
 
 
 @dataclass(frozen=True)
-class AttentionSettings:
+class HeadSettings:
     """Settings of models with multi-head attention."""
 
     heads: int = setting(8, "Number of attention heads; each has --hidden / --heads columns.", least=1, most=1 << 20)
+    attention_dropout: float = setting(0.0, "Dropout rate of the attention weights.", least=0, below=1, is_free=True)
+
+    def check_width(self, hidden: int) -> None:
+        """Raise WrongValueError unless the heads can share ``hidden`` columns."""
+        if hidden % self.heads:
+            raise WrongValueError(f"heads must divide hidden: {self.heads} heads cannot share a width of {hidden}")
+
+
+@dataclass(frozen=True)
+class AttentionSettings(HeadSettings):
+    """Settings of models whose last layer has attention."""
+
     output_heads: int = setting(
         1, "Number of attention heads of the last layer; their outputs are averaged.", least=1, most=1 << 10
     )
-    attention_dropout: float = setting(0.0, "Dropout rate of the attention weights.", least=0, below=1, is_free=True)
 
 
 @dataclass(frozen=True)
@@ -147,8 +158,8 @@ class GCNIISettings:
 
 
 @dataclass(frozen=True)
-class RGCNSettings:
-    """Settings of R-GCN alone."""
+class BasesSettings:
+    """Settings of models with a weight matrix for each type of edges."""
 
     bases: int = setting(
         0,
@@ -156,6 +167,12 @@ class RGCNSettings:
         least=0,
         most=1 << 16,
     )
+
+
+@dataclass(frozen=True)
+class RGCNSettings:
+    """Settings of R-GCN alone."""
+
     blocks: int = setting(
         0,
         "Number of diagonal blocks of the weights of each type of edges, in layers whose widths are multiples of it; 0: the "
@@ -165,11 +182,26 @@ class RGCNSettings:
     )
 
 
+ACROSS, WITHIN = "across-relation", "within-relation"
+
+
+@dataclass(frozen=True)
+class RGATSettings:
+    """Settings of R-GAT alone."""
+
+    attention_mechanism: str = setting(
+        ACROSS,
+        "Edges whose attention weights add up to 1 at a node. across-relation: all; within-relation: those of each type by "
+        "itself.",
+        choices=(ACROSS, WITHIN),
+    )
+
+
 _HOPS = (LayerSettings, HopSettings)
 _ATTENTION = (LayerSettings, AttentionSettings)
-_WITH_EDGE_FEATURES = ("gine", "transformer")
+_MODULES = {"gine": "edge_models", "transformer": "edge_models", "hgt": "typed_models", "rgat": "typed_models"}
 KNOWN = {
-    name: LazyEntry(f"hpcgnn.nn.{'edge_models' if name in _WITH_EDGE_FEATURES else 'models'}", summary, settings)
+    name: LazyEntry(f"hpcgnn.nn.{_MODULES.get(name, 'models')}", summary, settings)
     for name, summary, settings in (
         ("appnp", "a dense network, then personalised PageRank over GCN's aggregations", (*_HOPS, TeleportSettings)),
         ("dagnn", "a dense network, then several GCN aggregations whose results each node weighs", _HOPS),
@@ -187,11 +219,21 @@ KNOWN = {
         ),
         ("gin", "sums of neighbours, then a small dense network", (LayerSettings,)),
         ("gine", "GIN whose messages are sums of the features of a neighbour and of the edge", (LayerSettings,)),
+        (
+            "hgt",
+            "attention by keys and queries of each type of nodes, with weights of each type of edges",
+            (LayerSettings, HeadSettings),
+        ),
         ("jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
+        (
+            "rgat",
+            "attention over neighbours with weights of each type of edges, and on features of edges if there are any",
+            (LayerSettings, BasesSettings, RGATSettings, AttentionSettings),
+        ),
         (
             "rgcn",
             "means over the neighbours by each type of edges, with weights of their own",
-            (LayerSettings, RGCNSettings),
+            (LayerSettings, BasesSettings, RGCNSettings),
         ),
         ("sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
         ("sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),

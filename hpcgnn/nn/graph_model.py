@@ -31,6 +31,7 @@ from hpcgnn.nn.layers import (
     MeanNorm,
 )
 from hpcgnn.nn.linear import Features
+from hpcgnn.nn.relational import TypedEdges
 from hpcgnn.nn.typed_input import TypedInput
 from hpcgnn.policy.base import ExchangeFacts
 
@@ -38,13 +39,15 @@ from hpcgnn.policy.base import ExchangeFacts
 @dataclass(frozen=True)
 class Connection:
     """The connection of a model to other ranks. aggregator: of the model's kind. edges: the edges for attention over the halo,
-    else None. partial: the plan of partial attention, else None. relations: the rows of sums over relations, else None.
+    else None. partial: the plan of partial attention, else None. relations: the rows of sums over relations, else None. typed:
+    the edges for attention by types, else None.
     """
 
     aggregator: Aggregator
     edges: AttentionEdges | None = None
     partial: PartialPlan | None = None
     relations: Relations | None = None
+    typed: TypedEdges | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,15 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import make_relation_aggregator
 from hpcgnn.nn.attention import AttentionLayer, GATLayer, GATv2Layer, Heads, make_partial_plan
-from hpcgnn.nn.config import AttentionSettings, HopSettings, LayerSettings, ModelConfig, RGCNSettings, register
+from hpcgnn.nn.config import (
+    AttentionSettings,
+    BasesSettings,
+    HopSettings,
+    LayerSettings,
+    ModelConfig,
+    RGCNSettings,
+    register,
+)
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
@@ -82,7 +90,7 @@ def check_dense(config: ModelConfig, graph: LocalGraph) -> None:
 class RGCN(Stack):
     """A stack of :class:`RGCNLayer`, which has full matrices where a width is no multiple of the number of blocks."""
 
-    settings = (LayerSettings, RGCNSettings)
+    settings = (LayerSettings, BasesSettings, RGCNSettings)
     begins_with_exchange = True
 
     @classmethod
@@ -147,7 +155,7 @@ class AttentionStack(Stack):
     layer: ClassVar[Callable[..., AttentionLayer]]
     exchanges: ClassVar[int] = 1
     self_loops: ClassVar[bool] = True
-    settings = (LayerSettings, AttentionSettings)
+    settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
     kept_rows = 4
     work = "attention"
 
@@ -168,10 +176,7 @@ class AttentionStack(Stack):
 
     @classmethod
     def check_settings(cls, config: ModelConfig) -> None:
-        if config.hidden % config.heads:
-            raise WrongValueError(
-                f"heads must divide hidden: {config.heads} heads cannot share a width of {config.hidden}"
-            )
+        config.section(AttentionSettings).check_width(config.hidden)
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_last, rate, edges = depth == self.config.layers - 1, self.config.attention_dropout, context.connection.edges

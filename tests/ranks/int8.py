@@ -30,9 +30,10 @@ WIDTH = 24  # columns of rows that travel
 LR = 0.002  # small, so that errors are not magnified by training
 COSTS = {"seconds_per_byte": {"node": 1e-9}, "seconds_per_message": {"node": 1e-5}}
 CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in KNOWN} | {
-    "gat, partial": models.small("gat", hidden=32, heads=8, attention="partial")
+    "gat, partial": models.small("gat", hidden=32, heads=8, attention="partial"),
+    "hgt": models.small("hgt", hidden=32, heads=8, layers=2),  # an input layer comes before, and each has two products
 }
-# The last layer of these models is the only one; gcnii and jknet have another layer before it.
+# The last layer of these models is the only one; gcnii, hgt and jknet have another layer before it.
 LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in KNOWN} | {
     "gat, partial": models.small("gat", layers=1, attention="partial")
 }

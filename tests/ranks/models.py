@@ -36,6 +36,9 @@ CONFIGS = {name: small(name) for name in MODELS} | {
     "gin, wide": small("gin", hidden=32, norm="none"),
     "gine, elu": small("gine", activation="elu", norm="none"),
     "transformer, 2 heads": small("transformer", activation="elu", norm="none", output_heads=2),
+    "hgt, elu": small("hgt", activation="elu", norm="none", heads=2),
+    "rgat, bases": small("rgat", bases=2, norm="none", output_heads=2),
+    "rgat, within": small("rgat", attention_mechanism="within-relation", activation="elu"),
     "rgcn, bases": small("rgcn", bases=2, norm="none"),
     "rgcn, blocks": small("rgcn", blocks=3),
 }
@@ -48,10 +51,7 @@ def compare(
     model = hpcgnn.build_model(config, graph, strategy=strategy, backend="reference", dtype=torch.float64, seed=1)
     model.begin_epoch(0)
     graph.world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
-    attr = None if arrays.edge_attr is None else torch.from_numpy(arrays.edge_attr).double()
-    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict(), edge_attr=attr)
-    if arrays.edge_type is not None:
-        wanted.edge_type = torch.from_numpy(arrays.edge_type).long()
+    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict(), graph=arrays)
     mine = model(graph.features.double())
     loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
     weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
@@ -60,7 +60,7 @@ def compare(
         theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"]).nonzero()[:, 0]
     ).backward()
     sums = {name: torch.from_numpy(graph.world.allreduce(p.grad.numpy())) for name, p in model.named_parameters()}
-    found, gradients = pyg_models.to_pyg(config, sums), dict(wanted.named_parameters())
+    found, gradients = pyg_models.to_pyg(config, sums, getattr(wanted, "keys", None)), dict(wanted.named_parameters())
     assert found.keys() == gradients.keys()
     largest = max(float(p.grad.abs().max()) for p in gradients.values())
     scores = (mine - theirs[graph.original_ids]).detach().abs().numpy()

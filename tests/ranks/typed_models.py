@@ -20,9 +20,9 @@ from hpcgnn.world import World
 ARRAYS = small_graphs.with_types()
 
 
-def typed_graph(world: World, folder: Path) -> LocalGraph:
+def typed_graph(world: World, folder: Path, arrays: small_graphs.Arrays = ARRAYS) -> LocalGraph:
     """The graph in random parts, of which the last of three or more has no node."""
-    return small_graphs.on_ranks(world, ARRAYS, folder / f"typed-{world.size}.h5")
+    return small_graphs.on_ranks(world, arrays, folder / f"typed-{world.size}.h5")
 
 
 def reference_input(
@@ -41,9 +41,21 @@ def reference_input(
     return h, given
 
 
-def compare(world: World, folder: Path, name: str, embed: str, strategy: str) -> dict[str, float]:
-    """The largest relative differences of scores and of gradients from PyG's layers on the whole graph."""
-    graph, config = typed_graph(world, folder), small(name, embed=embed, norm="none")
+def compare(
+    world: World,
+    folder: Path,
+    name: str,
+    embed: str = "",
+    strategy: str = "hybrid",
+    *,
+    order: str = "none",
+    arrays: small_graphs.Arrays = ARRAYS,
+    **changes: Any,
+) -> dict[str, float]:
+    """The largest differences of scores and of gradients from PyG's layers on the whole graph. arrays: the graph, with the nodes
+    of ``ARRAYS``. changes: of the model's settings."""
+    graph = typed_graph(world, folder, arrays).reordered(order)
+    config = small(name, **{"embed": embed, "norm": "none"} | changes)
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=3, strategy=strategy)
     model.begin_epoch(0)
     train = graph.masks["train_mask"].nonzero()[:, 0]
@@ -51,10 +63,9 @@ def compare(world: World, folder: Path, name: str, embed: str, strategy: str) ->
     loss_sum(mine, graph.y, train).backward()
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("input_layer")}
     world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
-    wanted = pyg_models.reference(config, config.hidden, 4, state, relations=len(ARRAYS.edge_types))
-    wanted.edge_type = torch.from_numpy(ARRAYS.edge_type).long()
+    wanted = pyg_models.reference(config, config.hidden, 4, state, graph=arrays)
     h, given = reference_input(model.state_dict(), embed, 3)
-    theirs = wanted(h, torch.from_numpy(ARRAYS.edge_index), None)
+    theirs = wanted(h, torch.from_numpy(arrays.edge_index), None)
     loss_sum(
         theirs, torch.from_numpy(ARRAYS.y), torch.from_numpy(ARRAYS.masks["train_mask"]).nonzero()[:, 0]
     ).backward()
@@ -65,7 +76,7 @@ def compare(world: World, folder: Path, name: str, embed: str, strategy: str) ->
     if owned is not None:
         rows = given["embedding"].grad[torch.from_numpy(model.input_layer.embedded)]
         errors.append(float((owned - rows).abs().max()) if len(rows) else 0.0)
-    found = pyg_models.to_pyg(config, sums)
+    found = pyg_models.to_pyg(config, sums, getattr(wanted, "keys", None))
     errors += [float((found[key] - p.grad).abs().max()) for key, p in wanted.named_parameters()]
     scores = (mine - theirs[graph.original_ids]).detach().abs().numpy()
     found_errors = np.array([scores.max(initial=0), max(errors)])

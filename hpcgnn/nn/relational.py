@@ -1,0 +1,335 @@
+"""Attention in graphs with types of edges and of nodes: R-GAT and HGT.
+
+The rows of nodes travel over the halo as they are, once for all types of edges. An edge of type r from j to i needs the product
+of x_j with weights of r. It is computed where the edge ends, and only once for each *pair* (j, r) of a source and a type that
+occurs among a rank's edges. Pairs are ordered by type, so the rows of a type are contiguous, as for R-GCN's sums
+(:mod:`hpcgnn.plan.relations`); there are at most as many as edges, and many fewer than all nodes times all types.
+
+Shapes: n owned nodes, m extended rows (:mod:`hpcgnn.nn.halo`), e edges, p pairs of a source and a type, q pairs of an owned node
+and a type of its in-edges, R types of edges, T types of nodes, H heads, C columns of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hpcgnn.base.host import index_array
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr, edge_softmax, sddmm, spmm
+from hpcgnn.kernels.autograd import layer_product
+from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer, picks
+from hpcgnn.nn.config import FLOAT32
+from hpcgnn.nn.grouped import grouped_product
+from hpcgnn.nn.halo import edge_ids
+from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.layers import KeyedDropout, xavier
+from hpcgnn.nn.linear import Compute, matmul, operand
+from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.relations import RelationRows
+
+_OF_TYPES = 0x9E3779B97F4A7C15 - (
+    1 << 64
+)  # odd, so that multiples of it differ: these distinguish edges of different types
+
+
+@dataclass(frozen=True)
+class TargetPairs:
+    """The q pairs of an owned node and a type of its in-edges. nodes: (q, n), which gathers the rows of nodes for pairs ordered
+    by type. sizes: number of pairs of each type. by_node: (q, q), which puts them into the order of (node, type). csr: (q, p)
+    structure with rows in that order; its entries are those of :attr:`TypedEdges.csr`."""
+
+    nodes: Csr
+    sizes: tuple[int, ...]
+    by_node: Csr
+    csr: Csr
+
+
+@dataclass(frozen=True)
+class TypedEdges:
+    """The e edges that end at owned nodes, from p pairs of a source and a type.
+
+    sources: (p, m), which gathers the rows of sources for pairs ordered by type. types: (p, R), which gathers a row of each
+    pair's type. sizes: number of pairs of each type. csr: (n, p) structure, whose entries in a row are ordered by type.
+    original_ids: (m,) int64 ids of extended rows. attr: (e, D) features of edges in the order of entries, or None. targets: see
+    :class:`TargetPairs`, or None. nodes: the owned nodes by type, or None.
+    """
+
+    sources: Csr
+    types: Csr
+    sizes: tuple[int, ...]
+    csr: Csr
+    original_ids: torch.Tensor
+    attr: torch.Tensor | None
+    targets: TargetPairs | None = None
+    nodes: TypedNodes | None = None
+
+    @cached_property
+    def ids(self) -> torch.Tensor:
+        """(e,) int64 hash of the original ids of each edge's ends and its type, as in :class:`hpcgnn.nn.halo.AttentionEdges`."""
+        pairs, sources = self.csr.indices.long(), self.original_ids[self.sources.indices.long()]
+        types = self.types.indices[pairs].long()
+        return edge_ids(self.original_ids[self.csr.entry_rows()], sources[pairs]) ^ (types * _OF_TYPES)
+
+    def row_squares(self, layer: WeighingLayer) -> Callable[[], np.ndarray | None]:
+        """For an aggregator's attribute of this name: (m,) sums of squared weights of ``layer``, by extended row."""
+
+        def of_sources() -> np.ndarray | None:
+            squares = layer.row_squares(self.csr)
+            if squares is None:
+                return None
+            return np.bincount(index_array(self.sources.indices), squares, minlength=self.sources.num_cols)
+
+        return of_sources
+
+
+@dataclass(frozen=True)
+class TypedNodes:
+    """The n owned nodes by type. types: (n, T), which gathers a row of each node's type. sizes: number of nodes of each type.
+    by_type: (n, n), which orders rows by type; None if they are in this order. sources: for each type of edges, the type of the
+    nodes at which it begins, as an (R, T) matrix that gathers their rows. have_types: whether the graph has types of nodes."""
+
+    types: Csr
+    sizes: tuple[int, ...]
+    by_type: Csr | None
+    sources: Csr
+    have_types: bool
+
+    @classmethod
+    def of(cls, graph: LocalGraph) -> TypedNodes:
+        """Those of a graph; without types of nodes, all are of one type. Collective."""
+        meta, torch_device = graph.meta, graph.device.torch_device
+        count = max(len(meta.node_types), 1)
+        types = graph.nodes_by_type.type[: graph.num_nodes] if meta.node_types else torch.zeros(graph.num_nodes).long()
+        order = torch.argsort(types, stable=True)
+        begins = [each.source for each in meta.edge_types] or [0] * meta.num_edge_types
+        return cls(
+            picks(types, count).to(torch_device),
+            tuple(torch.bincount(types, minlength=count).tolist()),
+            None if bool((order.diff() > 0).all()) else picks(order, graph.num_nodes).to(torch_device),
+            picks(torch.tensor(begins), count).to(torch_device),
+            bool(meta.node_types),
+        )
+
+    def product(
+        self, x: torch.Tensor, weights: torch.Tensor, biases: torch.Tensor, compute: Compute, backend: str
+    ) -> torch.Tensor:
+        """(n, F') products of the rows of x (n, F) with weights (T, F, F') and biases (T, F') of their types."""
+        rows = x if self.by_type is None else spmm(self.by_type, x, backend=backend)
+        y = products(rows, self.sizes, weights, compute, backend)
+        y = y if self.by_type is None else spmm(self.by_type.transpose(), y, backend=backend)
+        return y + spmm(self.types, biases, backend=backend)
+
+
+def typed_edges(
+    graph: LocalGraph, *, targets: bool = False, nodes: bool = False, attr_type: torch.dtype | None = None
+) -> TypedEdges:
+    """The edges of ``graph`` by pairs of a source and a type, in the graph's order. Collective.
+
+    Args:
+        graph: this rank's part.
+        targets, nodes: with :attr:`TypedEdges.targets`; with :attr:`TypedEdges.nodes`.
+        attr_type: type of the features of edges, if the graph has any; None leaves them out.
+
+    Raises:
+        HpcgnnError: on every rank, for a graph without types of edges.
+    """
+    types, torch_device = index_array(graph.needed_edge_type()), graph.device.torch_device
+    sources, destinations = (index_array(ends) for ends in graph.local_edge_index())
+    original = torch.cat((graph.original_ids, graph.halo_ids))
+    attr = None if attr_type is None or graph.edge_attr is None else graph.edge_attr
+    of_nodes = TypedNodes.of(graph) if nodes else None
+    number, count = graph.meta.num_edge_types, graph.num_nodes
+    order = np.lexsort((types, destinations))
+    pairs = RelationRows.of(types, sources, original.numel(), number)
+    entries = torch.from_numpy(pairs.rows.of_edge[order].astype(np.int32))
+
+    def matrix(edges: np.ndarray) -> Csr:
+        return Csr(torch.from_numpy(offsets_of(edges)), entries, pairs.rows.count, check=False).to(torch_device)
+
+    of_targets = None
+    if targets:
+        ends = RelationRows.of(types, destinations, count, number)
+        by_node = np.argsort(ends.node, kind="stable")
+        of_targets = TargetPairs(
+            picks(torch.from_numpy(ends.node), count).to(torch_device),
+            tuple(np.diff(ends.offsets).tolist()),
+            picks(torch.from_numpy(by_node), by_node.size).to(torch_device),
+            matrix(ends.edges[by_node]),
+        )
+    return TypedEdges(
+        sources=picks(torch.from_numpy(pairs.node), original.numel()).to(torch_device),
+        types=picks(torch.repeat_interleave(torch.from_numpy(np.diff(pairs.offsets))), number).to(torch_device),
+        sizes=tuple(np.diff(pairs.offsets).tolist()),
+        csr=matrix(np.bincount(destinations, minlength=count)),
+        original_ids=original.to(torch_device),
+        attr=None if attr is None else attr[torch.from_numpy(order).to(attr.device)].to(torch_device, attr_type),
+        targets=of_targets,
+        nodes=of_nodes,
+    )
+
+
+def products(
+    rows: torch.Tensor, sizes: tuple[int, ...], weights: torch.Tensor, compute: Compute, backend: str
+) -> torch.Tensor:
+    """(p, F') products of the rows (p, F) of each type, ``sizes`` of them in turn, with the type's weights (R, F, F')."""
+    if compute == FLOAT32:
+        return grouped_product(rows, weights[:, None], sizes, backend)
+    # Each block is rounded by itself. Types without rows take part, too: a rank without any must have a backward pass.
+    blocks = zip(rows.split(sizes), weights.unbind(), strict=True)
+    return torch.cat([matmul(operand(block, compute), weight, backend) for block, weight in blocks])
+
+
+def _matrices(count: int, *shape: int) -> torch.nn.Parameter:
+    """(count, ...) weights, each drawn as by :func:`hpcgnn.nn.layers.xavier`."""
+    weight = torch.nn.Parameter(torch.empty(count, *shape))
+    for each in weight.view(-1, *shape[-2:]).unbind():
+        torch.nn.init.xavier_uniform_(each)
+    return weight
+
+
+class RGATLayer(AttentionLayer):
+    """R-GAT (Busbridge et al. 2019): ``sum_{j, r} alpha_ijr x_j W_r + b``, with the softmax alpha of the scores
+    ``LeakyReLU(x_i W_r Q + x_j W_r K + e_ijr W_e E)`` over the in-edges (j, r) of i; PyG's ``RGATConv`` with additive
+    self-attention. The last term is there if edges have features e.
+
+    (n, F_in) features to (n, H*C), or (n, C) with averaged heads. Its call is collective, forward and backward. For gradients,
+    an edge keeps 2 H numbers (PyG's layer keeps 2 F_in + 4 H*C and both edges' copies of W_r), and a pair of a source and a type
+    F_in + H*C.
+
+    halo: the aggregator of extended rows. edges: with targets. bases: with B > 0, ``W_r = sum_b a_rb V_b``. within: the softmax
+    is over the in-edges of each type by itself.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        heads: Heads,
+        halo: Aggregator,
+        edges: TypedEdges,
+        drops: tuple[KeyedDropout, ...],
+        *,
+        bases: int = 0,
+        within: bool = False,
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__(heads, [halo], drops, compute)
+        self.edges, self._within, width = edges, within, heads.count * heads.width
+        halo.row_squares = edges.row_squares(self)
+        self.weight = _matrices(bases or len(edges.sizes), in_width, width)
+        self.mix = xavier(len(edges.sizes), bases) if bases else None
+        self.attend_target, self.attend_source = xavier(width, heads.count), xavier(width, heads.count)
+        self.weight_edge = self.attend_edge = None
+        if edges.attr is not None:
+            self.weight_edge, self.attend_edge = xavier(edges.attr.shape[1], width), xavier(width, heads.count)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (halo,), edges, backend = self.parts, self.edges, self.backend
+        under_way = halo.begin(x)
+        weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
+        target = self._target_scores(x, weights)  # while rows travel
+        pairs = spmm(edges.sources, under_way.finish(), backend=backend)
+        values = products(pairs, edges.sizes, weights, self.compute, backend)
+        alpha = self.kept(self._weights_of_edges(target, values))
+        return self.joined(self.spmm(edges.csr, values, self.drops[0](alpha), backend=backend))
+
+    def _target_scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """(q, H) terms of the owned nodes in the scores of their in-edges, by (node, type)."""
+        targets, backend = self.edges.targets, self.backend
+        assert targets is not None
+        rows, seen = spmm(targets.nodes, x, backend=backend), weights @ self.attend_target
+        by_type = products(rows, targets.sizes, seen, FLOAT32, backend)
+        return spmm(targets.by_node, by_type, backend=backend)
+
+    def _weights_of_edges(self, target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """(e, H) attention weights, from the terms (q, H) of destinations and the rows (p, H*C) of sources."""
+        edges, backend = self.edges, self.backend
+        assert edges.targets is not None
+        source = layer_product(values, self.attend_source, backend=backend)
+        scores = sddmm(edges.targets.csr, target, source, "add", backend=backend)
+        if edges.attr is not None:
+            assert self.weight_edge is not None
+            assert self.attend_edge is not None
+            scores = layer_product(edges.attr, self.weight_edge @ self.attend_edge, plus=scores, backend=backend)
+        over = edges.targets.csr if self._within else edges.csr
+        return edge_softmax(over, F.leaky_relu(scores, NEGATIVE_SLOPE, inplace=True), backend)
+
+
+class HGTLayer(WeighingLayer):
+    """The heterogeneous graph transformer (Hu et al. 2020), PyG's ``HGTConv``. With t(i) the type of node i, for each head
+
+        ``z_i = sum_{j, r} alpha_ijr v_j M_r``, with the softmax alpha of ``p_r q_i · k_j A_r / sqrt(C)`` over in-edges (j, r),
+
+    where ``k, q, v = x K_t + b, ...`` have weights of the node's type; and the heads together give
+    ``(1 - g_t) x_i + g_t (gelu(z_i) W_t + b_t)`` with ``g_t = sigmoid(skip_t)``, as wide as x.
+
+    (n, F) rows to (n, F) with F = H*C. Its call is collective, forward and backward. A type of edges begins at one type of nodes,
+    so ``K_t A_r`` is one matrix of each type of edges: keys and values exist for pairs of a source and a type only. For
+    gradients, an edge keeps H numbers (PyG's layer keeps 4 F + 3 H), and such a pair 3 F. Nodes of a type at which no edge ends
+    keep a row like nodes without in-edges; PyG's layer leaves their type out.
+
+    halo: the aggregator of extended rows. edges: with nodes.
+    """
+
+    def __init__(
+        self,
+        heads: Heads,
+        halo: Aggregator,
+        edges: TypedEdges,
+        drops: tuple[KeyedDropout, ...],
+        compute: Compute = "float32",
+    ) -> None:
+        super().__init__(heads, [halo], drops, compute)
+        assert edges.nodes is not None
+        self.edges, self.nodes, width = edges, edges.nodes, heads.count * heads.width
+        halo.row_squares = edges.row_squares(self)
+        types, relations = len(self.nodes.sizes), len(edges.sizes)
+        self.weight_key, self.weight_query, self.weight_value, self.weight_out = (
+            _matrices(types, width, width) for _ in range(4)
+        )
+        self.bias_key, self.bias_query, self.bias_value, self.bias_out = (
+            torch.nn.Parameter(torch.zeros(types, width)) for _ in range(4)
+        )
+        self.relation_key, self.relation_value = (
+            _matrices(relations, heads.count, heads.width, heads.width) for _ in range(2)
+        )
+        self.prior = torch.nn.Parameter(torch.ones(relations, heads.count))
+        self.skip = torch.nn.Parameter(torch.ones(types))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (halo,), edges, nodes = self.parts, self.edges, self.nodes
+        compute, backend = self.compute, self.backend
+        of_scores = FLOAT32 if isinstance(compute, Int8) else compute  # 8 bits are too few for what a softmax sees
+        under_way = halo.begin(x)
+        query = nodes.product(x, self.weight_query, self.bias_query, of_scores, backend)  # while rows travel
+        scaled = self.relation_key * (self.prior / math.sqrt(self.heads.width))[:, :, None, None]
+        of_keys = self._of_pairs(self.weight_key, self.bias_key, scaled)
+        of_values = self._of_pairs(self.weight_value, self.bias_value, self.relation_value)
+        pairs = spmm(edges.sources, under_way.finish(), backend=backend)
+        keys, values = (
+            products(pairs, edges.sizes, weights, arithmetic, backend) + spmm(edges.types, biases, backend=backend)
+            for (weights, biases), arithmetic in ((of_keys, of_scores), (of_values, compute))
+        )
+        scores = sddmm(edges.csr, query, keys, "dot", self.heads.count, backend)
+        alpha = self.kept(edge_softmax(edges.csr, scores, backend))
+        sums = self.spmm(edges.csr, values, self.drops[0](alpha), backend=backend)
+        y = nodes.product(F.gelu(sums), self.weight_out, self.bias_out, compute, backend)
+        return torch.lerp(x, y, spmm(nodes.types, torch.sigmoid(self.skip)[:, None], backend=backend))
+
+    def _of_pairs(
+        self, weight: torch.Tensor, bias: torch.Tensor, relation: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(R, F, F) weights and (R, F) biases of keys or values by type of edges, from weight (T, F, F) and bias (T, F) of their
+        sources' types, and relation (R, H, C, C)."""
+        types, width, heads = bias.shape[0], bias.shape[1], self.heads
+        joint = torch.cat((weight, bias[:, None]), 1).view(types, -1)
+        of_sources = spmm(self.nodes.sources, joint, backend=self.backend).view(-1, width + 1, heads.count, heads.width)
+        folded = (of_sources.transpose(1, 2) @ relation).transpose(1, 2).flatten(2)
+        return folded[:, :-1].contiguous(), folded[:, -1].contiguous()
