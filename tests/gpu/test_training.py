@@ -11,7 +11,7 @@ from gpu.programs import relative
 from lab.bench.as_gpu import environment
 from requires import require_module
 
-MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii")
+MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii", "rgcn", "rgat", "hgt", "gine", "transformer")
 CLOSE = 1e-5
 
 

@@ -291,7 +291,7 @@ def test_files_that_no_run_wrote_and_presets_are_held_to_the_rules(command, tmp_
     (tmp_path / "mine.toml").write_text('model = "gcn"\nteleport = 0.1\n')
     for flags, sentence in (
         (("--config", tmp_path / "mine.toml"), "--teleport is not used by gcn"),
-        (("--preset", "gat", "--model", "gcn"), "is not used by gcn: gat, gatv2 and transformer use it"),
+        (("--preset", "gat", "--model", "gcn"), "is not used by gcn: gat, gatv2, hgt, rgat and transformer use it"),
     ):
         refused = command(tmp_path / "run", *flags)
         assert sentence in refused.stderr
