@@ -83,6 +83,7 @@ class LocalGraph(OfRanks):
     _halo_ids: torch.Tensor | None = field(default=None, init=False, repr=False)
     _nodes_by_type: NodesByType | None = field(default=None, init=False, repr=False)
     _of_edges: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
+    _edge_index_dict: dict[EdgeKey, torch.Tensor] | None = field(default=None, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
     stored_edges: range | np.ndarray = range(0)
 
@@ -209,11 +210,12 @@ class LocalGraph(OfRanks):
     def edge_index_dict(self) -> dict[EdgeKey, torch.Tensor]:
         """(2, e_r) int64 edges of each type, by (type of the sources, relation, type of the destinations). Ids count the nodes of
         a type: first the owned ones, in the order of ``x_dict``, and then the halo nodes, in the order of their positions. The
-        first access is collective; each makes new tensors."""
-        number = self.nodes_by_type.number.to(self.device.torch_device)
-        return {
-            key: number[self.edge_index[:, edges]] for key, edges in edges_by_type(self.meta, self.edge_type).items()
-        }
+        first access is collective. The tensors are made then, and kept."""
+        if self._edge_index_dict is None:
+            number = self.nodes_by_type.number.to(self.device.torch_device)
+            found = edges_by_type(self.meta, self.edge_type)
+            self._edge_index_dict = {key: number[self.edge_index[:, edges]] for key, edges in found.items()}
+        return dict(self._edge_index_dict)
 
     @property
     def edge_attr_dict(self) -> dict[EdgeKey, torch.Tensor]:

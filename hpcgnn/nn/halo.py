@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
@@ -21,7 +23,7 @@ from hpcgnn.nn.correction import Copies
 from hpcgnn.nn.int8 import COPIED_TO_HALO
 from hpcgnn.nn.linear_map import MOVED
 from hpcgnn.nn.plans import plan_of
-from hpcgnn.plan import AggregationPlan
+from hpcgnn.plan import AggregationPlan, PeerRows
 
 
 def make_halo(
@@ -61,6 +63,56 @@ def make_halo(
         kind=COPIED_TO_HALO if routes is None else MOVED,
         copies=Copies(near, edges),
         routes=routes,
+    )
+
+
+def make_halo_of_type(
+    graph: LocalGraph,
+    kind: int,
+    asked: tuple[torch.Tensor, np.ndarray, np.ndarray],
+    *,
+    messages: Messages,
+    backend: str = "auto",
+    width: int = 256,
+) -> Aggregator:
+    """The map of :func:`make_halo` for the nodes of type ``kind``, in the order of ``graph.nodes_by_type``. Collective.
+
+    It serves all types of edges from these nodes. Rows travel from rank to rank even where ranks share nodes. asked: the numbers
+    (a,), among the owned nodes of this type, of those in other ranks' halos by rank, their number by rank, and the number of this
+    rank's halo nodes of the type by rank.
+    """
+    if messages.config.node_aware == "on":
+        raise HpcgnnError(
+            "rows of one type of nodes do not travel node by node: leave --node-aware at auto, which sends them from rank to rank",
+            agreed=True,
+        )
+    (rows, *counts), nodes = asked, graph.nodes_by_type
+    owned, halo = nodes.owned[kind].numel(), nodes.halo[kind].numel()
+    plan = AggregationPlan(
+        local=identity(owned, below=halo),
+        send=Csr(torch.arange(rows.numel() + 1), rows.to(torch.int32), owned, check=False),
+        receive=identity(halo, above=owned),
+        send_to=PeerRows.of(np.stack((counts[0], np.zeros_like(counts[0])), axis=1)),
+        receive_from=PeerRows.of(np.stack((counts[1], np.zeros_like(counts[1])), axis=1)),
+    )
+
+    def ends() -> tuple[torch.Tensor, torch.Tensor]:
+        edges = graph.local_edge_index()
+        edges = edges[:, nodes.type[edges[0]] == kind]
+        return nodes.number[edges], nodes.type[edges[1]] == kind
+
+    def near() -> Csr:
+        (source, destination), is_same = ends()
+        there = is_same & (source >= owned)
+        return edge_matrix(torch.stack((destination, source - owned))[:, there], (halo, owned), check=False)[0]
+
+    def edges() -> torch.Tensor:
+        counts = torch.bincount(ends()[0][0], minlength=owned + halo)
+        counts[:owned] += 1
+        return counts[:, None]
+
+    return connected(
+        plan, messages=messages, backend=backend, width=width, kind=COPIED_TO_HALO, copies=Copies(near, edges)
     )
 
 

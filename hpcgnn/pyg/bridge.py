@@ -1,7 +1,8 @@
 """The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges.
 
 Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
-``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes.
+``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes. In an ``edge_index`` of ``graph.edge_index_dict``, the n and h
+nodes of the sources' type count instead, and the owned nodes of the destinations' type.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
@@ -24,12 +26,12 @@ from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
-from hpcgnn.nn.halo import edge_matrix, make_halo
+from hpcgnn.nn.halo import edge_matrix, make_halo, make_halo_of_type
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
 from hpcgnn.pyg.halo_rows import HaloRows
 from hpcgnn.pyg.row_mode import RowMode
-from hpcgnn.pyg.rows import ENDS, is_checkpointed
+from hpcgnn.pyg.rows import ENDS, is_checkpointed, place
 
 T = TypeVar("T")
 _MOST_KEPT = 16
@@ -48,10 +50,11 @@ class Seen:
 
 
 class Kept(Generic[T]):
-    """Objects made from an ``edge_index`` and its weights, by these very tensors and a tag. The oldest ones are dropped."""
+    """Objects made from an ``edge_index`` and its weights, by these very tensors and a tag. The oldest of ``most`` are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST_KEPT) -> None:
         self._entries: list[tuple[Seen, Hashable, T]] = []
+        self._most = most
 
     def find(self, edge_index: Tensor, weight: Tensor | None, tag: Hashable = None) -> T | None:
         """The object that was stored for these tensors, or None."""
@@ -59,7 +62,7 @@ class Kept(Generic[T]):
 
     def keep(self, edge_index: Tensor, weight: Tensor | None, made: T, tag: Hashable = None) -> None:
         """Store ``made`` for these tensors."""
-        self._entries = [*self._entries[1 - _MOST_KEPT :], (Seen(edge_index, weight), tag, made)]
+        self._entries = [*self._entries[1 - self._most :], (Seen(edge_index, weight), tag, made)]
 
 
 def _versions(*tensors: Tensor | None) -> list[int]:
@@ -114,11 +117,13 @@ class Bridge:
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.exact = HaloRows(graph)  # the exchange of rows that are never rounded
         self.mode = RowMode(
-            graph.num_nodes, self.exact, self._drop, self._common_draws
+            self.exact, self._drop, self._common_draws
         )  # follows rows through each call
-        self.num_extended = graph.num_nodes + graph.halo_positions.size
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._halo: Aggregator | None = None
+        self._halo_of_type: dict[int, Aggregator] = {}
+        self.most_kept = max(_MOST_KEPT, 2 * graph.meta.num_edge_types)  # layers have edges of each type, and norms of them
+        self._extended: Kept[Tensor] = Kept(self.most_kept)  # the pass's rows by type, for the types of edges that read them
         self._num_plans = 0
         self.drops = True  # whether F.dropout does something
         self._pass = -1, 0  # epoch, and number of the pass in it
@@ -126,7 +131,7 @@ class Bridge:
         self._num_common = 0  # uses of common draws in the pass
         self._draws = {True: 0, False: 0}  # masks drawn in the pass, in layers and outside of them
         self._aggregators: Kept[tuple[str, Aggregator]] = Kept()
-        self._structures: Kept[tuple[Csr, Tensor]] = Kept()
+        self._structures: Kept[tuple[Csr, Tensor]] = Kept(self.most_kept)
         self._kinds: Kept[str] = Kept()
         self._before: dict[Hashable, Seen] = {}  # the tensors that were used last at each place in the previous pass
         self._now: dict[Hashable, Seen] = {}  # and in this one
@@ -139,6 +144,17 @@ class Bridge:
                 self._halo = make_halo(self.graph, messages=self.messages, backend=self.backend)
         return self._halo
 
+    def _halo_of(self, types: tuple[int, ...]) -> tuple[str, Aggregator]:
+        """The exchange of the halo nodes of the first of ``types``, and its name. Collective at first."""
+        if not types:
+            return _HALO, self.halo
+        kind = types[0]
+        if kind not in self._halo_of_type:
+            asked, how = self.exact.of(types).asked(), {"messages": self.messages, "backend": self.backend}
+            with torch.inference_mode(False):
+                self._halo_of_type[kind] = make_halo_of_type(self.graph, kind, asked, **how)
+        return f"{_HALO} of type {kind}", self._halo_of_type[kind]
+
     def begin_pass(self) -> None:
         """Begin a call of the model: tensors of the previous call may come again. The first one is collective."""
         self.exact.know_ids()  # here, because layers leave out their dropout on ranks without edges
@@ -149,6 +165,11 @@ class Bridge:
         epoch_before, number = self._pass
         self._pass = epoch, number + 1 if epoch == epoch_before else 0
         self._draws, self._num_common = {True: 0, False: 0}, 0
+
+    def end_pass(self) -> None:
+        """End a call of the model."""
+        self.in_pass = False
+        self._extended = Kept(self.most_kept)
 
     def _drop(self, x: Tensor, rate: float, ids: Tensor | None, *, in_layer: bool) -> Tensor:
         """Replaces ``F.dropout``; ids and in_layer: see :class:`RowMode`."""
@@ -171,14 +192,37 @@ class Bridge:
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 
-    def extended(self, layer: int, x: Tensor, node_dim: int = 0) -> Tensor:
-        """``x`` with the rows of the halo nodes appended along ``node_dim``. Collective."""
+    def types_of(self, edge_index: Tensor) -> tuple[int, ...]:
+        """The types of the sources and destinations of edges from a dictionary; empty for edges of all types."""
+        role = self.mode.role(edge_index)
+        if role is None and self.mode.knows_types:
+            raise HpcgnnError(
+                f"a layer {place()} was given edges of which no type is known: give the model graph.edge_index_dict as an "
+                "argument, and let its layers take the edges of it",
+                agreed=True,
+            )
+        return () if role is None else role.types
+
+    def extended(self, layer: int, x: Tensor, node_dim: int = 0, types: tuple[int, ...] = ()) -> Tensor:
+        """``x`` with the rows of the halo nodes appended along ``node_dim``: those of the first of ``types``, if any are given.
+        Rows of a type travel once in a pass for all layers that read the same tensor. Collective.
+        """
+        if not types or is_checkpointed():
+            return self._exchanged(layer, x, node_dim, types)
+        how = node_dim, types[0], torch.is_grad_enabled()
+        wide = self._extended.find(x, None, how)
+        if wide is None:
+            wide = self._exchanged(layer, x, node_dim, types)
+            self._extended.keep(x, None, wide, how)
+        return wide
+
+    def _exchanged(self, layer: int, x: Tensor, node_dim: int, types: tuple[int, ...]) -> Tensor:
         rows = x.movedim(node_dim, 0)
         flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
         if x.is_floating_point():
-            wide = self._of_layer(layer, _HALO, self.halo)(widened(flat)).to(x.dtype)
+            wide = self._of_layer(layer, *self._halo_of(types))(widened(flat)).to(x.dtype)
         else:
-            wide = self.exact.extended(flat)
+            wide = self.exact.of(types).extended(flat)
         return wide.view(wide.shape[0], *rows.shape[1:]).movedim(0, node_dim)
 
     def operator(
@@ -187,8 +231,11 @@ class Bridge:
         """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F). Collective.
 
         Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.convolutions` made from them, and
-        any that were used in the previous pass, too. Other edges, and those with trained weights, are aggregated over the halo.
+        any that were used in the previous pass, too. Other edges, those with trained weights, and edges of one type are aggregated
+        over the halo.
         """
+        if self.types_of(edge_index):
+            return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)
         planned = self._aggregators.find(edge_index, weight, (mean, dtype))
         if planned is None and self._stays(layer, edge_index, weight):
             self._num_plans += 1
@@ -205,8 +252,11 @@ class Bridge:
     # -- choice of the plan -------------------------------------------------------------------------------------------
 
     def is_graphs(self, edge_index: Tensor, weight: Tensor | None) -> bool:
-        """Return whether these are the graph's own edges, without weights."""
-        return edge_index is self.graph.edge_index and weight is None
+        """Return whether these are the graph's own edges, of all types or of one, without weights."""
+        own = edge_index is self.graph.edge_index
+        if self.mode.knows_types:
+            own = own or any(edge_index is each for each in self.graph.edge_index_dict.values())
+        return own and weight is None
 
     def _stays(self, layer: int, edge_index: Tensor, weight: Tensor | None) -> bool:
         if weight is not None and weight.requires_grad:
@@ -250,14 +300,15 @@ class Bridge:
 
     def _over_halo(self, layer: int, edge_index: Tensor, weight: Tensor | None, x: Tensor, *, mean: bool) -> Tensor:
         csr, order = self._structure(edge_index)
-        z = spmm(csr, self.extended(layer, x), None if weight is None else weight[order], backend=self.backend)
+        z = spmm(csr, self.extended(layer, x, 0, self.types_of(edge_index)), None if weight is None else weight[order], backend=self.backend)
         return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
 
     def _structure(self, edge_index: Tensor) -> tuple[Csr, Tensor]:
         """The (n, n + h) matrix of the edges, and the number of the edge of each entry."""
         found = self._structures.find(edge_index, None)
         if found is None:
-            found = edge_matrix(edge_index, (self.graph.num_nodes, self.num_extended), check=True)
+            sources, destinations = self.exact.of_ends(self.types_of(edge_index))
+            found = edge_matrix(edge_index, (destinations.num_owned, sources.num_extended), check=True)
             self._structures.keep(edge_index, None, found)
         return found
 
@@ -268,7 +319,7 @@ class Bridge:
         key = layer, name
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
-        if name != _HALO:  # computations with halo rows are done by the layer's own code
+        if not name.startswith(_HALO):  # computations with halo rows are done by the layer's own code
             self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
         return self.exchanges[key]
 

@@ -25,6 +25,8 @@ from torch_geometric.nn import (
     GCNConv,
     GINConv,
     GraphConv,
+    HANConv,
+    HGTConv,
     LEConv,
     LGConv,
     MessagePassing,
@@ -39,6 +41,7 @@ from torch_geometric.utils import get_laplacian, scatter
 from hpcgnn.base.arguments import is_plain
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.nn.plans import check_degrees
+from hpcgnn.nn.whole_graph import mean_over_ranks
 from hpcgnn.pyg.bridge import Bridge, Kept, widened
 from hpcgnn.pyg.rows import EDGES, ENDS, NODES, plain
 
@@ -96,7 +99,7 @@ class Normaliser:
 
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
-        self._kept: Kept[Edges] = Kept()
+        self._kept: Kept[Edges] = Kept(bridge.most_kept)
 
     def gcn_norm(
         self,
@@ -116,15 +119,16 @@ class Normaliser:
     def _gcn_norm(
         self, edges: Tensor, weight: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype | None
     ) -> Edges:
-        owned = self.bridge.graph.num_nodes
+        nodes = self.bridge.exact.of(self.bridge.types_of(edges))
+        owned = nodes.num_owned
 
         def degrees(values: Tensor, index: Tensor, **_: Any) -> Tensor:
             degree = scatter(values, index, 0, owned, "sum")
             if weight is not None:
                 has_edges = torch.bincount(index, minlength=owned) > 0
-                ids = self.bridge.graph.original_ids.to(degree.device)
+                ids = nodes.original_ids[:owned].to(degree.device)
                 check_degrees(degree.detach()[has_edges], ids[has_edges], self.bridge.graph.world)
-            return self.bridge.exact.extended(degree)
+            return nodes.extended(degree)
 
         norm = _calling(gcn_norm, {"scatter": degrees})
         return norm(edges, weight, owned, improved, loops, dtype=dtype)
@@ -155,15 +159,15 @@ class Normaliser:
         dtype: torch.dtype | None,
         largest: float | None,
     ) -> Edges:
-        exact = self.bridge.exact
+        exact = self.bridge.exact.of(self.bridge.types_of(edges))
 
         def degrees(values: Tensor, index: Tensor, *_: Any, **__: Any) -> Tensor:
             # sums of the weights of each node's out-edges, on all ranks at which they end
-            degree = exact.summed(scatter(values, index, 0, self.bridge.num_extended, "sum"))
+            degree = exact.summed(scatter(values, index, 0, exact.num_extended, "sum"))
             return degree if normalization is None else exact.extended(degree)
 
         laplacian = _calling(get_laplacian, {"scatter": degrees})
-        edges, weight = laplacian(edges, weight, normalization, dtype, self.bridge.graph.num_nodes)
+        edges, weight = laplacian(edges, weight, normalization, dtype, exact.num_owned)
         if largest is None:
             mine = np.array([weight.detach().max().item() if weight.numel() else -np.inf])
             largest = 2 * float(self.bridge.messages.world.allreduce(mine, "max")[0])
@@ -184,8 +188,9 @@ class Normaliser:
             if not is_trained and (comes_again(key, edge_index, weight) or self.bridge.is_graphs(edge_index, weight)):
                 self._kept.keep(edge_index, weight, result, key)
                 self.bridge.note_kind(*result, kind)
-        self.bridge.mode.mark(result[0], ENDS, 1)
-        self.bridge.mode.mark(result[1], EDGES)
+        types = self.bridge.types_of(edge_index)
+        self.bridge.mode.mark(result[0], ENDS, 1, types)
+        self.bridge.mode.mark(result[1], EDGES, 0, types)
         return result
 
 
@@ -221,7 +226,13 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
     _replace_functions(layer, {"gcn_norm": normaliser.gcn_norm})
     if isinstance(layer, ChebConv):
         replace_method(layer, "__norm__", normaliser.scaled_laplacian)
+    if isinstance(layer, HANConv):
+        _replace_functions(layer, {"group": functools.partial(_semantic_attention, bridge)})
     on_ranks = _Layer(layer, number, bridge)
+    if type(layer) is HGTConv:  # its messages come from the nodes of all types at once
+        replace_method(layer, "_construct_src_node_feat", on_ranks.sources_by_type, layer._construct_src_node_feat)
+        replace_method(layer, "forward", on_ranks.over_types, layer.forward)
+        return
     if _is_linear(layer):
         replace_method(layer, "propagate", on_ranks.aggregate, *LINEAR[type(layer)])
         return
@@ -285,14 +296,17 @@ class _Layer:
         with torch._C.DisableTorchFunction():  # nothing in here is the model's
             x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
             operator = bridge.operator(self.number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-            z = operator(x.reshape(x.shape[0], math.prod(x.shape[1:])))
+            # the same tensor where it may be: its rows travel once for all types of edges
+            z = operator(x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:])))
             if isinstance(layer, LEConv):  # messages a_j - b_i
                 z = z - given["b"] * self._operator_of_own(edge_index, weight, x.dtype)
-        return bridge.mode.mark(z.view(x.shape).to(dtype), NODES)
+        types = bridge.types_of(edge_index)[1:]
+        return bridge.mode.mark(z.view(z.shape[0], *x.shape[1:]).to(dtype), NODES, 0, types)
 
     def _operator_of_own(self, edges: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
         """(n, 1) sums, or averages, of the weights of each node's in-edges."""
-        zeros = torch.zeros(self.bridge.graph.num_nodes, dtype=dtype, device=edges.device)
+        owned = self.bridge.exact.of_ends(self.bridge.types_of(edges))[1].num_owned
+        zeros = torch.zeros(owned, dtype=dtype, device=edges.device)
         counts = zeros.index_add(0, edges[1], zeros.new_ones(edges.shape[1]))
         total = counts if weight is None else zeros.index_add(0, edges[1], weight)
         return (total / counts.clamp(min=1) if self.layer.aggr in _MEANS else total)[:, None]
@@ -312,31 +326,66 @@ class _Layer:
         own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
         """
         edge_index, bridge = self._plain_edges(edge_index), self.bridge
+        types = bridge.types_of(edge_index)
+        sources, destinations = bridge.exact.of_ends(types)
         own.update(given)
         try:
             with torch._C.DisableTorchFunction():
                 for name in sorted(from_sources & given.keys()):  # the same order on all ranks: each is an exchange
                     if given[name] is not None:
-                        given[name] = self._sources_extended(given[name], name)
+                        given[name] = self._sources_extended(given[name], name, types)
             with bridge.mode.inside(edge_index):
-                result = original(edge_index, size=(bridge.num_extended, bridge.graph.num_nodes), **given)
+                size = sources.num_extended, destinations.num_owned
+                result = original(edge_index, size=size, **given)
                 result = result if edge_index.shape[1] else _tied(result, given)
         finally:
             own.clear()
         of_nodes = kind == NODES and isinstance(result, Tensor)
-        return bridge.mode.mark(result, kind, self.layer.node_dim % result.dim() if of_nodes else 0)
+        axis = self.layer.node_dim % result.dim() if of_nodes else 0
+        return bridge.mode.mark(result, kind, axis, types[1:] if of_nodes else types)
 
-    def _sources_extended(self, value: Any, name: str) -> tuple[Any, Any]:
+    def _sources_extended(self, value: Any, name: str, types: tuple[int, ...]) -> tuple[Any, Any]:
         source, target = value if isinstance(value, (tuple, list)) else (value, value)
         if isinstance(source, Tensor):
-            count, owned = source.shape[self.layer.node_dim], self.bridge.graph.num_nodes
+            count, owned = source.shape[self.layer.node_dim], self.bridge.exact.of(types).num_owned
             if count != owned:
                 raise HpcgnnError(
                     f"{type(self.layer).__name__} cannot be distributed: its {name} has {count} rows, but this rank has {owned} "
                     "nodes; a parameter with a row for each node of the whole graph cannot be divided among ranks"
                 )
-            source = self.bridge.extended(self.number, source, self.layer.node_dim)
+            source = self.bridge.extended(self.number, source, self.layer.node_dim, types)
         return source, target
+
+    def over_types(
+        self, original: Callable[..., Any], x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]
+    ) -> dict[str, Tensor]:
+        """Replaces ``forward`` of ``HGTConv``, whose own code appends the rows of all types of nodes to each other."""
+        edges = {key: self._plain_edges(edge_index) for key, edge_index in edge_index_dict.items()}
+        types = {end: (of,) for key, each in edges.items() for end, of in zip(key[::2], self.bridge.types_of(each))}
+        if not all(self.bridge.types_of(each) for each in edges.values()):
+            raise HpcgnnError(
+                "HGTConv was given edges of which no type is known: give the model graph.edge_index_dict as an argument",
+                agreed=True,
+            )
+        with torch._C.DisableTorchFunction():
+            result = original(x_dict, edges)
+        return {name: self.bridge.mode.mark(rows, NODES, 0, types[name]) for name, rows in result.items()}
+
+    def sources_by_type(
+        self,
+        original: Callable[..., Any],
+        keys: dict[str, Tensor],
+        values: dict[str, Tensor],
+        edge_index_dict: dict[Any, Tensor],
+    ) -> Any:
+        """Replaces the method of ``HGTConv`` that takes keys and values (n_t, H, D) of the sources of each type of edges."""
+        types = {key[0]: self.bridge.types_of(each) for key, each in edge_index_dict.items()}
+        wide = {
+            name: self.bridge.extended(self.number, torch.cat((keys[name], values[name]), 1), 0, of)
+            for name, of in types.items()
+        }
+        keys, values = ({name: rows.chunk(2, 1)[part] for name, rows in wide.items()} for part in (0, 1))
+        return original(keys, values, edge_index_dict)
 
     def _plain_edges(self, edge_index: Any) -> Tensor:
         name = type(self.layer).__name__
@@ -352,7 +401,7 @@ class _Layer:
                 f"{name} was given edges as a sparse matrix ({kind}): a distributed model takes graph.edge_index, "
                 "or a (2, e) tensor made of it"
             )
-        return edge_index if is_plain(edge_index) else plain(edge_index)
+        return edge_index if is_plain(edge_index) else self.bridge.mode.hand_on(edge_index, plain(edge_index))
 
 
 def _with_own_rows(
@@ -371,6 +420,23 @@ def _tied(result: Tensor, given: dict[str, Any]) -> Tensor:
             if isinstance(value, Tensor) and value.requires_grad:
                 result = result + value.flatten()[:0].sum()
     return result
+
+
+def _semantic_attention(
+    bridge: Bridge, of_edges: list[Tensor], q: Tensor, transform: torch.nn.Module
+) -> tuple[Tensor | None, Tensor | None]:
+    """Replaces ``group`` of ``HANConv``: the sum of the (n, F) results of R types of edges, weighted by their means over the nodes
+    of all ranks, and the R weights.
+    """
+    if not of_edges:
+        return None, None
+    out = torch.stack(of_edges)
+    with torch._C.DisableTorchFunction():
+        rows = torch.tanh(transform(out)).transpose(0, 1)
+        mean, _ = mean_over_ranks(rows.flatten(1), bridge.messages.world)
+        weight = (q * mean.view(rows.shape[1:]).to(out.dtype)).sum(-1).softmax(0)
+        result = (weight[:, None, None] * out).sum(0)
+    return bridge.mode.hand_on(of_edges[0], result), weight
 
 
 def _padded_alike(

@@ -215,7 +215,7 @@ def _forward_on_ranks(
             kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError
             raise kind(f"{type(model).__name__} cannot be distributed: {refused}") from None
         finally:
-            bridge.in_pass = False
+            bridge.end_pass()
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from hpcgnn.base.arguments import is_plain
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import EDGES, ENDS, NODES, plain
@@ -24,7 +25,10 @@ GRAPH = "graph"  # the graph itself, as an argument
 
 @dataclass(frozen=True)
 class Rows:
-    """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph."""
+    """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph.
+
+    of_type: the number of the type of its nodes, or of its edges, if it belongs to one in a dictionary by type.
+    """
 
     kind: str
     tail: tuple[int, ...] = ()
@@ -32,6 +36,7 @@ class Rows:
     low: float = -1.0  # range of the values
     high: float = 1.0
     has_gradient: bool = False
+    of_type: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Call:
     def shape(self) -> int:
         """A number that is the same for calls with arguments of the same kinds and types."""
         said = [
-            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point)
+            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point, leaf.of_type)
             if isinstance(leaf, Rows)
             else repr(type(leaf))
             for leaf in pytree.tree_leaves(self.arguments)
@@ -71,9 +76,10 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     """The arguments of a real call on all ranks, by name. Collective.
 
     A tensor has rows of nodes if it has one for each node on every rank, and rows of edges likewise; a name with ``edge`` in it
-    decides where both are true.
+    decides where both are true. In a dictionary by type, as of ``HeteroData``, the key decides.
     """
     paths, tree = pytree.tree_flatten_with_path(arguments)
+    of_types = [_type_of_key(path, graph.meta) if _has_rows(leaf) else None for path, leaf in paths]
     num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
     said = zlib.crc32(repr([(str(path), _type_of(leaf)) for path, leaf in paths]).encode())
     why = "the ranks call the model with different arguments: give arguments of the same names and types on all ranks"
@@ -82,8 +88,44 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
         return Call(arguments)
     mine = np.array([_described(leaf, graph, num_edges) for _, leaf in paths])
     agreed = graph.world.allreduce(mine, "max", "the arguments of a model")
-    leaves = [_rows_of(str(path), leaf, values) for (path, leaf), values in zip(paths, agreed, strict=True)]
+    leaves = [
+        _rows_of(str(path), leaf, values, of) for (path, leaf), values, of in zip(paths, agreed, of_types, strict=True)
+    ]
+    if any(of is not None for of in of_types):
+        _check_rows(paths, leaves, graph)
     return Call(pytree.tree_unflatten(leaves, tree))
+
+
+def _type_of_key(path: tuple[Any, ...], meta: GraphMeta) -> tuple[str, int] | None:
+    """Whether the innermost key of a dictionary that names a type is one of nodes or edges, and the number of the type."""
+    nodes = [each.name for each in meta.node_types]
+    for key in (getattr(each, "key", None) for each in reversed(path[1:])):
+        if isinstance(key, str) and key in nodes:
+            return NODES, nodes.index(key)
+        if isinstance(key, tuple) and key in meta.edge_type_names:
+            return EDGES, meta.edge_type_names.index(key)
+    return None
+
+
+def _check_rows(paths: list[tuple[Any, Any]], leaves: list[Any], graph: LocalGraph) -> None:
+    """Raise HpcgnnError, on every rank, if an argument has not a row for each node or edge of its type. Collective."""
+    nodes, edges = graph.nodes_by_type, dict(enumerate(each.shape[1] for each in graph.edge_index_dict.values()))
+    edges |= {rows.of_type: leaf.shape[1] for (_, leaf), rows in zip(paths, leaves, strict=True)
+              if isinstance(rows, Rows) and rows.kind == ENDS and rows.of_type is not None}  # fmt: skip
+    is_wrong, said = np.zeros(len(leaves), np.int64), {}
+    for number, ((path, leaf), rows) in enumerate(zip(paths, leaves, strict=True)):
+        if isinstance(rows, Rows) and rows.of_type is not None and rows.kind != ENDS:
+            wanted = nodes.owned[rows.of_type].numel() if rows.kind == NODES else edges[rows.of_type]
+            is_wrong[number] = leaf.shape[0] != wanted
+            said[number] = pytree.keystr(path)
+    found = np.flatnonzero(graph.world.allreduce(is_wrong, "max", "the arguments of a model"))
+    if found.size:
+        raise HpcgnnError(
+            f"{said[found[0]]} has other rows than this rank's nodes or edges of its type: give graph.x_dict, "
+            "graph.of_type(name, values) or graph.edge_attr_dict, and ones or an embedding of graph.of_type(name, "
+            "graph.original_ids) for a type without features",
+            agreed=True,
+        )
 
 
 def _type_of(leaf: Any) -> object:
@@ -111,8 +153,13 @@ def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float
     return not _is_ends(leaf), rows != graph.num_nodes, rows not in num_edges, -low, high
 
 
-def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
+def _rows_of(path: str, leaf: Any, agreed: np.ndarray, of: tuple[str, int] | None) -> Any:
     not_ends, not_nodes, not_edges = agreed[:3].astype(bool)
+    if of is not None:  # its number of rows may be any
+        kind, of_type = of
+        not_ends, not_nodes, not_edges = kind == NODES or not_ends, kind == EDGES, kind == NODES
+    else:
+        of_type = None
     if isinstance(leaf, LocalGraph):
         return Rows(GRAPH, (leaf.meta.num_features,))
     if not_ends and not_nodes and not_edges:
@@ -120,7 +167,7 @@ def _rows_of(path: str, leaf: Any, agreed: np.ndarray) -> Any:
     low, high = (-float(agreed[3]), float(agreed[4])) if np.isfinite(agreed[3:]).all() else (0.0, 1.0)
     kind = ENDS if not not_ends else EDGES if not_nodes or ("edge" in path and not not_edges) else NODES
     has_gradient = leaf.is_floating_point() and (kind == NODES or leaf.requires_grad)
-    return Rows(kind, () if kind == ENDS else tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient)
+    return Rows(kind, () if kind == ENDS else tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient, of_type)
 
 
 _KEPT = 8
@@ -133,7 +180,7 @@ class Given:
         self.graph = graph
         self.before_new: Callable[[Call], None] | None = None  # a rehearsal of each call of a new kind
         self._signature: inspect.Signature | None = None  # of the model's forward
-        self._kinds: dict[Any, list[str | None]] = {}  # by what is the same in calls on all ranks
+        self._kinds: dict[Any, list[Rows | None]] = {}  # by what is the same in calls on all ranks
         self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def prepare(
@@ -154,14 +201,21 @@ class Given:
             if self.before_new is not None:
                 self.before_new(call)
             kinds = pytree.tree_leaves(call.arguments)
-            self._kinds[described] = [leaf.kind if isinstance(leaf, Rows) else None for leaf in kinds]
-        for leaf, kind in zip(leaves, self._kinds[described], strict=True):
-            if kind == GRAPH:
+            self._kinds[described] = [leaf if isinstance(leaf, Rows) else None for leaf in kinds]
+        for leaf, of in zip(leaves, self._kinds[described], strict=True):
+            if of is not None and of.kind == GRAPH:
                 mode.mark([leaf.x, leaf.y, leaf.original_ids, *leaf.masks.values()], NODES)
                 mode.mark(leaf.edge_weight, EDGES)
-            elif kind is not None and leaf is not self.graph.edge_index:
-                mode.mark(leaf, kind, int(kind == ENDS))
+            elif of is not None and leaf is not self.graph.edge_index:
+                mode.mark(leaf, of.kind, int(of.kind == ENDS), self._types(of))
         return bound.args, bound.kwargs
+
+    def _types(self, of: Rows) -> tuple[int, ...]:
+        """The types of nodes of an argument, see :class:`hpcgnn.pyg.rows.Role`."""
+        if of.of_type is None or of.kind == NODES:
+            return () if of.of_type is None else (of.of_type,)
+        edges = self.graph.meta.edge_types[of.of_type]
+        return edges.source, edges.destination
 
     def _plain(self, model: torch.nn.Module, name: str, leaf: Any, *, dense: bool) -> Any:
         """A tensor of torch's own class: subclasses do not reach kernels. The same object is made for the same tensor."""

@@ -15,6 +15,7 @@ import torch
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph, asked_rows
 from hpcgnn.kernels.keyed import splitmix64
+from hpcgnn.plan.plan import offsets_of
 
 
 class HaloRows:
@@ -22,11 +23,32 @@ class HaloRows:
 
     def __init__(self, graph: LocalGraph) -> None:
         self._graph = graph
+        self._of_type: dict[int, HaloRowsOfType] = {}
         self._ids: torch.Tensor | None = None
         self._both_ways: bool | None = None
         self._rows: tuple[torch.Tensor, np.ndarray, np.ndarray] | None = None
 
-    def _asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    @property
+    def num_owned(self) -> int:
+        """Number of owned nodes, n. Not collective."""
+        return self._graph.num_nodes
+
+    @property
+    def num_extended(self) -> int:
+        """Number of owned and halo nodes, n + h. Not collective."""
+        return self._graph.num_nodes + self._graph.halo_positions.size
+
+    def of(self, types: tuple[int, ...]) -> HaloRows:
+        """The exchange of the nodes of the first of ``types``; without types, of all nodes. Not collective."""
+        if not types:
+            return self
+        return self._of_type.setdefault(types[0], HaloRowsOfType(self, types[0]))
+
+    def of_ends(self, types: tuple[int, ...]) -> tuple[HaloRows, HaloRows]:
+        """Those of the sources and of the destinations of edges of these types. Not collective."""
+        return self.of(types[:1]), self.of(types[1:])
+
+    def asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         """The owned rows, by id, that are in other ranks' halos; their number by rank; the number of halo nodes by rank."""
         if self._rows is None:
             graph = self._graph
@@ -76,19 +98,54 @@ class HaloRows:
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
         """(h, ...) rows of the halo nodes from (n, ...). Collective."""
-        rows, counts, _ = self._asked()
+        rows, counts, _ = self.asked()
         return self._moved(x[rows.to(x.device)], counts)
 
     def add_copies(self, wide: torch.Tensor) -> torch.Tensor:
         """See :meth:`summed`, without a gradient."""
-        rows, _, counts = self._asked()
-        owned = self._graph.num_nodes
+        rows, _, counts = self.asked()
+        owned = self.num_owned
         return wide[:owned].index_add(0, rows.to(wide.device), self._moved(wide[owned:], counts))
 
     def _moved(self, rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
         flat = rows.detach().cpu().reshape(len(rows), math.prod(rows.shape[1:])).contiguous()
         came, _ = self._graph.world.alltoallv(flat, counts)
         return came.view(-1, *rows.shape[1:]).to(rows.device)
+
+
+class HaloRowsOfType(HaloRows):
+    """The exchange of the nodes of one type, n of them owned and h in the halo, in the order of ``graph.nodes_by_type``."""
+
+    def __init__(self, whole: HaloRows, kind: int) -> None:
+        super().__init__(whole._graph)
+        self._whole, self._kind = whole, kind
+
+    @property
+    def num_owned(self) -> int:
+        return self._graph.nodes_by_type.owned[self._kind].numel()
+
+    @property
+    def num_extended(self) -> int:
+        return self.num_owned + self._graph.nodes_by_type.halo[self._kind].numel()
+
+    @property
+    def original_ids(self) -> torch.Tensor:
+        if self._ids is None:
+            ids = self._whole.original_ids
+            self._ids = ids[(self._graph.nodes_by_type.type == self._kind).to(ids.device)]
+        return self._ids
+
+    def asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        if self._rows is None:
+            (rows, asked_counts, counts), nodes = self._whole.asked(), self._graph.nodes_by_type
+            is_asked, is_halo = nodes.type[rows] == self._kind, nodes.type[self._graph.num_nodes :] == self._kind
+            self._rows = nodes.number[rows[is_asked]], _true_in(is_asked, asked_counts), _true_in(is_halo, counts)
+        return self._rows
+
+
+def _true_in(flags: torch.Tensor, counts: np.ndarray) -> np.ndarray:
+    """(P,) number of true ones among the ``counts`` (P,) flags of each rank."""
+    return np.diff(offsets_of(index_array(flags))[offsets_of(counts)])
 
 
 class _Extended(torch.autograd.Function):

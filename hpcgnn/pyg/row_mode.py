@@ -138,25 +138,29 @@ def _check_einsum(call: _Call, role_of: RoleOf) -> None:
 class RowMode(TorchFunctionMode):
     """The roles of the tensors of one call. It is entered anew for each call.
 
-    owned: number of owned nodes, n. drop: replaces ``F.dropout(x, p)``, given the original ids on which the mask of each row
-    depends, or None, and whether a layer computes messages. common_draws: a context in which all ranks draw the same numbers.
+    drop: replaces ``F.dropout(x, p)``, given the original ids on which the mask of each row depends, or None, and whether a layer
+    computes messages. common_draws: a context in which all ranks draw the same numbers.
     """
 
     def __init__(
-        self, owned: int, halo: HaloRows, drop: Callable[..., Tensor], common_draws: Callable[[], ContextManager[None]]
+        self, halo: HaloRows, drop: Callable[..., Tensor], common_draws: Callable[[], ContextManager[None]]
     ) -> None:
         super().__init__()
-        self._owned, self._halo, self._drop, self._common_draws = owned, halo, drop, common_draws
+        self._halo, self._drop, self._common_draws = halo, drop, common_draws
         self._roles: dict[int, tuple[weakref.ref[Tensor], Role]] = {}
+        self.knows_types = False  # whether arguments of the call have rows of one type
         self._edges: Tensor | None = None  # those of the layer whose messages are being computed
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def mark(self, value: Any, kind: str, axis: int = 0, *, of_graph: bool = False) -> Any:
-        """Note that ``value``, or each tensor in it, has rows of this kind along ``axis``. Returns ``value``."""
+    def mark(
+        self, value: Any, kind: str, axis: int = 0, types: tuple[int, ...] = (), *, of_graph: bool = False
+    ) -> Any:
+        """Note that ``value``, or each tensor in it, has rows of this kind and these types along ``axis``. Returns ``value``."""
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, Tensor):
-                self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis, of_graph)
+                self._roles[id(tensor)] = weakref.ref(tensor), Role(kind, axis, of_graph, types)
+        self.knows_types |= bool(types)
         return value
 
     def role(self, tensor: Any) -> Role | None:
@@ -167,11 +171,12 @@ class RowMode(TorchFunctionMode):
     def hand_on(self, source: Tensor, result: Tensor) -> Tensor:
         """Note that ``result`` has the rows of ``source``. Returns ``result``."""
         role = self.role(source)
-        return result if role is None else self.mark(result, role.kind, role.axis)
+        return result if role is None else self.mark(result, role.kind, role.axis, role.types)
 
     def forget(self) -> None:
         """Forget the tensors of the previous call."""
         self._roles.clear()
+        self.knows_types = False
 
     @contextmanager
     def inside(self, edge_index: Tensor) -> Iterator[None]:
@@ -246,7 +251,7 @@ class RowMode(TorchFunctionMode):
     def _made(self, call: _Call) -> Any:
         result, size = call(), call.get("size", int(call.name.startswith("new_")), ())
         first = size[0] if isinstance(size, (tuple, list)) and size else size
-        return self.mark(result, first.kind) if isinstance(first, Count) else result
+        return self.mark(result, first.kind, 0, first.types) if isinstance(first, Count) else result
 
     def _inherit(self, result: Any, found: list[tuple[Tensor, Role]]) -> Any:
         """Give the result of a function that works on each row by itself the role of its first argument with one."""
@@ -255,6 +260,7 @@ class RowMode(TorchFunctionMode):
         tensor, role = found[0]
         kinds = {one.kind for _, one in found}
         kind = NODES if NODES in kinds else EDGES if len(kinds) > 1 else role.kind
+        types = next((one.types for _, one in found if one.kind == kind), role.types)
         size, place = tensor.shape[role.axis], role.axis - tensor.dim()
         for one in result if isinstance(result, (tuple, list)) else (result,):
             if not isinstance(one, Tensor) or one is tensor:
@@ -262,7 +268,7 @@ class RowMode(TorchFunctionMode):
             for axis in (role.axis, one.dim() + place):
                 if 0 <= axis < one.dim() and one.shape[axis] == size:
                     may_be_ids = not one.is_floating_point() and one.dtype != torch.bool
-                    self.mark(one, EDGES if kind in IDS and not may_be_ids else kind, axis)
+                    self.mark(one, EDGES if kind in IDS and not may_be_ids else kind, axis, types)
                     break
         return result
 
@@ -275,14 +281,17 @@ class RowMode(TorchFunctionMode):
         if func is torch.nn.functional.dropout and given.get("training", True) and x.is_floating_point():
             with torch._C.DisableTorchFunction():
                 if role is not None and role.kind == NODES and role.axis == 0:
-                    ids = self._halo.original_ids[: self._owned]
+                    nodes = self._halo.of(role.types)
+                    ids = nodes.original_ids[: nodes.num_owned]
                 elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
-                    ids = edge_ids(*self._halo.original_ids[self._edges.flip(0)])
+                    of = self.role(self._edges)
+                    sources, destinations = self._halo.of_ends(of.types if of is not None else ())
+                    ids = edge_ids(destinations.original_ids[self._edges[1]], sources.original_ids[self._edges[0]])
                 of_all = role is None and self._edges is None and not rows.is_checkpointed()
                 with self._common_draws() if of_all else nullcontext():
                     result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
                 result = x.copy_(result) if given.get("inplace") else result
-            return result if role is None else self.mark(result, role.kind, role.axis)
+            return result if role is None else self.mark(result, role.kind, role.axis, role.types)
         call = _Call(func, args, kwargs, [])
         return self._of_all(call) if role is None else self._inherit(call(), [(x, role)])
 
@@ -290,7 +299,7 @@ class RowMode(TorchFunctionMode):
 
     def _on_shape(self, call: _Call) -> Any:
         role, sizes = call.found[0][1], list(call())
-        sizes[role.axis] = Count(sizes[role.axis], NODES if role.kind == NODES else EDGES)
+        sizes[role.axis] = Count(sizes[role.axis], NODES if role.kind == NODES else EDGES, role.types)
         return torch.Size(sizes)
 
     def _on_size(self, call: _Call) -> Any:
@@ -307,14 +316,15 @@ class RowMode(TorchFunctionMode):
         return call()
 
     def _on_numel(self, call: _Call) -> Any:
-        return Count(call(), NODES if call.found[0][1].kind == NODES else EDGES)
+        role = call.found[0][1]
+        return Count(call(), NODES if role.kind == NODES else EDGES, role.types)
 
     _on_nelement = _on_numel
 
     def _transposed(self, call: _Call) -> Any:
         tensor, role = call.found[0]
         axis = call.axis_after(tensor, role.axis)
-        return self.mark(call(), role.kind, axis)
+        return self.mark(call(), role.kind, axis, role.types)
 
     _on_t = _on_T = _on_mT = _on_adjoint = _on_permute = _on_unsqueeze = _transposed
     _on_transpose = _on_swapaxes = _on_swapdims = _on_movedim = _on_moveaxis = _transposed
@@ -328,14 +338,15 @@ class RowMode(TorchFunctionMode):
         else:
             result = call()
         if role.axis == 0 and sizes and (isinstance(sizes[0], Count) or sizes[0] == -1):
-            return self.mark(result, role.kind)  # also where a node has several rows of the result
+            return self.mark(result, role.kind, 0, role.types)  # also where a node has several rows of the result
         return self._inherit(result, call.found)
 
     _on_reshape = _on_view
 
     def _on_flatten(self, call: _Call) -> Any:
         role = call.found[0][1]
-        return self.mark(call(), role.kind, role.axis if call.get("start_dim", 1, 0) > role.axis else 0)
+        axis = role.axis if call.get("start_dim", 1, 0) > role.axis else 0
+        return self.mark(call(), role.kind, axis, role.types)
 
     _on_ravel = _on_flatten
 
@@ -347,17 +358,17 @@ class RowMode(TorchFunctionMode):
         parts = call()
         for number, part in enumerate(parts):
             kind = (SOURCES, DESTINATIONS)[number] if role.kind == ENDS else role.kind
-            self.mark(part, kind, role.axis - (dim < role.axis))
+            self.mark(part, kind, role.axis - (dim < role.axis), role.types)
         return parts
 
     def _on_stack(self, call: _Call) -> Any:
         kinds, result, first = [role.kind for _, role in call.found], call(), call.found[0][1]
         dim = call.dim(result.dim())
         if kinds == [SOURCES, DESTINATIONS] and dim == 0:
-            return self.mark(result, ENDS, 1)
+            return self.mark(result, ENDS, 1, first.types)
         if SOURCES in kinds or DESTINATIONS in kinds:
             self._refuse_reversed()
-        return self.mark(result, first.kind, first.axis + (dim <= first.axis))
+        return self.mark(result, first.kind, first.axis + (dim <= first.axis), first.types)
 
     def _on_cat(self, call: _Call) -> Any:
         kinds, (tensor, role) = {one.kind for _, one in call.found}, call.found[0]
@@ -372,7 +383,7 @@ class RowMode(TorchFunctionMode):
             raise Refused(f"to_undirected {rows.place()} combines attributes of edges with those of reversed edges")
         if call.dim(tensor.dim()) == role.axis and role.kind == NODES:
             raise Refused(f"cat {rows.place()} appends rows to those of the nodes, of which a rank has its own only")
-        return self.mark(call(), role.kind, role.axis)
+        return self.mark(call(), role.kind, role.axis, role.types)
 
     _on_concat = _on_concatenate = _on_cat
 
@@ -399,7 +410,8 @@ class RowMode(TorchFunctionMode):
         role = self.role(tensor)
         if role is None:  # a table of other rows, indexed by a column of nodes or edges
             is_picked = isinstance(key, Tensor) and key.dtype != torch.bool
-            return self.mark(call(), rows.of_edges(call.found[0][1].kind)) if is_picked else call()
+            of = call.found[0][1]
+            return self.mark(call(), rows.of_edges(of.kind), 0, of.types) if is_picked else call()
         keys = key if isinstance(key, tuple) else (key,)
         before, at, axis = rows.split_key(keys, role.axis, tensor.dim())
         if role.kind == ENDS and before is not None:
@@ -407,7 +419,7 @@ class RowMode(TorchFunctionMode):
         if isinstance(at, slice):
             if not rows.is_all(at, role.kind) and rows.called_by() == "user":
                 raise Refused(f"a line {rows.place()} takes a range of rows, but a rank has its own only")
-            return self.mark(call(), role.kind, axis)
+            return self.mark(call(), role.kind, axis, role.types)
         if isinstance(at, Tensor):
             return self._picked(lambda wide: call.func(wide, key), tensor, role, at, axis)
         if isinstance(at, int) and rows.called_by() == "user":
@@ -418,20 +430,21 @@ class RowMode(TorchFunctionMode):
         """Part of an ``edge_index``: one row, both rows of some edges, or reversed edges."""
         if isinstance(before, int):
             kind = SOURCES if before in (0, -2) else DESTINATIONS
-            return self.mark(call(), kind, of_graph=role.of_graph and keys == (before,))
+            return self.mark(call(), kind, 0, role.types, of_graph=role.of_graph and keys == (before,))
         if not isinstance(before, slice) or before != slice(None):
             self._refuse_reversed()
-        return self.mark(call(), ENDS, 1)
+        return self.mark(call(), ENDS, 1, role.types)
 
     def _on_index_select(self, call: _Call) -> Any:
         tensor, dim, index = call.get("input", 0), call.get("dim", 1), call.get("index", 2)
         role, dim = self.role(tensor), dim % tensor.dim()
         if role is None:
-            return self.mark(call(), rows.of_edges(call.found[0][1].kind), dim)
+            of = call.found[0][1]
+            return self.mark(call(), rows.of_edges(of.kind), dim, of.types)
         if dim != role.axis:
             if role.kind == ENDS:
                 self._refuse_reversed()
-            return self.mark(call(), role.kind, role.axis)
+            return self.mark(call(), role.kind, role.axis, role.types)
         return self._picked(lambda wide: call.func(wide, dim, index), tensor, role, index, dim)
 
     def _picked(self, pick: Callable[[Tensor], Any], tensor: Tensor, role: Role, index: Tensor, axis: int) -> Any:
@@ -441,15 +454,16 @@ class RowMode(TorchFunctionMode):
         if is_of_nodes and of is None and index.dtype != torch.bool and rows.called_by() == "user":
             raise Refused(f"a line {rows.place()} takes rows by numbers, but the nodes of a rank have other numbers")
         if not (is_of_nodes and of_sources):
-            kind = EDGES if is_of_nodes and of is not None and of.kind == DESTINATIONS else role.kind
-            return self.mark(pick(tensor), kind, axis)
+            if is_of_nodes and of is not None and of.kind == DESTINATIONS:
+                return self.mark(pick(tensor), EDGES, axis, of.types)
+            return self.mark(pick(tensor), role.kind, axis, role.types)
         if rows.is_checkpointed():
             raise Refused(
                 f"a line {rows.place()} takes rows of sources in torch.utils.checkpoint: take them outside of it"
             )
         with torch._C.DisableTorchFunction():
-            wide = self._halo.extended(tensor.movedim(role.axis, 0)).movedim(0, role.axis)
-        return self.mark(pick(wide), EDGES, axis)
+            wide = self._halo.of(role.types).extended(tensor.movedim(role.axis, 0)).movedim(0, role.axis)
+        return self.mark(pick(wide), EDGES, axis, of.types)
 
     def _scattered(self, call: _Call) -> Any:
         """Values of edges added up by node: those of sources are added up over all ranks."""
@@ -459,23 +473,24 @@ class RowMode(TorchFunctionMode):
         if of is not None and of.kind in (NODES, EDGES):  # a row of the result is that of a group, such as a type
             return call()
         if of is None or of.kind != SOURCES:
-            return self.mark(call(), NODES, dim % out.dim())
+            return self.mark(call(), NODES, dim % out.dim(), of.types[1:] if of is not None else ())
         if "add" not in call.name or dim % out.dim():
             raise Refused(f"{call.where()} combines values at the sources of edges, which other ranks own")
         with torch._C.DisableTorchFunction():
-            wide = out.new_zeros(self._halo.original_ids.numel(), *out.shape[1:])
-            total = out + self._halo.summed(getattr(wide, f"{call.name}_")(dim, index, src))
+            sources = self._halo.of(of.types)
+            wide = out.new_zeros(sources.num_extended, *out.shape[1:])
+            total = out + sources.summed(getattr(wide, f"{call.name}_")(dim, index, src))
             result = out.copy_(total) if call.func.__name__.endswith("_") else total
-        return self.mark(result, NODES)
+        return self.mark(result, NODES, 0, of.types[:1])
 
     _on_scatter_add = _on_scatter = _on_scatter_reduce = _on_index_add = _on_index_reduce = _scattered
 
     def _on_max(self, call: _Call) -> Any:
-        kind = call.found[0][1].kind
-        if kind not in IDS or not rows.is_called_in("maybe_num_nodes"):
+        role = call.found[0][1]
+        if role.kind not in IDS or not rows.is_called_in("maybe_num_nodes"):
             return self._checked(call)
-        if kind == DESTINATIONS:
-            return torch.tensor(self._owned - 1)
+        if role.kind == DESTINATIONS:
+            return torch.tensor(self._halo.of_ends(role.types)[1].num_owned - 1)
         raise Refused(
             f"a function of PyG {rows.place()} finds the number of nodes in the edges: give it num_nodes=x.size(0)"
         )
@@ -488,11 +503,12 @@ class RowMode(TorchFunctionMode):
         return call()
 
     def _on_nonzero(self, call: _Call) -> Any:
-        return self.mark(call(), NODES if call.found[0][1].kind == NODES else EDGES)
+        role = call.found[0][1]
+        return self.mark(call(), NODES if role.kind == NODES else EDGES, 0, role.types)
 
     _on_masked_select = _on_nonzero
 
     def _on_bincount(self, call: _Call) -> Any:
         if call.found[0][1].kind != DESTINATIONS:
             raise Refused(f"{call.where()} counts over all ranks: use torch_geometric.utils.degree")
-        return self.mark(call(), NODES)
+        return self.mark(call(), NODES, 0, call.found[0][1].types[1:])

@@ -101,23 +101,26 @@ DROPOUTS = (
 class Role:
     """The rows of a tensor along its dimension ``axis``: a row for each node or edge, or the ids of edges' ends.
 
-    of_graph: whether these are the ends of all edges of the graph.
+    of_graph: whether these are the ends of all edges of the graph. types: the number of the type of the nodes, or those of the
+    types of the edges' sources and destinations; empty for nodes and edges of all types.
     """
 
     kind: str
     axis: int = 0
     of_graph: bool = False
+    types: tuple[int, ...] = ()
 
 
 class Count(int):
     """The number of nodes or edges of this rank, which may be the size of a tensor, but no value to compute with."""
 
     kind: str
+    types: tuple[int, ...]
 
-    def __new__(cls, value: int, kind: str) -> Count:
-        """Make a number of rows of this kind."""
+    def __new__(cls, value: int, kind: str, types: tuple[int, ...] = ()) -> Count:
+        """Make a number of rows of this kind, and of these types as in :class:`Role`."""
         made = super().__new__(cls, value)
-        made.kind = kind
+        made.kind, made.types = kind, types
         return made
 
 
