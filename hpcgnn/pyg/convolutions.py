@@ -126,6 +126,7 @@ class Normaliser:
             degree = scatter(values, index, 0, owned, "sum")
             if weight is not None:
                 has_edges = torch.bincount(index, minlength=owned) > 0
+                self.bridge.exact.know_ids()
                 ids = nodes.original_ids[:owned].to(degree.device)
                 check_degrees(degree.detach()[has_edges], ids[has_edges], self.bridge.graph.world)
             return nodes.extended(degree)

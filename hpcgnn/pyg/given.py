@@ -45,6 +45,11 @@ class Call:
 
     arguments: dict[str, Any]
 
+    @property
+    def is_by_type(self) -> bool:
+        """Return whether some arguments have rows of one type."""
+        return any(isinstance(leaf, Rows) and leaf.of_type is not None for leaf in pytree.tree_leaves(self.arguments))
+
     def shape(self) -> int:
         """A number that is the same for calls with arguments of the same kinds and types."""
         said = [

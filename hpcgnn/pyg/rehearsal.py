@@ -9,7 +9,7 @@ import copy
 import inspect
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,31 @@ class Recorder(TorchFunctionMode):
 
 
 RANKS, NUM_NODES, NUM_EDGES = 3, 26, 127
+Of = tuple[str, int | None]
+"""Rows of nodes or edges: ``(NODES, None)`` for all, ``(NODES, k)`` for those of type k, and edges likewise."""
+
+
+def _few_edges(generator: np.random.Generator, *, both_ways: bool) -> np.ndarray:
+    edges = generator.integers(0, NUM_NODES - 1, (2, NUM_EDGES - 7))
+    edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
+    if not both_ways:
+        return edges
+    return generator.permutation(np.unique(np.concatenate((edges, edges[::-1]), axis=1), axis=1), axis=1)
+
+
+def _few_of_each_type(generator: np.random.Generator, meta: GraphMeta) -> tuple[GraphMeta, np.ndarray, np.ndarray]:
+    """A graph with the types of ``meta``: its counts, its edges (2, E), and their types (E,). Each type has a number of nodes, or
+    of edges, of its own, by which the rows of results are known."""
+    nodes = tuple(replace(each, count=5 + number) for number, each in enumerate(meta.node_types))
+    first, edges, kinds = np.cumsum([0, *(each.count for each in nodes)]), [], []
+    for number, each in enumerate(meta.edge_types):
+        ends = each.source, each.destination
+        drawn = np.stack([generator.integers(0, nodes[end].count, 26 + len(nodes) + number) for end in ends])
+        edges.append(np.concatenate((drawn, drawn[:, :5]), axis=1) + first[list(ends), np.newaxis])
+        kinds.append(np.full(edges[-1].shape[1], number))
+    counts = {"num_nodes": int(first[-1]), "num_edges": sum(map(len, kinds)), "num_features": 0}
+    few = GraphMeta(**counts, num_edge_types=len(kinds), node_types=nodes, edge_types=meta.edge_types)
+    return few, np.concatenate(edges, axis=1), np.concatenate(kinds)
 
 
 class TinyGraph:
@@ -118,36 +143,54 @@ class TinyGraph:
 
     It has self-loops, parallel edges and an isolated node, and is directed, or with ``both_ways`` undirected without parallel
     edges. Its parts have their nodes, and therefore in-edges, in another order than the whole graph, as those of real graphs.
+    For a call with dictionaries by type, it has the types of ``meta``.
     """
 
-    def __init__(self, call: Call, dtype: torch.dtype = torch.float64, *, both_ways: bool = False) -> None:
+    def __init__(
+        self,
+        call: Call,
+        dtype: torch.dtype = torch.float64,
+        *,
+        both_ways: bool = False,
+        meta: GraphMeta | None = None,
+    ) -> None:
         generator = np.random.default_rng(7)
-        edges = generator.integers(0, NUM_NODES - 1, (2, NUM_EDGES - 7))
-        edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
-        if both_ways:
-            edges = generator.permutation(np.unique(np.concatenate((edges, edges[::-1]), axis=1), axis=1), axis=1)
-        self.edges = edges[:, np.argsort(edges[1], kind="stable")]  # some aggregations ask for edges by destination
-        self.offsets = np.array([0, 11, 22, NUM_NODES])  # (RANKS + 1,) first position of each part
-        self.nodes = generator.permutation(NUM_NODES)  # the node at each position
+        if call.is_by_type:
+            assert meta is not None
+            self.meta, edges, kinds = _few_of_each_type(generator, meta)
+        else:
+            edges = _few_edges(generator, both_ways=both_ways)
+            self.meta, kinds = GraphMeta(NUM_NODES, edges.shape[1], 0), np.zeros(edges.shape[1], np.int64)
+        order = np.argsort(edges[1], kind="stable")  # some aggregations ask for edges by destination
+        self.edges, self.kinds, nodes = edges[:, order], torch.from_numpy(kinds[order]), self.meta.num_nodes
+        self.offsets = np.array([0, 11, 22, 26]) * nodes // 26  # (RANKS + 1,) first position of each part
+        self.nodes = generator.permutation(nodes)  # the node at each position
         self.position = np.argsort(self.nodes)
         ends = self.position[self.edges]
         self.order = np.lexsort(ends)  # of the edges in the parts
         self.dtype = dtype
-        self.pull = torch.from_numpy(generator.standard_normal(NUM_NODES)).to(dtype)
+        self.pull = torch.from_numpy(generator.standard_normal(nodes)).to(dtype)
         leaves, self._tree = pytree.tree_flatten(call.arguments)
-        draws = (generator, dtype, self.edges.shape[1])
+        counts = {of: rows.numel() for of, rows in self._rows(torch.arange(nodes), torch.arange(kinds.size)).items()}
         self._leaves: list[tuple[Any, Any]] = [
-            (leaf, _draw(leaf, *draws) if isinstance(leaf, Rows) else leaf) for leaf in leaves
+            (leaf, _draw(leaf, generator, dtype, counts) if isinstance(leaf, Rows) else leaf) for leaf in leaves
         ]
-        of_nodes = (value for leaf, value in self._leaves if isinstance(leaf, Rows) and leaf.kind in (NODES, GRAPH))
-        self.x = next(of_nodes, None)
+        self.x = next(
+            (value for leaf, value in self._leaves
+             if isinstance(leaf, Rows) and leaf.kind in (NODES, GRAPH) and leaf.of_type is None), None
+        )  # fmt: skip
         self.weight = torch.from_numpy(generator.uniform(0.5, 1.5, self.edges.shape[1]))
 
     def whole(self) -> Arguments:
         """The arguments for one machine, and the numbers of the nodes and edges in the order of their rows."""
-        edge_index = torch.from_numpy(self.edges)
-        data = Data(x=self.x, edge_index=edge_index, edge_weight=self.weight.to(self.dtype), num_nodes=NUM_NODES)
-        return self._arguments(data, torch.arange(NUM_NODES), torch.arange(self.edges.shape[1]))
+        edge_index, nodes = torch.from_numpy(self.edges), self.meta.num_nodes
+        data = Data(x=self.x, edge_index=edge_index, edge_weight=self.weight.to(self.dtype), num_nodes=nodes)
+        first = torch.from_numpy(self.meta.node_type_offsets)
+        by_type = [
+            edge_index[:, self.kinds == number] - first[[each.source, each.destination], None]
+            for number, each in enumerate(self.meta.edge_types)
+        ]
+        return self._arguments(data, by_type, torch.arange(nodes), torch.arange(self.edges.shape[1]))
 
     def part(self, world: World) -> tuple[LocalGraph, Arguments]:
         """The graph and the arguments of one rank."""
@@ -162,7 +205,7 @@ class TinyGraph:
             world=world,
             path=Path("the rehearsal's graph"),
             uuid="",
-            meta=GraphMeta(num_nodes=NUM_NODES, num_edges=self.edges.shape[1], num_features=num_features),
+            meta=replace(self.meta, num_features=num_features),
             node_offsets=self.offsets,
             features=None if self.x is None else self.x[nodes],
             y=None,
@@ -173,32 +216,53 @@ class TinyGraph:
             edge_weight=self.weight[numbers].float(),
             matches_parts=False,
         )
-        return graph, self._arguments(graph, graph.original_ids, numbers)
+        graph._of_edges["type"] = self.kinds[numbers]
+        by_type = list(graph.edge_index_dict.values()) if self.meta.edge_types else []
+        return graph, self._arguments(graph, by_type, graph.original_ids, numbers)
 
-    def _arguments(self, graph: Any, nodes: Tensor, edges: Tensor) -> Arguments:
-        given, leaves = [], []
+    def _rows(self, nodes: Tensor, edges: Tensor) -> dict[Of, Tensor]:
+        """The numbers of the rows that an argument has for these nodes and edges, among all nodes or edges and among those of each
+        type."""
+        first, found = self.meta.node_type_offsets.tolist(), {(NODES, None): nodes, (EDGES, None): edges}
+        for number in range(len(self.meta.node_types)):
+            mine = nodes[(nodes >= first[number]) & (nodes < first[number + 1])]
+            found[NODES, number] = mine - first[number]
+        for number in range(len(self.meta.edge_types)):
+            is_of = self.kinds == number
+            found[EDGES, number] = (is_of.cumsum(0) - 1)[edges[is_of[edges]]]
+        return found
+
+    def _arguments(self, graph: Any, ends: list[Tensor], nodes: Tensor, edges: Tensor) -> Arguments:
+        given, leaves, numbers = [], [], self._rows(nodes, edges)
         for rows, value in self._leaves:
             if not isinstance(rows, Rows):
                 made = _constant(value, self.dtype)
-            elif rows.kind in (GRAPH, ENDS):
-                made = graph if rows.kind == GRAPH else graph.edge_index
+            elif rows.kind == GRAPH:
+                made = graph
+            elif rows.kind == ENDS:
+                made = graph.edge_index if rows.of_type is None else ends[rows.of_type]
             else:
-                made = value[nodes if rows.kind == NODES else edges].clone().requires_grad_(rows.has_gradient)
+                of = rows.kind, rows.of_type
+                made = value[numbers[of]].clone().requires_grad_(rows.has_gradient)
                 if rows.has_gradient:
-                    leaves.append((made, rows.kind))
+                    leaves.append((made, of))
             given.append(made)
-        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, nodes, edges, self.pull[nodes])
+        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, self._pulls(numbers))
+
+    def _pulls(self, numbers: dict[Of, Tensor]) -> dict[Of, Tensor]:
+        first = self.meta.node_type_offsets.tolist()
+        return {of: self.pull[first[of[1] or 0] + rows] for of, rows in numbers.items() if of[0] == NODES}
 
 
 @dataclass
 class Arguments:
-    """Arguments by name, those with a gradient and their kinds, the original numbers of the rows, and the pull at each node."""
+    """Arguments by name, those with a gradient and whose rows they have, the original numbers of the rows, and the pull at each
+    node."""
 
     named: dict[str, Any]
-    with_gradient: list[tuple[Tensor, str]]
-    nodes: Tensor
-    edges: Tensor
-    pull: Tensor
+    with_gradient: list[tuple[Tensor, Of]]
+    rows: dict[Of, Tensor]
+    pull: dict[Of, Tensor]
 
     def give(self, model: torch.nn.Module) -> Any:
         """Call ``model`` with the arguments."""
@@ -207,11 +271,13 @@ class Arguments:
         return model(*bound.args, **bound.kwargs)
 
 
-def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, num_edges: int) -> Tensor | None:
+def _draw(
+    rows: Rows, generator: np.random.Generator, dtype: torch.dtype, counts: dict[Of, int]
+) -> Tensor | None:
     """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types. None: an ``edge_index``."""
     if rows.kind == ENDS:
         return None
-    shape = (num_edges if rows.kind == EDGES else NUM_NODES, *rows.tail)
+    shape = (counts[EDGES if rows.kind == EDGES else NODES, rows.of_type], *rows.tail)
     high = rows.high if rows.high > rows.low else rows.low + 1
     if rows.dtype.is_floating_point:
         return torch.from_numpy(generator.uniform(rows.low, high, shape)).to(dtype)
@@ -233,12 +299,14 @@ _NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, s
 
 @dataclass
 class Outcome:
-    """The outcome of running a model: its result, its gradients by name, its recorded calls, and the numbers of its rows."""
+    """The outcome of running a model: its results and whose rows they have, its gradients by name, those among them that have rows
+    of arguments, its recorded calls, and the numbers of the rows."""
 
-    result: Tensor
+    results: list[tuple[Of, Tensor]]
     gradients: dict[str, Tensor]
+    of_rows: dict[str, Of]
     calls: list[Recorded]
-    rows: dict[str, Tensor]
+    rows: dict[Of, Tensor]
 
 
 def rehearse(model: torch.nn.Module, graph: LocalGraph, call: Call | None = None) -> int | None:
@@ -269,8 +337,10 @@ def _rehearse_both_modes(model: torch.nn.Module, graph: LocalGraph, call: Call, 
     for training in (True, False):
         plain = copy.deepcopy(model).cpu().to(dtype).train(training)
         try:
-            _rehearse(plain, TinyGraph(call, dtype))
+            _rehearse(plain, TinyGraph(call, dtype, meta=graph.meta))
         except DirectedError:
+            if call.is_by_type:
+                raise
             halo = HaloRows(graph)
             halo.know_ids()
             if not halo.is_undirected():
@@ -296,20 +366,22 @@ def _rehearse(plain: torch.nn.Module, tiny: TinyGraph) -> None:
                 raise
             raise _DoesNotRun(error) from error
         # models that seed the generator themselves leave it in the same state
-        if not (torch.equal(after, torch.get_rng_state()) and _same(wanted[-1].result, again[-1].result)):
+        results = zip(wanted[-1].results, again[-1].results, strict=True)
+        if not (torch.equal(after, torch.get_rng_state()) and all(_same(one, other) for (_, one), (_, other) in results)):
             return  # the model draws random numbers of its own, so there is nothing to compare with
-        for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny), strict=True):
+        of = [each for each, _ in wanted[-1].results]
+        for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny, of), strict=True):
             _compare(type(plain).__name__, whole, parts)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def _on_ranks(name: str, plain: torch.nn.Module, tiny: TinyGraph) -> list[list[Outcome]]:
+def _on_ranks(name: str, plain: torch.nn.Module, tiny: TinyGraph, results: list[Of]) -> list[list[Outcome]]:
     def program(world: ThreadWorld) -> list[Outcome]:
         graph, arguments = tiny.part(world)
         messages = Messages(world, MessageConfig(collective="alltoallv"))
-        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), arguments)
+        return _run(on_ranks(copy.deepcopy(plain), graph, messages, backend="reference"), arguments, results)
 
     try:
         return on_threads(RANKS, program)
@@ -320,30 +392,46 @@ def _on_ranks(name: str, plain: torch.nn.Module, tiny: TinyGraph) -> list[list[O
         ) from error
 
 
-def _run(model: torch.nn.Module, arguments: Arguments) -> list[Outcome]:
-    """Run some passes without dropout. Backward starts from the sum of the result's rows weighted by the pull at each node."""
+def _run(model: torch.nn.Module, arguments: Arguments, whose: list[Of] | None = None) -> list[Outcome]:
+    """Run some passes without dropout. Backward starts from the sum of the results' rows weighted by the pull at each node.
+    whose: the nodes that the results have rows of; None: those of which there are as many."""
     outcomes, pull = [], arguments.pull
     for _ in range(_PASSES):
         recorder = Recorder(model)
         with recorder:
             result = arguments.give(model)
-        if not isinstance(result, Tensor) or result.shape[:1] != pull.shape:
-            raise HpcgnnError(
-                f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node, of which "
-                "each rank would have its own"
-            )
+        results = _with_rows(model, result, arguments, whose)
         model.zero_grad()
         for leaf, _ in arguments.with_gradient:
             leaf.grad = None
-        if result.requires_grad:
-            (result.flatten(1).sum(1) if result.dim() > 1 else result).mul(pull).sum().backward()
-        gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
-        for number, (leaf, kind) in enumerate(arguments.with_gradient, start=1):
-            gradients[f"argument {number} with rows of {kind}"] = _gradient(leaf)
-        rows = {NODES: arguments.nodes, EDGES: arguments.edges}
-        outcomes.append(Outcome(result.detach(), gradients, recorder.calls, rows))
+        pulled = [(rows.flatten(1).sum(1) if rows.dim() > 1 else rows).mul(pull[of]).sum() for of, rows in results]
+        if (total := torch.stack(pulled).sum()).requires_grad:
+            total.backward()
+        gradients, of_rows = {name: _gradient(parameter) for name, parameter in model.named_parameters()}, {}
+        for number, (leaf, of) in enumerate(arguments.with_gradient, start=1):
+            name = f"argument {number} with rows of {of[0]}"
+            gradients[name], of_rows[name] = _gradient(leaf), of
+        detached = [(of, rows.detach()) for of, rows in results]
+        outcomes.append(Outcome(detached, gradients, of_rows, recorder.calls, arguments.rows))
         recorder.stop()
     return outcomes
+
+
+def _with_rows(
+    model: torch.nn.Module, result: Any, arguments: Arguments, whose: list[Of] | None
+) -> list[tuple[Of, Tensor]]:
+    """The results of a model, and whose rows they have: one tensor, or for a call by type any tree of tensors."""
+    sizes = {rows.numel(): of for of, rows in arguments.rows.items() if of[0] == NODES}
+    found = [each for each in pytree.tree_leaves(result) if each is not None] if len(sizes) > 1 else [result]
+    if found and all(isinstance(each, Tensor) and each.dim() for each in found):
+        whose = whose or [sizes[len(each)] for each in found if len(each) in sizes]
+        if [arguments.pull[of].shape for of in whose] == [each.shape[:1] for each in found]:
+            return list(zip(whose, found, strict=True))
+    by_type = ", or tensors with a row for each node of a type" if len(sizes) > 1 else ""
+    raise HpcgnnError(
+        f"{type(model).__name__} cannot be distributed: its result is not a tensor with a row for each node{by_type}, of which "
+        "each rank would have its own"
+    )
 
 
 def _gradient(leaf: Tensor) -> Tensor:
@@ -355,21 +443,21 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 def _compare(model: str, wanted: Outcome, found: list[Outcome]) -> None:
     """Raise HpcgnnError, naming the layer or function responsible, if the ranks' results differ from those of one machine."""
-    rows = {kind: torch.cat([outcome.rows[kind] for outcome in found]) for kind in (NODES, EDGES)}
-    if not _same(wanted.result[rows[NODES]], torch.cat([outcome.result for outcome in found])):
-        raise HpcgnnError(f"{model} cannot be distributed: {_blamed(wanted, found, rows)}")
+    rows = {of: torch.cat([outcome.rows[of] for outcome in found]) for of in wanted.rows}
+    for (of, whole), *parts in zip(wanted.results, *(outcome.results for outcome in found), strict=True):
+        if not _same(whole[rows[of]], torch.cat([part for _, part in parts])):
+            raise HpcgnnError(f"{model} cannot be distributed: {_blamed(wanted, found, rows)}")
     largest = max((float(value.abs().max()) for value in wanted.gradients.values() if value.numel()), default=0.0)
     for name, value in wanted.gradients.items():
-        shares, kind = [outcome.gradients[name] for outcome in found], name.rpartition(" ")[2]
-        of_rows = kind in rows and name.startswith("argument ")
-        total = torch.cat(shares) if of_rows else torch.stack(shares).sum(0)
-        if not _same(value[rows[kind]] if of_rows else value, total, largest):
+        shares, whose = [outcome.gradients[name] for outcome in found], wanted.of_rows.get(name)
+        total = torch.stack(shares).sum(0) if whose is None else torch.cat(shares)
+        if not _same(value if whose is None else value[rows[whose]], total, largest):
             raise HpcgnnError(
                 f"{model} cannot be distributed: on a part of a graph its results are right, but the gradient of {name} is not"
             )
 
 
-def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, Tensor]) -> str:
+def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[Of, Tensor]) -> str:
     for call, *theirs in zip(wanted.calls, *(outcome.calls for outcome in found), strict=False):
         if any(call.name != other.name for other in theirs):
             break
@@ -382,15 +470,15 @@ def _blamed(wanted: Outcome, found: list[Outcome], rows: dict[str, Tensor]) -> s
     return "its result on a part of a graph differs from that on the whole graph, because of an operation that was not found"
 
 
-def _agree(whole: Tensor, parts: list[Tensor], rows: dict[str, Tensor]) -> bool:
+def _agree(whole: Tensor, parts: list[Tensor], rows: dict[Of, Tensor]) -> bool:
     """Return whether the parts together have the whole's rows, or, for a result of the whole graph, whether each equals it."""
     if whole.dim() and sum(part.shape[0] if part.dim() else 0 for part in parts) == whole.shape[0] > 1:
-        kind = {rows[kind].numel(): kind for kind in rows}.get(whole.shape[0])
+        of = {rows[each].numel(): each for each in rows}.get(whole.shape[0])
         if any(part.shape[1:] != whole.shape[1:] for part in parts):
             return False  # it has a column for each node, too
-        if kind == EDGES and not whole.is_floating_point():
+        if of is not None and of[0] == EDGES and not whole.is_floating_point():
             return True  # ids, which differ between a graph and its parts
-        return kind is None or _same(whole[rows[kind]], torch.cat(parts))
+        return of is None or _same(whole[rows[of]], torch.cat(parts))
     if all(part.shape == whole.shape for part in parts):
         return all(_same(whole, part) for part in parts)
     return True  # the result belongs to other things than nodes or edges
