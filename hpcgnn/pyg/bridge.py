@@ -116,14 +116,16 @@ class Bridge:
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
         self.exact = HaloRows(graph)  # the exchange of rows that are never rounded
-        self.mode = RowMode(
-            self.exact, self._drop, self._common_draws
-        )  # follows rows through each call
+        self.mode = RowMode(self.exact, self._drop, self._common_draws)  # follows rows through each call
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._halo: Aggregator | None = None
         self._halo_of_type: dict[int, Aggregator] = {}
-        self.most_kept = max(_MOST_KEPT, 2 * graph.meta.num_edge_types)  # layers have edges of each type, and norms of them
-        self._extended: Kept[Tensor] = Kept(self.most_kept)  # the pass's rows by type, for the types of edges that read them
+        self.most_kept = max(
+            _MOST_KEPT, 2 * graph.meta.num_edge_types
+        )  # layers have edges of each type, and norms of them
+        self._extended: Kept[Tensor] = Kept(
+            self.most_kept
+        )  # the pass's rows by type, for the types of edges that read them
         self._num_plans = 0
         self.drops = True  # whether F.dropout does something
         self._pass = -1, 0  # epoch, and number of the pass in it
@@ -300,7 +302,12 @@ class Bridge:
 
     def _over_halo(self, layer: int, edge_index: Tensor, weight: Tensor | None, x: Tensor, *, mean: bool) -> Tensor:
         csr, order = self._structure(edge_index)
-        z = spmm(csr, self.extended(layer, x, 0, self.types_of(edge_index)), None if weight is None else weight[order], backend=self.backend)
+        z = spmm(
+            csr,
+            self.extended(layer, x, 0, self.types_of(edge_index)),
+            None if weight is None else weight[order],
+            backend=self.backend,
+        )
         return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
 
     def _structure(self, edge_index: Tensor) -> tuple[Csr, Tensor]:

@@ -271,9 +271,7 @@ class Arguments:
         return model(*bound.args, **bound.kwargs)
 
 
-def _draw(
-    rows: Rows, generator: np.random.Generator, dtype: torch.dtype, counts: dict[Of, int]
-) -> Tensor | None:
+def _draw(rows: Rows, generator: np.random.Generator, dtype: torch.dtype, counts: dict[Of, int]) -> Tensor | None:
     """Random rows for the tiny graph, in ``dtype`` in place of other floating-point types. None: an ``edge_index``."""
     if rows.kind == ENDS:
         return None
@@ -367,7 +365,9 @@ def _rehearse(plain: torch.nn.Module, tiny: TinyGraph) -> None:
             raise _DoesNotRun(error) from error
         # models that seed the generator themselves leave it in the same state
         results = zip(wanted[-1].results, again[-1].results, strict=True)
-        if not (torch.equal(after, torch.get_rng_state()) and all(_same(one, other) for (_, one), (_, other) in results)):
+        if not (
+            torch.equal(after, torch.get_rng_state()) and all(_same(one, other) for (_, one), (_, other) in results)
+        ):
             return  # the model draws random numbers of its own, so there is nothing to compare with
         of = [each for each, _ in wanted[-1].results]
         for whole, *parts in zip(wanted, *_on_ranks(type(plain).__name__, plain, tiny, of), strict=True):

@@ -153,9 +153,7 @@ class RowMode(TorchFunctionMode):
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def mark(
-        self, value: Any, kind: str, axis: int = 0, types: tuple[int, ...] = (), *, of_graph: bool = False
-    ) -> Any:
+    def mark(self, value: Any, kind: str, axis: int = 0, types: tuple[int, ...] = (), *, of_graph: bool = False) -> Any:
         """Note that ``value``, or each tensor in it, has rows of this kind and these types along ``axis``. Returns ``value``."""
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, Tensor):
@@ -253,8 +251,9 @@ class RowMode(TorchFunctionMode):
         first = size[0] if isinstance(size, (tuple, list)) and size else size
         return self.mark(result, first.kind, 0, first.types) if isinstance(first, Count) else result
 
-    def _inherit(self, result: Any, found: list[tuple[Tensor, Role]]) -> Any:
-        """Give the result of a function that works on each row by itself the role of its first argument with one."""
+    def _inherit(self, result: Any, found: list[tuple[Tensor, Role]], reduced: int | None = None) -> Any:
+        """Give the result of a function that works on each row by itself the role of its first argument with one. reduced: the
+        dimension of that argument that a result with one less lacks, if it is known."""
         if not found:
             return result
         tensor, role = found[0]
@@ -265,7 +264,10 @@ class RowMode(TorchFunctionMode):
         for one in result if isinstance(result, (tuple, list)) else (result,):
             if not isinstance(one, Tensor) or one is tensor:
                 continue
-            for axis in (role.axis, one.dim() + place):
+            axes = role.axis, one.dim() + place
+            if reduced is not None and one.dim() == tensor.dim() - 1:  # sizes alone could be equal by chance
+                axes = (role.axis - (reduced < role.axis),) * 2
+            for axis in axes:
                 if 0 <= axis < one.dim() and one.shape[axis] == size:
                     may_be_ids = not one.is_floating_point() and one.dtype != torch.bool
                     self.mark(one, EDGES if kind in IDS and not may_be_ids else kind, axis, types)
@@ -394,7 +396,9 @@ class RowMode(TorchFunctionMode):
 
     def _checked(self, call: _Call) -> Any:
         check(call, self.role)
-        return self._inherit(call(), call.found)
+        dim, tensor = call.get("dim", 1), call.found[0][0]
+        reduced = dim % max(tensor.dim(), 1) if isinstance(dim, int) else None
+        return self._inherit(call(), call.found, reduced)
 
     @staticmethod
     def _refuse_reversed() -> None:
