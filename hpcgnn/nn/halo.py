@@ -83,7 +83,7 @@ def make_halo_of_type(
     """
     if messages.config.node_aware == "on":
         raise HpcgnnError(
-            "rows of one type of nodes do not travel node by node: leave --node-aware at auto, which sends them from rank to rank",
+            "rows of one type of nodes travel from rank to rank only: leave --node-aware at auto",
             agreed=True,
         )
     (rows, *counts), nodes = asked, graph.nodes_by_type

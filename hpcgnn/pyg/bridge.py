@@ -1,8 +1,8 @@
 """The objects that the layers of a distributed model share: the halo, and an aggregator for each set of edges.
 
 Shapes: n owned nodes, h halo nodes, e edges that end at owned nodes. Ids in an ``edge_index`` (2, e) are those of
-``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes. In an ``edge_index`` of ``graph.edge_index_dict``, the n and h
-nodes of the sources' type count instead, and the owned nodes of the destinations' type.
+``graph.edge_index``: 0..n-1 are owned nodes, n..n+h-1 are halo nodes. In an ``edge_index`` of ``graph.edge_index_dict``, the n
+and h nodes of the sources' type count instead, and the owned nodes of the destinations' type.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Seen:
 
 
 class Kept(Generic[T]):
-    """Objects made from an ``edge_index`` and its weights, by these very tensors and a tag. The oldest of ``most`` are dropped."""
+    """Objects made from an ``edge_index`` and its weights, by these tensors themselves and a tag. The oldest of ``most`` go."""
 
     def __init__(self, most: int = _MOST_KEPT) -> None:
         self._entries: list[tuple[Seen, Hashable, T]] = []
@@ -152,9 +152,11 @@ class Bridge:
             return _HALO, self.halo
         kind = types[0]
         if kind not in self._halo_of_type:
-            asked, how = self.exact.of(types).asked(), {"messages": self.messages, "backend": self.backend}
+            asked = self.exact.of(types).asked()
             with torch.inference_mode(False):
-                self._halo_of_type[kind] = make_halo_of_type(self.graph, kind, asked, **how)
+                self._halo_of_type[kind] = make_halo_of_type(
+                    self.graph, kind, asked, messages=self.messages, backend=self.backend
+                )
         return f"{_HALO} of type {kind}", self._halo_of_type[kind]
 
     def begin_pass(self) -> None:
@@ -233,8 +235,8 @@ class Bridge:
         """The aggregator that sums or averages over ``edge_index`` with weights (e,): (n, F) of ``dtype`` to (n, F). Collective.
 
         Edges that stay the same get a plan: those of the graph, those that :mod:`hpcgnn.pyg.convolutions` made from them, and
-        any that were used in the previous pass, too. Other edges, those with trained weights, and edges of one type are aggregated
-        over the halo.
+        any that were used in the previous pass, too. Other edges, those with trained weights, and edges of one type are
+        aggregated over the halo.
         """
         if self.types_of(edge_index):
             return lambda x: self._over_halo(layer, edge_index, weight, x, mean=mean)

@@ -362,7 +362,11 @@ class _Layer:
     ) -> dict[str, Tensor]:
         """Replaces ``forward`` of ``HGTConv``, whose own code appends the rows of all types of nodes to each other."""
         edges = {key: self._plain_edges(edge_index) for key, edge_index in edge_index_dict.items()}
-        types = {end: (of,) for key, each in edges.items() for end, of in zip(key[::2], self.bridge.types_of(each))}
+        types = {
+            end: (of,)
+            for key, each in edges.items()
+            for end, of in zip(key[::2], self.bridge.types_of(each), strict=False)
+        }
         if not all(self.bridge.types_of(each) for each in edges.values()):
             raise HpcgnnError(
                 "HGTConv was given edges of which no type is known: give the model graph.edge_index_dict as an argument",
@@ -426,8 +430,8 @@ def _tied(result: Tensor, given: dict[str, Any]) -> Tensor:
 def _semantic_attention(
     bridge: Bridge, of_edges: list[Tensor], q: Tensor, transform: torch.nn.Module
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Replaces ``group`` of ``HANConv``: the sum of the (n, F) results of R types of edges, weighted by their means over the nodes
-    of all ranks, and the R weights.
+    """Replaces ``group`` of ``HANConv``: the sum of the (n, F) results of R types of edges, weighted by their means over the
+    nodes of all ranks, and the R weights.
     """
     if not of_edges:
         return None, None

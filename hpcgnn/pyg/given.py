@@ -102,7 +102,7 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
 
 
 def _type_of_key(path: tuple[Any, ...], meta: GraphMeta) -> tuple[str, int] | None:
-    """Whether the innermost key of a dictionary that names a type is one of nodes or edges, and the number of the type."""
+    """The kind of type, of nodes or of edges, that the innermost key of a dictionary names, and its number; None for no type."""
     nodes = [each.name for each in meta.node_types]
     for key in (getattr(each, "key", None) for each in reversed(path[1:])):
         if isinstance(key, str) and key in nodes:

@@ -122,20 +122,24 @@ class HaloRowsOfType(HaloRows):
 
     @property
     def num_owned(self) -> int:
+        """Number of owned nodes of the type."""
         return self._graph.nodes_by_type.owned[self._kind].numel()
 
     @property
     def num_extended(self) -> int:
+        """Number of owned and halo nodes of the type."""
         return self.num_owned + self._graph.nodes_by_type.halo[self._kind].numel()
 
     @property
     def original_ids(self) -> torch.Tensor:
+        """(n + h,) int64, of the type's nodes."""
         if self._ids is None:
             ids = self._whole.original_ids
             self._ids = ids[(self._graph.nodes_by_type.type == self._kind).to(ids.device)]
         return self._ids
 
     def asked(self) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """As of all nodes, with the numbers of the type's nodes. Collective at first."""
         if self._rows is None:
             (rows, asked_counts, counts), nodes = self._whole.asked(), self._graph.nodes_by_type
             is_asked, is_halo = nodes.type[rows] == self._kind, nodes.type[self._graph.num_nodes :] == self._kind

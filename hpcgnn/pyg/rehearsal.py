@@ -133,8 +133,8 @@ def _few_of_each_type(generator: np.random.Generator, meta: GraphMeta) -> tuple[
         drawn = np.stack([generator.integers(0, nodes[end].count, 26 + len(nodes) + number) for end in ends])
         edges.append(np.concatenate((drawn, drawn[:, :5]), axis=1) + first[list(ends), np.newaxis])
         kinds.append(np.full(edges[-1].shape[1], number))
-    counts = {"num_nodes": int(first[-1]), "num_edges": sum(map(len, kinds)), "num_features": 0}
-    few = GraphMeta(**counts, num_edge_types=len(kinds), node_types=nodes, edge_types=meta.edge_types)
+    counts = int(first[-1]), sum(map(len, kinds))
+    few = GraphMeta(*counts, num_edge_types=len(kinds), node_types=nodes, edge_types=meta.edge_types)
     return few, np.concatenate(edges, axis=1), np.concatenate(kinds)
 
 
@@ -221,9 +221,10 @@ class TinyGraph:
         return graph, self._arguments(graph, by_type, graph.original_ids, numbers)
 
     def _rows(self, nodes: Tensor, edges: Tensor) -> dict[Of, Tensor]:
-        """The numbers of the rows that an argument has for these nodes and edges, among all nodes or edges and among those of each
-        type."""
-        first, found = self.meta.node_type_offsets.tolist(), {(NODES, None): nodes, (EDGES, None): edges}
+        """The numbers of the rows that an argument has for these nodes and edges, among all nodes or edges and among those of
+        each type."""
+        first = self.meta.node_type_offsets.tolist()
+        found: dict[Of, Tensor] = {(NODES, None): nodes, (EDGES, None): edges}
         for number in range(len(self.meta.node_types)):
             mine = nodes[(nodes >= first[number]) & (nodes < first[number + 1])]
             found[NODES, number] = mine - first[number]
@@ -297,8 +298,8 @@ _NOT_REHEARSED = "%s is distributed without having been tried on a tiny graph, s
 
 @dataclass
 class Outcome:
-    """The outcome of running a model: its results and whose rows they have, its gradients by name, those among them that have rows
-    of arguments, its recorded calls, and the numbers of the rows."""
+    """The outcome of running a model: its results and whose rows they have, its gradients by name, those among them that have
+    rows of arguments, its recorded calls, and the numbers of the rows."""
 
     results: list[tuple[Of, Tensor]]
     gradients: dict[str, Tensor]

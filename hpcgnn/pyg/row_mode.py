@@ -465,6 +465,7 @@ class RowMode(TorchFunctionMode):
             raise Refused(
                 f"a line {rows.place()} takes rows of sources in torch.utils.checkpoint: take them outside of it"
             )
+        assert of is not None  # sources
         with torch._C.DisableTorchFunction():
             wide = self._halo.of(role.types).extended(tensor.movedim(role.axis, 0)).movedim(0, role.axis)
         return self.mark(pick(wide), EDGES, axis, of.types)

@@ -1,4 +1,4 @@
-"""Models of PyG on dictionaries by type, as ``HeteroData`` has them: outputs and gradients of all ranks are those of one process."""
+"""Models of PyG on dictionaries by type, as of ``HeteroData``: outputs and gradients of all ranks are those of one process."""
 
 from __future__ import annotations
 
