@@ -324,9 +324,11 @@ def _rows_of_node_types(types: list[Facts]) -> Rows:
 
 
 def _rows_of_counts(things: str, kind: str, counts: list[int], names: Sequence[str] = ()) -> Rows:
-    """The number of nodes of each class, or of edges of each type; the last ones in one row."""
+    """The number of nodes of each class, or of edges of each type, with the names of types; the last ones in one row."""
     shown = counts[:_MOST_CLASSES]
-    yield from ((f"  {kind} {names[number] if names else number}", count) for number, count in enumerate(shown))
+    yield from (
+        (f"  {kind} {number}" + (f", {names[number]}" if names else ""), count) for number, count in enumerate(shown)
+    )
     if rest := counts[_MOST_CLASSES:]:
         yield f"  {len(rest):,} more {_PLURALS[kind]}", f"{min(rest):,} to {max(rest):,} {things} each"
 

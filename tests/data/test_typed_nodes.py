@@ -103,7 +103,7 @@ def test_show_tells_what_each_type_has(tmp_path: Path) -> None:
     lines = (
         "type paper +30 with 5 features, 4 classes",
         "type venue +1 with no features",
-        "type author__writes__paper +65",
+        "type 1, author__writes__paper +65",
     )
     assert all(re.search(line, shown) for line in lines)
 
