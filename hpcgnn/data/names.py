@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from hpcgnn.base.arguments import check_path
-from hpcgnn.base.errors import WrongValueError
+from hpcgnn.base.errors import WrongTypeError, WrongValueError, quoted
 from hpcgnn.data import h5
 from hpcgnn.data.graph_file import GraphFile, SlabReader
 from hpcgnn.data.schema import WHOLE, Rule
@@ -76,10 +76,14 @@ def names(path: str | Path, kind: str = "nodes", numbers: Sequence[int] | np.nda
 
     """
     check_path("path", path)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise WrongValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    try:
+        wanted = None if numbers is None else np.asarray(numbers).astype(np.int64, casting="same_kind").reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WrongTypeError(f"numbers must be whole numbers, not {quoted(numbers)}") from error
     with GraphFile(path) as file:
-        return read(file, _KINDS[kind], None if numbers is None else np.asarray(numbers, np.int64).reshape(-1))
+        return read(file, _KINDS[kind], wanted)
 
 
 def read(file: SlabReader, dataset: str, numbers: np.ndarray | None = None) -> list[str]:

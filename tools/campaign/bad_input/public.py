@@ -311,6 +311,9 @@ _FUNCTIONS = {
         words=(*_OF_FILES, "the networkx graph"),
     ),
     "to_pyg": Call(lambda: (hpcgnn.to_pyg, {"path": "graph.h5"}), ("path", "sparse"), copies=_GRAPHS, words=_OF_FILES),
+    "names": Call(
+        lambda: (hpcgnn.names, {"path": "graph.h5"}), ("path", "kind", "numbers"), copies=_GRAPHS, words=_OF_FILES
+    ),
     "to_dgl": Call(lambda: (_to_dgl, {"path": "graph.h5"}), ("path",), copies=_GRAPHS, words=_OF_FILES),
     "ModelConfig": Call(
         _of_config(lambda v: hpcgnn.build_model(hpcgnn.ModelConfig(**{"model": "gcn", "hidden": 8} | v), _graph())),
