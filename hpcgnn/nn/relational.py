@@ -201,7 +201,7 @@ class RGATLayer(AttentionLayer):
     self-attention. The last term is there if edges have features e.
 
     (n, F_in) features to (n, H*C), or (n, C) with averaged heads. Its call is collective, forward and backward. For gradients,
-    an edge keeps 2 H numbers (PyG's layer keeps 2 F_in + 4 H*C and both edges' copies of W_r), and a pair of a source and a type
+    an edge keeps 2 H numbers (PyG's layer also keeps x_i, x_j and a copy of W_r for each edge), and a pair of a source and a type
     F_in + H*C.
 
     halo: the aggregator of extended rows. edges: with targets. bases: with B > 0, ``W_r = sum_b a_rb V_b``. within: the softmax
@@ -272,7 +272,7 @@ class HGTLayer(WeighingLayer):
 
     (n, F) rows to (n, F) with F = H*C. Its call is collective, forward and backward. A type of edges begins at one type of nodes,
     so ``K_t A_r`` is one matrix of each type of edges: keys and values exist for pairs of a source and a type only. For
-    gradients, an edge keeps H numbers (PyG's layer keeps 4 F + 3 H), and such a pair 3 F. Nodes of a type at which no edge ends
+    gradients, an edge keeps H numbers (PyG's layer also keeps 3 F), and such a pair 3 F. Nodes of a type at which no edge ends
     keep a row like nodes without in-edges; PyG's layer leaves their type out.
 
     halo: the aggregator of extended rows. edges: with nodes.

@@ -148,3 +148,18 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path, name, arrays, sentenc
 def test_heads_share_the_hidden_columns():
     with pytest.raises(HpcgnnError, match="5 heads cannot share a width of 12"):
         models.small("hgt", heads=5).check()
+
+
+def test_parallel_edges_of_different_types_have_draws_of_their_own(tmp_path):
+    """Those of one type share an id. An id does not depend on the number of ranks."""
+    arrays = small_graphs.with_typed_edges(small_graphs.random_multigraph())
+
+    def ids_of(world: World) -> list[int]:
+        graph = small_graphs.on_ranks(world, arrays, tmp_path / f"ids-{world.size}.h5")
+        return relational.typed_edges(graph).ids.tolist()
+
+    one, three = (sorted(each for ids in on_threads(ranks, ids_of) for each in ids) for ranks in (1, 3))
+    edges = {(*ends, kind) for *ends, kind in zip(*arrays.edge_index.tolist(), arrays.edge_type.tolist(), strict=True)}
+    assert len(edges) > len({edge[:2] for edge in edges}), "there are parallel edges of different types"
+    assert len(set(one)) == len(edges)
+    assert three == one
