@@ -347,6 +347,7 @@ class _Layer:
 
     def _sources_extended(self, value: Any, name: str, types: tuple[int, ...]) -> tuple[Any, Any]:
         source, target = value if isinstance(value, (tuple, list)) else (value, value)
+        target = None if target is source and len({*types}) > 1 else target  # as TransformerConv's keys
         if isinstance(source, Tensor):
             count, owned = source.shape[self.layer.node_dim], self.bridge.exact.of(types).num_owned
             if count != owned:
