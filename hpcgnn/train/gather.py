@@ -119,12 +119,17 @@ def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
     return rows.reshape(len(rows), rows.shape[1:].numel()).view(torch.uint8)
 
 
+def id_bounds(world: World, total: int) -> np.ndarray:
+    """(P + 1,) int64 bounds of a range of ids for each rank, of about equal lengths."""
+    return np.arange(world.size + 1) * total // world.size
+
+
 def dealt(world: World, ids: np.ndarray, total: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give the (n, F) rows of (n,) int64 ids, which are 0 to ``total - 1`` on all ranks together, to ranges of ids.
 
     Returns (P + 1,) bounds of the ranges, and the rows of this rank's range, ascending by id. Collective.
     """
-    bounds = np.arange(world.size + 1) * total // world.size
+    bounds = id_bounds(world, total)
     order = np.argsort(ids, kind="stable")
     counts = np.diff(np.searchsorted(ids[order], bounds))
     there, _ = world.alltoallv(ids[order], counts)

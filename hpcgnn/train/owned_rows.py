@@ -7,7 +7,6 @@ and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``ne
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values
 from hpcgnn.data import h5, shared_file
 from hpcgnn.data.schema import Rule
-from hpcgnn.data.stored import ByteSource, StoredArray, look
+from hpcgnn.data.stored import look_in
 from hpcgnn.nn import GraphModel
-from hpcgnn.train.gather import dealt, rows_of
+from hpcgnn.train.gather import dealt, id_bounds, rows_of
 from hpcgnn.train.optimiser import Adam
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks
@@ -92,28 +91,28 @@ class OwnedRows:
     def _write(self, path: Path, arrays: Mapping[str, torch.Tensor], step: float) -> None:
         layer, world = self._layer, self._world
         assert layer is not None
-        slabs = {}
-        for name, rows in arrays.items():
-            bounds, slabs[name] = dealt(world, layer.embedded, layer.num_embedded, host_values(rows))
-        schema = {name: ((layer.num_embedded, *slab.shape[1:]), slab.dtype) for name, slab in slabs.items()}
+        joint = host_values(torch.cat([*arrays.values()], dim=1))  # ids travel once for all arrays
+        bounds, slab = dealt(world, layer.embedded, layer.num_embedded, joint)
+        slabs = dict(zip(arrays, np.split(slab, len(arrays), axis=1), strict=True))
+        schema = {name: ((layer.num_embedded, each.shape[1]), each.dtype) for name, each in slabs.items()}
         attributes = h5.new_header(ROWS_KIND, ROWS_VERSION) | {"step": step}
         with (
             shared_file.replacing(world, path, force=True) as temporary,
             shared_file.writing(world, temporary, schema, attributes) as writer,
             raise_on_all_ranks(world, f"write {path}"),
         ):
-            for name, slab in slabs.items():
-                writer.write(name, int(bounds[world.rank]), slab)
+            for name, each in slabs.items():
+                writer.write(name, int(bounds[world.rank]), np.ascontiguousarray(each))
 
     def _read(self, path: Path, names: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], float]:
         """This rank's rows of some arrays, and the number of steps of the optimiser."""
         layer, world = self._layer, self._world
         assert layer is not None
         assert self._rows is not None
-        bounds = np.arange(world.size + 1) * layer.num_embedded // world.size
+        bounds = id_bounds(world, layer.num_embedded)
         span = int(bounds[world.rank]), int(bounds[world.rank + 1])
         wanted = (layer.num_embedded, self._rows.shape[1])
-        slabs: dict[str, np.ndarray] = {}
+        slabs: list[np.ndarray] = []
         with raise_on_all_ranks(world, f"read {path}"):
             if not path.is_file():
                 raise HpcgnnError(
@@ -121,10 +120,10 @@ class OwnedRows:
                 )
             with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
                 step = float(file.attrs.get("step", 0.0))
-                for name in names:
-                    slabs[name] = _slab(file, path, name, span, wanted, self._rows.detach())
-        found = {name: torch.from_numpy(rows_of(world, bounds, slab, layer.embedded)) for name, slab in slabs.items()}
-        return {name: rows.to(self._rows.device) for name, rows in found.items()}, step
+                slabs = [_slab(file, path, name, span, wanted, self._rows.detach()) for name in names]
+        joint = torch.from_numpy(rows_of(world, bounds, np.concatenate(slabs, axis=1), layer.embedded))
+        found = (each.contiguous().to(self._rows.device) for each in joint.chunk(len(names), 1))
+        return dict(zip(names, found, strict=True)), step
 
 
 def look_at_rows(path: Path) -> dict[str, Any]:
@@ -135,9 +134,7 @@ def look_at_rows(path: Path) -> dict[str, Any]:
         if _ROWS not in arrays:
             raise h5.damaged(path, f"{_ROWS} is missing")
         for name, stored in arrays.items():
-            rule = Rule(stored.shape, stored.dtype)
-            with contextlib.closing(ByteSource(path)) as source:
-                look(StoredArray(file, source, name, rule), (0, stored.shape[0]), None, rule, "", None)
+            look_in(file, name, Rule(stored.shape, stored.dtype), (0, stored.shape[0]))
         return {
             "kind": ROWS_KIND,
             "version": ROWS_VERSION,
@@ -159,9 +156,8 @@ def _slab(
     if stored is None or stored.shape != shape or stored.dtype != dtype:
         has = "is missing" if stored is None else f"is {stored.dtype} of shape {stored.shape}"
         raise HpcgnnError(f"{path}: {name} {has}, but this graph and model need {dtype} of shape {shape}")
-    rule, out = Rule(shape, dtype), np.empty((span[1] - span[0], shape[1]), dtype)
-    with contextlib.closing(ByteSource(path)) as source:
-        look(StoredArray(file, source, name, rule), span, out, rule, "", None)
+    out = np.empty((span[1] - span[0], shape[1]), dtype)
+    look_in(file, name, Rule(shape, dtype), span, out)
     return out
 
 

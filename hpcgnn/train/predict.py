@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import h5, shared_file
 from hpcgnn.data.digests import ALL, differences
 from hpcgnn.data.schema import Rule
-from hpcgnn.data.stored import ByteSource, StoredArray, look
+from hpcgnn.data.stored import look_in
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import MODELS, described
@@ -217,9 +216,7 @@ def look_at_predictions(path: Path) -> dict[str, Any]:
             shape = file[name].shape
         if len(shape) != (1 if name == _PER_PAIR else 2):
             raise h5.damaged(path, f"{name} has shape {shape}")
-        rule = Rule(shape, np.dtype(np.float32))
-        with contextlib.closing(ByteSource(path)) as source:
-            look(StoredArray(file, source, name, rule), (0, shape[0]), None, rule, "", None)
+        look_in(file, name, Rule(shape, np.dtype(np.float32)), (0, shape[0]))
         with h5.reading(file, "attribute data"):  # which files of earlier versions do not have
             text = h5.attribute(file, "data", str) if "data" in file.attrs else "{}"
             data = {str(key): str(value) for key, value in json.loads(text).items()}

@@ -226,11 +226,14 @@ class LinkTask:
             found = [None, *self._told_apart(embeddings)]
         return self.split.graph.world.broadcast(found, what="the metrics")
 
+    @property
+    def ranks_at_end(self) -> bool:
+        """Return whether the test links are ranked among all nodes when the training ends."""
+        return self.metric == MRR and self.split.config.rank_all != NEVER
+
     def rank_test_links(self) -> dict[str, float] | None:
-        """Filtered MRR and hits@1, 3 and 10 of the test links among all nodes (:class:`Ranker`); None if the metric is another
-        one or the settings leave it out. Collective."""
-        if self.metric != MRR or self.split.config.rank_all == NEVER:
-            return None
+        """Filtered MRR and hits@1, 3 and 10 of the test links among all nodes (:class:`Ranker`); None without links.
+        Collective."""
         return self._ranked(1, self._embeddings(), among_all=True)
 
     def _ranked(self, side: int, embeddings: torch.Tensor, *, among_all: bool) -> dict[str, float] | None:

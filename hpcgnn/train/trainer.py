@@ -419,7 +419,7 @@ class Trainer:
     @torch.no_grad()
     def _test_ranking(self) -> dict[str, Any]:
         """``test_ranking`` of the summary, where the task has one: with the weights of the best epoch. Collective."""
-        if not isinstance(self.task, LinkTask) or self.stop_reason == "SIGUSR1":
+        if not isinstance(self.task, LinkTask) or not self.task.ranks_at_end or self.stop_reason == "SIGUSR1":
             return {}
         self.model.eval()
         last = {name: value.clone() for name, value in self.model.state_dict().items()}
