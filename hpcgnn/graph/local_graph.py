@@ -118,7 +118,7 @@ class LocalGraph(OfRanks):
         return (self.indices >= self.first) & (self.indices < self.first + self.num_nodes)
 
     @property
-    def _destinations(self) -> np.ndarray:
+    def destinations(self) -> np.ndarray:
         """(e,) int64 local id, in the file's order, of the owned node at which each edge ends."""
         return np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
 
@@ -179,6 +179,11 @@ class LocalGraph(OfRanks):
         features. The first access is collective, with errors as of ``edge_type``."""
         return self._read_of_edges("attr") if self.meta.num_edge_features else None
 
+    @cached_property
+    def node_type(self) -> torch.Tensor:
+        """(n,) int64 numbers of the types of the owned nodes, in the order of ``x``, on the host; zeros without types."""
+        return torch.from_numpy(self.meta.node_types_of(index_array(self.original_ids)))
+
     @property
     def nodes_by_type(self) -> NodesByType:
         """The owned and halo nodes by type; also for a graph without types, whose lists are empty. The first access is
@@ -188,9 +193,9 @@ class LocalGraph(OfRanks):
         return self._nodes_by_type
 
     def of_type(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """(n_t, ...) the rows of values (n, ...) of the owned nodes, such as ``y`` or a mask, of the nodes of type ``name``. The
-        first call is collective. Raises HpcgnnError for a type that the graph does not have."""
-        return values[self.nodes_by_type.owned[self.node_type_number(name)].to(values.device)]
+        """(n_t, ...) the rows of values (n, ...) of the owned nodes, such as ``y`` or a mask, of the nodes of type ``name``.
+        Raises HpcgnnError for a type that the graph does not have."""
+        return values[(self.node_type == self.node_type_number(name)).to(values.device)]
 
     def node_type_number(self, name: str) -> int:
         """The number of the type of nodes with this name. Raises HpcgnnError, on every rank, if there is none."""
@@ -248,7 +253,7 @@ class LocalGraph(OfRanks):
         halo = self.halo_positions
         outside = self.num_nodes + np.searchsorted(halo, self.indices)
         sources = np.where(self._is_inside, self.indices - self.first, outside)
-        edges = torch.from_numpy(np.stack((sources, self._destinations)))
+        edges = torch.from_numpy(np.stack((sources, self.destinations)))
         if self.order.nodes is None:
             return edges
         ids = torch.arange(self.num_nodes + halo.size)
@@ -322,7 +327,7 @@ class LocalGraph(OfRanks):
 
     def with_target(self, name: str) -> LocalGraph:
         """This graph with the labels and masks of the nodes of type ``name`` only, and its number of classes. An empty name takes
-        the only type that has labels. Collective. Raises HpcgnnError, on every rank, for a type without labels."""
+        the only type that has labels. Not collective. Raises HpcgnnError, on every rank, for a type without labels."""
         labelled = [each.name for each in self.meta.node_types if each.classes]
         if not name and not self.meta.node_types:
             return self
@@ -332,14 +337,14 @@ class LocalGraph(OfRanks):
         about = self.meta.node_types[kind]
         if self.y is None or not about.classes:
             raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {_having(labelled)}", agreed=True)
-        here = self.nodes_by_type.type[: self.num_nodes].to(self.y.device) == kind
+        here = self.node_type.to(self.y.device) == kind
         y = torch.where(here, self.y, -1) if self.y.ndim == 1 else self.y[:, : about.classes] * here[:, None]
         masks = {name: mask & here for name, mask in self.masks.items()}
         return replace(self, y=y, masks=masks, meta=replace(self.meta, num_classes=about.classes))
 
     def with_edges(self, kept: np.ndarray) -> LocalGraph:
         """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""
-        lengths = np.bincount(self._destinations[kept], minlength=self.num_nodes)
+        lengths = np.bincount(self.destinations[kept], minlength=self.num_nodes)
         count = np.array([lengths.sum()])
         first, total = int(self.world.exscan(count)[0]), int(self.world.allreduce(count)[0])
         return replace(
@@ -351,6 +356,12 @@ class LocalGraph(OfRanks):
             stored_edges=np.asarray(self.stored_edges)[kept] if len(self.stored_edges) else self.stored_edges,
             matches_parts=False,
         )
+
+    def by_owner(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """An order (m,) of ``positions`` (m,) in the file, in which those of each rank follow each other, and their number by
+        rank (P,), as exchanges take both."""
+        owner = np.searchsorted(self.node_offsets, positions, side="right") - 1
+        return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=self.world.size)
 
     def local_edges(self) -> Csr:
         """(n, n) matrix of ones for the edges inside this part; its nodes are in the file's order."""
@@ -408,7 +419,7 @@ class LocalGraph(OfRanks):
     def relation_rows(self) -> RelationRows:
         """The rows of sums over the in-edges of each type. Collective. HpcgnnError, on every rank, for edges without types."""
         types = self.needed_edge_type()
-        return RelationRows.of(index_array(types), self._destinations, self.num_nodes, self.meta.num_edge_types)
+        return RelationRows.of(index_array(types), self.destinations, self.num_nodes, self.meta.num_edge_types)
 
     def needed_edge_type(self) -> torch.Tensor:
         """:attr:`edge_type`. Collective. HpcgnnError, on every rank, for edges without types."""

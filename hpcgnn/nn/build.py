@@ -103,12 +103,12 @@ def build_model(
         is_sparse=isinstance(graph.features, Csr) and not has_input,
         compute=FLOAT32 if chosen in INTEGERS else chosen,
         keep_input_aggregation=keep_input_aggregation,
-        is_learned=config.label_inputs or has_input,
+        has_input_layer=has_input,
     )
     if keep_input_aggregation:
         _ = messages.transport  # agreed upon here, because ranks that are threads draw their weights one after another
     scale = _features_scale(graph) if config.label_inputs and not has_input else 1.0
-    model = _with_weights(kind, config, context, seed, scale, graph, has_input=has_input)
+    model = _with_weights(kind, config, context, seed, scale, graph)
     model = model.to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
     if chosen in INTEGERS:
@@ -170,10 +170,7 @@ def _with_weights(
     seed: int,
     label_scale: float,
     graph: LocalGraph,
-    *,
-    has_input: bool,
 ) -> GraphModel:
-    """has_input: whether the model begins with an input layer for the types of nodes."""
     with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind(config, context)
@@ -188,7 +185,7 @@ def _with_weights(
                 compute=context.compute,
                 backend=context.aggregator.backend,
             )
-        if has_input:
+        if context.has_input_layer:
             how = context.compute, context.aggregator.backend
             model.input_layer = TypedInput(graph, config.hidden, config.embed, seed, *how)
     return model

@@ -321,7 +321,6 @@ class DistributedConfig(Checked):
     drops_rows: float = 0.0
     hidden: int = 0
     input_dropout: float = 0.0
-    embed: str = ""
     label_inputs: bool = False
     decoder: str = "none"
 
@@ -348,10 +347,8 @@ def check_differences(message_coding: str, drops_rows: float) -> None:
         )
 
 
-OF_EDGES = (
-    "relations",
-    "edge_features",
-)  # the numbers of types and of features of edges, in descriptions of models that use them
+# The numbers of types and of features of edges, in descriptions of models that use them.
+OF_EDGES = ("relations", "edge_features")
 
 
 def describe(config: ModelConfig, in_width: int, out_width: int) -> dict[str, Any]:

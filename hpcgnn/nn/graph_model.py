@@ -49,6 +49,13 @@ class Connection:
     relations: Relations | None = None
     typed: TypedEdges | None = None
 
+    def of_edges(self) -> dict[str, int]:
+        """The facts about edges in which a checkpoint must agree with a model, by :data:`hpcgnn.nn.config.OF_EDGES`."""
+        by_type = self.relations or self.typed
+        relations = {} if by_type is None else {"relations": len(by_type.sizes)}
+        attr = next((each.attr for each in (self.edges, self.typed) if each is not None), None)
+        return relations | ({} if attr is None else {"edge_features": attr.shape[1]})
+
 
 @dataclass(frozen=True)
 class ModelContext:
@@ -56,7 +63,8 @@ class ModelContext:
 
     in_width, out_width: number of columns of the first layer's input, and of classes. keys: of dropout. is_sparse: whether that
     input is a Csr. compute: arithmetic of dense products. keep_input_aggregation: aggregate the features once instead of in each
-    pass; this needs dense features without dropout and without label inputs. is_learned: whether the input needs a gradient.
+    pass; this needs dense features without dropout and without label inputs. has_input_layer: whether a
+    :class:`hpcgnn.nn.typed_input.TypedInput` makes the input.
     """
 
     in_width: int
@@ -66,7 +74,7 @@ class ModelContext:
     is_sparse: bool
     compute: str = "float32"
     keep_input_aggregation: bool = False
-    is_learned: bool = False
+    has_input_layer: bool = False
 
     @property
     def aggregator(self) -> Aggregator:
@@ -154,8 +162,7 @@ class GraphModel(torch.nn.Module, ABC):
         self._activation = config.activation
         self.aggregator, self.compute = context.aggregator, context.compute
         self._widths, self.keeps_input = (context.in_width, context.out_width), context.keep_input_aggregation
-        attr = None if context.connection.edges is None else context.connection.edges.attr
-        self._of_edges = {} if attr is None else {"edge_features": attr.shape[1]}
+        self._of_edges = context.connection.of_edges()
         self.messages, self.backend = context.aggregator.exchange.messages, context.aggregator.backend
         self.aggregators: list[Aggregator | CachedAggregator] = []
         self._num_dropouts = 0

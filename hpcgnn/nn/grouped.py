@@ -6,10 +6,27 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hpcgnn.kernels import buffers, dense
 from hpcgnn.kernels.autograd import recorded
+from hpcgnn.nn.config import FLOAT32
+from hpcgnn.nn.linear import Compute, matmul, operand
+
+
+def block_products(x: Tensor, weights: Tensor, sizes: Sequence[int], compute: Compute, backend: str = "auto") -> Tensor:
+    """:func:`grouped_product` in the arithmetic ``compute``. In others than float32, each block is rounded by itself, and each of
+    its products is an operation, also of a block without rows: a rank without any must take part in the backward pass."""
+    if compute == FLOAT32:
+        return grouped_product(x, weights, sizes, backend)
+    found = []
+    for rows, parts in zip(x.split(tuple(sizes)), weights.unbind(), strict=True):
+        columns = rows.split(parts.shape[1], dim=1) if len(parts) > 1 else [rows]
+        products = [matmul(operand(each.contiguous(), compute), weight, backend)
+                    for each, weight in zip(columns, parts.unbind(), strict=True)]  # fmt: skip
+        found.append(torch.cat(products, dim=1) if len(products) > 1 else products[0])
+    return torch.cat(found)
 
 
 def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: str = "auto") -> Tensor:

@@ -17,7 +17,7 @@ from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
-from hpcgnn.nn.grouped import grouped_product
+from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
@@ -230,7 +230,7 @@ class RGCNLayer(BiasedLayer):
         compute: Compute = "float32",
     ) -> None:
         super().__init__()
-        self.aggregator, self.relations, self.compute, self._blocks = aggregator, relations, compute, blocks
+        self.aggregator, self.relations, self.compute = aggregator, relations, compute
         matrices, parts = bases or len(relations.sizes), blocks or 1
         self.weight = torch.nn.Parameter(torch.empty(matrices, parts, in_width // parts, out_width // parts))
         for matrix in self.weight.view(matrices * parts, in_width // parts, out_width // parts).unbind():
@@ -245,20 +245,8 @@ class RGCNLayer(BiasedLayer):
         root = matmul(operand(x, self.compute), self.weight_root, backend, bias=self.bias)  # while rows travel
         sums = under_way.finish()
         weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
-        if self.compute == FLOAT32:
-            products = grouped_product(sums, weights, self.relations.sizes, backend)
-        else:  # each block is rounded by itself
-            blocks = zip(sums.split(self.relations.sizes), weights.unbind(), strict=True)
-            # Also of relations without edges here: a rank without any must take part in the backward pass.
-            products = torch.cat([self._product(*block) for block in blocks])
+        products = block_products(sums, weights, self.relations.sizes, self.compute, backend)
         return root + spmm(self.relations.merge, products, backend=backend)
-
-    def _product(self, sums: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """(p, F_in) sums of a relation times its weights (blocks, F_in / blocks, F_out / blocks)."""
-        columns = sums.split(weight.shape[1], dim=1) if self._blocks else [sums]
-        parts = [matmul(operand(part.contiguous(), self.compute), block, self.aggregator.backend)
-                 for part, block in zip(columns, weight.unbind(), strict=True)]  # fmt: skip
-        return torch.cat(parts, dim=1) if self._blocks else parts[0]
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

@@ -70,7 +70,7 @@ class LinearStack(Stack):
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_input, keep = depth == 0, depth == 0 and context.keep_input_aggregation
-        needs_gradient = context.is_learned or not is_input
+        needs_gradient = self.config.label_inputs or context.has_input_layer or not is_input
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
         own = self.new_aggregator(keep=keep)
         return self.layer(width, next_width, own, transform_first=first and not keep, compute=self.compute)
@@ -115,11 +115,6 @@ class RGCN(Stack):
         has_blocks = config.blocks and not width % config.blocks and not next_width % config.blocks
         blocks = config.blocks if has_blocks else 0
         return RGCNLayer(width, next_width, own, relations, bases=config.bases, blocks=blocks, compute=self.compute)
-
-    def description(self) -> dict[str, Any]:
-        first = self.layers[0]
-        assert isinstance(first, RGCNLayer)
-        return super().description() | {"relations": len(first.relations.sizes)}
 
 
 class Propagation(GraphModel):

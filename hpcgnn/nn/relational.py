@@ -22,22 +22,20 @@ import torch.nn.functional as F
 
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.kernels import Csr, edge_softmax, sddmm, spmm
+from hpcgnn.kernels import Csr, edge_softmax, keyed, sddmm, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer, picks
 from hpcgnn.nn.config import FLOAT32
-from hpcgnn.nn.grouped import grouped_product
+from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import edge_ids
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import KeyedDropout, xavier
-from hpcgnn.nn.linear import Compute, matmul, operand
+from hpcgnn.nn.linear import Compute
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 
-_OF_TYPES = 0x9E3779B97F4A7C15 - (
-    1 << 64
-)  # odd, so that multiples of it differ: these distinguish edges of different types
+_OF_TYPES = keyed.GOLDEN_64 - (1 << 64)  # odd, so multiples of it differ: these distinguish edges of different types
 
 
 @dataclass(frozen=True)
@@ -94,20 +92,19 @@ class TypedEdges:
 class TypedNodes:
     """The n owned nodes by type. types: (n, T), which gathers a row of each node's type. sizes: number of nodes of each type.
     by_type: (n, n), which orders rows by type; None if they are in this order. sources: for each type of edges, the type of the
-    nodes at which it begins, as an (R, T) matrix that gathers their rows. have_types: whether the graph has types of nodes."""
+    nodes at which it begins, as an (R, T) matrix that gathers their rows."""
 
     types: Csr
     sizes: tuple[int, ...]
     by_type: Csr | None
     sources: Csr
-    have_types: bool
 
     @classmethod
     def of(cls, graph: LocalGraph) -> TypedNodes:
-        """Those of a graph; without types of nodes, all are of one type. Collective."""
+        """Those of a graph; without types of nodes, all are of one type. Not collective."""
         meta, torch_device = graph.meta, graph.device.torch_device
         count = max(len(meta.node_types), 1)
-        types = graph.nodes_by_type.type[: graph.num_nodes] if meta.node_types else torch.zeros(graph.num_nodes).long()
+        types = graph.node_type
         order = torch.argsort(types, stable=True)
         begins = [each.source for each in meta.edge_types] or [0] * meta.num_edge_types
         return cls(
@@ -115,7 +112,6 @@ class TypedNodes:
             tuple(torch.bincount(types, minlength=count).tolist()),
             None if bool((order.diff() > 0).all()) else picks(order, graph.num_nodes).to(torch_device),
             picks(torch.tensor(begins), count).to(torch_device),
-            bool(meta.node_types),
         )
 
     def product(
@@ -166,7 +162,7 @@ def typed_edges(
         )
     return TypedEdges(
         sources=picks(torch.from_numpy(pairs.node), original.numel()).to(torch_device),
-        types=picks(torch.repeat_interleave(torch.from_numpy(np.diff(pairs.offsets))), number).to(torch_device),
+        types=picks(torch.from_numpy(pairs.relation), number).to(torch_device),
         sizes=tuple(np.diff(pairs.offsets).tolist()),
         csr=matrix(np.bincount(destinations, minlength=count)),
         original_ids=original.to(torch_device),
@@ -180,11 +176,7 @@ def products(
     rows: torch.Tensor, sizes: tuple[int, ...], weights: torch.Tensor, compute: Compute, backend: str
 ) -> torch.Tensor:
     """(p, F') products of the rows (p, F) of each type, ``sizes`` of them in turn, with the type's weights (R, F, F')."""
-    if compute == FLOAT32:
-        return grouped_product(rows, weights[:, None], sizes, backend)
-    # Each block is rounded by itself. Types without rows take part, too: a rank without any must have a backward pass.
-    blocks = zip(rows.split(sizes), weights.unbind(), strict=True)
-    return torch.cat([matmul(operand(block, compute), weight, backend) for block, weight in blocks])
+    return block_products(rows, weights[:, None], sizes, compute, backend)
 
 
 def _matrices(count: int, *shape: int) -> torch.nn.Parameter:

@@ -38,7 +38,7 @@ class TypedInput(torch.nn.Module):
         ids = index_array(graph.original_ids)
         self.weight = xavier(meta.num_features, width) if meta.num_features else None
         self.bias = torch.nn.Parameter(torch.zeros(max(len(meta.node_types), 1), width))
-        kinds = meta.node_types_of(ids) if meta.node_types else np.zeros(ids.size, np.int64)
+        kinds = index_array(graph.node_type)
         device = graph.device.torch_device
         self._kinds = Csr(np.arange(ids.size + 1), kinds, self.bias.shape[0]).to(device)
         chosen = embedded_types(meta, embed, str(graph.path))

@@ -22,12 +22,7 @@ from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.linear import Features
 from hpcgnn.nn.models import AttentionStack, check_dense
-from hpcgnn.nn.relational import HGTLayer, RGATLayer, TypedEdges, typed_edges
-
-
-def _description(edges: TypedEdges) -> dict[str, int]:
-    """The facts about edges in which a checkpoint must agree with a model."""
-    return {"relations": len(edges.sizes)} | ({} if edges.attr is None else {"edge_features": edges.attr.shape[1]})
+from hpcgnn.nn.relational import HGTLayer, RGATLayer, typed_edges
 
 
 @register("rgat")
@@ -61,11 +56,6 @@ class RGAT(AttentionStack):
             compute=self.compute,
         )
 
-    def description(self) -> dict[str, Any]:
-        first = self.layers[0]
-        assert isinstance(first, RGATLayer)
-        return super().description() | _description(first.edges)
-
 
 @register("hgt")
 class HGT(GraphModel):
@@ -96,10 +86,7 @@ class HGT(GraphModel):
         super().__init__(config, context)
         edges, width, rate = context.connection.typed, config.hidden, config.attention_dropout
         assert edges is not None
-        assert edges.nodes is not None
-        self.edges = edges
-        has_input = edges.nodes.have_types or config.embed
-        self.first = None if has_input else self.new_dense(context.in_width, width)
+        self.first = None if context.has_input_layer else self.new_dense(context.in_width, width)
         heads = Heads(config.heads, width // config.heads, join=True)
         self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
         for _ in range(config.layers):
@@ -112,9 +99,6 @@ class HGT(GraphModel):
 
     def before_softmax(self) -> list[Part]:
         return [self.last]
-
-    def description(self) -> dict[str, Any]:
-        return super().description() | _description(self.edges)
 
     def scores(self, x: Features) -> torch.Tensor:
         y = x if self.first is None else self.first(x)

@@ -22,10 +22,8 @@ from hpcgnn.world import World, raise_on_all_ranks
 TOLERANCE = 1.05  # the largest load of a part, divided by the mean
 CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20
-_TYPE, _FEWEST_OF_TYPE = (
-    "type ",
-    20,
-)  # prefix of a quantity; nodes of a type for each part, below which it is not balanced
+_TYPE = "type "  # begins the name of a quantity
+_FEWEST_OF_TYPE = 20  # nodes for each part, below which a type is not balanced
 _COMBINED_UNITS_PER_NODE = 1000
 _COMBINED_TOTAL = 1 << 30
 Advance = Callable[[int], None]
@@ -199,9 +197,8 @@ class Balance:
         """The quantities of the options that the graph has, or nodes if it has none of them. Collective."""
         fewest = _FEWEST_OF_TYPE * options.num_parts
         types = [f"{_TYPE}{each.name}" for each in reader.meta.node_types if each.count >= fewest]
-        wanted = tuple(name for each in options.balance for name in (types if each == "types" else [each])) or (
-            "nodes",
-        )
+        wanted = tuple(name for each in options.balance for name in (types if each == "types" else [each]))
+        wanted = wanted or ("nodes",)
         with raise_on_all_ranks(world, "read the graph"):
             weights = _weights(reader, wanted, slab.first, slab.indptr)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))

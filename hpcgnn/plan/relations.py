@@ -35,6 +35,11 @@ class RelationRows:
     offsets: np.ndarray
     edges: np.ndarray
 
+    @property
+    def relation(self) -> np.ndarray:
+        """(p,) int64 relation of each pair."""
+        return np.repeat(np.arange(self.offsets.size - 1), np.diff(self.offsets))
+
     @classmethod
     def of(cls, types: np.ndarray, destinations: np.ndarray, num_nodes: int, num_types: int) -> RelationRows:
         """The pairs of edges with these types and destinations, (e,) each, numbers below ``num_types`` and ``num_nodes``. Takes

@@ -120,12 +120,10 @@ class Bridge:
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
         self._halo: Aggregator | None = None
         self._halo_of_type: dict[int, Aggregator] = {}
-        self.most_kept = max(
-            _MOST_KEPT, 2 * graph.meta.num_edge_types
-        )  # layers have edges of each type, and norms of them
-        self._extended: Kept[Tensor] = Kept(
-            self.most_kept
-        )  # the pass's rows by type, for the types of edges that read them
+        # Layers have edges of each type, and norms of them.
+        self.most_kept = max(_MOST_KEPT, 2 * graph.meta.num_edge_types)
+        # The pass's rows by type, for the types of edges that read them.
+        self._extended: Kept[Tensor] = Kept(self.most_kept)
         self._num_plans = 0
         self.drops = True  # whether F.dropout does something
         self._pass = -1, 0  # epoch, and number of the pass in it

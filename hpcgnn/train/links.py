@@ -117,9 +117,8 @@ def types_of(graph: LocalGraph) -> np.ndarray:
 def _between_ends(graph: LocalGraph, pairs: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """(e,) bool, the edges between the same nodes as a ``chosen`` (e,) bool edge of any rank, in either direction. pairs: (e,)
     ids of the two nodes. Edges in the other direction belong to the rank of the source, which is told. Collective."""
-    owner = np.searchsorted(graph.node_offsets, graph.indices[chosen], side="right") - 1
-    order = np.argsort(owner, kind="stable")
-    told, _ = graph.world.alltoallv(pairs[chosen][order], np.bincount(owner, minlength=graph.world.size))
+    order, counts = graph.by_owner(graph.indices[chosen])
+    told, _ = graph.world.alltoallv(pairs[chosen][order], counts)
     return np.isin(pairs, np.concatenate((pairs[chosen], told)))
 
 
@@ -171,8 +170,7 @@ class Links:
 
 
 def _pairs(end: End, rows: RelationRows, device: torch.device) -> Pairs:
-    relation = np.repeat(np.arange(rows.offsets.size - 1), np.diff(rows.offsets))
-    node, of_pair = (torch.from_numpy(each).to(device) for each in (rows.node, relation))
+    node, of_pair = (torch.from_numpy(each).to(device) for each in (rows.node, rows.relation))
     return Pairs(end, node, of_pair, rows.rows.of_edge)
 
 
@@ -202,3 +200,11 @@ def positions_of(graph: LocalGraph) -> np.ndarray:
     """(n + h,) int64 positions in the file of the extended rows."""
     nodes = np.arange(graph.num_nodes) if graph.order.nodes is None else index_array(graph.order.nodes)
     return np.concatenate((graph.first + nodes, graph.halo_positions))
+
+
+def found_in(values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The place of each of ``wanted`` among ascending ``values``, and whether it is there."""
+    place = np.searchsorted(values, wanted)
+    is_there = place < values.size
+    is_there[is_there] = values[place[is_there]] == wanted[is_there]
+    return place, is_there

@@ -21,7 +21,7 @@ from hpcgnn.kernels import Csr, keyed
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 from hpcgnn.train.config import LinkConfig
-from hpcgnn.train.links import Links, Pairs, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"pool", b"pairs"))
@@ -47,36 +47,24 @@ class KnownEdges:
 
     def __init__(self, graph: LocalGraph) -> None:
         self._graph = graph
-        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-        rows = RelationRows.of(types_of(graph), destinations, graph.num_nodes, max(graph.meta.num_edge_types, 1))
-        relation = np.repeat(np.arange(rows.offsets.size - 1), np.diff(rows.offsets))
-        self._pairs = relation * graph.num_nodes + rows.node  # ascending
+        rows = RelationRows.of(types_of(graph), graph.destinations, graph.num_nodes, max(graph.meta.num_edge_types, 1))
+        self._pairs = rows.relation * graph.num_nodes + rows.node  # ascending
         self._edges = np.sort(rows.rows.of_edge * graph.meta.num_nodes + graph.indices)
 
     def have(self, source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> np.ndarray:
         """(m,) bool, whether there are such edges; the targets must be owned."""
-        pair, is_pair = _found(self._pairs, relation * self._graph.num_nodes + (target - self._graph.first))
-        return is_pair & _found(self._edges, pair * self._graph.meta.num_nodes + source)[1]
+        pair, is_pair = found_in(self._pairs, relation * self._graph.num_nodes + (target - self._graph.first))
+        return is_pair & found_in(self._edges, pair * self._graph.meta.num_nodes + source)[1]
 
     def have_anywhere(self, source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> np.ndarray:
         """As :meth:`have`, for targets of any rank, whose owners answer. Collective."""
         graph = self._graph
-        owner = np.searchsorted(graph.node_offsets, target, side="right") - 1
-        order = np.argsort(owner, kind="stable")
-        asked = np.stack((source, relation, target), axis=1)[order]
-        asked, counts = graph.world.alltoallv(asked, np.bincount(owner, minlength=graph.world.size))
+        order, counts = graph.by_owner(target)
+        asked, counts = graph.world.alltoallv(np.stack((source, relation, target), axis=1)[order], counts)
         answers, _ = graph.world.alltoallv(self.have(*asked.T), counts)
         found = np.empty_like(answers)
         found[order] = answers
         return found
-
-
-def _found(values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The place of each of ``wanted`` among ascending ``values``, and whether it is there."""
-    place = np.searchsorted(values, wanted)
-    is_there = place < values.size
-    is_there[is_there] = values[place[is_there]] == wanted[is_there]
-    return place, is_there
 
 
 class NegativeSampler:
@@ -99,7 +87,7 @@ class NegativeSampler:
         pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
         pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
         ids, order = self._by_id
-        slots = np.flatnonzero(_found(ids, pool)[1])
+        slots = np.flatnonzero(found_in(ids, pool)[1])
         return order[np.searchsorted(ids, pool[slots])], slots
 
     def draw(self, links: Links, *words: int) -> Negatives:

@@ -19,7 +19,7 @@ from hpcgnn.base.host import host_values
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import Decoder
 from hpcgnn.plan.plan import offsets_of, ranges
-from hpcgnn.train.links import Links, Pairs, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
 from hpcgnn.world import World
 
 # Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
@@ -40,10 +40,7 @@ class _Completions:
 
     def of(self, relation: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The number of each question's completions, and their positions."""
-        keys = relation * self._num_nodes + known
-        place = np.searchsorted(self._keys, keys)
-        is_there = place < self._keys.size
-        is_there[is_there] = self._keys[place[is_there]] == keys[is_there]
+        place, is_there = found_in(self._keys, relation * self._num_nodes + known)
         place[~is_there] = 0
         begins = self._offsets[place]
         counts = np.where(is_there, self._offsets[np.minimum(place + 1, self._keys.size)] - begins, 0)
@@ -66,16 +63,15 @@ class Ranker:
     def __init__(self, graph: LocalGraph, links: Links) -> None:
         self._graph = graph
         relation, source = types_of(graph), graph.indices.astype(np.int64)
-        target = graph.first + np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        target = graph.first + graph.destinations
         of_sources = _Completions(graph, relation, source, target)
         # A question about sources asks the owners of sources, who do not have the edges: the targets' owners tell them.
         asked = np.isin(
             relation * graph.meta.num_nodes + target, links.triples[1] * graph.meta.num_nodes + links.triples[2]
         )
         edges = np.stack((relation, target, source), axis=1)[asked]
-        owner = np.searchsorted(graph.node_offsets, edges[:, 2], side="right") - 1
-        order = np.argsort(owner, kind="stable")
-        told, _ = graph.world.alltoallv(edges[order], np.bincount(owner, minlength=graph.world.size))
+        order, counts = graph.by_owner(edges[:, 2])
+        told, _ = graph.world.alltoallv(edges[order], counts)
         source, relation, target = links.triples
         self._questions = (
             _Questions(links.targets, np.stack((relation, target, source), axis=1), _Completions(graph, *told.T)),
@@ -95,7 +91,7 @@ class Ranker:
         candidates = np.arange(self._graph.num_nodes) if candidates is None else np.sort(candidates)
         found = np.zeros(
             _WORST + 2
-        )  # the number of questions, sums of reciprocals, and hits of each K from 1 to _WORST
+        )  # number of questions, sum of reciprocal ranks, and hits of each K from 1 to _WORST
         for questions in self._questions:
             found += self._sums(questions, decoder, owned, extended, candidates)
         if not found[0]:
@@ -136,9 +132,7 @@ class Ranker:
         true_scores = self._true_scores(decoder, owned, queries, facts)[:, None]
         per_question, known = asked.completions.of(facts[:, 0], facts[:, 1])
         question = np.repeat(np.arange(len(facts)), per_question)
-        place = np.searchsorted(candidates, node := self._local[known - self._graph.first])
-        is_candidate = place < candidates.size
-        is_candidate[is_candidate] = candidates[place[is_candidate]] == node[is_candidate]
+        place, is_candidate = found_in(candidates, self._local[known - self._graph.first])
         question, place = question[is_candidate], place[is_candidate]
         counts = torch.zeros(2, len(facts), dtype=torch.int64, device=owned.device)
         for first in range(0, candidates.size, _BLOCK):
