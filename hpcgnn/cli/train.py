@@ -38,7 +38,7 @@ _TITLES: dict[str, tuple[str, ...]] = {
     "Links (--task link)": ("links", "decoder"),
     "Model": ("model",),
     "Labels as inputs": ("labels",),
-    "Training, loss, learning rate and early stopping": ("train", "loss", "schedule"),
+    "Training, loss, learning rate and early stopping": ("target", "train", "loss", "schedule"),
     "Messages between ranks": ("strategy", "messages", "cache_input_aggregation", "timeout"),
     "Policies of --bits and --staleness": ("policy", "replay"),
     "Stale rows": ("stale_correction", "smoothing", "smoothing_decay", "most_stale_epochs", "bypass"),
