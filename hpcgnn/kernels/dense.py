@@ -10,6 +10,8 @@ ValueError, which names the argument, where one is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
@@ -50,6 +52,35 @@ class DenseKernels(Protocol):
         torch.mm(x.T, dy, out=dweight)
         if sums is not None:
             torch.sum(dy, 0, out=sums)
+
+    def grouped_product(self, x: Tensor, weights: Tensor, sizes: Sequence[int], out: Tensor) -> None:
+        """Write the product of each block of ``sizes`` rows of ``x`` (n, F) with the block-diagonal matrix of its own in
+        ``weights`` (R, K, F / K, H / K; any strides) to the same rows of ``out`` (n, H)."""
+        for place, of_x, of_y in blocks_of(weights, sizes):
+            y = out[of_y]
+            product = y if y.is_contiguous() else y.new_empty(y.shape)
+            self.product(x[of_x].contiguous(), weights[place], None, False, product, "float32")
+            if product is not y:
+                y.copy_(product)
+
+    def grouped_gradient(self, x: Tensor, dy: Tensor, sizes: Sequence[int], dweights: Tensor) -> None:
+        """Write the gradient of such weights, from ``x`` (n, F) and ``dy`` (n, H), to ``dweights`` (R, K, F / K, H / K)."""
+        dweights.zero_()
+        for place, of_x, of_y in blocks_of(dweights, sizes):
+            self.weight_gradient(x[of_x].contiguous(), dy[of_y].contiguous(), dweights[place], None, "float32")
+
+
+_Part = tuple[slice, slice]
+
+
+def blocks_of(weights: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], _Part, _Part]]:
+    """For each part of a matrix (R, K, F / K, H / K) whose block has rows: the numbers of matrix and part, and the rows and
+    columns in (n, F) and in (n, H)."""
+    _, parts, depth, width = weights.shape
+    for matrix, (begin, end) in enumerate(pairwise((0, *accumulate(sizes)))):
+        for part in range(parts if begin < end else 0):
+            of_x, of_y = (slice(part * each, (part + 1) * each) for each in (depth, width))
+            yield (matrix, part), (slice(begin, end), of_x), (slice(begin, end), of_y)
 
 
 # Below these sizes torch's product is as fast, by the study `products`. The limits do not depend on the number of threads, so

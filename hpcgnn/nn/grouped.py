@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,37 +47,18 @@ def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: s
     def run(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, weights)
         y = buffers.empty(x.shape[0], weights.shape[1] * weights.shape[3], x.dtype, x.device)
-        for number, rows, of_x, of_y in _blocks(weights, sizes):
-            _multiply(kernels, x[rows, of_x], weights[number], y[rows, of_y])
+        kernels.grouped_product(x, weights, sizes, y)
         return y
 
     def back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weights = ctx.saved_tensors
+        (x, weights), dy = ctx.saved_tensors, dy.contiguous()
         needs_x, needs_weights = ctx.needs_input_grad[-2:]
         dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device) if needs_x else None
-        dweights = weights.new_zeros(weights.shape) if needs_weights else None
-        for number, rows, of_x, of_y in _blocks(weights, sizes):
-            own = dy[rows, of_y].contiguous()
-            if dx is not None:
-                _multiply(kernels, own, weights[number].T, dx[rows, of_x])
-            if dweights is not None:
-                kernels.weight_gradient(x[rows, of_x].contiguous(), own, dweights[number], None, "float32")
+        dweights = torch.empty_like(weights) if needs_weights else None
+        if dx is not None:
+            kernels.grouped_product(dy, weights.mT, sizes, dx)
+        if dweights is not None:
+            kernels.grouped_gradient(x, dy, sizes, dweights)
         return dx, dweights
 
     return recorded(run, back, x.contiguous(), weights.contiguous())
-
-
-def _blocks(weights: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], slice, slice, slice]]:
-    """For each part of a matrix whose block has rows: the numbers of matrix and part, the rows, and the columns of x and of y."""
-    _, parts, depth, width = weights.shape
-    for matrix, (begin, end) in enumerate(pairwise((0, *accumulate(sizes)))):
-        for part in range(parts if begin < end else 0):
-            of_x, of_y = (slice(part * each, (part + 1) * each) for each in (depth, width))
-            yield (matrix, part), slice(begin, end), of_x, of_y
-
-
-def _multiply(kernels: dense.DenseKernels, a: Tensor, weight: Tensor, y: Tensor) -> None:
-    out = y if y.is_contiguous() else y.new_empty(y.shape)
-    kernels.product(a.contiguous(), weight, None, False, out, "float32")
-    if out is not y:
-        y.copy_(out)

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from hpcgnn.kernels import Csr, DropoutMask, Norm, keyed
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
-from hpcgnn.kernels.triton import activation, edges, int8, messages, rows, spmm, words
+from hpcgnn.kernels.triton import activation, dense, edges, int8, messages, rows, spmm, words
 
 TARGETS = ["cuda:90", "hip:gfx942"]
 NODES, WIDTH, HEADS = 70, 128, 8
@@ -28,7 +28,7 @@ KERNELS = {
     "_spmm", "add_parts", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
     "quantize_rows", "dequantize_rows", "encode_words", "decode_words", "_spmm_rows",
     "_forward", "_backward", "_add_segments", "_pack", "_unpack",
-    "_quantize", "_quantize_columns", "_multiply", "_contract", "_dot_codes",
+    "_quantize", "_quantize_columns", "_multiply", "_contract", "_dot_codes", "_products", "_gradients",
 }  # fmt: skip
 RUN = JITFunction.run
 EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"
@@ -120,6 +120,11 @@ def dense_rows() -> None:
             activation.activate_backward(x, x, kept, some_norm, some_mask, torch.empty_like(x), *weights)
         activation.dropout(x, ids, 5, keyed.threshold(0.5), 2.0, torch.empty_like(x))
     x = torch.zeros(NODES, WIDTH)
+    for parts in (1, 4):
+        weights = torch.zeros(2, parts, WIDTH // parts, WIDTH // parts)
+        dense.grouped_product(x, weights, (NODES - 1, 1), torch.empty_like(x))
+        dense.grouped_product(x, weights.mT, (NODES - 1, 1), torch.empty_like(x))
+        dense.grouped_gradient(x, x, (NODES - 1, 1), weights)
     words.pack_bf16(x, x.bfloat16())
     words.unpack_bf16(x.bfloat16(), x)
 
