@@ -14,11 +14,13 @@ from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.linear import Compute, matmul, operand
 
 
-def block_products(x: Tensor, weights: Tensor, sizes: Sequence[int], compute: Compute, backend: str = "auto") -> Tensor:
+def block_products(
+    x: Tensor, weights: Tensor, sizes: Sequence[int], compute: Compute, backend: str = "auto", *, reuse_x: bool = False
+) -> Tensor:
     """:func:`grouped_product` in the arithmetic ``compute``. In others than float32, each block is rounded by itself, and each of
     its products is an operation, also of a block without rows: a rank without any must take part in the backward pass."""
     if compute == FLOAT32:
-        return grouped_product(x, weights, sizes, backend)
+        return grouped_product(x, weights, sizes, backend, reuse_x=reuse_x)
     found = []
     for rows, parts in zip(x.split(tuple(sizes)), weights.unbind(), strict=True):
         columns = rows.split(parts.shape[1], dim=1) if len(parts) > 1 else [rows]
@@ -28,7 +30,9 @@ def block_products(x: Tensor, weights: Tensor, sizes: Sequence[int], compute: Co
     return torch.cat(found)
 
 
-def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: str = "auto") -> Tensor:
+def grouped_product(
+    x: Tensor, weights: Tensor, sizes: Sequence[int], backend: str = "auto", *, reuse_x: bool = False
+) -> Tensor:
     """``x_r @ W_r`` for each block of rows x_r of ``x``, one below the other. Differentiable in both. Not collective.
 
     Hundreds of blocks are one operation for autograd, which keeps ``x`` and the weights only. Each block's result is written to
@@ -38,6 +42,7 @@ def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: s
         x: (p, F) float32 or float64.
         weights: (R, K, F / K, H / K) of the type of ``x``: block-diagonal matrices of K blocks.
         sizes: number of rows of each of the R blocks, which may be 0.
+        reuse_x: the gradient of ``x`` is written over ``x``, which nothing else may use then.
 
     Returns:
         (p, H) of the type of ``x``.
@@ -53,12 +58,15 @@ def grouped_product(x: Tensor, weights: Tensor, sizes: Sequence[int], backend: s
     def back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (x, weights), dy = ctx.saved_tensors, dy.contiguous()
         needs_x, needs_weights = ctx.needs_input_grad[-2:]
-        dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device) if needs_x else None
-        dweights = torch.empty_like(weights) if needs_weights else None
-        if dx is not None:
-            kernels.grouped_product(dy, weights.mT, sizes, dx)
-        if dweights is not None:
+        dx = dweights = None
+        if needs_weights:
+            dweights = torch.empty_like(weights)
             kernels.grouped_gradient(x, dy, sizes, dweights)
+        if needs_x:
+            dx = x.detach() if reuse_x else buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
+            kernels.grouped_product(dy, weights.mT, sizes, dx)
+            if reuse_x:
+                torch.autograd.graph.increment_version(x)  # a second backward pass is an error, then
         return dx, dweights
 
     return recorded(run, back, x.contiguous(), weights.contiguous())

@@ -245,8 +245,8 @@ class RGCNLayer(BiasedLayer):
         root = matmul(operand(x, self.compute), self.weight_root, backend, bias=self.bias)  # while rows travel
         sums = under_way.finish()
         weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
-        products = block_products(sums, weights, self.relations.sizes, self.compute, backend)
-        return root + spmm(self.relations.merge, products, backend=backend)
+        products = block_products(sums, weights, self.relations.sizes, self.compute, backend, reuse_x=True)
+        return spmm(self.relations.merge, products, backend=backend).add_(root)
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

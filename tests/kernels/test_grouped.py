@@ -30,3 +30,16 @@ def test_blocks_equal_products_one_by_one(backend, parts, monkeypatch):
     wanted.backward(given)
     for mine, theirs in [(found, wanted), *((a.grad, b.grad) for a, b in zip(leaves, wanted_leaves, strict=True))]:
         assert float((mine - theirs).detach().abs().max()) <= limit * float(theirs.detach().abs().max())
+
+
+def test_the_gradient_may_take_the_place_of_x_and_a_second_pass_is_an_error():
+    torch.manual_seed(0)
+    x, weights = torch.randn(sum(SIZES), 8).requires_grad_(), torch.randn(len(SIZES), 2, 4, 3).requires_grad_()
+    wanted = torch.autograd.grad(grouped_product(x, weights, SIZES).square().sum(), (x, weights))
+    rows = x * 1
+    total = grouped_product(rows, weights, SIZES, reuse_x=True).square().sum()
+    found = torch.autograd.grad(total, (rows, weights), retain_graph=True)
+    assert all(map(torch.equal, found, wanted))
+    assert found[0].data_ptr() == rows.data_ptr()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(total, weights)
