@@ -17,13 +17,15 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import torch
+from torch_geometric.data import Data
 
 import hpcgnn
+from hpcgnn.exchange import Messages
 from hpcgnn.kernels import spmm
 from hpcgnn.nn import Aggregator, make_aggregator
+from hpcgnn.nn.aggregators import make_relation_aggregator
 from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.plan import STRATEGIES, AggregationPlan, SparseMatrix
 from hpcgnn.world import World
@@ -35,6 +37,9 @@ PAGE = FOLDER / "algebra.md"
 RANKS, NODES = 2, 8
 INSIDE = [(1, 0), (2, 1), (3, 2), (2, 3), (5, 4), (6, 5), (7, 6)]
 CUT = [(0, 4), (0, 5), (0, 6), (0, 7), (1, 7), (2, 7), (4, 0)]
+OF_TYPE_B = [(0, 6), (0, 7)]  # the other edges are of type a
+TYPES = [int(edge in OF_TYPE_B) for edge in INSIDE + CUT]
+TYPED = "relations"
 VALUES = [2**node for node in range(NODES)]  # a sum of these tells which nodes are in it
 
 
@@ -43,15 +48,19 @@ VALUES = [2**node for node in range(NODES)]  # a sum of these tells which nodes 
 
 @dataclass(frozen=True)
 class Half:
-    """One rank's plan, and its numbers in one aggregation: n owned nodes, s rows sent, r rows received.
+    """One rank's plan, and its numbers in one aggregation: n owned nodes, p rows of results (n, without types of edges), s rows
+    sent, r rows received.
 
-    nodes: (n,) original ids. x, local, z, mean, dx: (n,) features, L x, the sum over in-edges, the mean, and the gradient of x
-    where that of z is :data:`VALUES`. sent, received: (s,) and (r,) rows of one column, forward; back_sent, back_received: (r,)
-    and (s,) those of the backward pass.
+    nodes, ends: (n,) and (p,) original ids of nodes and of the results' nodes. types: (p,) types of the results' edges, if there
+    are any. x, dx: (n,) features, and their gradient where that of a result is the value in :data:`VALUES` of its node. local,
+    added, z: (p,) L x, R times the received rows, and the sums over in-edges. mean: (n,) the mean over in-edges, without types.
+    sent, received: (s,) and (r,) rows of one column, forward; back_sent, back_received: (r,) and (s,) those of the backward pass.
     """
 
     plan: AggregationPlan[SparseMatrix]
     nodes: list[int]
+    ends: list[int]
+    types: list[int]
     x: np.ndarray
     local: np.ndarray
     sent: np.ndarray
@@ -63,17 +72,30 @@ class Half:
     back_received: np.ndarray
     dx: np.ndarray
 
+    @property
+    def results(self) -> list[str]:
+        """(p,) names of the results: the node, and the type of its edges if there are types."""
+        if not self.types:
+            return list(map(str, self.ends))
+        return [f"{end} {'ab'[kind]}" for end, kind in zip(self.ends, self.types, strict=True)]
+
 
 def half(world: World, path: Path, strategy: str) -> Half:
     """Plan and aggregate on one rank. Collective."""
     graph = hpcgnn.load(path, world)
-    aggregator = make_aggregator(graph, "sum", strategy)
-    plan = graph.built_plan(strategy)
+    if graph.meta.num_edge_types:
+        pairs = graph.relation_rows()
+        aggregator, _ = make_relation_aggregator(graph, strategy, kind="sum", messages=Messages(world))
+        plan, ends, types = graph.built_plan(strategy, pairs.rows), pairs.node, pairs.relation.tolist()
+    else:
+        aggregator, plan = make_aggregator(graph, "sum", strategy), graph.built_plan(strategy)
+        ends, types = np.arange(graph.num_nodes), []
     for ours, used in ((plan.local, aggregator.plan.local), (plan.send, aggregator.plan.send)):
         assert np.array_equal(ours.indices, used.indices.numpy()), "the aggregator follows another plan"
     x = torch.as_tensor(graph.x)
     sent, received, z = _step(aggregator, x)
-    values = torch.tensor(VALUES, dtype=torch.float32)[graph.original_ids][:, None]
+    of_ends = graph.original_ids[torch.from_numpy(ends)]
+    values = torch.tensor(VALUES, dtype=torch.float32)[of_ends][:, None]
     back_sent, back_received, dx = _step(aggregator.reverse, values)
     leaf = x.clone().requires_grad_()
     aggregator(leaf).backward(values)
@@ -82,13 +104,15 @@ def half(world: World, path: Path, strategy: str) -> Half:
     return Half(
         plan=plan,
         nodes=graph.original_ids.tolist(),
+        ends=of_ends.tolist(),
+        types=types,
         x=x.numpy()[:, 0],
         local=spmm(aggregator.plan.local, x).numpy()[:, 0],
         sent=sent,
         received=received,
         added=spmm(aggregator.plan.receive, torch.from_numpy(received)[:, None]).numpy()[:, 0],
         z=z,
-        mean=make_aggregator(graph, "mean", strategy)(x).numpy()[:, 0],
+        mean=np.empty(0) if types else make_aggregator(graph, "mean", strategy)(x).numpy()[:, 0],
         back_sent=back_sent,
         back_received=back_received,
         dx=dx,
@@ -109,13 +133,14 @@ def _values(wire: torch.Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Row:
-    """A row that travels. letter: its name. sources: nodes that are added up in it. destinations: nodes to which it is added."""
+    """A row that travels. letter: its name. sources: nodes that are added up in it. destinations: nodes, and types of their edges if there are
+    types, to which it is added."""
 
     letter: str
     sender: int
     is_post: bool
     sources: list[int]
-    destinations: list[int]
+    destinations: list[str]
 
     @property
     def kind(self) -> str:
@@ -130,7 +155,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Example:
-    """The example under one strategy, on all ranks."""
+    """The example under one strategy, on all ranks. strategy: its name, or another title."""
 
     strategy: str
     halves: list[Half]
@@ -140,7 +165,7 @@ class Example:
         """All rows that travel: those of rank 0, then those of rank 1."""
         found: list[Row] = []
         for sender, mine in enumerate(self.halves):
-            theirs, receive = self.halves[1 - sender].nodes, self.halves[1 - sender].plan.receive
+            theirs, receive = self.halves[1 - sender].results, self.halves[1 - sender].plan.receive
             ends = np.repeat(np.arange(receive.num_rows), np.diff(receive.indptr))
             for number, is_post in enumerate(mine.plan.send_to.is_post().tolist()):
                 sources = [mine.nodes[k] for k in _entries(mine.plan.send, number)]
@@ -153,8 +178,8 @@ class Example:
         return [row for row in self.rows if row.sender == sender]
 
     def gathered(self, name: str) -> list[float]:
-        """(8,) values of an attribute of all halves."""
-        return list(chain.from_iterable(getattr(each, name).tolist() for each in self.halves))
+        """The values of an attribute of all halves."""
+        return list(chain.from_iterable(np.asarray(getattr(each, name)).tolist() for each in self.halves))
 
 
 def _entries(matrix: SparseMatrix, row: int) -> list[int]:
@@ -162,26 +187,35 @@ def _entries(matrix: SparseMatrix, row: int) -> list[int]:
 
 
 def examples() -> dict[str, Example]:
-    """The example under each strategy."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from((node, {"x": float(value)}) for node, value in enumerate(VALUES))
-    graph.add_edges_from(INSIDE + CUT)
-    with tempfile.TemporaryDirectory() as name:
-        whole, parts = Path(name) / "graph.h5", Path(name) / "parts.h5"
-        hpcgnn.from_networkx(graph, whole)
-        partition(one_rank(), whole, parts, PartitionOptions(RANKS, "block", plan="none", jobs=1))
-        made = {
-            each: Example(each, on_threads(RANKS, lambda world, each=each: half(world, parts, each)))  # type: ignore[misc]
-            for each in STRATEGIES
-        }
-    for example in made.values():
-        assert example.gathered("z") == one_process(), "the ranks add up something else than one process"
-        assert example.gathered("dx") == one_process(transposed=True)
+    """The example under each strategy, and with types of edges under ``hybrid``: of all edges, and of each type by itself."""
+    plain, edges = Data(), list(zip(INSIDE + CUT, TYPES, strict=True))
+    made = {each: _example(plain, each) for each in STRATEGIES}
+    made[TYPED] = _example(Data(edge_type=torch.tensor(TYPES)), "hybrid")
+    for number, name in enumerate("ab"):
+        made[f"type {name}"] = _example(Data(), "hybrid", [edge for edge, kind in edges if kind == number])
+    for name in (*STRATEGIES, TYPED):
+        assert made[name].gathered("z") == one_process(made[name]), "the ranks add up something else than one process"
+        assert made[name].gathered("dx") == one_process(transposed=True)
     return made
 
 
-def one_process(*, transposed: bool = False) -> list[float]:
-    """(8,) the sum over in-edges by numpy alone, or, ``transposed``, that over out-edges."""
+def _example(data: Data, strategy: str, edges: Sequence[tuple[int, int]] = tuple(INSIDE + CUT)) -> Example:
+    data.x, data.edge_index = torch.tensor(VALUES, dtype=torch.float32)[:, None], torch.tensor(edges).T
+    with tempfile.TemporaryDirectory() as name:
+        whole, parts = Path(name) / "graph.h5", Path(name) / "parts.h5"
+        hpcgnn.from_pyg(data, whole)
+        partition(one_rank(), whole, parts, PartitionOptions(RANKS, "block", plan="none", jobs=1))
+        return Example(strategy, on_threads(RANKS, lambda world: half(world, parts, strategy)))
+
+
+def one_process(like: Example | None = None, *, transposed: bool = False) -> list[float]:
+    """The sums over in-edges by numpy alone, in the order of the results of ``like``, or, ``transposed``, (8,) those over
+    out-edges."""
+    if like is not None and like.gathered("types"):
+        rows = dict.fromkeys(zip(like.gathered("types"), like.gathered("ends"), strict=True), 0.0)
+        for (source, destination), kind in zip(INSIDE + CUT, TYPES, strict=True):
+            rows[kind, destination] += VALUES[source]
+        return list(rows.values())
     sources, destinations = np.array(INSIDE + CUT).T[:: -1 if transposed else 1]
     z = np.zeros(NODES)
     np.add.at(z, destinations, np.array(VALUES, float)[sources])
@@ -195,9 +229,11 @@ def texts(made: dict[str, Example]) -> dict[str, str]:
     """The texts between the markers of the page, by name."""
     hybrid = made["hybrid"]
     return {
-        "rows": _rows_table(made),
+        "rows": _rows_table({each: made[each] for each in STRATEGIES}),
         "local": _fenced(_local(hybrid)),
-        **{strategy: _fenced(_matrices(example)) for strategy, example in made.items()},
+        **{name: _fenced(_matrices(made[name])) for name in (*STRATEGIES, TYPED)},
+        "rows by type": _rows_table({name: made[name] for name in ("type a", "type b", TYPED)}, "edges"),
+        "step by type": _typed_step_table(made[TYPED]),
         "messages": _messages_table(hybrid),
         "step": _step_table(hybrid),
         "backward": _backward_table(hybrid),
@@ -218,11 +254,15 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _rows_table(made: dict[str, Example]) -> str:
+def _rows_table(made: dict[str, Example], head: str = "strategy") -> str:
     return _table(
-        ["strategy", "rows, rank 0 → 1", "rows, rank 1 → 0", "all rows"],
+        [head, "rows, rank 0 → 1", "rows, rank 1 → 0", "all rows"],
         [
-            [strategy, *(len(example.rows_of(rank)) for rank in range(RANKS)), len(example.rows)]
+            [
+                "all" if strategy == TYPED else strategy,
+                *(len(example.rows_of(rank)) for rank in range(RANKS)),
+                len(example.rows),
+            ]
             for strategy, example in made.items()
         ],
     )
@@ -245,7 +285,7 @@ def _beside(left: list[str], right: list[str]) -> list[str]:
 def _local(example: Example) -> list[str]:
     blocks = []
     for rank, each in enumerate(example.halves):
-        rows = [(str(node), _entries(each.plan.local, k)) for k, node in enumerate(each.nodes)]
+        rows = [(name, _entries(each.plan.local, k)) for k, name in enumerate(each.results)]
         blocks.append(_block(f"L, rank {rank}", each.nodes, rows))
     return _beside(*blocks)
 
@@ -256,7 +296,7 @@ def _matrices(example: Example) -> list[str]:
         receiver, theirs = 1 - sender, example.halves[1 - sender]
         rows = example.rows_of(sender)
         send = [(f"{row.letter} {row.kind}", _entries(mine.plan.send, k)) for k, row in enumerate(rows)]
-        receive = [(str(node), _entries(theirs.plan.receive, k)) for k, node in enumerate(theirs.nodes)]
+        receive = [(name, _entries(theirs.plan.receive, k)) for k, name in enumerate(theirs.results)]
         lines += (
             ["", f"rank {sender} sends, rank {receiver} receives"]
             if sender
@@ -305,12 +345,19 @@ def _step_table(example: Example) -> str:
     return _table(head, body)
 
 
+def _typed_step_table(example: Example) -> str:
+    head = ["row of z", "rank", "L x", "R · received", "z = L x + R · received", "one process"]
+    names, ranks = zip(*((name, k) for k, each in enumerate(example.halves) for name in each.results), strict=True)
+    columns = (map(_number, each) for each in (*map(example.gathered, ("local", "added", "z")), one_process(example)))
+    return _table(head, list(zip(names, ranks, *columns, strict=True)))
+
+
 def _backward_table(example: Example) -> str:
     sent = chain(*(example.halves[1 - rank].back_sent for rank in range(RANKS)))
     came = chain(*(each.back_received for each in example.halves))
     body: list[Sequence[object]] = []
     for row, value, arrived in zip(example.rows, sent, came, strict=True):
-        symbols = " + ".join(f"dz{chr(ord('₀') + node)}" for node in row.destinations)
+        symbols = " + ".join(f"dz{chr(ord('₀') + int(node))}" for node in row.destinations)
         to = ", ".join(map(str, row.sources))
         body.append(
             [row.letter, f"rank {1 - row.sender}", f"rank {row.sender}", symbols, _number(value), _number(arrived), to]
@@ -347,14 +394,15 @@ def _blocks_table(example: Example) -> str:
 _WIDTH, _HEIGHT, _RADIUS = 480, 470, 19
 _NODE_X, _NODE_Y, _STEP = (70, 410), 136, 74
 _ROW_X, _ROW_Y, _ROW_WIDTH, _ROW_HEIGHT = 240, 84, 130, 30  # y: of rows from rank 1 to rank 0
-_EDGE, _CARRY, _INK, _QUIET = "#c2410c", "#6b7280", "#1f2937", "#4b5563"
+_EDGE, _OF_B, _CARRY, _INK, _QUIET = "#c2410c", "#6d28d9", "#6b7280", "#1f2937", "#4b5563"
 _PANELS = (("#e6f0fb", "#8fb4dc"), ("#e5f5ee", "#86c1a6"))
 _Point = tuple[float, float]
 
 
 def pictures(made: dict[str, Example]) -> dict[str, str]:
     """The pictures' SVG, by name."""
-    return {"graph": _graph_picture()} | {strategy: _plan_picture(each) for strategy, each in made.items()}
+    plans = {strategy: _plan_picture(made[strategy], f"{strategy}: ") for strategy in STRATEGIES}
+    return {"graph": _graph_picture()} | plans | {TYPED: _plan_picture(made[TYPED], "two types of edges: ")}
 
 
 def _node_at(node: int) -> _Point:
@@ -364,7 +412,7 @@ def _node_at(node: int) -> _Point:
 
 def _graph_picture() -> str:
     there = [(source, destination) for source, destination in CUT if source < destination]
-    edges = [_line(_node_at(a), _node_at(b), cut=True, ends=(_RADIUS, _RADIUS + 2)) for a, b in there]
+    edges = [_line(_node_at(a), _node_at(b), "cut", ends=(_RADIUS, _RADIUS + 2)) for a, b in there]
     for source, destination in sorted(set(CUT) - set(there)):  # arched, beside the edge in the other direction
         (right, above), (left, _) = _node_at(source), _node_at(destination)
         arch = (
@@ -377,29 +425,37 @@ def _graph_picture() -> str:
         about,
         [*_panels(), *edges, *_nodes()],
         "an edge inside a part",
+        ("a cut edge",),
         carried=False,
     )
 
 
-def _plan_picture(example: Example) -> str:
+def _plan_picture(example: Example, title: str) -> str:
     parts = [*_panels()]
     for row in example.rows:
         parts += _row_lines(row, example)
     parts += [*_nodes(), *chain(*(_row_box(row) for row in example.rows))]
     there, back = (len(example.rows_of(rank)) for rank in range(RANKS))
-    title = f"{example.strategy}: {there + back} rows travel"
+    title = f"{title}{there + back} rows travel"
     about = f"{title}. " + ". ".join(
-        f"Row {row.letter}, {row.kind}: {row.sum} from rank {row.sender} to nodes {', '.join(map(str, row.destinations))}"
+        f"Row {row.letter}, {row.kind}: {row.sum} from rank {row.sender} to nodes {', '.join(row.destinations)}"
         for row in example.rows
     )
-    return _svg(title, about, parts, "only carries a row", carried=True)
+    edges = ("a cut edge of type a", "a cut edge of type b") if example.gathered("types") else ("a cut edge",)
+    return _svg(title, about, parts, "only carries a row", edges, carried=True)
 
 
 def _row_at(row: Row) -> _Point:
     """Rows of rank 0 are beside their source, or their destination; those of rank 1 above all others."""
     if row.sender:
         return _ROW_X, _ROW_Y
-    return _ROW_X, _node_at(row.sources[0] if row.is_post else row.destinations[0])[1]
+    return _ROW_X, _node_at(row.sources[0] if row.is_post else _end(row.destinations[0])[0])[1]
+
+
+def _end(destination: str) -> tuple[int, str]:
+    """The node, and the class of lines that end there: edges of type b are drawn in another colour."""
+    node, _, kind = destination.partition(" ")
+    return int(node), "cut b" if kind == "b" else "cut"
 
 
 def _row_lines(row: Row, example: Example) -> Iterator[str]:
@@ -408,10 +464,11 @@ def _row_lines(row: Row, example: Example) -> Iterator[str]:
     near = -_ROW_WIDTH / 2 if row.sender == 0 else _ROW_WIDTH / 2
     for number, node in enumerate(row.sources):
         place = y + 8 * (number - (len(row.sources) - 1) / 2)
-        yield _line(_node_at(node), (x + near, place), cut=not row.is_post, ends=(_RADIUS, 2))
-    for number, node in enumerate(row.destinations):
+        kind = "carry" if row.is_post else _end(row.destinations[0])[1]
+        yield _line(_node_at(node), (x + near, place), kind, ends=(_RADIUS, 2))
+    for number, (node, kind) in enumerate(map(_end, row.destinations)):
         place = y + 8 * (number - (len(row.destinations) - 1) / 2)
-        yield _line((x - near, place), _node_at(node), cut=row.is_post, ends=(0, _RADIUS + 2))
+        yield _line((x - near, place), _node_at(node), kind if row.is_post else "carry", ends=(0, _RADIUS + 2))
 
 
 def _row_box(row: Row) -> Iterator[str]:
@@ -424,14 +481,13 @@ def _row_box(row: Row) -> Iterator[str]:
     yield f'<text x="{x}" y="{top - 5}" class="small">{row.letter} · {row.kind} {arrow}</text>'
 
 
-def _line(start: _Point, end: _Point, *, cut: bool, ends: tuple[float, float]) -> str:
-    """A straight line, shortened by ``ends`` at both ends."""
+def _line(start: _Point, end: _Point, kind: str, *, ends: tuple[float, float]) -> str:
+    """A straight line of the classes ``kind``, shortened by ``ends`` at both ends."""
     (x, y), (u, v) = start, end
     length = ((u - x) ** 2 + (v - y) ** 2) ** 0.5
     cos, sin = (u - x) / length, (v - y) / length
     x, y, u, v = x + ends[0] * cos, y + ends[0] * sin, u - ends[1] * cos, v - ends[1] * sin
-    kind = "cut" if cut else "carry"
-    return f'<path d="M{x:.1f},{y:.1f} L{u:.1f},{v:.1f}" class="{kind}" marker-end="url(#tip-{kind})"/>'
+    return f'<path d="M{x:.1f},{y:.1f} L{u:.1f},{v:.1f}" class="{kind}" marker-end="url(#tip-{kind.split()[-1]})"/>'
 
 
 def _panels() -> Iterator[str]:
@@ -445,22 +501,25 @@ def _nodes() -> Iterator[str]:
     for source, destination in INSIDE:
         (x, y), (u, v) = _node_at(source), _node_at(destination)
         side = (8 if v > y else -8) if (destination, source) in INSIDE else 0
-        yield _line((x + side, y), (u + side, v), cut=False, ends=(_RADIUS, _RADIUS + 2)).replace("carry", "inside")
+        yield _line((x + side, y), (u + side, v), "inside", ends=(_RADIUS, _RADIUS + 2))
     for node in range(NODES):
         x, y = _node_at(node)
         yield f'<circle cx="{x}" cy="{y}" r="{_RADIUS}"/><text x="{x}" y="{y + 6}" class="node">{node}</text>'
 
 
-def _svg(title: str, about: str, parts: list[str], other: str, *, carried: bool) -> str:
+def _svg(title: str, about: str, parts: list[str], other: str, cut: tuple[str, ...], *, carried: bool) -> str:
     """A picture on a white card, so that it is read on a light and on a dark page."""
     tips = "\n".join(
         f'<marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="{size}" markerHeight="{size}" '
         f'markerUnits="userSpaceOnUse" orient="auto"><polygon points="0,0.5 8,4 0,7.5" fill="{fill}"/></marker>'
-        for name, fill, size in (("cut", _EDGE, 11), ("carry", _CARRY, 10), ("inside", _QUIET, 10))
+        for name, fill, size in (("cut", _EDGE, 11), ("b", _OF_B, 11), ("carry", _CARRY, 10), ("inside", _QUIET, 10))
     )
     second = "carry" if carried else "inside"
     legend = [
-        '<path d="M28,424 H68" class="cut" marker-end="url(#tip-cut)"/><text x="80" y="429" class="legend">a cut edge</text>',
+        f'<path d="M28,{424 - 16 * k} H68" class="{kind}" marker-end="url(#tip-{kind.split()[-1]})"/>'
+        f'<text x="80" y="{429 - 16 * k}" class="legend">{name}</text>'
+        for k, (kind, name) in enumerate(zip(("cut", "cut b"), cut))
+    ] + [
         f'<path d="M28,450 H68" class="{second}" marker-end="url(#tip-{second})"/>'
         f'<text x="80" y="455" class="legend">{other}</text>',
     ]
@@ -476,7 +535,7 @@ def _svg(title: str, about: str, parts: list[str], other: str, *, carried: bool)
         f".title {{ font-size: 19px; font-weight: bold }} .rank {{ font-weight: bold; fill: {_QUIET} }}\n"
         f".small {{ font-size: 15px; fill: {_QUIET} }} .legend {{ font-size: 15px; text-anchor: start }}\n"
         f"circle {{ fill: #fff; stroke: {_INK}; stroke-width: 1.6 }} path {{ fill: none }}\n"
-        f".cut {{ stroke: {_EDGE}; stroke-width: 2.6 }} .inside {{ stroke: {_QUIET}; stroke-width: 1.5 }}\n"
+        f".cut {{ stroke: {_EDGE}; stroke-width: 2.6 }} .b {{ stroke: {_OF_B} }} .inside {{ stroke: {_QUIET}; stroke-width: 1.5 }}\n"
         f".carry {{ stroke: {_CARRY}; stroke-width: 1.8; stroke-dasharray: 6 4 }}\n"
         f".row {{ fill: #fff; stroke: {_INK}; stroke-width: 1.5 }} .sum {{ fill: #fde9d9; stroke: {_EDGE} }}"
     )

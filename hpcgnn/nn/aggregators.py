@@ -80,8 +80,11 @@ def make_relation_aggregator(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     width: int = 256,
+    kind: str = "mean",
 ) -> tuple[Aggregator, Relations]:
-    """The aggregator of means over the in-edges of each type of ``graph``, (n, F) to (p, F), and its rows. Collective.
+    """The aggregator over the in-edges of each type of ``graph``, (n, F) to (p, F), and its rows. Collective.
+
+    The kinds are ``sum`` and ``mean``.
 
     Features are in the graph's order. Rows travel from rank to rank even where ranks share nodes.
 
@@ -103,7 +106,7 @@ def make_relation_aggregator(
     sent = np.where(plan.send_to.is_post(), first_sources(plan.send), -1)
     received = np.where(plan.receive_from.is_post(), -1, index_array(node[destinations(plan.receive)]))
     aggregator = connected(
-        plan, 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None],
+        plan, None if kind == "sum" else 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None],
         messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received)),
     )  # fmt: skip
     of_node = torch.argsort(node, stable=True).to(torch.int32)

@@ -23,13 +23,13 @@ def made(tool: ModuleType) -> dict:
 
 def test_the_committed_files_are_those_that_are_made(tool: ModuleType) -> None:
     files = tool.files()
-    assert len(files) == 5
+    assert len(files) == 6
     assert [path.name for path, text in files.items() if path.read_text() != text] == [], AGAIN
 
 
 def test_hybrid_beats_both_and_has_rows_of_both_kinds(made: dict) -> None:
     rows = {strategy: len(example.rows) for strategy, example in made.items()}
-    assert rows == {"pre": 5, "post": 4, "hybrid": 3}
+    assert rows == {"pre": 5, "post": 4, "hybrid": 3, "relations": 3, "type a": 3, "type b": 1}
     assert {row.kind for row in made["hybrid"].rows_of(0)} == {"pre", "post"}
 
 
@@ -42,7 +42,8 @@ def test_a_picture_has_a_line_for_each_edge_and_each_row(tool: ModuleType, made:
     for name, svg in tool.pictures(made).items():
         root = ElementTree.fromstring(svg)
         lines = [each.get("class") for each in root.iter("{http://www.w3.org/2000/svg}path")]
-        legend = 1
-        assert lines.count("cut") == len(tool.CUT) + legend
+        legend, of_type_b = 1, len(tool.OF_TYPE_B) if name == tool.TYPED else 0
+        assert lines.count("cut") == len(tool.CUT) - of_type_b + legend
+        assert lines.count("cut b") == (of_type_b + legend if of_type_b else 0)
         assert lines.count("inside") == len(tool.INSIDE) + (name == "graph")
         assert lines.count("carry") == (0 if name == "graph" else len(made[name].rows) + legend)

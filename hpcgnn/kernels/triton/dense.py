@@ -8,6 +8,8 @@ There the rounded operands are converted back to float32 first: every product of
 is the same except for the order of sums, and no faster than ``float32``.
 """
 
+# mypy: disallow-incomplete-defs=False
+
 from __future__ import annotations
 
 import functools
