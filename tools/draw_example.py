@@ -133,8 +133,8 @@ def _values(wire: torch.Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Row:
-    """A row that travels. letter: its name. sources: nodes that are added up in it. destinations: nodes, and types of their edges if there are
-    types, to which it is added."""
+    """A row that travels. letter: its name. sources: nodes that are added up in it. destinations: nodes to which it is
+    added, with the types of their edges if there are any."""
 
     letter: str
     sender: int
@@ -518,7 +518,7 @@ def _svg(title: str, about: str, parts: list[str], other: str, cut: tuple[str, .
     legend = [
         f'<path d="M28,{424 - 16 * k} H68" class="{kind}" marker-end="url(#tip-{kind.split()[-1]})"/>'
         f'<text x="80" y="{429 - 16 * k}" class="legend">{name}</text>'
-        for k, (kind, name) in enumerate(zip(("cut", "cut b"), cut))
+        for k, (kind, name) in enumerate(zip(("cut", "cut b")[: len(cut)], cut, strict=True))
     ] + [
         f'<path d="M28,450 H68" class="{second}" marker-end="url(#tip-{second})"/>'
         f'<text x="80" y="455" class="legend">{other}</text>',
@@ -535,7 +535,8 @@ def _svg(title: str, about: str, parts: list[str], other: str, cut: tuple[str, .
         f".title {{ font-size: 19px; font-weight: bold }} .rank {{ font-weight: bold; fill: {_QUIET} }}\n"
         f".small {{ font-size: 15px; fill: {_QUIET} }} .legend {{ font-size: 15px; text-anchor: start }}\n"
         f"circle {{ fill: #fff; stroke: {_INK}; stroke-width: 1.6 }} path {{ fill: none }}\n"
-        f".cut {{ stroke: {_EDGE}; stroke-width: 2.6 }} .b {{ stroke: {_OF_B} }} .inside {{ stroke: {_QUIET}; stroke-width: 1.5 }}\n"
+        f".cut {{ stroke: {_EDGE}; stroke-width: 2.6 }} .b {{ stroke: {_OF_B} }}\n"
+        f".inside {{ stroke: {_QUIET}; stroke-width: 1.5 }}\n"
         f".carry {{ stroke: {_CARRY}; stroke-width: 1.8; stroke-dasharray: 6 4 }}\n"
         f".row {{ fill: #fff; stroke: {_INK}; stroke-width: 1.5 }} .sum {{ fill: #fde9d9; stroke: {_EDGE} }}"
     )
