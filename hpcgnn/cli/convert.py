@@ -11,6 +11,7 @@ import click
 
 from hpcgnn.cli import console
 from hpcgnn.cli.options import AS_JSON, FILE
+from hpcgnn.data.schema import REGRESSION
 
 _HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 
@@ -44,6 +45,12 @@ converted: edges are sorted on disk, in bounded memory.
 """
 
 
+def _row_of_labels(meta: Any) -> dict[str, str]:
+    if meta.task == REGRESSION:
+        return {"labels": f"regression, {meta.num_classes:,} target{'s' * (meta.num_classes > 1)}"}
+    return {"classes": f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none"}
+
+
 @click.command("convert", help=_HELP)
 @click.argument("source")
 @click.argument("output", type=FILE)
@@ -58,7 +65,8 @@ converted: edges are sorted on disk, in bounded memory.
 @click.option("--labels", metavar="RULE",
               help="Rule that makes the labels: random:C[,SEED] draws one of C classes for each node, with which a graph "
                    "without labels trains, to measure time and memory; without a split of its own, it gets "
-                   "random:0.6,0.2,0.2.")  # fmt: skip
+                   "random:0.6,0.2,0.2. real takes the source's labels as targets of regression, although all are whole "
+                   "numbers.")  # fmt: skip
 @click.option("--row-normalise", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option("--undirected", is_flag=True,
               help="Add the reverse of every edge, and merge duplicate edges; their weights are added up. If the source lists "
@@ -91,7 +99,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
             "types of edges": f"{meta.num_edge_types:,}" if meta.num_edge_types else "none",
             "features of edges": f"{meta.num_edge_features:,}" if meta.num_edge_features else "none",
             "features": f"{meta.num_features:,} {kind}" if meta.num_features else "none",
-            "classes": f"{meta.num_classes:,} {meta.task}" if meta.num_classes else "none",
+            **_row_of_labels(meta),
             "train / val / test": " / ".join(f"{size:,}" for size in summary.split_sizes.values()) or "none",
             "seconds": f"{summary.seconds:.2f}",
             "peak memory": console.size(summary.peak_memory_bytes),

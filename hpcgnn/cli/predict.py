@@ -11,6 +11,7 @@ from hpcgnn.base.lazy import importing
 from hpcgnn.cli import console
 from hpcgnn.cli.options import AS_JSON, FILE, QUIET
 from hpcgnn.cli.train import same_option
+from hpcgnn.train.config import REAL_METRICS
 from hpcgnn.world import MpiWorld, check_alike
 
 
@@ -18,8 +19,8 @@ from hpcgnn.world import MpiWorld, check_alike
 @click.argument("parts", type=FILE)
 @click.argument("run", type=FILE)
 @click.option("--out", required=True, type=FILE,
-              help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid; for a run with --task "
-                   "link, /embeddings (nodes, hidden) float32.")  # fmt: skip
+              help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid, or (nodes, targets) "
+                   "values of regression; for a run with --task link, /embeddings (nodes, hidden) float32.")  # fmt: skip
 @click.option("--pairs", type=FILE,
               help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
                    "two original ids a line, or a .npy file of integers (pairs, 2); for --decoder distmult and transe, also the "
@@ -68,7 +69,8 @@ def predict(
         prediction.write_predictions(graph, scores, out, force=force, what=what, inputs=inputs)
     world.close()
     facts = {"checkpoint": str(path), "trained_epochs": content["next_epoch"], "nodes": graph.meta.num_nodes}
-    facts |= {"pairs": str(pairs)} if pairs else {"classes" if what == "scores" else "width": scores.shape[1]}
+    columns = "targets" if content.get("metric") in REAL_METRICS else "classes"
+    facts |= {"pairs": str(pairs)} if pairs else {columns if what == "scores" else "width": scores.shape[1]}
     facts |= {"ranks": world.size, "out": str(out)}
     if world.rank == 0 and as_json:
         print(json.dumps(facts))

@@ -16,6 +16,7 @@ from hpcgnn.cli.options import AS_JSON, FILE, QUIET
 from hpcgnn.data import h5, whole_check
 from hpcgnn.data.graph_file import GRAPH_KIND, PARTS_KIND, SlabReader, reader_of
 from hpcgnn.data.h5 import HDF5
+from hpcgnn.data.schema import REGRESSION
 from hpcgnn.data.whole_check import contents
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
@@ -179,7 +180,7 @@ def _about_checksums(facts: Facts) -> str:
 
 
 _MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
-_PLURALS = {"class": "classes", "type": "types"}
+_PLURALS = {"class": "classes", "target": "targets", "type": "types"}
 
 
 @click.command(
@@ -269,7 +270,7 @@ def _rows_of_file(facts: Facts) -> Rows:
         yield from _rows_of_data(facts["data"])
         return
     yield "nodes", facts["nodes"]
-    yield from _rows_of_node_types(facts["node_types"])
+    yield from _rows_of_node_types(facts)
     ways = "directed" if facts["directed"] else "undirected, stored both ways"
     yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
     yield from _rows_of_counts("edges", "type", facts["edge_types"], facts["edge_type_names"])
@@ -311,15 +312,16 @@ def _rows_of_labels(facts: Facts) -> Rows:
     yield "task", facts["task"]
     if not facts["labels"]:
         return
-    by_class = facts["labels"]["by_class"]
-    yield "classes", facts["classes"]
+    kind = "target" if facts["task"] == REGRESSION else "class"
+    yield _PLURALS[kind], facts["classes"]
     yield "nodes with a label", facts["labels"]["nodes"]
-    yield from _rows_of_counts("nodes", "class", by_class)
+    yield from _rows_of_counts("nodes", kind, facts["labels"]["by_class"])
 
 
-def _rows_of_node_types(types: list[Facts]) -> Rows:
-    for each in types:
-        labels = f", {each['classes']:,} classes" if each["classes"] else ""
+def _rows_of_node_types(facts: Facts) -> Rows:
+    kind = "target" if facts["task"] == REGRESSION else "class"
+    for each in facts["node_types"]:
+        labels = f", {each['classes']:,} {kind if each['classes'] == 1 else _PLURALS[kind]}" if each["classes"] else ""
         yield f"  type {each['name']}", f"{each['count']:,} with {each['columns'] or 'no'} features{labels}"
 
 

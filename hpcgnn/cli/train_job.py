@@ -22,7 +22,7 @@ from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import AdaQPSettings
 from hpcgnn.train import checkpoint
 from hpcgnn.train.checks import check_fits
-from hpcgnn.train.config import TrainConfig
+from hpcgnn.train.config import TrainConfig, in_words
 from hpcgnn.train.links import split_links
 from hpcgnn.train.run_config import LINK, LINK_COSTS, NODE, RunConfig
 from hpcgnn.train.run_folder import RunFolder
@@ -231,11 +231,11 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
         return {name: f"not measured: {reason}"}
     if validation is None:
         last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
-        return {f"test {name}": f"{100 * test:.2f} % {last}"}
-    tested = "" if test is None else f"{100 * test:.2f} %"
+        return {f"test {name}": f"{in_words(name, test)} {last}"}
+    tested = "" if test is None else in_words(name, test)
     ranking = summary.get("test_ranking", {})
     return {
-        f"best validation {name}": f"{100 * validation:.2f} % in epoch {epoch}",
+        f"best validation {name}": f"{in_words(name, validation)} in epoch {epoch}",
         f"test {name} in that epoch": tested,
         **{f"test {measure} among all nodes": f"{100 * value:.2f} %" for measure, value in ranking.items()},
     }

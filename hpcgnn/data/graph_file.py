@@ -228,7 +228,7 @@ class SlabReader(ABC):
         return wide
 
     def labels(self, first: int, last: int, slab: int | None = None) -> np.ndarray | None:
-        """Labels of nodes ``[first, last)``: (n,) int64 or (n, C) uint8, or None for a graph without labels."""
+        """Labels of nodes ``[first, last)``: (n,) int64, (n, C) uint8, or float32 targets of regression; None without labels."""
         return None if self.meta.task == schema.NO_TASK else self.read("nodes/y", first, last, slab)
 
     def mask(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray | None:

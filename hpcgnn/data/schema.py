@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.data import h5
 
-SINGLE_LABEL, MULTI_LABEL, NO_TASK = "single-label", "multi-label", "none"
+SINGLE_LABEL, MULTI_LABEL, REGRESSION, NO_TASK = "single-label", "multi-label", "regression", "none"
 FULL, HALF = "float32", "float16"
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -27,9 +27,9 @@ class Rule:
 
     shape, dtype: as stored, contiguous. rows: the division of rows into slabs: :data:`NODES`, :data:`BORDERS` (offsets;
     neighbouring slabs share one), :data:`WHOLE`, or the name of the array of offsets that divides this one. low, high: the
-    smallest and largest integer; floating-point numbers must be finite. below: in int64 arrays with ``low`` -1, numbers from 0
-    to ``below - 1`` are not allowed either. step: the least difference from each value to the next. within_slabs: ``step``
-    holds only inside each slab. ends: first and last value of the array.
+    smallest and largest integer; floating-point numbers must be finite, or, with ``may_be_nan``, NaN. below: in int64 arrays with
+    ``low`` -1, numbers from 0 to ``below - 1`` are not allowed either. step: the least difference from each value to the next.
+    within_slabs: ``step`` holds only inside each slab. ends: first and last value of the array.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +41,7 @@ class Rule:
     step: int | None = None
     within_slabs: bool = False
     ends: tuple[int, int] | None = None
+    may_be_nan: bool = False
 
     @property
     def row_size(self) -> int:
@@ -55,7 +56,7 @@ Rules = dict[str, Rule]
 class NodeType:
     """A type of nodes: ``count`` nodes, whose original ids follow those of the types before it. Its ``columns`` features are in
     columns of the graph's x of their own, which follow those of the types before it. classes: number of classes of its labels,
-    0 if its nodes have none."""
+    or of targets of regression, 0 if its nodes have none."""
 
     name: str
     count: int
@@ -76,10 +77,10 @@ class EdgeType:
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """Counts and properties of a graph. x_nnz: number of stored feature values of sparse features, None for dense ones. x_dtype,
-    edge_attr_dtype: dtype of dense features of nodes and of edges on disk; computations use float32. num_edge_types: 0 for a
-    graph whose edges have no types. provenance: the source, options and seeds of its conversion. node_types, edge_types: those
-    of a graph whose nodes have types, else empty."""
+    """Counts and properties of a graph. num_classes: number of classes, or of targets of regression. x_nnz: number of stored
+    feature values of sparse features, None for dense ones. x_dtype, edge_attr_dtype: dtype of dense features of nodes and of
+    edges on disk; computations use float32. num_edge_types: 0 for a graph whose edges have no types. provenance: the source,
+    options and seeds of its conversion. node_types, edge_types: those of a graph whose nodes have types, else empty."""
 
     num_nodes: int
     num_edges: int
@@ -132,7 +133,7 @@ class GraphMeta:
         for name, value in values.items():
             if name.startswith("num_") and value < 0:
                 raise ValueError(f"{name} is {value}")
-        if values["task"] not in (SINGLE_LABEL, MULTI_LABEL, NO_TASK):
+        if values["task"] not in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, NO_TASK):
             raise ValueError(f"task is {values['task']!r}")
         for name in ("x_dtype", "edge_attr_dtype"):
             if values.get(name, FULL) not in (FULL, HALF):
@@ -213,6 +214,9 @@ def graph_rules(meta: GraphMeta) -> Rules:
         rules["nodes/y"] = Rule((nodes,), np.dtype(np.int64), low=-1, high=meta.num_classes - 1)
     elif meta.task == MULTI_LABEL:
         rules["nodes/y"] = Rule((nodes, meta.num_classes), np.dtype(np.uint8), high=1)
+    elif meta.task == REGRESSION:
+        columns = () if meta.num_classes == 1 else (meta.num_classes,)
+        rules["nodes/y"] = Rule((nodes, *columns), np.dtype(np.float32), may_be_nan=True)
     if meta.has_masks:
         rules |= {f"nodes/{mask}": Rule((nodes,), np.dtype(np.bool_), high=1) for mask in MASKS}
     return rules

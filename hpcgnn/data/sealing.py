@@ -13,7 +13,7 @@ from hpcgnn.data import checksums, h5, plan_store
 from hpcgnn.data.digests import ATTRIBUTES, EDGES, FIRST_VERSION
 from hpcgnn.data.graph_file import PartsFile, SlabReader, reader_of
 from hpcgnn.data.random_kernels import draws, key_for, sum_of_edges, sum_of_rows, sum_of_sparse_rows
-from hpcgnn.data.schema import EDGE_VALUES, MASKS, MULTI_LABEL, NO_TASK
+from hpcgnn.data.schema import EDGE_VALUES, MASKS, NO_TASK, SINGLE_LABEL
 
 _COLUMNS = 23  # number of this use of a seed
 _BYTES_AT_A_TIME = 1 << 20
@@ -105,8 +105,9 @@ class Digests:
 
     def _labels(self, first: int, last: int, ids: np.ndarray) -> None:
         labels = self._read("nodes/y", first, last)
-        is_one = self._reader.meta.task != MULTI_LABEL
-        self._add_rows("labels_digest", ids, (labels[:, np.newaxis] + 1 if is_one else labels).astype(np.uint32))
+        labels = labels + 1 if self._reader.meta.task == SINGLE_LABEL else labels
+        bits = labels.view(np.uint32) if labels.dtype == np.float32 else labels.astype(np.uint32)
+        self._add_rows("labels_digest", ids, bits.reshape(len(ids), -1))
 
     def _masks(self, first: int, last: int, ids: np.ndarray) -> None:
         masks = [self._read(f"nodes/{name}", first, last) for name in MASKS]

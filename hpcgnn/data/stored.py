@@ -41,8 +41,8 @@ class ValueCheck:
         return problem
 
     def _not_finite(self, values: np.ndarray) -> str | None:
-        finite = np.isfinite(values)
-        return None if finite.all() else self._bad(~finite, values, "and neither NaN nor Inf is a number to train on")
+        fits = ~np.isinf(values) if self._rule.may_be_nan else np.isfinite(values)
+        return None if fits.all() else self._bad(~fits, values, "and neither NaN nor Inf is a number to train on")
 
     def _wrong_integer(self, values: np.ndarray) -> str | None:
         rule, numbers = self._rule, values.view(np.uint8) if values.dtype == np.bool_ else values

@@ -29,8 +29,8 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
 
     Returns:
         A graph with ``edge_index`` (2, E) int64, sorted by destination and then by source, ``num_nodes``, and, if the file
-        has them, ``x`` (N, F) float32, ``y`` (N,) int64 or (N, C) uint8, ``edge_weight`` (E,) float32, ``edge_type`` (E,)
-        int64, ``edge_attr`` (E, D) float32, and the three masks (N,) bool. If its nodes have types, a
+        has them, ``x`` (N, F) float32, ``y`` (N,) int64, (N, C) uint8, or (N,) or (N, K) float32 targets, ``edge_weight`` (E,)
+        float32, ``edge_type`` (E,) int64, ``edge_attr`` (E, D) float32, and the three masks (N,) bool. If its nodes have types, a
         ``torch_geometric.data.HeteroData`` with the same attributes of each type; edges keep this order in each type.
 
     Raises:

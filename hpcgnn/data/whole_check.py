@@ -15,7 +15,7 @@ import numpy as np
 from hpcgnn.data import h5, names, plan_store
 from hpcgnn.data.graph_file import MADE_BY, PartsFile, SlabReader
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, GraphMeta
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, REGRESSION, GraphMeta
 from hpcgnn.data.stored import sum_of_hashes
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.plan.plan import describe, offsets_of
@@ -183,6 +183,10 @@ class _Counts:
         if labels is not None and self.meta.task == MULTI_LABEL:
             self.by_class += labels.sum(axis=0, dtype=np.int64)
             self.labelled += int(labels.any(axis=1).sum())
+        elif labels is not None and self.meta.task == REGRESSION:
+            there = ~np.isnan(labels)
+            self.by_class += there.sum(axis=0)
+            self.labelled += int((there if there.ndim == 1 else there.any(axis=1)).sum())
         elif labels is not None:
             known = labels[labels >= 0]
             self.by_class += np.bincount(known, minlength=self.by_class.size)

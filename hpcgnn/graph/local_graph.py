@@ -49,7 +49,8 @@ class LocalGraph(OfRanks):
         meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
         node_offsets: (P + 1,) int64, the first position of each rank.
         features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse; or None.
-        y: (n,) int64 with -1 for no label, or (n, C) uint8; None without labels.
+        y: (n,) int64 with -1 for no label, or (n, C) uint8; (n,) or (n, K) float32 targets of regression, with NaN for none; None
+            without labels.
         masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
         original_ids: (n,) int64, the numbers that the nodes had when the graph was converted.
         indptr: (n + 1,) int64, this rank's range of the whole graph's CSR by destination; it begins at the first of its
@@ -338,7 +339,8 @@ class LocalGraph(OfRanks):
         if self.y is None or not about.classes:
             raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {_having(labelled)}", agreed=True)
         here = self.node_type.to(self.y.device) == kind
-        y = torch.where(here, self.y, -1) if self.y.ndim == 1 else self.y[:, : about.classes] * here[:, None]
+        y, none = self.y, float("nan") if self.y.is_floating_point() else -1 if self.y.ndim == 1 else 0
+        y = torch.where(here, y, none) if y.ndim == 1 else torch.where(here[:, None], y[:, : about.classes], none)
         masks = {name: mask & here for name, mask in self.masks.items()}
         return replace(self, y=y, masks=masks, meta=replace(self.meta, num_classes=about.classes))
 

@@ -21,7 +21,7 @@ from hpcgnn.base.settings import LazyEntry, Registry
 from hpcgnn.data.names import Names
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, EdgeType, NodeType
 from hpcgnn.sources.edges import MAX_NODES, PLAIN, EdgeChunk, EdgeForm
-from hpcgnn.sources.node_values import Rows, feature_array, label_array, mask_array, one_hot_note
+from hpcgnn.sources.node_values import Rows, feature_array, kind_note, label_array, mask_array
 from hpcgnn.sources.slabs import one_line
 
 CHUNK_EDGES = 1 << 20
@@ -187,7 +187,8 @@ class Source(ABC):
         return None
 
     def labels(self, first: int, last: int) -> np.ndarray | None:
-        """Labels of nodes ``[first, last)``: (n,) int64 with -1 for no label, or (n, C) uint8; None if there are none."""
+        """Labels of nodes ``[first, last)``: (n,) int64 with -1 for no label, (n, C) uint8, or (n,) or (n, K) float32 targets of
+        regression with NaN for none; None if there are none."""
         return None
 
     def masks(self, first: int, last: int) -> dict[str, np.ndarray] | None:
@@ -217,7 +218,7 @@ class ArraySource(Source):
         edge_types: tuple[EdgeType, ...] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``edge_type``: (E,) integers
-        from 0; ``edge_attr``: (E, D) or (E,); ``x``: (N, F) dense or CSR; ``y``: (N,) or (N, C); ``masks``: (N,) by name;
+        from 0; ``edge_attr``: (E, D) or (E,); ``x``: (N, F) dense or CSR; ``y``: (N,), (N, C) or (N, K); ``masks``: (N,) by name;
         ``notes``: phrases about what was read, without the source's name."""
         self._edge_index = np.asarray(edge_index)
         check_edge_index(self._edge_index, f"{where}: edge_index")
@@ -228,7 +229,7 @@ class ArraySource(Source):
         self._type = None if edge_type is None else _edge_types(np.asarray(edge_type), num_edges, where)
         self._attr = None if edge_attr is None else _edge_features(np.asarray(edge_attr), num_edges, where)
         self._x = None if x is None else feature_array(x, num_nodes, where)
-        self._where = where
+        self._where, self._given = where, y
         self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
         self._masks = {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS} if masks else None
         self.info = SourceInfo(
@@ -243,7 +244,7 @@ class ArraySource(Source):
             has_masks=self._masks is not None,
             default_split=default_split,
             seed=seed,
-            notes=tuple(f"{where}: {note}" for note in (*notes, *one_hot_note(self._y))),
+            notes=tuple(f"{where}: {note}" for note in (*notes, *kind_note(self._y))),
             node_types=node_types,
             edge_types=edge_types,
         )
@@ -285,6 +286,17 @@ class ArraySource(Source):
         other = copy.copy(self)
         other._y = other._unknown = None
         other.info = replace(self.info, task=NO_TASK, num_classes=0)
+        return other
+
+    def with_real_labels(self) -> ArraySource:
+        """This source with its labels as targets of regression, also where all are whole numbers. HpcgnnError without labels."""
+        other = copy.copy(self)
+        other._y, task, targets, other._unknown = label_array(
+            self._given, self.info.num_nodes, self._where, are_real=True
+        )
+        if other._y is None:
+            raise HpcgnnError(f"{self._where} has no labels, so --labels real has nothing to take as real numbers")
+        other.info = replace(self.info, task=task, num_classes=targets)
         return other
 
 

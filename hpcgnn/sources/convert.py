@@ -26,13 +26,13 @@ from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.sources.node_rules import (
     DENSE,
     Features,
-    RandomLabels,
     Rule,
     make_features,
     make_split,
     parse_features,
     parse_labels,
     parse_split,
+    relabelled,
     row_normalised,
     written_out,
 )
@@ -124,7 +124,7 @@ def write_graph(
         own, own_names = graph.info, graph.names
         _check_typed(own, source, options)
         if options.labels is not None:
-            graph = RandomLabels(graph, parse_labels(options.labels), source)
+            graph = relabelled(graph, parse_labels(options.labels), source)
         with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
             checker, meta = _write(temporary, graph, own_names, edges, source, options, shown)
             notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
@@ -330,10 +330,11 @@ def from_pyg(
         ``hpcgnn.from_pyg(data, "graph.h5", undirected=True)``, and then ``hpcgnn partition graph.h5 parts.h5 --parts 4``.
 
     Args:
-        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally ``x``
-            (N, F) dense or sparse, ``y`` (N,) or (N, C), ``edge_weight`` (E,), ``edge_type`` (E,) from 0, ``edge_attr``
-            (E, D) or (E,), ``num_nodes``, and ``train_mask``, ``val_mask``, ``test_mask``: (N,), (N, splits), or node
-            numbers, which may also be ``train_idx``, ``val_idx``, ``test_idx``. Other attributes are left out. Or a
+        data: a ``torch_geometric.data.Data``, or any object with its attributes: ``edge_index`` (2, E), and optionally
+            ``x`` (N, F) dense or sparse, ``y`` (N,) classes, (N, C) of 0 and 1, or (N,) or (N, K) targets of regression
+            with NaN for none, ``edge_weight`` (E,), ``edge_type`` (E,) from 0, ``edge_attr`` (E, D) or (E,), ``num_nodes``,
+            and ``train_mask``, ``val_mask``, ``test_mask``: (N,), (N, splits), or node numbers, which may also be
+            ``train_idx``, ``val_idx``, ``test_idx``. Other attributes are left out. Or a
             ``torch_geometric.data.HeteroData`` with these attributes for its types, each with features of any width or
             none; edges of all types that have ``edge_attr`` are stored with as many columns as the widest.
         path: the file to write.

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import draws, key_for, normal_rows
-from hpcgnn.data.schema import FULL, MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL
+from hpcgnn.data.schema import FULL, MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL
 from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, Source
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.node_values import Rows, as_float32, labelled
@@ -19,7 +19,7 @@ from hpcgnn.sources.node_values import Rows, as_float32, labelled
 _SPLIT, _RANDOM, _LABELS = 21, 31, 41  # numbers of these uses of a seed
 _LARGEST_WIDTH = 2**31 - 1
 _CHUNK_NODES = 1 << 20
-DENSE = "dense"
+DENSE, REAL = "dense", "real"
 
 
 class Rule(NamedTuple):
@@ -62,10 +62,10 @@ def parse_features(text: str) -> Rule:
 
 
 def parse_labels(text: str) -> Rule:
-    """The rule of a text ``random:C[,SEED]``. Raises HpcgnnError for any other."""
-    if rule := _whole_number_rule(text, {"random": (1, 2)}):
+    """The rule of a text ``random:C[,SEED]`` or ``real``. Raises HpcgnnError for any other."""
+    if rule := _whole_number_rule(text, {"random": (1, 2), REAL: (0,)}):
         return rule
-    raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes")
+    raise HpcgnnError(f"--labels {text!r} is not understood: write random:C[,SEED], with C > 0 classes, or real")
 
 
 def make_features(rule: Rule, num_nodes: int, in_degrees: Callable[[int, int], np.ndarray]) -> Features:
@@ -112,6 +112,15 @@ def row_normalised(x: Rows) -> Rows:
 def _one_hot(column: np.ndarray, columns: int) -> sp.csr_matrix:
     ones = np.ones(column.size, np.float32)
     return sp.csr_matrix((ones, column.astype(np.int32), np.arange(column.size + 1)), shape=(column.size, columns))
+
+
+def relabelled(graph: Source, rule: Rule, where: str) -> Source:
+    """The source with the labels that the rule makes. Raises HpcgnnError where it cannot be applied."""
+    if rule.kind != REAL:
+        return RandomLabels(graph, rule, where)
+    if not isinstance(graph, ArraySource):
+        raise HpcgnnError(f"{where} has no numbers as labels: leave --labels real out")
+    return graph.with_real_labels()
 
 
 class RandomLabels(Source):
@@ -181,8 +190,9 @@ def make_split(
             "dgl:FILE?y=NAME or graphml:FILE?y=KEY, add --labels random:C, or leave --split out"
         )
     per_class = rule.kind == "per-class"
-    if per_class and task == MULTI_LABEL:
-        raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has several; use random:")
+    if per_class and task in (MULTI_LABEL, REGRESSION):
+        has = "several" if task == MULTI_LABEL else "targets of regression"
+        raise HpcgnnError(f"{where}: --split per-class needs one class a node, this graph has {has}; use random:")
     ids, classes = _labelled_nodes(labels, num_nodes)
     hashes = np.empty(num_nodes, np.uint64)
     draws(key_for(rule.seed, _SPLIT), 0, hashes)
@@ -201,14 +211,14 @@ def make_split(
 
 
 def _labelled_nodes(labels: Callable[[int, int], np.ndarray | None], num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int64 ids of the nodes with a label, and (n,) int64 their classes, 0 for multi-label."""
+    """(n,) int64 ids of the nodes with a label, and (n,) int64 their classes, 0 for other labels."""
     ids, classes = [], []
     for first in range(0, num_nodes, _CHUNK_NODES):
         y = labels(first, min(first + _CHUNK_NODES, num_nodes))
         assert y is not None
         found = np.flatnonzero(labelled(y))
         ids.append(found + first)
-        classes.append(y[found] if y.ndim == 1 else np.zeros(found.size, np.int64))
+        classes.append(y[found] if y.ndim == 1 and y.dtype.kind == "i" else np.zeros(found.size, np.int64))
     return np.concatenate(ids), np.concatenate(classes)
 
 

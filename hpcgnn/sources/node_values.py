@@ -16,12 +16,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, SINGLE_LABEL
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL
 
 # A model has a row of weights for each column, so the number of columns must fit the values, and not only be claimed.
 _COLUMNS_PER_VALUE, _ALWAYS_COLUMNS = 8, 1 << 16
 Rows: TypeAlias = np.ndarray | sp.csr_matrix
-_EXACT = 2.0**53  # whole numbers up to here are exact in float64
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -72,10 +71,14 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
     return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
 
 
-def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, str, int, np.ndarray | None]:
+def label_array(
+    y: Any, num_nodes: int, where: str, *, are_real: bool = False
+) -> tuple[np.ndarray | None, str, int, np.ndarray | None]:
     """``(y, task, classes, unknown)``: y as (N,) int64 with -1 for nodes without a label, or (N, C) uint8; (N, 1) is taken as
     (N,). In floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which becomes 0 and is True in
-    ``unknown`` (N,); other rows with NaN are refused, because 0 would say that the node is not in the class."""
+    ``unknown`` (N,); other rows with NaN are refused, because 0 would say that the node is not in the class. Floating-point
+    numbers that cannot be such labels, and with ``are_real`` any numbers, are targets of regression: float32 of shape (N,) or
+    (N, K), NaN for none."""
     if y is None:
         return None, NO_TASK, 0, None
     y = np.asarray(y)
@@ -85,18 +88,17 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
         raise HpcgnnError(
             f"{where}: y is {y.dtype} of shape {y.shape}, but it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
         )
+    if y.size and (are_real or (y.dtype.kind == "f" and not _may_be_labels(y))):
+        return np.where(np.isnan(y), np.nan, as_float32(y)), REGRESSION, y.shape[1] if y.ndim == 2 else 1, None
     unknown = _unknown_rows(y, where) if y.ndim == 2 and y.dtype.kind == "f" else None
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
-        is_whole = (y == np.trunc(y)) & (np.abs(y) < _EXACT)
-        if not is_whole.all():
-            raise HpcgnnError(f"{where}: y holds {y[~is_whole][0]}: labels should be whole numbers")
     if y.ndim == 1:
         classes = max(int(y.max()) + 1, 0) if y.size else 0
         if classes > y.size:  # memory grows with the number of classes
             raise HpcgnnError(
                 f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
-                "from 0 without gaps"
+                "from 0 without gaps, or give floating-point numbers if they are targets of regression"
             )
         return y.astype(np.int64), SINGLE_LABEL, classes, None
     is_label = (y == 0) | (y == 1)
@@ -107,8 +109,17 @@ def label_array(y: Any, num_nodes: int, where: str) -> tuple[np.ndarray | None, 
     return y.astype(np.uint8), MULTI_LABEL, y.shape[1], unknown
 
 
-def one_hot_note(y: np.ndarray | None) -> list[str]:
-    """A note if each row of (N, C) labels has a single 1: these may be classes, which are trained in another way."""
+def _may_be_labels(y: np.ndarray) -> bool:
+    """Return whether all numbers that are not NaN are -1 or classes below the number of nodes, or in (N, C) 0 or 1."""
+    least, end = (-1, len(y)) if y.ndim == 1 else (0, 2)
+    return bool((np.isnan(y) | ((y == np.trunc(y)) & (y >= least) & (y < end))).all())
+
+
+def kind_note(y: np.ndarray | None) -> list[str]:
+    """A note about labels whose kind is a guess: targets of regression, and (N, C) labels with a single 1 in each row, which may
+    be classes."""
+    if y is not None and y.dtype == np.float32:
+        return ["y has numbers that cannot be classes, and is taken as targets of regression"]
     if y is None or y.ndim == 1 or y.shape[1] < 2 or not (y.sum(axis=1) == 1).all():
         return []
     return [
@@ -145,7 +156,8 @@ def mask_array(mask: Any, name: str, num_nodes: int, where: str) -> np.ndarray:
 
 def labelled(y: np.ndarray) -> np.ndarray:
     """(n,) bool: whether each node has a label."""
-    return y >= 0 if y.ndim == 1 else np.any(y, axis=1)
+    known = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y) if y.dtype.kind == "f" else y
+    return known if y.ndim == 1 else np.any(known, axis=1)
 
 
 _NUMBERS = {
@@ -261,8 +273,13 @@ class NodeChecker:
         )
 
     def labels(self, first: int, y: np.ndarray) -> None:
-        """Refuse classes below -1, and count each class."""
-        if y.ndim == 1 and y.size and y.min() < -1:
+        """Refuse classes below -1 and infinite targets, and count the nodes of each class or target."""
+        if y.dtype.kind == "f" and np.isinf(y).any():
+            row = int(np.flatnonzero(np.isinf(y).reshape(len(y), -1).any(axis=1))[0])
+            raise HpcgnnError(
+                f"{self._where}: y of node {first + row} is infinite as float32: targets must be finite, or NaN for none"
+            )
+        if y.dtype.kind == "i" and y.size and y.min() < -1:
             bad = int(np.flatnonzero(y < -1)[0])
             raise HpcgnnError(
                 f"{self._where}: y of node {first + bad} is {y[bad]}: classes count from 0, and -1 means no label"
@@ -295,7 +312,7 @@ class NodeChecker:
         if missing.size and not self._may_miss_classes:
             raise HpcgnnError(
                 f"{self._where}: class {missing[0]} of {self._in_graph.size} never appears in y: "
-                "number the classes from 0 without gaps"
+                "number the classes from 0 without gaps, or say --labels real if they are targets of regression"
             )
         if has_masks and self._labelled_in_training == 0:
             raise HpcgnnError(f"{self._where}: train_mask selects no labelled node: make another split with --split")
@@ -304,9 +321,12 @@ class NodeChecker:
             return []
         some = ", ".join(map(str, untrained[:5].tolist())) + (", ..." if untrained.size > 5 else "")
         has_none = "have no training node, and cannot be learned" if has_masks else "have no node"
-        return [f"{untrained.size} of {self._in_graph.size} classes {has_none}: {some}"]
+        things = "targets" if self._task == REGRESSION else "classes"
+        return [f"{untrained.size} of {self._in_graph.size} {things} {has_none}: {some}"]
 
     def _per_class(self, y: np.ndarray) -> np.ndarray:
+        if y.dtype.kind == "f":
+            return (~np.isnan(y)).reshape(len(y), self._in_graph.size).sum(axis=0)
         if y.ndim == 2:
             return y.sum(axis=0, dtype=np.int64)
         return np.bincount(y[y >= 0], minlength=self._in_graph.size)

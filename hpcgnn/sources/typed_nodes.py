@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, EdgeType, NodeType
+from hpcgnn.data.schema import MASKS, NO_TASK, REGRESSION, SINGLE_LABEL, EdgeType, NodeType
 from hpcgnn.sources.base import ArraySource, check_edge_index
 from hpcgnn.sources.node_values import feature_array, label_array, read_masks
 
@@ -108,7 +108,7 @@ def _blocks(features: list[Any], offsets: np.ndarray) -> sp.csr_matrix | None:
 
 
 def _labels(where: str, read: list[_Nodes]) -> np.ndarray | None:
-    """(N,) int64 with -1, or (N, C) with NaN, for nodes without a label; the types' classes each count from 0."""
+    """(N,) int64 with -1, or (N, C) or (N, K) with NaN, for nodes without a label; the types' classes each count from 0."""
     tasks = {each.task: each.type.name for each in read if each.task != NO_TASK}
     if len(tasks) > 1:
         raise HpcgnnError(
@@ -116,7 +116,7 @@ def _labels(where: str, read: list[_Nodes]) -> np.ndarray | None:
         )
     if not tasks:
         return None
-    if MULTI_LABEL not in tasks:
+    if SINGLE_LABEL in tasks:
         return np.concatenate([_filled(each.y, each.type.count, -1) for each in read])
     classes = max(each.type.classes for each in read)
     found = np.full((sum(each.type.count for each in read), classes), np.nan, np.float32)
@@ -124,8 +124,8 @@ def _labels(where: str, read: list[_Nodes]) -> np.ndarray | None:
     for each in read:
         if each.y is not None:
             rows = found[first : first + each.type.count]
-            rows[:] = 0
-            rows[:, : each.type.classes] = each.y
+            rows[:] = np.nan if REGRESSION in tasks else 0  # of columns that only other types have
+            rows[:, : each.type.classes] = each.y.reshape(len(rows), -1)
             rows[each.unknown if each.unknown is not None else slice(0)] = np.nan
         first += each.type.count
     return found

@@ -10,7 +10,8 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import MOST_SEED, Checked, setting
 from hpcgnn.policy.config import PolicyConfig
 
-METRICS = ("accuracy", "micro-f1", "roc-auc")
+CLASS_METRICS, REAL_METRICS = ("accuracy", "micro-f1", "roc-auc"), ("r2", "rmse", "mae")
+METRICS, LOWER_IS_BETTER = (*CLASS_METRICS, *REAL_METRICS), ("rmse", "mae")
 MRR = "mrr"
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100", MRR)
 AT_END, ALWAYS, NEVER = "end", "always", "never"
@@ -87,13 +88,21 @@ class LabelPropagationConfig(Checked):
     )
 
 
-NO_WEIGHTS, BALANCED = "none", "balanced"
+AUTO, NO_WEIGHTS, BALANCED = "auto", "none", "balanced"
+_OF_CLASSES: dict[str, Any] = {"used_if": lambda own: own.loss == AUTO, "users": "--loss auto uses it"}
 
 
 @dataclass(frozen=True)
 class LossConfig(Checked):
-    """Settings of the loss of node classification."""
+    """Settings of the loss of nodes."""
 
+    loss: str = setting(
+        AUTO,
+        "Loss of nodes. auto: cross-entropy for classes, binary for nodes with several labels, and mse for targets that are real "
+        "numbers. For these: mse, the squared error; mae, the absolute error; huber, half of the squared error up to errors of 1 "
+        "and the absolute error minus 1/2 beyond.",
+        choices=(AUTO, "mse", "mae", "huber"),
+    )
     class_weight: str = setting(
         NO_WEIGHTS,
         "Weight of each class in the loss. balanced: inversely proportional to the number of its training nodes; FILE: text "
@@ -101,12 +110,14 @@ class LossConfig(Checked):
         "nodes with several labels, they are factors of the loss of the labels that a node has, and balanced is the number of "
         "training nodes without the label per node with it.",
         metavar="none|balanced|FILE",
+        **_OF_CLASSES,
     )
     label_smoothing: float = setting(
         0.0,
         "Label smoothing: share of each target that is spread evenly over all classes.",
         least=0,
         below=1,
+        **_OF_CLASSES,
     )
 
 
@@ -152,9 +163,25 @@ def learning_rate_factor(config: ScheduleConfig, epoch: int, epochs: int, best: 
     return warmup
 
 
+def merit(metric: str, value: Any) -> float:
+    """The value of a metric, with the sign by which a higher one is better."""
+    return -value if metric in LOWER_IS_BETTER else value
+
+
+def scale_of(metric: str) -> tuple[int, str, str]:
+    """How people see a metric: a factor, the unit of an axis, and a format: in percent, or, for regression, as it is."""
+    return (1, "", "{:.4g}") if metric in REAL_METRICS else (100, " in %", "{:.2f} %")
+
+
+def in_words(metric: str, value: float) -> str:
+    """The value of a metric for people."""
+    factor, _, form = scale_of(metric)
+    return form.format(factor * value)
+
+
 @dataclass
 class Best:
-    """The best evaluation so far (a higher metric is better), and the number of decays that followed from plateaus. Among equally
+    """The best evaluation so far, and the number of decays that followed from plateaus. Among equally
     good evaluations the last one counts, whose model has trained for longer; ``improved`` is the epoch of the first of them."""
 
     epoch: int = -1
@@ -165,10 +192,14 @@ class Best:
     evaluated: int = -1
     improved: int = -1
 
-    def update(self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int) -> bool:
-        """Add an evaluation. Returns true if it is the best so far; without validation nodes the latest one is the best."""
+    def update(
+        self, epoch: int, val_metric: float | None, test_metric: float | None, decay_every: int, metric: str = AUTO
+    ) -> bool:
+        """Add an evaluation by ``metric``. Returns true if it is the best so far; without validation nodes the latest one is the
+        best."""
         self.evaluated = epoch
-        is_better = val_metric is None or self.val_metric is None or val_metric > self.val_metric
+        is_better = val_metric is None or self.val_metric is None
+        is_better = is_better or merit(metric, val_metric) > merit(metric, self.val_metric)
         is_best = is_better or val_metric == self.val_metric
         if is_better:
             self.improved = self.plateau_since = epoch
@@ -236,8 +267,9 @@ class TrainConfig(Checked):
     )
     metric: str = setting(
         "auto",
-        "Metric of evaluations. auto is accuracy, or micro-f1 for multi-label graphs, or roc-auc for links, or mrr (filtered "
-        "mean reciprocal rank) for links of a graph with types of edges.",
+        "Metric of evaluations. auto is accuracy, or micro-f1 for multi-label graphs, or r2 (coefficient of determination) for "
+        "real targets, or roc-auc for links, or mrr (filtered mean reciprocal rank) for links of a graph with types of edges. "
+        "rmse and mae, the errors of real targets, are better the lower they are.",
         choices=tuple(dict.fromkeys(("auto", *METRICS, *LINK_METRICS))),
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

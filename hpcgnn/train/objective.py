@@ -1,10 +1,12 @@
 """Loss and metrics over the nodes of all ranks.
 
 Shapes: scores (n, C) of this rank's nodes; y (n,) int64 or (n, C) uint8; mask (n,) bool. A labelled node has y >= 0, or any
-label.
+label. For regression, scores are (n, K) predictions and y is (n, K) float64, with NaN for targets that are not known.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.train.config import BALANCED, NO_WEIGHTS
+from hpcgnn.train.config import AUTO, BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
 
 
@@ -31,6 +33,9 @@ def loss_sum(
         wanted = targets.to(scores.dtype) * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(learned, wanted, pos_weight=weights, reduction="sum") / y.shape[1]
     return F.cross_entropy(learned, targets, weights, reduction="sum", label_smoothing=smoothing)
+
+
+REAL_LOSSES: dict[str, Any] = {AUTO: F.mse_loss, "mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 def class_weights(world: World, choice: str, y: torch.Tensor, trained: torch.Tensor, classes: int) -> np.ndarray | None:
@@ -120,6 +125,46 @@ def _roc_auc(world: World, scores: torch.Tensor, y: torch.Tensor, masks: list[to
         known = [area for area in areas if area is not None]
         results.append(float(np.mean(known)) if known else None)
     return results
+
+
+Spread = tuple[np.ndarray, np.ndarray]
+_ROUNDING = 1e-12  # the share of a mean below which distances from it are rounding errors: targets have 24 bits
+
+
+def target_spread(world: World, y: torch.Tensor, masks: list[torch.Tensor]) -> Spread:
+    """``(counts, squares)``, each (masks, K) float64: the number of known targets of each mask on all ranks, and the sum of their
+    squared distances from their mean. Collective."""
+    counts = _sums_of_known(world, [torch.ones_like(y)] * len(masks), y, masks)
+    means = _sums_of_known(world, [y] * len(masks), y, masks) / np.maximum(counts, 1)
+    around = [(y - torch.from_numpy(mean).to(y)).square() for mean in means]
+    squares = _sums_of_known(world, around, y, masks)
+    return counts, np.where(squares > counts * (_ROUNDING * means) ** 2, squares, 0.0)
+
+
+def evaluate_targets(
+    world: World, metric: str, scores: torch.Tensor, y: torch.Tensor, masks: list[torch.Tensor], spread: Spread
+) -> list[float | None]:
+    """As :func:`evaluate`, for regression: the mean over the K targets, as in scikit-learn. Targets of which a mask has none, and
+    for ``r2`` those that are constant there, do not count. spread: of :func:`target_spread`. Collective."""
+    errors = scores.double() - y
+    distances = errors.abs() if metric == "mae" else errors.square()
+    sums, over = _sums_of_known(world, [distances] * len(masks), y, masks), spread[metric == "r2"]
+    found: list[float | None] = []
+    for total, divisor in zip(sums, over, strict=True):
+        share = total[divisor > 0] / divisor[divisor > 0]
+        share = {"r2": 1 - share, "rmse": np.sqrt(share), "mae": share}[metric]
+        found.append(float(share.mean()) if share.size else None)
+    found = world.broadcast(found, what="the metrics")
+    if not all(value is None or np.isfinite(value) for value in found):
+        raise HpcgnnError("predictions became NaN or infinite: lower --lr or scale the features down", agreed=True)
+    return found
+
+
+def _sums_of_known(world: World, values: list[torch.Tensor], y: torch.Tensor, masks: list[torch.Tensor]) -> np.ndarray:
+    """(masks, K) float64: the sums of values (n, K), one for each mask, over its known targets on all ranks. Collective."""
+    known = ~y.isnan()
+    mine = [torch.where(known & mask[:, None], each, 0.0).sum(dim=0) for each, mask in zip(values, masks, strict=True)]
+    return host_values(world.allreduce(torch.stack(mine), what="sums for metrics"))
 
 
 def link_metric(world: World, metric: str, joined: np.ndarray, apart: np.ndarray) -> float | None:

@@ -76,13 +76,13 @@ class RunConfig(Checked):
 
     task: str = setting(
         NODE,
-        "Task: node classification, or link prediction, in which some links are held out and the model learns to tell the "
-        "others from node pairs without a link.",
+        "Task: classification or regression of nodes, as their labels are, or link prediction, in which some links are held out "
+        "and the model learns to tell the others from node pairs without a link.",
         choices=(NODE, LINK),
     )
     target: str = setting(
         "",
-        "Type of nodes that are classified, in a graph whose nodes have types; not needed if only one type has labels. With "
+        "Type of nodes that are learned, in a graph whose nodes have types; not needed if only one type has labels. With "
         "--task link: the numbers of the types of edges that are links, separated by commas, if not all are; edges of "
         "other types only carry messages.",
         metavar="TYPE",

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.train.config import in_words, merit
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_config import CONFIG, RANKS, RECORDS, SUMMARY, as_written, settings_by_name
 from hpcgnn.train.run_folder import Record
@@ -74,6 +75,10 @@ class Run:
         """Name of the metric."""
         return str(self.summary.get("metric_name") or self.settings.get("metric") or "metric")
 
+    def in_words(self, value: Any) -> str:
+        """A value of the metric; a dash if there is none."""
+        return in_words(self.metric, value) if is_number(value) else "-"
+
     @property
     def num_ranks(self) -> int | None:
         """The number of ranks; None if no file has it."""
@@ -83,7 +88,7 @@ class Run:
     def best(self) -> dict[str, Any] | None:
         """The record with the best validation metric, of equal ones the last, as in training; None if none was measured."""
         measured = [record for record in self.records if is_number(record.get("val_metric"))]
-        return max(reversed(measured), key=lambda record: record["val_metric"]) if measured else None
+        return max(reversed(measured), key=lambda each: merit(self.metric, each["val_metric"])) if measured else None
 
     def compared_settings(self) -> list[tuple[str, str, str]]:
         """The settings as (name, value, default)."""

@@ -1,4 +1,5 @@
-"""The tasks of a trainer: node classification and link prediction. A task has the loss, the metrics and their inputs.
+"""The tasks of a trainer: classification and regression of nodes, and link prediction. A task has the loss, the metrics and their
+inputs.
 
 Label propagation follows SuperGCN (§3.3.2) and UniMP (Shi et al. 2021): some training labels are inputs, and the loss is on the
 other training nodes. Labels travel with the features in the exchange of the first layer.
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.data.schema import MASKS, MULTI_LABEL
+from hpcgnn.data.schema import MASKS, MULTI_LABEL, REGRESSION
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.aggregator import Aggregator
@@ -25,7 +26,7 @@ from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix
 from hpcgnn.nn.linear import Features
 from hpcgnn.train import objective
-from hpcgnn.train.config import ALWAYS, MRR, NEVER, LabelPropagationConfig, LossConfig
+from hpcgnn.train.config import ALWAYS, AUTO, MRR, NEVER, REAL_METRICS, LabelPropagationConfig, LossConfig
 from hpcgnn.train.links import Links, LinkSplit, links_of
 from hpcgnn.train.negatives import EVALUATION, Negatives, NegativeSampler, pool_rows
 from hpcgnn.train.ranking import Ranker
@@ -65,6 +66,8 @@ def check_labels(graph: LocalGraph) -> None:
         raise HpcgnnError(
             f"{graph.path} has no split: convert the graph again with --split random:0.6,0.2,0.2 or another split"
         )
+    if graph.meta.task == REGRESSION:  # a node without a target may be in a mask
+        return
     if graph.y.dim() == 1 and bool((graph.y[graph.masks["train_mask"]] < 0).any()):
         raise HpcgnnError(
             f"{graph.path} has training nodes without a label on rank {graph.world.rank}: convert the graph again with --split"
@@ -75,6 +78,24 @@ def check_labels(graph: LocalGraph) -> None:
         )
 
 
+def check_kind(graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig) -> None:
+    """Raise HpcgnnError for settings that are for labels of another kind than the graph's, which all ranks know."""
+    is_real, is_real_metric = graph.meta.task == REGRESSION, metric in REAL_METRICS
+    of_real = {f"--loss {loss.loss}": loss.loss != AUTO, f"--metric {metric}": is_real_metric}
+    of_classes = {
+        f"--metric {metric}": metric != AUTO and not is_real_metric,
+        "--class-weight": loss.class_weight != LossConfig.class_weight,
+        "--label-smoothing": loss.label_smoothing > 0,
+        "--label-propagation": labels.rate > 0,
+    }
+    for flag, is_given in (of_classes if is_real else of_real).items():
+        if is_given:
+            has, wants = ("real numbers", "classes") if is_real else ("classes", "real numbers")
+            raise HpcgnnError(
+                f"{flag} is for labels that are {wants}, but those of {graph.path} are {has}: leave it out"
+            )
+
+
 class NodeTask:
     """Node classification. Input labels are (n, C) ones, or None if no labels are propagated."""
 
@@ -83,8 +104,9 @@ class NodeTask:
     ) -> None:
         with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
             check_labels(graph)
+            check_kind(graph, metric, labels, loss)
         usual = "micro-f1" if graph.meta.task == MULTI_LABEL else "accuracy"
-        self.metric = usual if metric == "auto" else metric
+        self.metric = usual if metric == AUTO else metric
         self.model, self.graph, self.features = model, graph, features_of(graph, model)
         self._propagation, self._trained = labels, graph.masks["train_mask"].nonzero()[:, 0]
         self._drawn: tuple[int, tuple[Csr | None, torch.Tensor]] | None = None
@@ -145,6 +167,58 @@ class NodeTask:
         masks = [self.graph.masks[name] for name in MASKS]
         scores = self.model(self.features, self.all_labels)
         return objective.evaluate(self.graph.world, self.metric, scores, self.graph.y, masks)
+
+
+class RegressionTask:
+    """Regression of nodes, with the methods of :class:`NodeTask`: the loss is on each known target of the training nodes."""
+
+    def __init__(
+        self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig
+    ) -> None:
+        with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
+            check_labels(graph)
+            check_kind(graph, metric, labels, loss)
+        assert graph.y is not None
+        self.metric, self._loss_of = "r2" if metric == AUTO else metric, objective.REAL_LOSSES[loss.loss]
+        self.model, self.graph, self.features = model, graph, features_of(graph, model)
+        self._y = graph.y.double().reshape(graph.num_nodes, graph.meta.num_classes)
+        self._masks = [graph.masks[name] for name in MASKS]
+        self._known = ~self._y.isnan()
+        # Entries of the (n, K) predictions that are learned, as one list, and their targets.
+        self._learned = (self._known & self._masks[0][:, None]).reshape(-1).nonzero()[:, 0]
+        self._targets = self._y.reshape(-1)[self._learned].to(next(model.parameters()).dtype)
+        nothing = "training nodes with a target: convert the graph with --split, and partition it again"
+        _check_any(graph, self._learned.numel(), nothing)
+        self._spread = objective.target_spread(graph.world, self._y, self._masks)
+
+    def identity(self) -> dict[str, Any]:
+        """As of :class:`NodeTask`."""
+        return {"task": "node", "metric": self.metric}
+
+    def validation_size(self) -> int:
+        """The number of this rank's targets for validation."""
+        return int((self._known & self._masks[1][:, None]).sum())
+
+    def _predictions(self) -> torch.Tensor:
+        """(n, K) predictions of this rank's nodes. Collective. HpcgnnError, on every rank, for another number of columns."""
+        found, targets = self.model(self.features), self.graph.meta.num_classes
+        if list(found.shape[1:]) not in ([targets], [] if targets == 1 else [targets]):
+            raise HpcgnnError(
+                f"the model gives each node an output of shape {list(found.shape[1:])}, but {self.graph.path} has {targets} "
+                "targets for each node: build it with as many outputs",
+                agreed=True,
+            )
+        return found.reshape(self._y.shape)
+
+    def loss(self, epoch: int) -> tuple[torch.Tensor, int]:
+        """The loss of a training step, summed over this rank's learned targets, and their number. Collective."""
+        predicted = self._predictions().reshape(-1).index_select(0, self._learned)
+        return self._loss_of(predicted, self._targets, reduction="sum"), self._learned.numel()
+
+    def evaluate(self) -> list[float | None]:
+        """The metric on training, validation and test nodes; None if it is not defined there. Collective."""
+        scores, world = self._predictions(), self.graph.world
+        return objective.evaluate_targets(world, self.metric, scores, self._y, self._masks, self._spread)
 
 
 class LinkTask:

@@ -13,6 +13,7 @@ import torch
 from hpcgnn.base.arguments import check_callable, check_type
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest, seconds_since_start
+from hpcgnn.data.schema import REGRESSION
 from hpcgnn.exchange import PHASES
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
@@ -31,7 +32,7 @@ from hpcgnn.train.rank_state import RankState
 from hpcgnn.train.run_config import LINK, NODE, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import METRICS, summarise
-from hpcgnn.train.tasks import LinkTask, NodeTask, Trainable
+from hpcgnn.train.tasks import LinkTask, NodeTask, RegressionTask, Trainable
 from hpcgnn.world import raise_on_all_ranks
 
 _WIRE = PHASES.index("wire_seconds")
@@ -95,8 +96,9 @@ class Trainer:
                 raise HpcgnnError(
                     "the model was built for another graph, or for this graph in another node order: build it for this one"
                 )
-        self.task: NodeTask | LinkTask = (
-            NodeTask(self.model, graph, self.config.metric, self.config.labels, self.config.loss)
+        of_nodes = RegressionTask if graph.meta.task == REGRESSION else NodeTask
+        self.task: NodeTask | RegressionTask | LinkTask = (
+            of_nodes(self.model, graph, self.config.metric, self.config.labels, self.config.loss)
             if links is None
             else LinkTask(self.model, links, self.config.metric)
         )
@@ -291,7 +293,7 @@ class Trainer:
             return {"eval_seconds": 0.0} | dict.fromkeys(METRICS)
         started = time.perf_counter()
         metrics = self.evaluate()
-        if self.best.update(epoch, metrics[1], metrics[2], self.config.schedule.decay_every):
+        if self.best.update(epoch, metrics[1], metrics[2], self.config.schedule.decay_every, self.task.metric):
             self.best_state = {name: value.clone() for name, value in shared_state(self.model).items()}
             self._owned_rows.keep_best()
         return {"eval_seconds": time.perf_counter() - started} | dict(zip(METRICS, metrics, strict=True))

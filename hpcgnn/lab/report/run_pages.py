@@ -20,6 +20,7 @@ from hpcgnn.lab.report.page import Page, Picture, Section
 from hpcgnn.lab.study.tables import Figure, Series, Table
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.plan.plan import describe
+from hpcgnn.train.config import scale_of
 from hpcgnn.train.rank_report import Ranks
 from hpcgnn.train.run_files import Run, is_number, read_run
 from hpcgnn.train.summary import mean_bits
@@ -52,8 +53,8 @@ def _result(run: Run) -> Section:
     gpu_memory = run.number("peak_device_memory_bytes_per_rank")
     rows = [
         ("state", run.state),
-        (f"best validation {run.metric}", best and f"{words.percent(best['val_metric'])} in epoch {best['epoch']}"),
-        (f"test {run.metric} in that epoch", best and words.percent(best.get("test_metric"))),
+        (f"best validation {run.metric}", best and f"{run.in_words(best['val_metric'])} in epoch {best['epoch']}"),
+        (f"test {run.metric} in that epoch", best and run.in_words(best.get("test_metric"))),
         ("loss of the last epoch", losses and f"{losses[-1]:.4g}"),
         ("seconds per epoch, slowest rank (median)", words.seconds(run.median("seconds"))),
         ("seconds per epoch without the first, slowest rank (mean)", words.seconds(run.mean("seconds"))),
@@ -88,7 +89,8 @@ def _curves_of(run: Run) -> Section:
     """Curves of loss, metrics and seconds, of the bit-widths and ages of rows if these change, and of the distances by which
     PipeQS decides."""
     scale, unit = words.second_unit(run.median("seconds") or 0)
-    metrics = [_series(run, name, key, 100) for name, key in _METRICS.items()]
+    factor, in_unit, form = scale_of(run.metric)
+    metrics = [_series(run, name, key, factor) for name, key in _METRICS.items()]
     names = {"slowest rank": "seconds", "mean over ranks": "seconds_mean"}
     seconds = [_series(run, name, key, scale) for name, key in names.items()]
     bits = _by_exchange(run, lambda record: mean_bits(record.get("bits", {})), without="all rows")
@@ -97,7 +99,7 @@ def _curves_of(run: Run) -> Section:
     bit_widths = {value for series in bits for value in series.y}
     curves = [
         ("Loss", "loss", [_series(run, "loss", "loss")], "{:.4g}"),
-        (f"Metric: {run.metric}", f"{run.metric} in %", metrics, "{:.2f} %"),
+        (f"Metric: {run.metric}", f"{run.metric}{in_unit}", metrics, form),
         ("Seconds per epoch", f"{unit} per epoch", seconds, f"{{:.3g}} {unit}"),
         ("Mean bit-width over rows", "bits", bits if len(bit_widths) > 1 else [], "{:.3g}"),
         ("Age of the rows that are used", "epochs", ages if any(any(each.y) for each in ages) else [], "{:g}"),
@@ -221,7 +223,7 @@ def _figures(runs: Sequence[Run]) -> Section:
         ranks = str(run.num_ranks or words.MISSING)
         rows.append((run.name, state, *metrics, words.count(len(run.records)), *figures, ranks))
     notes = (
-        f"Brackets contain the ratio to {base.name}; for metrics, the difference in percentage points. "
+        f"Brackets contain the ratio to {base.name}; for metrics, the difference, of percentages in points. "
         "Seconds of an epoch: median over epochs. Bytes and waiting: means over epochs. "
         "Waiting: mean over ranks, for messages and in reductions.",
     )
@@ -239,9 +241,11 @@ def _metric(run: Run, base: Run, name: str) -> str:
     if not is_number(value):
         return words.MISSING
     if run.metric != base.metric:
-        return f"{words.percent(value)} {run.metric}"
-    difference = f" ({100 * (value - other):+.2f})" if run is not base and is_number(other) else ""
-    return words.percent(value) + difference
+        return f"{run.in_words(value)} {run.metric}"
+    factor, _, form = scale_of(run.metric)
+    signed = form.replace(":", ":+").removesuffix(" %")
+    difference = f" ({signed.format(factor * (value - other))})" if run is not base and is_number(other) else ""
+    return run.in_words(value) + difference
 
 
 def _differing_settings(runs: Sequence[Run]) -> Section:
@@ -260,10 +264,11 @@ def _curves(runs: Sequence[Run]) -> list[Section]:
     metric = next((run.metric for run in runs if run.best() is not None), None)
     alike = [run for run in runs if run.metric == metric]
     scale, unit = words.second_unit(max((run.median("seconds") or 0.0 for run in runs), default=0.0))
-    validation = [_series(run, run.name, "val_metric", 100) for run in alike]
+    factor, in_unit, _ = scale_of(metric or "")
+    validation = [_series(run, run.name, "val_metric", factor) for run in alike]
     seconds = [_series(run, run.name, "seconds", scale) for run in runs]
     losses = [_series(run, run.name, "loss") for run in runs]
-    label, over_time = f"validation {metric} in %", [_over_time(run) for run in alike]
+    label, over_time = f"validation {metric}{in_unit}", [_over_time(run) for run in alike]
     curves = (
         ("Loss", "epoch", "loss", losses),
         (f"Validation {metric} by epoch", "epoch", label, validation),
@@ -286,7 +291,7 @@ def _over_time(run: Run) -> Series:
         spent += record["seconds"] if is_number(record.get("seconds")) else 0.0
         if is_number(record.get("val_metric")):
             x.append(spent)
-            y.append(100 * record["val_metric"])
+            y.append(scale_of(run.metric)[0] * record["val_metric"])
     return Series(run.name, tuple(x), tuple(y))
 
 
