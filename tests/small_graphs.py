@@ -18,6 +18,7 @@ from hpcgnn.data.schema import (
     MASKS,
     MULTI_LABEL,
     NO_TASK,
+    REGRESSION,
     SINGLE_LABEL,
     EdgeType,
     GraphMeta,
@@ -55,7 +56,15 @@ class Arrays:
     def num_classes(self) -> int:
         if self.y is None:
             return 0
+        if self.y.dtype.kind == "f":
+            return self.y.size // len(self.y)
         return self.y.shape[1] if self.y.ndim == 2 else int(self.y.max(initial=0)) + 1
+
+    @property
+    def task(self) -> str:
+        if self.y is None:
+            return NO_TASK
+        return REGRESSION if self.y.dtype.kind == "f" else MULTI_LABEL if self.y.ndim == 2 else SINGLE_LABEL
 
     def meta(self) -> GraphMeta:
         return GraphMeta(
@@ -63,7 +72,7 @@ class Arrays:
             num_edges=self.edge_index.shape[1],
             num_features=self.x.shape[1],
             num_classes=self.num_classes,
-            task=NO_TASK if self.y is None else MULTI_LABEL if self.y.ndim == 2 else SINGLE_LABEL,
+            task=self.task,
             weighted=self.weight is not None,
             x_nnz=self.x.nnz if sp.issparse(self.x) else None,
             has_masks=bool(self.masks),

@@ -34,6 +34,7 @@ OLD_CONFIG = Path(__file__).with_name("config_of_before.toml")
 NEW_SETTINGS = {
     "node_aware": "auto",
     "measure_imbalance": False,
+    "loss": "auto",
     "class_weight": "none",
     "label_smoothing": 0.0,
     "embed": "",

@@ -1,0 +1,368 @@
+"""Regression of nodes: any number of ranks equals PyG, metrics are scikit-learn's, and files keep targets."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyg_models
+import pytest
+import small_graphs
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from ranks.equivalence import gradient_error, loss_error
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from trainings import losses, trainer_of
+
+import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.cli.convert import convert
+from hpcgnn.cli.show import show
+from hpcgnn.cli.train_job import _result_rows
+from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.lab.report.run_pages import comparison_page, run_page
+from hpcgnn.partition import PartitionOptions, partition
+from hpcgnn.train import checkpoint, objective
+from hpcgnn.train.config import Best, LossConfig
+from hpcgnn.train.predict import look_at_predictions, predict, write_predictions
+from hpcgnn.train.run_config import RunConfig
+from hpcgnn.train.run_files import read_run
+from hpcgnn.train.run_folder import RunFolder
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads, one_rank
+
+METRICS = {"r2": r2_score, "mae": mean_absolute_error, "rmse": root_mean_squared_error}
+LOSSES = {"auto": F.mse_loss, "mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
+CONFIG = hpcgnn.ModelConfig("sage", layers=2, hidden=8, dropout=0.0, norm="layer")
+
+
+def with_targets(targets: int, ranks: int = 1) -> small_graphs.Arrays:
+    """A graph whose nodes have several targets or one, a fifth of which are not known. Only one of several ranks has training
+    nodes with a target."""
+    graph, rng = small_graphs.random_multigraph(seed=4), np.random.default_rng(targets)
+    y = (3 * rng.standard_normal((graph.num_nodes, targets)) + 20 + graph.x[:, :1]).astype(np.float32)
+    y[rng.random(y.shape) < 0.2] = np.nan
+    if ranks > 1:
+        y[graph.masks["train_mask"] & (small_graphs.random_parts(graph.num_nodes, ranks) > 0)] = np.nan
+    return replace(graph, y=y if targets > 1 else y[:, 0])
+
+
+def gathered(graph: Any, rows: torch.Tensor) -> np.ndarray:
+    found = np.zeros((graph.meta.num_nodes, rows.shape[1]))
+    found[graph.original_ids.numpy()] = rows.detach().double().numpy()
+    return graph.world.allreduce(found)
+
+
+def scored(metric: str, predicted: np.ndarray, y: np.ndarray, masks: dict[str, np.ndarray]) -> list[float]:
+    """scikit-learn's metric of each target, and its mean over targets."""
+    y, found = y.reshape(len(y), -1), []
+    for mask in masks.values():
+        known = [mask & ~np.isnan(column) for column in y.T]
+        values = [METRICS[metric](y[each, k], predicted[each, k]) for k, each in enumerate(known)]
+        found.append(float(np.mean(values)))
+    return found
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize(("loss", "metric"), [("auto", "auto"), ("mse", "rmse"), ("mae", "mae"), ("huber", "r2")])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_ranks_equal_pytorch(tmp_path: Path, ranks: int, loss: str, metric: str, targets: int) -> None:
+    graph, epochs = with_targets(targets, ranks), 4
+    config = hpcgnn.TrainConfig(epochs=epochs, lr=0.05, metric=metric, loss=LossConfig(loss=loss))
+
+    def program(world: World) -> tuple[Any, ...]:
+        mine = small_graphs.on_ranks(world, graph, tmp_path / "parts.h5")
+        model = hpcgnn.build_model(CONFIG, mine, backend="reference", dtype=torch.float64, seed=1)
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        trainer, found = hpcgnn.Trainer(model, mine, config), []
+        for epoch in range(epochs):
+            found.append(trainer.step(epoch)[0])
+            if epoch == 0:
+                gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        metrics = trainer.evaluate()
+        with torch.no_grad():
+            predicted = gathered(mine, model(trainer.task.features))
+        learned = int((mine.masks["train_mask"] & ~mine.y.reshape(len(mine.y), targets).isnan().all(1)).sum())
+        return state, found, pyg_models.to_pyg(CONFIG, gradients), predicted, metrics, learned
+
+    results = on_threads(ranks, program)
+    state, found, gradients, predicted, metrics, _ = results[0]
+    assert ranks == 1 or 0 in [each[-1] for each in results]
+    reference = pyg_models.reference(CONFIG, 9, targets, state)
+    x, edges = torch.from_numpy(graph.x).double(), torch.from_numpy(graph.edge_index)
+    y, train = torch.from_numpy(graph.y).double().reshape(-1, targets), torch.from_numpy(graph.masks["train_mask"])
+    known, optimiser = ~y.isnan() & train[:, None], torch.optim.Adam(reference.parameters(), lr=0.05)
+    wanted = []
+    for epoch in range(epochs):
+        optimiser.zero_grad()
+        value = LOSSES[loss](reference(x, edges, None)[known], y[known])
+        value.backward()
+        wanted.append(value.item())
+        if epoch == 0:
+            of_pytorch = {name: p.grad.numpy().copy() for name, p in reference.named_parameters()}
+            ours = {name: value.numpy() for name, value in gradients.items()}
+            assert gradient_error(ours, of_pytorch) < 1e-10
+        optimiser.step()
+    assert loss_error(found, wanted) < 1e-10
+    assert np.abs(predicted - reference.eval()(x, edges, None).detach().numpy()).max() < 1e-9
+    name = "r2" if metric == "auto" else metric
+    assert metrics == pytest.approx(scored(name, predicted, graph.y, graph.masks), rel=1e-10)
+    assert all(each[4] == metrics for each in results)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_metrics_of_large_targets_and_of_constant_ones(ranks: int) -> None:
+    """A million above zero, sums of squares that are not around the mean would lose all digits of R2."""
+    rng, nodes = np.random.default_rng(0), 400
+    y = np.stack((1e6 + rng.standard_normal(nodes), np.full(nodes, np.float32(0.1)), np.full(nodes, np.nan)), axis=1)
+    scores, mask = y + rng.standard_normal(y.shape) / 3, rng.random(nodes) < 0.5
+    scores[:, 2] = 7.0
+    masks = [mask, ~mask, np.zeros(nodes, bool)]
+
+    def program(world: World) -> dict[str, list[float | None]]:
+        here = [torch.from_numpy(array[world.rank :: world.size]) for array in (y, scores, *masks)]
+        spread = objective.target_spread(world, here[0], here[2:])
+        return {name: objective.evaluate_targets(world, name, here[1], here[0], here[2:], spread) for name in METRICS}
+
+    found = on_threads(ranks, program)[0]
+    for name, columns in {"r2": [0], "mae": [0, 1], "rmse": [0, 1]}.items():
+        wanted = [METRICS[name](y[each][:, columns], scores[each][:, columns]) for each in masks[:2]]
+        assert found[name] == [*(pytest.approx(each, rel=1e-9) for each in wanted), None]
+
+
+def test_predictions_that_are_not_finite_are_no_result() -> None:
+    y, mask = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.bool)
+
+    def program(world: World) -> None:
+        spread = objective.target_spread(world, y, [mask])
+        scores = torch.full((3, 1), float("nan") if world.rank else 1.0)
+        objective.evaluate_targets(world, "mae", scores, y, [mask], spread)
+
+    with pytest.raises(HpcgnnError, match="predictions became NaN or infinite: lower --lr"):
+        on_threads(2, program)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"class_weight": "balanced"}, "--class-weight"),
+        ({"label_smoothing": 0.1}, "--label-smoothing"),
+        ({"label_propagation": 0.5}, "--label-propagation"),
+        ({"metric": "accuracy"}, "--metric accuracy"),
+        ({"loss": "mse"}, "--loss mse"),
+        ({"metric": "rmse"}, "--metric rmse"),
+    ],
+)
+def test_settings_for_other_labels_are_refused_on_all_ranks(tmp_path: Path, settings: dict, flag: str) -> None:
+    is_for_real = flag in ("--loss mse", "--metric rmse")
+    graph = small_graphs.random_multigraph() if is_for_real else with_targets(2)
+    wants, has = ("real numbers", "classes") if is_for_real else ("classes", "real numbers")
+
+    def program(world: World) -> str:
+        mine = small_graphs.on_ranks(world, graph, tmp_path / "parts.h5")
+        with pytest.raises(HpcgnnError) as error:
+            trainer_of(mine, settings)
+        return str(error.value)
+
+    path = tmp_path / "parts.h5"
+    sentence = f"{flag} is for labels that are {wants}, but those of {path} are {has}: leave it out"
+    assert all(sentence in each for each in on_threads(2, program))
+
+
+def test_losses_that_do_not_go_together() -> None:
+    with pytest.raises(HpcgnnError, match="--class-weight is not used here: --loss auto uses it"):
+        RunConfig.from_settings({"loss": "mae", "class_weight": "balanced"})
+    with pytest.raises(HpcgnnError, match="--loss is not used by --task link: --task node uses it"):
+        RunConfig.from_settings({"task": "link", "loss": "mse"})
+    with pytest.raises(HpcgnnError, match=r"metric must be auto or one of .* with --task link, not 'r2'"):
+        RunConfig.from_settings({"task": "link", "metric": "r2"}).check()
+
+
+def test_a_graph_without_known_targets_and_a_model_of_other_width(tmp_path: Path) -> None:
+    graph = with_targets(2)
+
+    def program(world: World, y: np.ndarray) -> None:
+        mine = small_graphs.on_ranks(world, replace(graph, y=y), tmp_path / "parts.h5")
+        model = hpcgnn.build_model(CONFIG, replace(mine, meta=replace(mine.meta, num_classes=3)))
+        hpcgnn.Trainer(model, mine).fit()
+
+    with pytest.raises(HpcgnnError, match="has no training nodes with a target"):
+        on_threads(2, lambda world: program(world, np.where(graph.masks["train_mask"][:, None], np.nan, graph.y)))
+    with pytest.raises(HpcgnnError, match=r"gives each node an output of shape \[3\], but .* has 2 targets"):
+        on_threads(3, lambda world: program(world, graph.y))
+
+
+def test_the_lowest_error_is_the_best() -> None:
+    best = Best()
+    found = [best.update(epoch, value, value, 100, "rmse") for epoch, value in enumerate([3.0, 1.0, 2.0, 1.0])]
+    assert found == [True, True, False, True]
+    assert (best.epoch, best.val_metric, best.improved) == (3, 1.0, 1)
+    assert best.is_exhausted(2)
+    assert Best.from_state(best.state()) == best
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+SMALL = {"layers": 2, "hidden": 8, "dropout": 0.1, "lr": 0.05, "checkpoint_every": 2}
+
+
+def train(world: World, parts: Path, out: Path, epochs: int, *, resume: bool = False, **settings: Any) -> dict:
+    trainer = trainer_of(hpcgnn.load(parts, world), SMALL | settings | {"epochs": epochs}, run=RunFolder(out))
+    if resume:
+        trainer.resume()
+    return trainer.fit()
+
+
+@pytest.mark.parametrize("metric", ["rmse", "r2"])
+def test_a_run_is_resumed_and_shown_and_predicts_values(tmp_path: Path, metric: str) -> None:
+    graph, whole, broken = with_targets(2), tmp_path / "whole", tmp_path / "broken"
+    parts, other = (small_graphs.in_parts(tmp_path / f"{ranks}.h5", graph, ranks) for ranks in (3, 2))
+    settings = {"metric": metric, "loss": "huber"}
+    summary = on_threads(3, lambda world: train(world, parts, whole, 8, **settings))[0]
+    on_threads(3, lambda world: train(world, parts, broken, 4, **settings))
+    resumed = on_threads(3, lambda world: train(world, parts, broken, 8, resume=True, **settings))[0]
+    assert losses(broken) == losses(whole)
+    best = summary["best_val_metric"]
+    assert (resumed["best_val_metric"], resumed["best_epoch"]) == (best, summary["best_epoch"])
+    run = read_run(whole)
+    values = run.values("val_metric")[1]
+    assert best == (min if metric == "rmse" else max)(values)
+    assert run.best()["epoch"] == summary["best_epoch"]
+    told = f"{best:.4g} in epoch {summary['best_epoch']}"
+    assert _result_rows(summary)[f"best validation {metric}"] == told
+    page = run_page(whole)
+    assert (f"best validation {metric}", told) in page.sections[0].tables[0].rows
+    pictures = [picture.alt for section in page.sections for picture in section.pictures if metric in picture.title]
+    assert pictures
+    assert not any("%" in alt for alt in pictures)
+    assert comparison_page([whole, broken])
+
+    out = tmp_path / "predictions.h5"
+
+    def program(world: World) -> np.ndarray:
+        mine = hpcgnn.load(other, world)
+        content = checkpoint.read(world, checkpoint.folder(whole) / "best.pt", None)
+        predicted = predict(mine, content)
+        write_predictions(mine, predicted, out)
+        return gathered(mine, predicted)
+
+    predicted = on_threads(2, program)[0]
+    assert scored(metric, predicted, graph.y, graph.masks)[1] == pytest.approx(best, rel=1e-5)
+    assert look_at_predictions(out)["shape"] == [graph.num_nodes, 2]
+    with h5py.File(out) as file:
+        assert file["scores"].dtype == np.float32
+        assert np.allclose(file["scores"][:], predicted)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def data(graph: small_graphs.Arrays) -> Any:
+    from torch_geometric.data import Data
+
+    masks = {name: torch.from_numpy(mask) for name, mask in graph.masks.items()}
+    return Data(torch.from_numpy(graph.x), torch.from_numpy(graph.edge_index), y=torch.from_numpy(graph.y), **masks)
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+def test_targets_come_back_and_are_shown(tmp_path: Path, targets: int) -> None:
+    graph, path, parts = with_targets(targets), tmp_path / "g.h5", tmp_path / "p.h5"
+    given = data(graph)
+    given.y = given.y.double() if targets == 1 else given.y
+    summary = hpcgnn.from_pyg(given, path)
+    assert (summary.meta.task, summary.meta.num_classes) == ("regression", targets)
+    assert any("is taken as targets of regression" in note for note in summary.notes)
+    back = hpcgnn.to_pyg(path).y
+    assert back.dtype == torch.float32
+    assert torch.equal(back.nan_to_num(-99), torch.from_numpy(graph.y).nan_to_num(-99))
+    shown = CliRunner().invoke(show, [str(path)]).output
+    known = (~np.isnan(graph.y)).reshape(graph.num_nodes, -1)
+    rows = ("task +regression", f"targets +{targets}", f"nodes with a label +{known.any(1).sum()}",
+            f"target {targets - 1} +{known.sum(0)[-1]}")  # fmt: skip
+    assert all(re.search(row, shown) for row in rows)
+    partition(one_rank(), path, parts, PartitionOptions(3))
+    with GraphFile(path) as one, PartsFile(parts) as other:
+        assert one.data == other.data
+        nodes = other.meta.num_nodes
+        ids = other.read("nodes/original_ids", 0, nodes)
+        assert np.array_equal(other.labels(0, nodes), graph.y[ids], equal_nan=True)
+    changed = graph.y.copy()
+    changed.reshape(-1)[np.flatnonzero(known.reshape(-1))[3]] += 0.5
+    given.y = torch.from_numpy(changed)
+    hpcgnn.from_pyg(given, tmp_path / "changed.h5")
+    with GraphFile(path) as one, GraphFile(tmp_path / "changed.h5") as other:
+        assert {name for name in one.data if one.data[name] != other.data[name]} == {"labels"}
+
+
+def test_whole_numbers_are_classes_unless_one_says_otherwise(tmp_path: Path) -> None:
+    graph = small_graphs.random_multigraph()
+    arrays = {"num_nodes": graph.num_nodes, "edge_index": graph.edge_index, "x": graph.x, **graph.masks}
+
+    def converted(y: np.ndarray, *flags: str) -> tuple[str, str]:
+        np.savez(tmp_path / "g.npz", y=y, **arrays)
+        done = CliRunner().invoke(convert, [f"npz:{tmp_path / 'g.npz'}", str(tmp_path / "g.h5"), "--force", *flags])
+        if done.exception:
+            return "", str(done.exception)
+        with GraphFile(tmp_path / "g.h5") as file:
+            return file.meta.task, done.output
+
+    assert converted(graph.y.astype(np.float32))[0] == "single-label"
+    task, output = converted(graph.y, "--labels", "real")
+    assert task == "regression"
+    assert "regression, 1 target" in output
+    with GraphFile(tmp_path / "g.h5") as file:
+        assert np.array_equal(file.labels(0, graph.num_nodes), graph.y.astype(np.float32))
+    assert converted(graph.y + 5000.0)[0] == converted(-2.0 - graph.y)[0] == "regression"
+    assert converted(np.stack((graph.y, graph.y), axis=1) + 0.0)[0] == "regression"
+    assert "say --labels real" in converted(2.0 * graph.y)[1]
+    assert (
+        "this graph has targets of regression; use random:" in converted(graph.y + 0.5, "--split", "per-class:2,2")[1]
+    )
+    assert "y of node 7 is infinite as float32" in converted(np.where(np.arange(60) == 7, 1e39, 0.5))[1]
+    del arrays["train_mask"], arrays["val_mask"], arrays["test_mask"]
+    some = np.where(np.arange(60) < 40, graph.y + 0.5, np.nan)
+    assert "24 / 8 / 8" in converted(some, "--split", "random:0.6,0.2,0.2")[1]
+
+
+@pytest.mark.parametrize("target", ["paper", "author"])
+def test_targets_of_several_types_of_nodes(tmp_path: Path, target: str) -> None:
+    """Types may have as many targets as they like; --target leaves those of one type."""
+    graph = small_graphs.hetero_data(small_graphs.with_types())
+    rng = torch.Generator().manual_seed(0)
+    graph["paper"].y = torch.randn(30, 2, generator=rng)
+    graph["author"].y = torch.randn(20, generator=rng).masked_fill(torch.arange(20) == 3, float("nan"))
+    graph["author"].train_mask = torch.arange(20) < 12
+    meta = hpcgnn.from_pyg(graph, tmp_path / "g.h5").meta
+    assert (meta.task, [each.classes for each in meta.node_types]) == ("regression", [2, 1, 0, 0])
+    back = hpcgnn.to_pyg(tmp_path / "g.h5")
+    assert torch.equal(back["paper"].y, graph["paper"].y)
+    assert torch.equal(back["author"].y[:, 0].nan_to_num(-9), graph["author"].y.nan_to_num(-9))
+    partition(one_rank(), tmp_path / "g.h5", tmp_path / "p.h5", PartitionOptions(2))
+
+    def program(world: World) -> tuple[int, float]:
+        mine = hpcgnn.load(tmp_path / "p.h5", world).with_target(target)
+        settings = {"model": "rgcn", "hidden": 8, "layers": 2, "epochs": 60, "dropout": 0.0, "lr": 0.05}
+        trainer = trainer_of(mine, settings | {"embed": "venue,term"})
+        summary = trainer.fit()
+        return int((~mine.y.isnan()).reshape(len(mine.y), -1).any(1).sum()), summary["loss_decrease"]
+
+    found = on_threads(2, program)
+    assert sum(known for known, _ in found) == {"paper": 30, "author": 19}[target]
+    assert found[0][1] > 0.5
+
+
+def test_a_damaged_target_is_named(tmp_path: Path) -> None:
+    graph = with_targets(3)
+    graph.y[5, 1] = math.inf
+    small_graphs.write_graph(tmp_path / "g.h5", graph)
+    with GraphFile(tmp_path / "g.h5") as file, pytest.raises(HpcgnnError, match="y holds inf in row 5, column 1"):
+        file.labels(0, graph.num_nodes)
