@@ -377,8 +377,8 @@ def from_networkx(
         path: the file to write.
         x: name of the node attribute with features, a number or a row of numbers, ``x`` by default; or a list of attributes
             with one number each. Either all nodes have it, or none.
-        y: name of the node attribute with the class, a whole number from 0, or a row of 0 and 1; ``y`` by default. Nodes
-            without it have no label.
+        y: name of the node attribute with the class, a whole number from 0, or a row of 0 and 1, or targets of regression;
+            ``y`` by default. Nodes without it have no label.
         weight: name of the edge attribute with weights, ``weight`` by default. If only some edges have it, the others have
             weight 1.
         options: as for ``from_pyg``.

@@ -96,13 +96,6 @@ _OF_CLASSES: dict[str, Any] = {"used_if": lambda own: own.loss == AUTO, "users":
 class LossConfig(Checked):
     """Settings of the loss of nodes."""
 
-    loss: str = setting(
-        AUTO,
-        "Loss of nodes. auto: cross-entropy for classes, binary for nodes with several labels, and mse for targets that are real "
-        "numbers. For these: mse, the squared error; mae, the absolute error; huber, half of the squared error up to errors of 1 "
-        "and the absolute error minus 1/2 beyond.",
-        choices=(AUTO, "mse", "mae", "huber"),
-    )
     class_weight: str = setting(
         NO_WEIGHTS,
         "Weight of each class in the loss. balanced: inversely proportional to the number of its training nodes; FILE: text "
@@ -118,6 +111,13 @@ class LossConfig(Checked):
         least=0,
         below=1,
         **_OF_CLASSES,
+    )
+    loss: str = setting(
+        AUTO,
+        "Loss of nodes. auto: cross-entropy for classes, binary for nodes with several labels, and mse for targets that are real "
+        "numbers. For these: mse, the squared error; mae, the absolute error; huber, half of the squared error up to errors of 1 "
+        "and the absolute error minus 1/2 beyond.",
+        choices=(AUTO, "mse", "mae", "huber"),
     )
 
 

@@ -183,9 +183,9 @@ class RegressionTask:
         self.model, self.graph, self.features = model, graph, features_of(graph, model)
         self._y = graph.y.double().reshape(graph.num_nodes, graph.meta.num_classes)
         self._masks = [graph.masks[name] for name in MASKS]
-        self._known = ~self._y.isnan()
-        # Entries of the (n, K) predictions that are learned, as one list, and their targets.
-        self._learned = (self._known & self._masks[0][:, None]).reshape(-1).nonzero()[:, 0]
+        trained, validated, _ = (~self._y.isnan() & mask[:, None] for mask in self._masks)
+        self._validated = int(validated.sum())
+        self._learned = trained.reshape(-1).nonzero()[:, 0]  # numbers of the learned entries in the (n, K) predictions
         self._targets = self._y.reshape(-1)[self._learned].to(next(model.parameters()).dtype)
         nothing = "training nodes with a target: convert the graph with --split, and partition it again"
         _check_any(graph, self._learned.numel(), nothing)
@@ -197,7 +197,7 @@ class RegressionTask:
 
     def validation_size(self) -> int:
         """The number of this rank's targets for validation."""
-        return int((self._known & self._masks[1][:, None]).sum())
+        return self._validated
 
     def _predictions(self) -> torch.Tensor:
         """(n, K) predictions of this rank's nodes. Collective. HpcgnnError, on every rank, for another number of columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 from ranks.equivalence import gradient_error, loss_error
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from torch_geometric.nn import SAGEConv
 from trainings import losses, trainer_of
 
 import hpcgnn
@@ -199,6 +201,30 @@ def test_a_graph_without_known_targets_and_a_model_of_other_width(tmp_path: Path
         on_threads(2, lambda world: program(world, np.where(graph.masks["train_mask"][:, None], np.nan, graph.y)))
     with pytest.raises(HpcgnnError, match=r"gives each node an output of shape \[3\], but .* has 2 targets"):
         on_threads(3, lambda world: program(world, graph.y))
+
+
+class OfPyG(torch.nn.Module):
+    """A user's model whose output is (n,)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = SAGEConv(9, 1)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, edge_index).squeeze(-1)
+
+
+def test_a_model_of_pyg_with_one_number_a_node(tmp_path: Path) -> None:
+    plain = OfPyG().double()
+
+    def program(world: World) -> list[float]:
+        mine = small_graphs.on_ranks(world, with_targets(1), tmp_path / f"parts-{world.size}.h5")
+        model = hpcgnn.distribute(copy.deepcopy(plain), mine)
+        trainer = hpcgnn.Trainer(model, mine, hpcgnn.TrainConfig(epochs=3))
+        trainer.fit()
+        return [record[name] for record in trainer.records for name in ("loss", "val_metric")]
+
+    assert on_threads(3, program)[0] == pytest.approx(on_threads(1, program)[0], rel=1e-10)
 
 
 def test_the_lowest_error_is_the_best() -> None:
