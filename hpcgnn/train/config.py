@@ -169,7 +169,7 @@ def merit(metric: str, value: Any) -> float:
 
 
 def scale_of(metric: str) -> tuple[int, str, str]:
-    """How people see a metric: a factor, the unit of an axis, and a format: in percent, or, for regression, as it is."""
+    """A factor, the unit of an axis and a format, by which people see a metric: in percent, or, for regression, as it is."""
     return (1, "", "{:.4g}") if metric in REAL_METRICS else (100, " in %", "{:.2f} %")
 
 
