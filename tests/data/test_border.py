@@ -177,7 +177,7 @@ DAMAGE = {
     "nodes as text": (attribute, "num_nodes", "sixty", "num_nodes"),
     "nodes as an array": (attribute, "num_nodes", np.arange(3), "num_nodes"),
     "classes with a fraction": (attribute, "num_classes", 2.5, "num_classes"),
-    "task": (attribute, "task", "regression", "task"),
+    "task": (attribute, "task", "ranking", "task"),
     "provenance": (attribute, "provenance", "{", "attribute"),
     "text that is not UTF-8": (attribute, "uuid", np.bytes_(b"\xff\xfe"), "uuid"),
     "empty attribute": (attribute, "weighted", h5py.Empty("i8"), "weighted"),
