@@ -202,6 +202,40 @@ def from_npz(path: Path) -> Arrays:
     return Arrays(z["edge_index"].astype(np.int64), x, z["y"], {name: z[name] for name in MASKS})
 
 
+def by_label(path: Path, nodes: int = 1500) -> Arrays:
+    """A part of a real graph with types: the nodes of the shared graph with the most edges. Their types are three groups of its
+    classes. Edges have a type for each pair of groups, and for whether the source has more edges. Labels are below 5."""
+    whole = from_npz(path)
+    degree = np.bincount(whole.edge_index[1], minlength=whole.num_nodes)
+    busiest, group = np.argsort(-degree, kind="stable")[:nodes], whole.y % 3
+    ids = busiest[np.argsort(group[busiest], kind="stable")]
+    place = np.full(whole.num_nodes, -1)
+    place[ids] = np.arange(nodes)
+    edges = whole.edge_index[:, (place[whole.edge_index] >= 0).all(axis=0)]
+    kinds = 2 * (3 * group[edges[0]] + group[edges[1]]) + (degree[edges[0]] > degree[edges[1]])
+    counts = np.bincount(group[ids])
+    blocks = np.split(sp.csr_matrix(whole.x)[ids][:, :8].toarray(), np.cumsum(counts)[:-1])
+    node_types = tuple(NodeType(f"group{k}", int(count), 8, 5) for k, count in enumerate(counts))
+    ends = [divmod(number, 3) for number in range(9)]
+    edge_types = tuple(EdgeType(source, name, end) for source, end in ends for name in ("rises", "falls"))
+    masks = {name: mask[ids] for name, mask in whole.masks.items()}
+    return Arrays(
+        place[edges], sp.block_diag(blocks, format="csr"), whole.y[ids].astype(np.int64) % 5, masks, edge_type=kinds.astype(np.int32),
+        node_types=node_types, edge_types=edge_types,
+    )  # fmt: skip
+
+
+def swapped(graph: Arrays) -> Arrays:
+    """The graph with the first two types of edges, which lead between the same types of nodes, in each other's place."""
+    return replace(graph, edge_type=np.where(graph.edge_type < 2, 1 - graph.edge_type, graph.edge_type))
+
+
+def dropped(graph: Arrays) -> Arrays:
+    """The graph without the edges of its first type."""
+    kept = graph.edge_type > 0
+    return replace(graph, edge_index=graph.edge_index[:, kept], edge_type=graph.edge_type[kept])
+
+
 def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | None = None) -> np.ndarray:
     """(N,) random part of each node; the part ``empty`` gets no node."""
     choices = [part for part in range(num_parts) if part != empty or num_parts == 1]

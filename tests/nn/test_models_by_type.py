@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import small_graphs
 import torch
 import torch_geometric.nn as pyg
@@ -20,7 +18,6 @@ from torch import nn
 
 import hpcgnn
 from hpcgnn import HpcgnnError
-from hpcgnn.data.schema import EdgeType, NodeType
 from hpcgnn.exchange import MessageConfig
 from hpcgnn.pyg.bridge import Bridge
 from hpcgnn.world.thread_world import on_threads
@@ -293,34 +290,31 @@ def test_relations_of_a_plain_call_equal_pygs(tmp_path: Path, ranks: int) -> Non
             assert torch.allclose(total, gradient, rtol=1e-10, atol=1e-10), name
 
 
-def by_label(path: Path) -> small_graphs.Arrays:
-    """A graph whose types of nodes are groups of its classes, and whose types of edges are pairs of them."""
-    graph = small_graphs.from_npz(path)
-    x = graph.x.toarray() if not isinstance(graph.x, np.ndarray) else graph.x
-    group = graph.y % 3
-    order = np.argsort(group, kind="stable")
-    place, kinds = np.argsort(order), group[graph.edge_index]
-    nodes = tuple(NodeType(f"group{number}", int((group == number).sum()), 8) for number in range(3))
-    ends = [(source, destination) for source in range(3) for destination in range(3)]
-    edges = tuple(EdgeType(source, "to", destination) for source, destination in ends)
-    wide = np.zeros((len(order), 24), np.float32)
-    for number in range(3):
-        wide[group == number, 8 * number : 8 * number + 8] = x[group == number, :8]
-    return replace(
-        graph, edge_index=place[graph.edge_index], x=wide[order], y=None, masks={},
-        edge_type=(3 * kinds[0] + kinds[1]).astype(np.int32), node_types=nodes, edge_types=edges,
-    )  # fmt: skip
+REAL = ("SAGE", "HGT")
 
 
-def test_a_real_graph_by_type(tmp_path: Path, shared_data: Callable[[str], Path]) -> None:
-    arrays = by_label(shared_data("debian-sections.npz"))
-    arrays.y = np.full(arrays.num_nodes, -1)
-    data = small_graphs.hetero_data(replace(arrays, x=sp.csr_matrix(arrays.x)))
+def real_models(data: Any) -> dict[str, nn.Module]:
     torch.manual_seed(3)
-    models = {
-        "SAGE": hetero(lambda _, widths, __: pyg.SAGEConv(widths, HIDDEN), "mean", data).double(),
-        "HGT": Typed(*(pyg.HGTConv(width, HIDDEN, data.metadata(), heads=2) for width in (8, HIDDEN))).double(),
-    }
-    path = small_graphs.in_parts(tmp_path / "real.h5", arrays, 3)
-    found = worst(models, data, path, 3)
+    made = (
+        hetero(lambda _, widths, __: pyg.SAGEConv(widths, HIDDEN), "mean", data),
+        Typed(*(pyg.HGTConv(width, HIDDEN, data.metadata(), heads=2) for width in (8, HIDDEN))),
+    )
+    return {name: model.double() for name, model in zip(REAL, made, strict=True)}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_real_graph_by_type(tmp_path: Path, shared_data: Callable[[str], Path], ranks: int) -> None:
+    arrays = small_graphs.by_label(shared_data("debian-sections.npz"))
+    data = small_graphs.hetero_data(arrays)
+    found = worst(real_models(data), data, small_graphs.in_parts(tmp_path / "real.h5", arrays, ranks), ranks)
     assert all(error < 1e-10 for error in found.values()), found
+
+
+@pytest.mark.parametrize("change", [small_graphs.swapped, small_graphs.dropped])
+def test_on_a_real_graph_swapped_and_dropped_relations_are_noticed(
+    tmp_path: Path, shared_data: Callable[[str], Path], change: Callable[..., small_graphs.Arrays]
+) -> None:
+    arrays = small_graphs.by_label(shared_data("debian-sections.npz"))
+    data = small_graphs.hetero_data(arrays)
+    found = worst(real_models(data), data, small_graphs.in_parts(tmp_path / "real.h5", change(arrays), 2), 2)
+    assert all(error > 1e-3 for error in found.values()), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,15 @@ def typed_graph(world: World, folder: Path, arrays: small_graphs.Arrays = ARRAYS
 
 
 def reference_input(
-    weights: dict[str, torch.Tensor], embed: str, seed: int
+    weights: dict[str, torch.Tensor], embed: str, seed: int, arrays: small_graphs.Arrays = ARRAYS
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """(N, H) projected features of all nodes, in float64, and the parameters from which they follow."""
     names = ("weight", "bias")
     given = {name: weights[f"input_layer.{name}"].clone().requires_grad_() for name in names}
-    types = np.repeat(np.arange(4), [each.count for each in ARRAYS.node_types])
-    h = torch.from_numpy(ARRAYS.x.toarray()).double() @ given["weight"] + given["bias"][torch.from_numpy(types)]
+    types = np.repeat(np.arange(len(arrays.node_types)), [each.count for each in arrays.node_types])
+    h = torch.from_numpy(arrays.x.toarray()).double() @ given["weight"] + given["bias"][torch.from_numpy(types)]
     if embed:
-        chosen = np.isin(types, [k for k, each in enumerate(ARRAYS.node_types) if embed == "all" or each.name in embed])
+        chosen = np.isin(types, [k for k, each in enumerate(arrays.node_types) if embed == "all" or each.name in embed])
         ids = np.flatnonzero(chosen)
         given["embedding"] = initial_rows(ids, h.shape[1], seed).double().requires_grad_()
         h = h.index_add(0, torch.from_numpy(ids), given["embedding"])
@@ -50,11 +51,12 @@ def compare(
     *,
     order: str = "none",
     arrays: small_graphs.Arrays = ARRAYS,
+    change: Callable[[small_graphs.Arrays], small_graphs.Arrays] | None = None,
     **changes: Any,
 ) -> dict[str, float]:
-    """The largest differences of scores and of gradients from PyG's layers on the whole graph. arrays: the graph, with the nodes
-    of ``ARRAYS``. changes: of the model's settings."""
-    graph = typed_graph(world, folder, arrays).reordered(order)
+    """The largest differences of scores and of gradients from PyG's layers on the whole graph. arrays: the graph.
+    change: of the graph that the ranks get. changes: of the model's settings."""
+    graph = typed_graph(world, folder, arrays if change is None else change(arrays)).reordered(order)
     config = small(name, **{"embed": embed, "norm": "none"} | changes)
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=3, strategy=strategy)
     model.begin_epoch(0)
@@ -63,11 +65,11 @@ def compare(
     loss_sum(mine, graph.y, train).backward()
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("input_layer")}
     world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
-    wanted = pyg_models.reference(config, config.hidden, 4, state, graph=arrays)
-    h, given = reference_input(model.state_dict(), embed, 3)
+    wanted = pyg_models.reference(config, config.hidden, arrays.num_classes, state, graph=arrays)
+    h, given = reference_input(model.state_dict(), embed, 3, arrays)
     theirs = wanted(h, torch.from_numpy(arrays.edge_index), None)
     loss_sum(
-        theirs, torch.from_numpy(ARRAYS.y), torch.from_numpy(ARRAYS.masks["train_mask"]).nonzero()[:, 0]
+        theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"]).nonzero()[:, 0]
     ).backward()
     gradients = {key: p.grad for key, p in model.named_parameters()}
     owned = gradients.pop("input_layer.embedding", None)
