@@ -17,6 +17,7 @@ from torch_geometric.nn import (
     GCNConv,
     GINConv,
     GINEConv,
+    HeteroConv,
     HGTConv,
     LGConv,
     MeanSubtractionNorm,
@@ -201,34 +202,82 @@ class Propagated(Reference):
         return total
 
 
-class Heterogeneous(Reference):
-    """HGT. A graph without types of nodes has one type; of one with types, x are the rows that the input layer makes."""
+class ByType(Reference):
+    """Models on dictionaries by type. A graph without types of nodes has one type; of one with types, x are the rows that the
+    input layer makes."""
 
-    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+    def name_types(self) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """The names of types of nodes and of edges."""
         assert self.graph is not None
         meta = self.graph.meta()
         self.counts = [each.count for each in meta.node_types] or [meta.num_nodes]
         of_edges = [(each.source, each.destination) for each in meta.edge_types] or [(0, 0)] * meta.num_edge_types
         self.keys = [(str(source), str(number), str(target)) for number, (source, target) in enumerate(of_edges)]
         self.offsets = np.cumsum([0, *self.counts])
-        self.first = torch.nn.Identity() if meta.node_types else Linear(in_width, config.hidden)
-        metadata = [str(kind) for kind in range(len(self.counts))], self.keys
+        return [str(kind) for kind in range(len(self.counts))], self.keys
+
+    def by_type(self, x: torch.Tensor) -> Tensors:
+        return {str(kind): part for kind, part in enumerate(x.split(self.counts))}
+
+    def together(self, x: Tensors) -> torch.Tensor:
+        return torch.cat([x[str(kind)] for kind in range(len(self.counts))])
+
+    def edges_by_type(self, edge_index: torch.Tensor) -> dict[tuple[str, str, str], torch.Tensor]:
+        edges = {}
+        for number, (source, name, target) in enumerate(self.keys):
+            begins = torch.from_numpy(self.offsets[[int(source), int(target)]])
+            edges[source, name, target] = edge_index[:, self.edge_type == number] - begins[:, None]
+        return edges
+
+
+class Heterogeneous(ByType):
+    """HGT."""
+
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        metadata = self.name_types()
+        has_types = self.graph is not None and self.graph.node_types
+        self.first = torch.nn.Identity() if has_types else Linear(in_width, config.hidden)
         self.layers = ModuleList(
             HGTConv(config.hidden, config.hidden, metadata, config.heads) for _ in range(config.layers)
         )
         self.last = Linear(config.hidden, out_width)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        edges = {}
-        for number, (source, name, target) in enumerate(self.keys):
-            begins = torch.from_numpy(self.offsets[[int(source), int(target)]])
-            edges[source, name, target] = edge_index[:, self.edge_type == number] - begins[:, None]
-        x = self.first(x)
+        edges, x = self.edges_by_type(edge_index), self.first(x)
         x = F.elu(x) if self.config.activation == "elu" else x.relu()
         for depth, layer in enumerate(self.layers):
-            by_type = layer({str(kind): part for kind, part in enumerate(x.split(self.counts))}, edges)
-            x = self.activated(torch.cat([by_type[str(kind)] for kind in range(len(self.counts))]), depth)
+            x = self.activated(self.together(layer(self.by_type(x), edges)), depth)
         return self.last(x)
+
+
+class Separate(ByType):
+    """Models whose types of edges have weights of their own."""
+
+    def make_layers(self, config: ModelConfig, in_width: int, out_width: int) -> None:
+        self.name_types()
+        last = len(self.widths) - 2
+        self.layers = ModuleList(
+            HeteroConv({key: self._layer(depth == last, *pair) for key in self.keys}, config.edge_types)
+            for depth, pair in enumerate(pairwise(self.widths))
+        )
+
+    def _layer(self, is_last: bool, width: int, next_width: int) -> torch.nn.Module:
+        config = self.config
+        if config.model == "gat":
+            heads = config.output_heads if is_last else config.heads
+            columns = next_width if is_last else next_width // heads
+            return GATConv(width, columns, heads, concat=not is_last, add_self_loops=False)
+        return {"gcn": GCNConv, "sage": SAGEConv}[config.model](width, next_width)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        edges, how = self.edges_by_type(edge_index), {}
+        if self.config.model == "gcn" and weight is not None:
+            how["edge_weight_dict"] = {key: weight[self.edge_type == number] for number, key in enumerate(self.keys)}
+        for depth, layer in enumerate(self.layers):
+            x = self.together(layer(self.by_type(x), edges, **how))
+            if depth < len(self.norms):
+                x = self.activated(x, depth)
+        return x
 
 
 REFERENCES = {
@@ -284,9 +333,27 @@ def _hgt_layer(values: Tensors, keys: list[tuple[str, str, str]]) -> Tensors:
     return found
 
 
+def _of_types(config: ModelConfig, values: Tensors, keys: list[tuple[str, str, str]]) -> Tensors:
+    """The parameters of a model whose types of edges have weights of their own, as of ``HeteroConv``."""
+    renamed = {}
+    for name, value in values.items():
+        head, *leaf = name.split(".")
+        if head != "layers":
+            renamed[name] = value
+            continue
+        end = "weight_neighbour" if config.model == "sage" and leaf[1] == "weight" else leaf[1]
+        theirs, turned = _LEAVES[config.model][end]
+        for key, part in zip(keys, value, strict=True):
+            part = part[None] if theirs.startswith("att_") else part.T if turned else part
+            renamed[f"layers.{leaf[0]}.convs.<{'___'.join(key)}>.{theirs}"] = part
+    return renamed
+
+
 def to_pyg(config: ModelConfig, values: Tensors, keys: list[tuple[str, str, str]] | None = None) -> Tensors:
     """Our parameters, or their gradients, with PyG's names, orientation and shapes. keys: names of types of edges, for HGT."""
     renamed = {}
+    if config.edge_types != "ignore":
+        return _of_types(config, values, keys or [])
     if config.model == "hgt":
         for depth in range(config.layers):
             begin = f"layers.{depth}."
@@ -330,7 +397,8 @@ def reference(
     graph: small_graphs.Arrays | None = None,
 ) -> Reference:
     """The same model with the same weights, in float64. graph: see :class:`Reference`."""
-    model = REFERENCES.get(config.model, Stack)(config, in_width, out_width, relations, graph).double()
+    kind = REFERENCES.get(config.model, Stack) if config.edge_types == "ignore" else Separate
+    model = kind(config, in_width, out_width, relations, graph).double()
     for layer in model.modules():
         for name in _WITHOUT_MOD if isinstance(layer, RGATConv) else ():
             delattr(layer, name)

@@ -219,10 +219,10 @@ def by_label(path: Path, nodes: int = 1500) -> Arrays:
     ends = [divmod(number, 3) for number in range(9)]
     edge_types = tuple(EdgeType(source, name, end) for source, end in ends for name in ("rises", "falls"))
     masks = {name: mask[ids] for name, mask in whole.masks.items()}
+    x, y = sp.block_diag(blocks, format="csr"), whole.y[ids].astype(np.int64) % 5
     return Arrays(
-        place[edges], sp.block_diag(blocks, format="csr"), whole.y[ids].astype(np.int64) % 5, masks, edge_type=kinds.astype(np.int32),
-        node_types=node_types, edge_types=edge_types,
-    )  # fmt: skip
+        place[edges], x, y, masks, edge_type=kinds.astype(np.int32), node_types=node_types, edge_types=edge_types
+    )
 
 
 def swapped(graph: Arrays) -> Arrays:

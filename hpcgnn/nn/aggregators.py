@@ -18,7 +18,7 @@ from hpcgnn.nn.correction import Copies, Correction
 from hpcgnn.nn.int8 import SUMMED
 from hpcgnn.nn.linear_map import LinearMap, RowKind, as_csr, destinations, first_sources
 from hpcgnn.nn.node_aware import NodeAggregator, NodeCorrection
-from hpcgnn.nn.plans import NodeRoutes, check_degrees, plan_of, with_self_loops
+from hpcgnn.nn.plans import NodeRoutes, check_degrees, normalised_by_type, plan_of, with_self_loops
 from hpcgnn.plan import AggregationPlan
 
 _LOG = logging.getLogger("hpcgnn")
@@ -84,7 +84,8 @@ def make_relation_aggregator(
 ) -> tuple[Aggregator, Relations]:
     """The aggregator over the in-edges of each type of ``graph``, (n, F) to (p, F), and its rows. Collective.
 
-    The kinds are ``sum`` and ``mean``.
+    The kinds are ``sum``, ``mean`` and, for edges that begin and end at the same type of nodes, ``gcn``: GCN's sums in the graph
+    of each type by itself, less the row of the pair's node, because a node without such edges has just this row in GCN's sums.
 
     Features are in the graph's order. Rows travel from rank to rank even where ranks share nodes.
 
@@ -96,18 +97,22 @@ def make_relation_aggregator(
             "the sums of relations are not added up on a node: leave --node-aware at auto, which sends them from rank to rank",
             agreed=True,
         )
-    if graph.edge_weight is not None:
+    if graph.edge_weight is not None and kind != "gcn":
         _LOG.warning("%s has edge weights, which sums over relations do not use", graph.path)
     pairs, nodes = graph.relation_rows(), graph.order.nodes
-    plan, node = graph.built_plan(strategy, pairs.rows).map(as_csr), torch.from_numpy(pairs.node)
+    built, node = graph.built_plan(strategy, pairs.rows), torch.from_numpy(pairs.node)
+    plan, left = built.map(as_csr), None
+    if kind == "gcn":
+        plan = normalised_by_type(built, graph, pairs).map(lambda csr: _cast(csr, dtype))
+    elif kind == "mean":
+        left = 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None]
     if nodes is not None:  # pairs keep the file's order
         plan = replace(plan, local=plan.local.in_order(None, nodes), send=plan.send.in_order(None, nodes))
         node = torch.argsort(nodes)[node]
     sent = np.where(plan.send_to.is_post(), first_sources(plan.send), -1)
     received = np.where(plan.receive_from.is_post(), -1, index_array(node[destinations(plan.receive)]))
     aggregator = connected(
-        plan, None if kind == "sum" else 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None],
-        messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received)),
+        plan, left, messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received)),
     )  # fmt: skip
     of_node = torch.argsort(node, stable=True).to(torch.int32)
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(node, minlength=graph.num_nodes).cumsum(0)))

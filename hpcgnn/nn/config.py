@@ -92,6 +92,22 @@ class AttentionSettings(HeadSettings):
     )
 
 
+IGNORE, SUM, MEAN, MAX = "ignore", "sum", "mean", "max"
+
+
+@dataclass(frozen=True)
+class EdgeTypesSettings:
+    """Settings of models that may have weights of their own for each type of edges."""
+
+    edge_types: str = setting(
+        IGNORE,
+        "Use of types of edges by sage, gcn and gat. ignore: none, all edges are alike; sum, mean, max: each type of edges has "
+        "weights of its own, and the results of the types that end at a node's type are added up, averaged, or their maximum is "
+        "taken, as in PyG's HeteroConv.",
+        choices=(IGNORE, SUM, MEAN, MAX),
+    )
+
+
 @dataclass(frozen=True)
 class GATSettings:
     """Settings of GAT alone.
@@ -205,13 +221,21 @@ KNOWN = {
     for name, summary, settings in (
         ("appnp", "a dense network, then personalised PageRank over GCN's aggregations", (*_HOPS, TeleportSettings)),
         ("dagnn", "a dense network, then several GCN aggregations whose results each node weighs", _HOPS),
-        ("gat", "attention over neighbours", (LayerSettings, GATSettings, AttentionSettings)),
+        (
+            "gat",
+            "attention over neighbours",
+            (LayerSettings, EdgeTypesSettings, GATSettings, AttentionSettings),
+        ),
         (
             "gatv2",
             "attention whose ranking of neighbours depends on the node, and on features of edges if there are any",
             _ATTENTION,
         ),
-        ("gcn", "symmetrically normalised sums, with edge weights if there are any", (LayerSettings,)),
+        (
+            "gcn",
+            "symmetrically normalised sums, with edge weights if there are any",
+            (LayerSettings, EdgeTypesSettings),
+        ),
         (
             "gcnii",
             "deep GCN with initial residual and identity mapping",
@@ -235,7 +259,7 @@ KNOWN = {
             "means over the neighbours by each type of edges, with weights of their own",
             (LayerSettings, BasesSettings, RGCNSettings),
         ),
-        ("sage", "GraphSAGE with mean aggregation", (LayerSettings,)),
+        ("sage", "GraphSAGE with mean aggregation", (LayerSettings, EdgeTypesSettings)),
         ("sgc", "GCN's aggregations, then one linear layer", (SGCSettings,)),
         (
             "transformer",

@@ -20,10 +20,10 @@ from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.nn.hetero import Join
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import (
     BatchNorm,
-    BiasedLayer,
     Dense,
     DropoutKeys,
     KeyedDropout,
@@ -40,7 +40,7 @@ from hpcgnn.policy.base import ExchangeFacts
 class Connection:
     """The connection of a model to other ranks. aggregator: of the model's kind. edges: the edges for attention over the halo,
     else None. partial: the plan of partial attention, else None. relations: the rows of sums over relations, else None. typed:
-    the edges for attention by types, else None.
+    the edges for attention by types, else None. join: of the rows of types of edges that have weights of their own, else None.
     """
 
     aggregator: Aggregator
@@ -48,6 +48,7 @@ class Connection:
     partial: PartialPlan | None = None
     relations: Relations | None = None
     typed: TypedEdges | None = None
+    join: Join | None = None
 
     def of_edges(self) -> dict[str, int]:
         """The facts about edges in which a checkpoint must agree with a model, by :data:`hpcgnn.nn.config.OF_EDGES`."""
@@ -219,8 +220,8 @@ class GraphModel(torch.nn.Module, ABC):
             return torch.nn.LayerNorm(width)
         if name == "none":
             return torch.nn.Identity()
-        if isinstance(layer, BiasedLayer):
-            layer.last_bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
+        if (bias := getattr(layer, "last_bias", None)) is not None:
+            bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
         return (BatchNorm if name == "batch" else MeanNorm)(width, self.messages.world)
 
     def activated(

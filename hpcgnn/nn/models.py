@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError, WrongValueError
@@ -21,8 +22,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import make_relation_aggregator
-from hpcgnn.nn.attention import AttentionLayer, GATLayer, GATv2Layer, Heads, make_partial_plan
+from hpcgnn.nn.attention import AttentionLayer, GATLayer, GATv2Layer, Heads, WeighingLayer, make_partial_plan
 from hpcgnn.nn.config import (
+    IGNORE,
     AttentionSettings,
     BasesSettings,
     HopSettings,
@@ -33,8 +35,10 @@ from hpcgnn.nn.config import (
 )
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
+from hpcgnn.nn.hetero import GATByType, Join, SumsByType, check_within_types
 from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
+from hpcgnn.nn.relational import typed_edges
 from hpcgnn.nn.typed_input import has_input_layer
 
 
@@ -68,8 +72,25 @@ class LinearStack(Stack):
     layer: ClassVar[type[LinearLayer]]
     begins_with_exchange = True
 
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        if config.edge_types == IGNORE:
+            return super().connected(config, graph, strategy, **how)
+        check_dense(config, graph)
+        if cls.aggregation == "gcn":
+            check_within_types(graph)
+        aggregator, relations = make_relation_aggregator(graph, strategy, kind=cls.aggregation, **how)
+        types = np.repeat(np.arange(len(relations.sizes)), relations.sizes)
+        join = Join.of(graph, config.edge_types, relations.merge, types, how["dtype"])
+        return Connection(aggregator, relations=relations, join=join)
+
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_input, keep = depth == 0, depth == 0 and context.keep_input_aggregation
+        relations, join = context.connection.relations, context.connection.join
+        if relations is not None and join is not None:
+            has_root = self.aggregation != "gcn"
+            own, widths = self.new_aggregator(keep=keep), (width, next_width)
+            return SumsByType(widths, own, relations.sizes, join, has_root=has_root, compute=self.compute)
         needs_gradient = self.config.label_inputs or context.has_input_layer or not is_input
         first = linear_first(width, next_width, needs_gradient=needs_gradient, is_sparse=context.is_sparse and is_input)
         own = self.new_aggregator(keep=keep)
@@ -161,6 +182,12 @@ class AttentionStack(Stack):
             plan = make_partial_plan(graph, strategy, messages=how["messages"], backend=how["backend"])
             return Connection(plan.rows, partial=plan)
         named = {name: value for name, value in how.items() if name != "dtype"}
+        if config.edge_types != IGNORE:
+            check_dense(config, graph)
+            typed = typed_edges(graph, targets=True)
+            assert typed.targets is not None
+            join = Join.of(graph, config.edge_types, *typed.targets.merge(), how["dtype"])
+            return Connection(make_halo(graph, **named), typed=typed, join=join)
         attr_type = how["dtype"] if cls.uses_edge_features else None
         edges = attention_edges(graph, self_loops=cls.self_loops, attr_type=attr_type)
         return Connection(make_halo(graph, **named), edges=edges)
@@ -172,11 +199,20 @@ class AttentionStack(Stack):
     @classmethod
     def check_settings(cls, config: ModelConfig) -> None:
         config.section(AttentionSettings).check_width(config.hidden)
+        if config.edge_types != IGNORE and config.attention == "partial":
+            raise WrongValueError(
+                "attention partial adds up edges of all types: take halo with edge_types, or ignore types"
+            )
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_last, rate, edges = depth == self.config.layers - 1, self.config.attention_dropout, context.connection.edges
         count = self.config.output_heads if is_last else self.config.heads
         heads = Heads(count, next_width if is_last else next_width // count, join=not is_last)
+        typed, join = context.connection.typed, context.connection.join
+        if typed is not None and join is not None:
+            drops = self.new_edge_dropouts(rate, typed.ids if rate else None)
+            halo = self.add_aggregator(self.aggregator)
+            return GATByType(width, heads, halo, typed, join, drops, self.compute)
         if edges is None:
             plan = context.connection.partial
             assert plan is not None
@@ -196,7 +232,7 @@ class AttentionStack(Stack):
     def before_softmax(self) -> list[Part]:
         """The last layer, and the aggregators that bring its rows."""
         layer = self.layers[-1]
-        assert isinstance(layer, AttentionLayer)
+        assert isinstance(layer, WeighingLayer)
         return [layer, *layer.parts]
 
 

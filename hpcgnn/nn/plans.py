@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,11 +11,12 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Messages
-from hpcgnn.graph.local_graph import LocalGraph, check_edges
+from hpcgnn.graph.local_graph import LocalGraph, check_edges, with_weights
 from hpcgnn.graph.node_plan import NodeRoute, RecordExchange, build_node_plan, rows_if_placed
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.linear_map import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.plan.relations import RelationRows
 from hpcgnn.world import World, raise_on_all_ranks
 from hpcgnn.world.node_memory import NodeMemory
 from hpcgnn.world.placement import Placement
@@ -148,6 +149,51 @@ def with_self_loops(
         degree = loops + torch.bincount(all_rows[remaining], minlength=num_nodes).to(dtype)
     looped = Csr(indptr, columns, num_nodes, weight, check=False)
     return AggregationPlan(looped, plan.send, plan.receive, plan.send_to, plan.receive_from), degree
+
+
+def normalised_by_type(
+    plan: AggregationPlan[SparseMatrix], graph: LocalGraph, pairs: RelationRows
+) -> AggregationPlan[Csr]:
+    """The plan of ``pairs`` with the float64 weights of GCN in the graph of each type of edges, less 1 for the row of the pair's
+    own node: ``w_e (d_ir d_jr)^-1/2`` for an edge from j to i of type r, and ``w_ir / d_ir - 1`` for i itself. Collective.
+
+    w_ir is the weight of a self-loop, and d_ir the sum of the weights of in-edges of type r including it, as in
+    :func:`with_self_loops`.
+    """
+    types, world, count = index_array(graph.needed_edge_type()), graph.world, graph.num_nodes
+    of_edge, is_loop = pairs.rows.of_edge, graph.indices == graph.first + graph.destinations
+    given = np.ones(types.size) if graph.edge_weight is None else host_values(graph.edge_weight).astype(np.float64)
+    loop = np.ones(pairs.rows.count)
+    loop[of_edge[is_loop]] = given[is_loop]  # of several loops, the last counts
+    degree = loop + np.bincount(of_edge, np.where(is_loop, 0, given), pairs.rows.count)
+    if graph.edge_weight is not None:
+        check_degrees(torch.from_numpy(degree), graph.in_loaded_order(graph.original_ids)[pairs.node], world)
+    # The degrees of sources, from their owners; a node without in-edges of the type has the loop alone.
+    sources, of_source = np.unique(types * graph.meta.num_nodes + graph.indices, return_inverse=True)
+    kinds, positions = np.divmod(sources, max(graph.meta.num_nodes, 1))
+    owners = np.searchsorted(graph.node_offsets, positions, side="right") - 1
+    asked = RecordExchange(world, owners, np.stack((kinds, positions), axis=1))
+    keys = pairs.relation * count + pairs.node  # ascending
+    wanted = asked.received[:, 0] * count + asked.received[:, 1] - graph.first
+    places = np.minimum(np.searchsorted(keys, wanted), max(keys.size - 1, 0))
+    found = np.ones(wanted.size)
+    if keys.size:
+        found = np.where(keys[places] == wanted, degree[places], 1.0)
+    there = asked.answered(found.view(np.int64)[:, None])[:, 0].view(np.float64)
+    weights = np.where(is_loop, 0, given / np.sqrt(degree[of_edge] * there[of_source]))
+    weighted = with_weights(world, graph.path, plan, weights, int(graph.indptr[0]))
+    local, own = weighted.local, torch.from_numpy(loop / degree - 1)
+    assert local.weight is not None
+    rows = torch.cat((local.entry_rows(), torch.arange(pairs.rows.count)))
+    order = torch.argsort(rows, stable=True)
+    looped = Csr(
+        local.indptr + torch.arange(local.num_rows + 1),
+        torch.cat((local.indices, torch.from_numpy(pairs.node.astype(np.int32))))[order],
+        count,
+        torch.cat((local.weight, own))[order],
+        check=False,
+    )
+    return replace(weighted, local=looped)
 
 
 def check_degrees(degree: torch.Tensor, original_ids: torch.Tensor, world: World) -> None:

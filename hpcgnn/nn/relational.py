@@ -49,6 +49,12 @@ class TargetPairs:
     by_node: Csr
     csr: Csr
 
+    def merge(self) -> tuple[Csr, np.ndarray]:
+        """(n, q) matrix of ones, the pairs of each node in the order of (node, type); and the (q,) types of pairs in it."""
+        order = self.by_node.indices.long()
+        types = np.repeat(np.arange(len(self.sizes)), self.sizes)[index_array(order)]
+        return picks(self.nodes.indices[order], self.nodes.num_cols).transpose(), types
+
 
 @dataclass(frozen=True)
 class TypedEdges:
@@ -106,12 +112,11 @@ class TypedNodes:
         count = max(len(meta.node_types), 1)
         types = graph.node_type
         order = torch.argsort(types, stable=True)
-        begins = [each.source for each in meta.edge_types] or [0] * meta.num_edge_types
         return cls(
             picks(types, count).to(torch_device),
             tuple(torch.bincount(types, minlength=count).tolist()),
             None if bool((order.diff() > 0).all()) else picks(order, graph.num_nodes).to(torch_device),
-            picks(torch.tensor(begins), count).to(torch_device),
+            picks(torch.tensor([begin for begin, _ in ends_of_types(graph)]), count).to(torch_device),
         )
 
     def product(
@@ -122,6 +127,12 @@ class TypedNodes:
         y = products(rows, self.sizes, weights, compute, backend)
         y = y if self.by_type is None else spmm(self.by_type.transpose(), y, backend=backend)
         return y + spmm(self.types, biases, backend=backend)
+
+
+def ends_of_types(graph: LocalGraph) -> list[tuple[int, int]]:
+    """The types of nodes at which the edges of each type begin and end; one type, 0, for a graph without types of nodes."""
+    meta = graph.meta
+    return [(each.source, each.destination) for each in meta.edge_types] or [(0, 0)] * meta.num_edge_types
 
 
 def typed_edges(
@@ -179,7 +190,7 @@ def products(
     return block_products(rows, weights[:, None], sizes, compute, backend)
 
 
-def _matrices(count: int, *shape: int) -> torch.nn.Parameter:
+def matrices(count: int, *shape: int) -> torch.nn.Parameter:
     """(count, ...) weights, each drawn as by :func:`hpcgnn.nn.layers.xavier`."""
     weight = torch.nn.Parameter(torch.empty(count, *shape))
     for each in weight.view(-1, *shape[-2:]).unbind():
@@ -215,7 +226,7 @@ class RGATLayer(AttentionLayer):
         super().__init__(heads, [halo], drops, compute)
         self.edges, self._within, width = edges, within, heads.count * heads.width
         halo.row_squares = edges.row_squares(self)
-        self.weight = _matrices(bases or len(edges.sizes), in_width, width)
+        self.weight = matrices(bases or len(edges.sizes), in_width, width)
         self.mix = xavier(len(edges.sizes), bases) if bases else None
         self.attend_target, self.attend_source = xavier(width, heads.count), xavier(width, heads.count)
         self.weight_edge = self.attend_edge = None
@@ -284,13 +295,13 @@ class HGTLayer(WeighingLayer):
         halo.row_squares = edges.row_squares(self)
         types, relations = len(self.nodes.sizes), len(edges.sizes)
         self.weight_key, self.weight_query, self.weight_value, self.weight_out = (
-            _matrices(types, width, width) for _ in range(4)
+            matrices(types, width, width) for _ in range(4)
         )
         self.bias_key, self.bias_query, self.bias_value, self.bias_out = (
             torch.nn.Parameter(torch.zeros(types, width)) for _ in range(4)
         )
         self.relation_key, self.relation_value = (
-            _matrices(relations, heads.count, heads.width, heads.width) for _ in range(2)
+            matrices(relations, heads.count, heads.width, heads.width) for _ in range(2)
         )
         self.prior = torch.nn.Parameter(torch.ones(relations, heads.count))
         self.skip = torch.nn.Parameter(torch.ones(types))

@@ -14,7 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import MODELS, AttentionSettings, LayerSettings, ModelConfig
+from hpcgnn.nn.config import IGNORE, MODELS, AttentionSettings, LayerSettings, ModelConfig
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.world import raise_on_all_ranks
 
@@ -37,7 +37,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     model, hidden_layers = MODELS[config.model], 0
     if LayerSettings in config.sections():
         hidden_layers = config.section(LayerSettings).layers - (0 if model.ends_hidden else 1)
-    rows = model.kept_rows
+    rows = model.kept_rows if config.edge_types == IGNORE else 0  # those of a model by types of edges are unknown
     if rows and config.norm_in_use == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)

@@ -26,22 +26,30 @@ def small(name: str, **changes: object) -> hpcgnn.ModelConfig:
     return hpcgnn.ModelConfig.of_used(SMALL | {"model": name} | changes)
 
 
-CONFIGS = {name: small(name) for name in MODELS} | {
-    "gat, elu": small("gat", activation="elu", norm="none", output_heads=2),
-    "gat, partial": small("gat", attention="partial"),
-    "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
-    "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
-    "gcnii, mean": small("gcnii", norm="mean"),
-    "gatv2, 2 heads": small("gatv2", activation="elu", norm="none", output_heads=2),
-    "gin, wide": small("gin", hidden=32, norm="none"),
-    "gine, elu": small("gine", activation="elu", norm="none"),
-    "transformer, 2 heads": small("transformer", activation="elu", norm="none", output_heads=2),
-    "hgt, elu": small("hgt", activation="elu", norm="none", heads=2),
-    "rgat, bases": small("rgat", bases=2, norm="none", output_heads=2),
-    "rgat, within": small("rgat", attention_mechanism="within-relation", activation="elu"),
-    "rgcn, bases": small("rgcn", bases=2, norm="none"),
-    "rgcn, blocks": small("rgcn", blocks=3),
-}
+CONFIGS = (
+    {name: small(name) for name in MODELS}
+    | {
+        "gat, elu": small("gat", activation="elu", norm="none", output_heads=2),
+        "gat, partial": small("gat", attention="partial"),
+        "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
+        "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
+        "gcnii, mean": small("gcnii", norm="mean"),
+        "gatv2, 2 heads": small("gatv2", activation="elu", norm="none", output_heads=2),
+        "gin, wide": small("gin", hidden=32, norm="none"),
+        "gine, elu": small("gine", activation="elu", norm="none"),
+        "transformer, 2 heads": small("transformer", activation="elu", norm="none", output_heads=2),
+        "hgt, elu": small("hgt", activation="elu", norm="none", heads=2),
+        "rgat, bases": small("rgat", bases=2, norm="none", output_heads=2),
+        "rgat, within": small("rgat", attention_mechanism="within-relation", activation="elu"),
+        "rgcn, bases": small("rgcn", bases=2, norm="none"),
+        "rgcn, blocks": small("rgcn", blocks=3),
+    }
+    | {
+        f"{name}, {how} of types": small(name, edge_types=how, layers=2)
+        for name in ("sage", "gcn", "gat")
+        for how in ("sum", "mean", "max")
+    }
+)
 
 
 def compare(

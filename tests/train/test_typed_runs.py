@@ -25,6 +25,9 @@ CASES = {
     "rgat": (TYPED, {"model": "rgat", "bases": 2, "heads": 4}),
     "rgat, types of nodes": (HETERO, {"model": "rgat", "heads": 2, "embed": "venue,term"}),
     "hgt": (TYPED, {"model": "hgt", "heads": 4}),
+    "sage": (HETERO, {"model": "sage", "edge_types": "mean", "embed": "venue,term"}),
+    "gcn": (TYPED, {"model": "gcn", "edge_types": "sum"}),
+    "gat": (HETERO, {"model": "gat", "edge_types": "max", "heads": 2, "attention_dropout": 0.2}),
     "hgt, types of nodes": (HETERO, {"model": "hgt", "heads": 2, "attention_dropout": 0.2}),
 }
 POLICIES = {
