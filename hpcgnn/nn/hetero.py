@@ -34,7 +34,7 @@ from hpcgnn.plan.plan import offsets_of
 
 @dataclass(frozen=True)
 class Join:
-    """What makes a node's row of those of its pairs and of its own.
+    """The combination of the rows of a node's pairs, and of its own row, to one row of each owned node.
 
     nodes: the owned nodes by type. shares: (T, R) weights of the types of edges that end at nodes of each type: 1, or for a mean
     the inverse of their number. ending: for each type of nodes, the int64 types of edges that end there. places: (n, p), which

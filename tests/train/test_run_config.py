@@ -39,6 +39,7 @@ NEW_SETTINGS = {
     "label_smoothing": 0.0,
     "embed": "",
     "target": "",
+    "edge_types": "ignore",
 }  # settings that all runs use, and that older files do not have
 DELTA = {"bits": "2", "message_coding": "delta"}
 REFUSED = [
