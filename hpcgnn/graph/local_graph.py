@@ -342,7 +342,8 @@ class LocalGraph(OfRanks):
         y, none = self.y, float("nan") if self.y.is_floating_point() else -1 if self.y.ndim == 1 else 0
         y = torch.where(here, y, none) if y.ndim == 1 else torch.where(here[:, None], y[:, : about.classes], none)
         masks = {name: mask & here for name, mask in self.masks.items()}
-        return replace(self, y=y, masks=masks, meta=replace(self.meta, num_classes=about.classes))
+        types = tuple(replace(each, classes=each.classes if each is about else 0) for each in self.meta.node_types)
+        return replace(self, y=y, masks=masks, meta=replace(self.meta, num_classes=about.classes, node_types=types))
 
     def with_edges(self, kept: np.ndarray) -> LocalGraph:
         """This graph with only the edges that ``kept`` (e,) bool marks; its plans are built, not read. Collective."""

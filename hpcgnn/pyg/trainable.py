@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.fx
 
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
 from hpcgnn.policy.base import ExchangeFacts
 from hpcgnn.pyg.distribution import distribution_of
+from hpcgnn.world import raise_on_all_ranks
 
 _WARM_UPS = 2  # edges that were used in the previous pass get a plan
 
@@ -21,7 +25,14 @@ _WARM_UPS = 2  # edges that were used in the previous pass get a plan
 class TrainableModule:
     """``model(features)`` is the distributed model's result for the edges of its graph. Collective, and so is construction.
 
+    A model whose arguments are named ``x_dict``, ``edge_index_dict`` and, where it reads it, ``edge_attr_dict``, and one made by
+    ``to_hetero``, gets the dictionaries of its graph by type. Its result is a tensor with rows of the type of nodes that has
+    labels, or a dictionary with such a tensor.
+
     Construction runs warm-up passes, so that all exchanges are known to policies.
+
+    Raises:
+        HpcgnnError: on every rank, for a result without rows of that type, and for a graph with labels of several types.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -39,22 +50,48 @@ class TrainableModule:
         self.keeps_input = False
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         dtype, weight = next(model.parameters()).dtype, self.graph.edge_weight
-        self._others = {}
-        if weight is not None and "edge_weight" in inspect.signature(model.forward).parameters:
+        self._others: dict[str, Any] = {}
+        names = list(inspect.signature(model.forward).parameters)
+        if weight is not None and "edge_weight" in names:
             self._others["edge_weight"] = weight.to(self.graph.device.torch_device, dtype)
+        by_type = self.graph.meta.node_types and (names[:1] == ["x_dict"] or isinstance(model, torch.fx.GraphModule))
+        self._target = _target(self.graph) if by_type else ""
+        self._places = (
+            self.graph.nodes_by_type.owned[self.graph.node_type_number(self._target)] if by_type else torch.empty(0)
+        )
+        self._edges: Any = self.graph.edge_index_dict if by_type else self.graph.edge_index
+        if by_type and "edge_attr_dict" in names:
+            self._others["edge_attr_dict"] = _cast(self.graph.edge_attr_dict, dtype)
+        self._x: Any = _cast(self.graph.x_dict, dtype) if by_type else _dense(self.graph).to(dtype)
         was_training = model.training
         model.eval()
-        features = self.graph.x
-        assert features is not None
-        self._x = (features.to_dense() if isinstance(self.graph.features, Csr) else features).to(dtype)
         with torch.no_grad():
             for _ in range(_WARM_UPS):
-                self(self._x)
+                found = self.module(self._x, self._edges, **self._others)
         model.train(was_training)
+        with raise_on_all_ranks(self.graph.world, f"train {type(model).__name__}"):
+            self._check(found)
 
     def __call__(self, features: torch.Tensor | Csr, labels: Csr | None = None) -> torch.Tensor:
-        """(n, F) features to the model's (n, C) result. Sparse features are made dense."""
-        return self.module(self._x if isinstance(features, Csr) else features, self.graph.edge_index, **self._others)
+        """(n, F) features to the model's (n, C) result. Sparse features are made dense. The result of a model on dictionaries
+        has zeros for nodes of other types than that with labels."""
+        given = self._x if self._target or isinstance(features, Csr) else features
+        found = self.module(given, self._edges, **self._others)
+        if not self._target:
+            return found
+        rows = found[self._target] if isinstance(found, dict) else found
+        places = self._places.to(rows.device)
+        return rows.new_zeros(self.graph.num_nodes, rows.shape[1]).index_copy(0, places, rows)
+
+    def _check(self, found: Any) -> None:
+        """Raise HpcgnnError unless the result has a row of classes for each node of the type with labels."""
+        rows = found.get(self._target) if self._target and isinstance(found, dict) else found
+        wanted = self._places.numel(), self.graph.meta.num_classes
+        if self._target and (not isinstance(rows, torch.Tensor) or tuple(rows.shape) != wanted):
+            raise HpcgnnError(
+                f"the model gives no {wanted} rows, one of {wanted[1]} classes for each node of type {self._target!r} of this "
+                "rank: return them, or a dictionary with them"
+            )
 
     def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         return [facts for each in self._of.bridge.exchanges.values() for facts in each.exchange_facts(degrees)]
@@ -73,3 +110,26 @@ class TrainableModule:
     def description(self) -> dict[str, Any]:
         shapes = {name: list(value.shape) for name, value in self.state_dict().items()}
         return {"class": type(self.module).__name__, "shapes": shapes}
+
+
+def _target(graph: LocalGraph) -> str:
+    """The name of the only type of nodes with labels. HpcgnnError, on every rank, if there are several, or none."""
+    labelled = [each.name for each in graph.meta.node_types if each.classes]
+    if len(labelled) != 1:
+        has = (
+            f"labels of {', '.join(labelled)}: choose one by graph.with_target(NAME) before distribute"
+            if labelled
+            else "no labels"
+        )
+        raise HpcgnnError(f"a trainer needs labels of one type of nodes, and {graph.path} has {has}", agreed=True)
+    return labelled[0]
+
+
+def _cast(values: dict[Any, torch.Tensor], dtype: torch.dtype) -> dict[Any, torch.Tensor]:
+    return {key: value.to(dtype) for key, value in values.items()}
+
+
+def _dense(graph: LocalGraph) -> torch.Tensor:
+    features = graph.x
+    assert features is not None
+    return features.to_dense() if isinstance(graph.features, Csr) else features
