@@ -109,7 +109,7 @@ class Join:
 
     def joined(self, own: torch.Tensor, pairs: torch.Tensor, backend: str) -> torch.Tensor:
         """(n, F') rows of nodes, from the result of :meth:`own` and the rows (p, F') of pairs."""
-        y = own + spmm(self.places, pairs, backend=backend)
+        y = spmm(self.places, pairs, backend=backend).add_(own)
         if self.types is None:
             return y
         nodes = self.nodes
@@ -169,7 +169,8 @@ class SumsByType(torch.nn.Module):
         under_way = self.aggregator.begin(x)
         root = self.weight if self.weight_root is None else self.weight_root
         own = self.join.own(x, root, self.bias, self.compute, backend)  # while rows travel
-        pairs = block_products(under_way.finish(), self.weight[:, None], self.sizes, self.compute, backend)
+        sums, weights = under_way.finish(), self.weight[:, None]
+        pairs = block_products(sums, weights, self.sizes, self.compute, backend, reuse_x=True)
         return self.join.joined(own, pairs, backend)
 
 

@@ -54,15 +54,19 @@ class TrainableModule:
         names = list(inspect.signature(model.forward).parameters)
         if weight is not None and "edge_weight" in names:
             self._others["edge_weight"] = weight.to(self.graph.device.torch_device, dtype)
-        by_type = self.graph.meta.node_types and (names[:1] == ["x_dict"] or isinstance(model, torch.fx.GraphModule))
-        self._target = _target(self.graph) if by_type else ""
-        self._places = (
-            self.graph.nodes_by_type.owned[self.graph.node_type_number(self._target)] if by_type else torch.empty(0)
-        )
-        self._edges: Any = self.graph.edge_index_dict if by_type else self.graph.edge_index
-        if by_type and "edge_attr_dict" in names:
-            self._others["edge_attr_dict"] = _cast(self.graph.edge_attr_dict, dtype)
-        self._x: Any = _cast(self.graph.x_dict, dtype) if by_type else _dense(self.graph).to(dtype)
+        graph, self._target, self._places = self.graph, "", torch.empty(0, dtype=torch.int64)
+        self._edges: Any = graph.edge_index
+        self._x: Any = None
+        if graph.meta.node_types and (names[:1] == ["x_dict"] or isinstance(model, torch.fx.GraphModule)):
+            self._target = _target(graph)
+            self._places = graph.nodes_by_type.owned[graph.node_type_number(self._target)].to(graph.device.torch_device)
+            self._edges, self._x = graph.edge_index_dict, _cast(graph.x_dict, dtype)
+            if "edge_attr_dict" in names:
+                self._others["edge_attr_dict"] = _cast(graph.edge_attr_dict, dtype)
+        else:
+            features = graph.x
+            assert features is not None
+            self._x = (features.to_dense() if isinstance(graph.features, Csr) else features).to(dtype)
         was_training = model.training
         model.eval()
         with torch.no_grad():
@@ -80,8 +84,7 @@ class TrainableModule:
         if not self._target:
             return found
         rows = found[self._target] if isinstance(found, dict) else found
-        places = self._places.to(rows.device)
-        return rows.new_zeros(self.graph.num_nodes, rows.shape[1]).index_copy(0, places, rows)
+        return rows.new_zeros(self.graph.num_nodes, rows.shape[1]).index_copy(0, self._places, rows)
 
     def _check(self, found: Any) -> None:
         """Raise HpcgnnError unless the result has a row of classes for each node of the type with labels."""
@@ -127,9 +130,3 @@ def _target(graph: LocalGraph) -> str:
 
 def _cast(values: dict[Any, torch.Tensor], dtype: torch.dtype) -> dict[Any, torch.Tensor]:
     return {key: value.to(dtype) for key, value in values.items()}
-
-
-def _dense(graph: LocalGraph) -> torch.Tensor:
-    features = graph.x
-    assert features is not None
-    return features.to_dense() if isinstance(graph.features, Csr) else features
