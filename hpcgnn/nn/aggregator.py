@@ -39,8 +39,10 @@ class Aggregator:
         exchange.boundary_nodes = correction.nodes.numel()
         self._aggregating = exchange.messages.timings.measure("aggregation_seconds")
         self._is_alone = exchange.messages.world.size == 1
-        # (n,) float64 sum of squares of the weights with which a layer adds up the result's rows, if it learns them
+        # (n,) float64 sum of squares of the weights with which a layer adds up the result's rows, None: ones; and whether it learns
+        # them
         self.row_squares: Callable[[], np.ndarray | None] | None = None
+        self.row_squares_change = True
 
     def __call__(self, x: Tensor) -> Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
@@ -141,7 +143,10 @@ class Aggregator:
         back = self.reverse
         return [
             ExchangeFacts(
-                self.exchange, self.square_weights, lambda: self.row_degrees(degrees), self.row_squares is not None
+                self.exchange,
+                self.square_weights,
+                lambda: self.row_degrees(degrees),
+                self.row_squares is not None and self.row_squares_change,
             ),
             ExchangeFacts(back.exchange, back.square_weights, lambda: self.row_degrees(degrees)[::-1]),
         ]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.host import index_array
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Exchange, Messages, choose_links
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
@@ -66,10 +66,18 @@ def make_aggregator(
 @dataclass(frozen=True)
 class Relations:
     """The p pairs of a relation and a node of one rank. sizes: number of pairs of each relation, whose rows follow each other.
-    merge: (n, p) matrix of ones, the pairs of each node."""
+    merge: (n, p) matrix of ones, the pairs of each node. means: the same with weights, 1 / the number of a pair's edges."""
 
     sizes: tuple[int, ...]
     merge: Csr
+    means: Csr
+
+    def mean_squares(self) -> np.ndarray:
+        """(p,) float64 squares of the weights of :attr:`means`, by pair."""
+        assert self.means.weight is not None
+        squares = np.empty(self.means.num_cols)
+        squares[index_array(self.means.indices)] = host_values(self.means.weight.double()) ** 2
+        return squares
 
 
 def make_relation_aggregator(
@@ -101,11 +109,11 @@ def make_relation_aggregator(
         _LOG.warning("%s has edge weights, which sums over relations do not use", graph.path)
     pairs, nodes = graph.relation_rows(), graph.order.nodes
     built, node = graph.built_plan(strategy, pairs.rows), torch.from_numpy(pairs.node)
-    plan, left = built.map(as_csr), None
+    plan, left, shares = built.map(as_csr), None, 1 / torch.from_numpy(pairs.edges).to(dtype)
     if kind == "gcn":
         plan = normalised_by_type(built, graph, pairs).map(lambda csr: _cast(csr, dtype))
     elif kind == "mean":
-        left = 1 / torch.from_numpy(pairs.edges).to(dtype)[:, None]
+        left = shares[:, None]
     if nodes is not None:  # pairs keep the file's order
         plan = replace(plan, local=plan.local.in_order(None, nodes), send=plan.send.in_order(None, nodes))
         node = torch.argsort(nodes)[node]
@@ -117,7 +125,8 @@ def make_relation_aggregator(
     of_node = torch.argsort(node, stable=True).to(torch.int32)
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(node, minlength=graph.num_nodes).cumsum(0)))
     merge = Csr(indptr, of_node, pairs.rows.count, check=False).to(graph.device.torch_device)
-    return aggregator, Relations(tuple(np.diff(pairs.offsets).tolist()), merge)
+    means = merge.with_weight(shares[of_node.long()].to(graph.device.torch_device))
+    return aggregator, Relations(tuple(np.diff(pairs.offsets).tolist()), merge, means)
 
 
 def aggregator_of_plan(

@@ -214,7 +214,8 @@ class RGCNLayer(BiasedLayer):
     """``sum_r mean_{j in N_r(i)} x_j W_r + x_i W_root + b`` over relations r (Schlichtkrull et al. 2018, Eq. 2); PyG's
     ``RGCNConv``.
 
-    aggregator, relations: of the means over the neighbours of each relation. bases: with B > 0, ``W_r = sum_b a_rb V_b`` (Eq. 3).
+    aggregator, relations: of the sums over the neighbours of each relation, which become means as products are added up: there is
+    no copy of their gradient then. bases: with B > 0, ``W_r = sum_b a_rb V_b`` (Eq. 3).
     blocks: with K > 0, W_r is block-diagonal with K blocks (Eq. 4). Its call is collective, forward and backward.
     """
 
@@ -231,6 +232,8 @@ class RGCNLayer(BiasedLayer):
     ) -> None:
         super().__init__()
         self.aggregator, self.relations, self.compute = aggregator, relations, compute
+        if isinstance(aggregator, Aggregator):
+            aggregator.row_squares, aggregator.row_squares_change = relations.mean_squares, False
         matrices, parts = bases or len(relations.sizes), blocks or 1
         self.weight = torch.nn.Parameter(torch.empty(matrices, parts, in_width // parts, out_width // parts))
         for matrix in self.weight.view(matrices * parts, in_width // parts, out_width // parts).unbind():
@@ -246,7 +249,7 @@ class RGCNLayer(BiasedLayer):
         sums = under_way.finish()
         weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
         products = block_products(sums, weights, self.relations.sizes, self.compute, backend, reuse_x=True)
-        return spmm(self.relations.merge, products, backend=backend).add_(root)
+        return spmm(self.relations.means, products, backend=backend).add_(root)
 
 
 def _dense(x: Features | LabelledFeatures) -> torch.Tensor:

@@ -117,7 +117,7 @@ class RGCN(Stack):
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
         check_dense(config, graph)
-        aggregator, relations = make_relation_aggregator(graph, strategy, **how)
+        aggregator, relations = make_relation_aggregator(graph, strategy, kind="sum", **how)
         return Connection(aggregator, relations=relations)
 
     @classmethod

@@ -12,8 +12,10 @@ from rank_pool import ThreadPool
 from ranks.node_aware import weights_error
 
 import hpcgnn
+from hpcgnn.exchange import Messages
 from hpcgnn.nn import make_aggregator
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.aggregators import make_relation_aggregator
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.policy.sylvie import row_classes
 from hpcgnn.world import World
@@ -106,3 +108,20 @@ def test_square_weights_of_attention_are_those_of_the_last_step(folder, kind, ra
     assert rows
     for receiver, node, square in rows:
         assert square == pytest.approx(wanted[receiver, node], rel=1e-5)
+
+
+def by_relation(world: World, path: Path) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Square weights of the rows that R-GCN sends, and those of an aggregator of means; and whether the first change."""
+    graph = small_graphs.on_ranks(world, small_graphs.with_typed_edges(GRAPH), path)
+    model = hpcgnn.build_model(hpcgnn.ModelConfig("rgcn", layers=2, hidden=8), graph)
+    means, _ = make_relation_aggregator(graph, messages=Messages(world))
+    facts = model.exchange_facts(graph.in_degrees)[0]
+    return facts.square_weights(), means.square_weights(), facts.weights_change
+
+
+def test_square_weights_of_rgcn_are_those_of_means(tmp_path):
+    """Its sums become means after they have been multiplied."""
+    for found, wanted, changes in ThreadPool(2).run(by_relation, tmp_path / "parts.h5"):
+        assert found == pytest.approx(wanted, rel=1e-6)
+        assert len(set(found.tolist())) > 3
+        assert not changes
