@@ -39,8 +39,8 @@ class Aggregator:
         exchange.boundary_nodes = correction.nodes.numel()
         self._aggregating = exchange.messages.timings.measure("aggregation_seconds")
         self._is_alone = exchange.messages.world.size == 1
-        # (n,) float64 sum of squares of the weights with which a layer adds up the result's rows, None: ones; and whether it learns
-        # them
+        # (n,) float64 sum of squares of the weights with which a layer adds up the result's rows, None: ones; and whether it
+        # learns them
         self.row_squares: Callable[[], np.ndarray | None] | None = None
         self.row_squares_change = True
 
