@@ -165,10 +165,11 @@ class StoredArray:
         """The path of the file."""
         return self._source.path
 
-    def read(self) -> np.ndarray:
-        """All of its values, checked by its rule. Raises HpcgnnError for a wrong value."""
-        out = self.empty(self.rule.shape[0])
-        look(self, (0, self.rule.shape[0]), out, self.rule, "", None)
+    def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Rows ``[first, last)``, all by default, checked by its rule. Raises HpcgnnError for a wrong value."""
+        last = self.rule.shape[0] if last is None else last
+        out = self.empty(last - first)
+        look(self, (first, last), out, self.rule, "", None)
         return out
 
     def pieces(self, first: int, last: int, out: np.ndarray | None = None) -> Iterator[np.ndarray]:

@@ -18,7 +18,7 @@ from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
-from hpcgnn.data import checksums, h5, plan_pieces, plan_store, sealing, shared_file
+from hpcgnn.data import checksums, h5, names, plan_pieces, plan_store, sealing, shared_file
 from hpcgnn.data.graph_file import PARTS_KIND, PARTS_VERSION, GraphFile, PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs, make_pieces
 from hpcgnn.data.schema import layout, parts_rules
@@ -134,7 +134,8 @@ def _assign(problem: Problem, progress: Progress) -> tuple[np.ndarray, str, str]
 def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, object], progress: Progress) -> None:
     """Create the parts file on rank 0 and fill it from all ranks, or complete the file of an interrupted run. Collective."""
     world, reader = problem.world, problem.reader
-    schema = layout(parts_rules(reader.meta, problem.options.num_parts))
+    with raise_on_all_ranks(world, "read the names"):
+        schema = {**layout(parts_rules(reader.meta, problem.options.num_parts)), **names.schema(reader)}
     stage = world.broadcast(work.stage(schema))
     if stage == WRITTEN:
         return
@@ -151,6 +152,9 @@ def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, ob
     opened = shared_file.writing(world, work.parts, schema, attributes)
     with opened as writer, progress("writing parts", steps) as advance:
         Reordering(problem, parts, writer, advance, jobs, written.rows, written.reach).run()
+        with raise_on_all_ranks(world, "copy the names"):
+            if world.rank == 0:
+                names.copy(reader, writer)
     _seal(world, work.parts)
     with raise_on_all_ranks(world, f"write {work.parts}"):
         if world.rank == 0:

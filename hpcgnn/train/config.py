@@ -45,7 +45,9 @@ class LinkConfig(Checked):
         "receives their embeddings.",
         least=1,
     )
-    target: str = setting("", name="")  # numbers of the types of edges that are links, separated by commas; empty: all
+    target: str = setting(
+        "", name=""
+    )  # the types of edges that are links, by number or name, separated by commas; empty: all
     rank_all: str = setting(
         AT_END,
         "With --metric mrr, time at which the true end of each link is ranked among all nodes. end: at the end of the training, "

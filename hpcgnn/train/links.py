@@ -6,6 +6,7 @@ one end of links. Shapes: n owned nodes, h halo nodes, e edges that end at owned
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,9 @@ import torch
 from hpcgnn.base.arguments import check_type
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.host import host_values, index_array
+from hpcgnn.data import names
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, gather_rows, keyed
 from hpcgnn.nn.decoders import Decoder, End
@@ -26,6 +30,7 @@ from hpcgnn.world import raise_on_all_ranks
 # Stands where a dropout's key has its layer, so that no mask shares its numbers with the split.
 _SPLIT = int.from_bytes(b"split", "big")
 _TRAIN, _NOWHERE = 2, 3
+_TOLD = 20  # the number of types of edges that an error names
 
 
 @dataclass(frozen=True)
@@ -91,21 +96,42 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
 
 
 def _relations(graph: LocalGraph, target: str) -> np.ndarray | None:
-    """(R,) bool, the types of edges in ``target``; None for all. target: numbers, with commas between
-    them. Raises HpcgnnError for types that the graph does not have."""
+    """(R,) bool, the types of edges in ``target``; None for all. target: numbers or names, with commas between them; a name with
+    a comma is in double quotes. Raises HpcgnnError for types that the graph does not have."""
     if not target:
         return None
-    count = graph.meta.num_edge_types
-    if not count:
+    if not graph.meta.num_edge_types:
         raise WrongValueError(f"{graph.path} has no types of edges: leave --target out")
-    wanted = np.zeros(count, bool)
-    for word in target.split(","):
-        if not word.strip().isdecimal() or int(word) >= count:
-            raise WrongValueError(
-                f"{graph.path} has types of edges 0 to {count - 1}: --target must be numbers of them, such as 0,1, not {target!r}"
-            )
-        wanted[int(word)] = True
+    wanted = np.zeros(graph.meta.num_edge_types, bool)
+    for word in next(csv.reader([target], skipinitialspace=True)):
+        wanted[relation_numbers(graph, word.strip())] = True
     return wanted
+
+
+def relation_numbers(graph: LocalGraph, word: str) -> list[int]:
+    """The types of edges that ``word`` means: a name, where PyG's ``(source, relation, target)`` is ``source__relation__target``
+    or the relation alone, which several types may have; or a number. Raises HpcgnnError if there is none."""
+    count, triplets = graph.meta.num_edge_types, graph.meta.edge_type_names
+    if triplets:
+        known = ["__".join(each) for each in triplets]
+    else:
+        with PartsFile(graph.path) as parts:
+            known = names.read(parts, names.EDGE_TYPES)
+    found = [number for number, name in enumerate(known) if name == word]
+    found = found or [number for number, (_, relation, _) in enumerate(triplets) if relation == word]
+    if not found and word.isdecimal() and int(word) < count:
+        found = [int(word)]
+    if not found:
+        told = f": {', '.join(known[:_TOLD])}" + f", and {count - _TOLD} more" * (count > _TOLD) if known else ""
+        raise WrongValueError(f"{graph.path} has no type of edges {word!r}: it has types 0 to {count - 1}{told}")
+    return found
+
+
+def kinds_of_ends(meta: GraphMeta) -> np.ndarray:
+    """(2, R) int64, the number of the type of nodes at the source and at the target of each type of edges; zeros (2, R or 1) in
+    a graph whose nodes have no types."""
+    ends = [(each.source, each.destination) for each in meta.edge_types]
+    return np.array(ends or [(0, 0)] * max(meta.num_edge_types, 1), np.int64).T
 
 
 def types_of(graph: LocalGraph) -> np.ndarray:

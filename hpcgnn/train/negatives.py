@@ -21,7 +21,7 @@ from hpcgnn.kernels import Csr, keyed
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 from hpcgnn.train.config import LinkConfig
-from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, kinds_of_ends, positions_of, types_of
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"pool", b"pairs"))
@@ -69,11 +69,19 @@ class KnownEdges:
 
 class NegativeSampler:
     """Draws, for each link into an owned node, triples with the same relation that are no edges of ``graph``, which has all
-    edges. In a graph without types the source is another one; with types, the source or the target is, with equal probability."""
+    edges. In a graph without types the source is another one; with types, the source or the target is, with equal probability.
+    Where nodes have types, a drawn node has the type of the node that it replaces (Hu et al., 2020: ogbl-biokg). relations: (R,)
+    bool, the types of edges that are links; None for all."""
 
-    def __init__(self, graph: LocalGraph, config: LinkConfig) -> None:
+    def __init__(self, graph: LocalGraph, config: LinkConfig, relations: np.ndarray | None = None) -> None:
         self._graph, self._config = graph, config
-        self._known = KnownEdges(graph)
+        self._known, self._kinds_of_ends = KnownEdges(graph), kinds_of_ends(graph.meta)
+        offsets = graph.meta.node_type_offsets if graph.meta.node_types else np.array([0, graph.meta.num_nodes])
+        kinds = np.unique(self._kinds_of_ends if relations is None else self._kinds_of_ends[:, relations])
+        # Slot s of the pool is a node of the K kinds' number s % K, so that small types have as many slots as large ones.
+        self._kinds = kinds[np.diff(offsets)[kinds] > 0]
+        self._first, self._count = offsets[self._kinds], np.diff(offsets)[self._kinds]
+        self._pool_size = max(config.negative_pool, self._kinds.size)
 
     @cached_property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,8 +92,9 @@ class NegativeSampler:
 
     def pool(self, *words: int) -> tuple[np.ndarray, np.ndarray]:
         """The owned nodes among ``negative_pool`` nodes that are drawn by the key ``words``, and their slots in the pool."""
-        pool = keyed.row_hashes(keyed.derive_key(*words, _POOL), np.arange(self._config.negative_pool))
-        pool = (pool % np.uint64(self._graph.meta.num_nodes)).astype(np.int64)
+        slots = np.arange(self._pool_size)
+        hashes, kind = keyed.row_hashes(keyed.derive_key(*words, _POOL), slots), slots % self._kinds.size
+        pool = self._first[kind] + (hashes % self._count[kind].astype(np.uint64)).astype(np.int64)
         ids, order = self._by_id
         slots = np.flatnonzero(found_in(ids, pool)[1])
         return order[np.searchsorted(ids, pool[slots])], slots
@@ -94,7 +103,7 @@ class NegativeSampler:
         """Draw negatives for ``links``, keyed by ``words``, such as seed and epoch, and by original ids. Collective.
         links: of ``graph`` or of a graph with some of its edges."""
         owned, slots = self.pool(*words)
-        positions = np.full(self._config.negative_pool, -1)
+        positions = np.full(self._pool_size, -1)
         positions[slots] = positions_of(self._graph)[owned]
         positions = self._graph.world.allreduce(positions, "max")
         torch_device = self._graph.device.torch_device
@@ -119,9 +128,11 @@ class NegativeSampler:
         is_target = np.zeros(number.size, bool)
         if self._graph.meta.num_edge_types:
             is_target = keyed.draws(hashes, columns + _ATTEMPTS * k) >> 31 == 1
+        kinds = np.where(is_target, *self._kinds_of_ends[::-1, links.triples[1, number]])
+        kinds = np.searchsorted(self._kinds, kinds)
         slot, open_ = np.full(number.size, -1), np.arange(number.size)
         for attempt in range(_ATTEMPTS):
-            tried = self._ends(hashes[open_], columns[open_] + attempt * k, positions)
+            tried = self._ends(hashes[open_], columns[open_] + attempt * k, kinds[open_])
             source, relation, target = links.triples[:, number[open_]]
             source = np.where(is_target[open_], source, positions[tried])
             target = np.where(is_target[open_], positions[tried], target)
@@ -131,9 +142,11 @@ class NegativeSampler:
         drawn = slot >= 0
         return number[drawn], is_target[drawn], slot[drawn]
 
-    def _ends(self, hashes: np.ndarray, columns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """(m,) slots of the pool, drawn for links with these hashes. The one place that says which nodes may be drawn."""
-        return keyed.draws(hashes, columns).astype(np.int64) % positions.size
+    def _ends(self, hashes: np.ndarray, columns: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """(m,) slots of the pool, drawn for links with these hashes, of nodes of ``kinds``, places in those of the pool. The one
+        place that says which nodes may be drawn."""
+        slots = -((kinds - self._pool_size) // self._kinds.size)  # of each kind, rounded up
+        return kinds + self._kinds.size * (keyed.draws(hashes, columns).astype(np.int64) % slots)
 
     def _are_known(self, *triple: np.ndarray) -> np.ndarray:
         """Only in a graph with types may a target belong to another rank. Collective there."""

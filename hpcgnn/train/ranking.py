@@ -1,7 +1,8 @@
 """Ranks of the true ends of links among candidates, as for FB15k and ogbl-biokg, without a gather on one rank.
 
 Each link asks two questions: which source has this relation to this target, and which target has it from this source. Candidates
-that would make a known triple (one of all edges of the graph) do not count. With b candidates that score better than the true end
+that would make a known triple (one of all edges of the graph) do not count. Where nodes have types, those of the true end's type are
+candidates. With b candidates that score better than the true end
 and q that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
 
 All ranks see the questions of all ranks in chunks, and each rank scores the candidates that it owns: this takes
@@ -10,16 +11,17 @@ O(questions x N F / P) time, and O(chunk x block) memory beside the embeddings, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from hpcgnn.base.host import host_values
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import Decoder
 from hpcgnn.plan.plan import offsets_of, ranges
-from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, kinds_of_ends, positions_of, types_of
 from hpcgnn.world import World
 
 # Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
@@ -49,12 +51,14 @@ class _Completions:
 
 @dataclass(frozen=True)
 class _Questions:
-    """One of the two questions of this rank's links. pairs: of the known ends. facts: (links, 3) int64 relation, position of the
-    known end, position of the true one. completions: those of this rank's nodes, for the questions of all ranks."""
+    """One of the two questions of this rank's links, for true ends of one type of nodes. pairs: of the known ends. facts: (links,
+    3) int64 relation, position of the known end, position of the true one. completions: those of this rank's nodes, for the
+    questions of all ranks. kind: the type of the true ends, 0 in a graph whose nodes have no types."""
 
     pairs: Pairs
     facts: np.ndarray
     completions: _Completions
+    kind: int
 
 
 class Ranker:
@@ -73,9 +77,10 @@ class Ranker:
         order, counts = graph.by_owner(edges[:, 2])
         told, _ = graph.world.alltoallv(edges[order], counts)
         source, relation, target = links.triples
+        of_source, of_target = kinds_of_ends(graph.meta)
         self._questions = (
-            _Questions(links.targets, np.stack((relation, target, source), axis=1), _Completions(graph, *told.T)),
-            _Questions(links.sources, np.stack((relation, source, target), axis=1), of_sources),
+            *_by_kind(links.targets, (relation, target, source), _Completions(graph, *told.T), of_source),
+            *_by_kind(links.sources, (relation, source, target), of_sources, of_target),
         )
         self._local = np.argsort(positions_of(graph)[: graph.num_nodes])  # by position from the first
 
@@ -89,11 +94,10 @@ class Ranker:
         owned nodes among which to rank; None: all.
         """
         candidates = np.arange(self._graph.num_nodes) if candidates is None else np.sort(candidates)
-        found = np.zeros(
-            _WORST + 2
-        )  # number of questions, sum of reciprocal ranks, and hits of each K from 1 to _WORST
+        kinds = index_array(self._graph.node_type)[candidates]
+        found = np.zeros(_WORST + 2)  # number of questions, sum of reciprocal ranks, hits of each K from 1 to _WORST
         for questions in self._questions:
-            found += self._sums(questions, decoder, owned, extended, candidates)
+            found += self._sums(questions, decoder, owned, extended, candidates[kinds == questions.kind])
         if not found[0]:
             return None
         mrr, *hits = (found[1:] / found[0]).tolist()
@@ -157,6 +161,16 @@ class Ranker:
             every = decoder.every_score(queries, _filled(owned, self._local[place[question]]))
             scores[torch.from_numpy(question)] = every[torch.from_numpy(question), torch.arange(question.size)]
         return self._graph.world.allreduce(scores, what="the scores of true ends")
+
+
+def _by_kind(
+    pairs: Pairs, facts: tuple[np.ndarray, ...], completions: _Completions, kinds: np.ndarray
+) -> Iterator[_Questions]:
+    """The questions for each type of nodes that the true ends of relations have, (R,) ``kinds``; the same types on all ranks."""
+    for kind in np.unique(kinds).tolist():
+        here = kinds[facts[0]] == kind
+        asked = replace(pairs, of_link=pairs.of_link[here])
+        yield _Questions(asked, np.stack(facts, axis=1)[here], completions, kind)
 
 
 def _filled(rows: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:

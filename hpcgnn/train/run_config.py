@@ -83,8 +83,8 @@ class RunConfig(Checked):
     target: str = setting(
         "",
         "Type of nodes that are learned, in a graph whose nodes have types; not needed if only one type has labels. With "
-        "--task link: the numbers of the types of edges that are links, separated by commas, if not all are; edges of "
-        "other types only carry messages.",
+        "--task link: the types of edges that are links, by name or number, separated by commas, if not all are; edges "
+        "of other types only carry messages.",
         metavar="TYPE",
     )
     model: ModelConfig | DistributedConfig = field(default_factory=ModelConfig)

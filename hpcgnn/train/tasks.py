@@ -236,7 +236,7 @@ class LinkTask:
         usual = MRR if graph.meta.num_edge_types else "roc-auc"
         self.model, self.split, self.metric = model, split, usual if metric == "auto" else metric
         self.features = features_of(graph, model)
-        self.sampler = NegativeSampler(split.graph, split.config)
+        self.sampler = NegativeSampler(split.graph, split.config, split.relations)
         self.learned = links_of(graph, split.relations)
         _check_any(graph, self.learned.csr.num_entries, "links to learn from: lower --link-split")
         self.halo = model.add_aggregator(self._halo(graph))

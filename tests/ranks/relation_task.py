@@ -130,12 +130,17 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **link
     }  # fmt: skip
 
 
-def by_loops(score, triples: Triples, links: Triples, candidates: np.ndarray) -> dict[str, float]:
-    """The filtered metrics, one question and one candidate after another."""
+def by_loops(
+    score, triples: Triples, links: Triples, candidates: np.ndarray, kinds: np.ndarray | None = None
+) -> dict[str, float]:
+    """The filtered metrics, one question and one candidate after another. kinds: (N,) types of nodes, of which the candidates and
+    the true end have the same."""
     known, ranks = set(map(tuple, triples)), []
     for source, relation, target in links:
         for is_source in (True, False):
-            others = [(c, relation, target) if is_source else (source, relation, c) for c in candidates]
+            true = source if is_source else target
+            among = candidates if kinds is None else candidates[kinds[candidates] == kinds[true]]
+            others = [(c, relation, target) if is_source else (source, relation, c) for c in among]
             others = [each for each in others if each not in known]
             scores = score(np.array([(source, relation, target), *others]))
             better, same = (scores[1:] > scores[0]).sum(), (scores[1:] == scores[0]).sum()
@@ -167,6 +172,43 @@ def with_ties(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str) -> d
     return {"found": found, "wanted": wanted}
 
 
+def of_kinds(graph: LocalGraph, arrays: small_graphs.Arrays) -> dict:
+    """Negatives and ranks in a graph whose nodes have types, with two of its types of edges as links."""
+    links = hpcgnn.LinkConfig(**LINKS | {"link_split": (0.2, 0.3), "target": "paper__by__author, about"})
+    split = hpcgnn.split_links(graph, links)
+    config = hpcgnn.ModelConfig(decoder="distmult", embed="venue,term", **CONFIG)
+    model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
+    task = LinkTask(model, split, "auto")
+    model.eval()
+    with torch.no_grad():
+        metrics, ranking, mine = task.evaluate(), task.rank_test_links(), model(task.features)
+    rows = torch.zeros(arrays.num_nodes, config.hidden, dtype=torch.float64)
+    rows[graph.original_ids] = mine
+    rows = torch.from_numpy(graph.world.allreduce(rows.numpy()))
+    kinds, triples = graph.meta.node_types_of(np.arange(arrays.num_nodes)), triples_of(arrays)
+    vectors, held_out = model.state_dict()["decoder.relation"], links_in(split.test, task.held_out[1][0])
+
+    def score(each: Triples) -> np.ndarray:
+        return (rows[each[:, 0]] * vectors[each[:, 1]] * rows[each[:, 2]]).sum(1).numpy()
+
+    pools = [task.sampler.pool(int.from_bytes(b"judge", "big"), 0, side)[0] for side in range(2)]
+    pools = [np.unique(gathered(graph.world, graph.original_ids.numpy()[each])) for each in pools]
+    sides = [
+        links_in(part, each) for part, (each, _) in zip((split.validation, split.test), task.held_out, strict=True)
+    ]
+    return {
+        "metrics": metrics,
+        "wanted_metrics": [by_loops(score, triples, each, pool, kinds)["mrr"]
+                           for each, pool in zip(sides, pools, strict=True)],
+        "ranking": ranking,
+        "wanted_ranking": by_loops(score, triples, held_out, np.arange(arrays.num_nodes), kinds),
+        "among_all_types": by_loops(score, triples, held_out, np.arange(arrays.num_nodes)),
+        "sides": [links_in(split.train, task.learned).tolist(), *(each.tolist() for each in sides)],
+        "negatives": [each.tolist() for each in negatives_in(task, split.train, task.learned)],
+        "pool": [int((kinds[pools[0]] == kind).sum()) for kind in range(4)],
+    }  # fmt: skip
+
+
 def scored_pairs(graph: LocalGraph, decoder: str) -> dict:
     """Scores of triples by a checkpoint's content, beside PyG's of its embeddings; and how wrong pairs are refused."""
     config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
@@ -192,11 +234,13 @@ def report(world: World, folder: Path) -> dict:
     """The results, beside the expected ones."""
     arrays = graph_of()
     graph = small_graphs.on_ranks(world, arrays, folder / f"relations-{world.size}.h5")
+    kinds = small_graphs.on_ranks(world, small_graphs.with_types(), folder / f"kinds-{world.size}.h5")
     return {
         "decoders": {name: compare(graph, arrays, name) for name in ("dot", "distmult", "transe")},
         "of_target": compare(graph, arrays, "distmult", target="1,3"),
         "reordered": compare(graph.reordered("rcm"), arrays, "distmult"),
         "ties": {name: with_ties(graph, arrays, name) for name in ("dot", "distmult", "transe")},
         "pairs": {name: scored_pairs(graph, name) for name in ("distmult", "transe")},
+        "of_kinds": of_kinds(kinds, small_graphs.with_types()),
         "triples": triples_of(arrays).tolist(),
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 import small_graphs
 from rank_pool import ThreadPool
@@ -11,9 +14,12 @@ from ranks import relation_task
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.partition.options import PartitionOptions
+from hpcgnn.partition.partitioner import partition
+from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.world.thread_world import one_rank
 
-RANKS = (1, 2, 3)
+RANKS = (1, 2, 3, 4)
 DECODERS = ("dot", "distmult", "transe")
 
 
@@ -88,6 +94,28 @@ def test_negatives_are_no_triples_and_have_the_relation_of_their_link_at_either_
         assert 0.4 < len(of_sources) / len(of_targets + of_sources) < 0.6, name
 
 
+def test_negatives_and_candidates_have_the_type_of_the_node_that_they_replace(report):
+    found, meta = report["of_kinds"], small_graphs.with_types().meta()
+    by_source, by_target, joined = (np.array(each) for each in (*found["negatives"], found["sides"][0]))
+    drawn = np.concatenate((by_source, by_target))
+    assert set(drawn[:, 1]) == set(joined[:, 1]) == {2, 5}, "both types of edges are links"
+    for end, kinds in (
+        (0, [each.source for each in meta.edge_types]),
+        (2, [each.destination for each in meta.edge_types]),
+    ):
+        assert (meta.node_types_of(drawn[:, end]) == np.array(kinds)[drawn[:, 1]]).all()
+    assert {*meta.node_types_of(by_target[:, 2])} == {1, 3}, "of both types of targets"
+    assert len(drawn) > 2.5 * len(joined)
+    assert found["pool"][2] == 0 < min(found["pool"][kind] for kind in (0, 1, 3)), "no venue is an end of a link"
+
+
+def test_ranks_are_those_of_loops_over_nodes_of_the_same_type(report):
+    found = report["of_kinds"]
+    assert found["ranking"] == pytest.approx(found["wanted_ranking"], rel=1e-12)
+    assert found["metrics"] == [None, *(pytest.approx(each, rel=1e-12) for each in found["wanted_metrics"])]
+    assert found["ranking"]["mrr"] > found["among_all_types"]["mrr"]
+
+
 def test_scores_of_pairs_with_a_type_are_pygs(report):
     for name, each in report["pairs"].items():
         assert each["found"] == pytest.approx(each["wanted"], rel=1e-4, abs=1e-5), name
@@ -101,6 +129,10 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
         for (name, mine), (_, theirs) in zip(cases(one), cases(other), strict=True):
             for part in ("sides", "negatives", "messages"):
                 assert mine[part] == theirs[part], name
+    for other in others:
+        for part in ("sides", "negatives", "pool"):
+            assert other["of_kinds"][part] == one["of_kinds"][part]
+        assert other["of_kinds"]["ranking"] == pytest.approx(one["of_kinds"]["ranking"], rel=1e-12)
     for mine in reports.values():
         assert mine["reordered"]["negatives"] == mine["decoders"]["distmult"]["negatives"]
 
@@ -108,8 +140,46 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
 @pytest.mark.parametrize("target", ["4", "a", "0,", "-1"])
 def test_types_that_the_graph_does_not_have_are_one_sentence(tmp_path, target):
     graph = small_graphs.on_ranks(one_rank(), relation_task.graph_of(), tmp_path / "parts.h5")
-    with pytest.raises(HpcgnnError, match="has types of edges 0 to 3: --target must be numbers of them"):
+    with pytest.raises(HpcgnnError, match="has no type of edges '.*': it has types 0 to 3$"):
         hpcgnn.split_links(graph, hpcgnn.LinkConfig(target=target))
+
+
+NAMED = [("a", "lives in", "b"), ("b", "knows, well", "c"), ("c", "lives in", "a"), ("a", "2", "c"), ("d", "7", "a")]
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory) -> Path:
+    """``parts.h5`` of triples with names, as the commands make it."""
+    folder = tmp_path_factory.mktemp("named")
+    with (folder / "triples.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("head", "relation", "tail"), *NAMED])
+    convert(f"edgelist:{folder}/triples.csv?names=yes", folder / "graph.h5", ConvertOptions(features="random:4"))
+    partition(one_rank(), folder / "graph.h5", folder / "parts.h5", PartitionOptions(2, method="random"))
+    return folder / "parts.h5"
+
+
+def test_parts_keep_the_names_of_the_graph(named):
+    for kind in ("nodes", "edge_types", "classes"):
+        assert hpcgnn.names(named, kind) == hpcgnn.names(named.with_name("graph.h5"), kind)
+    assert hpcgnn.names(named, numbers=[3, 0]) == ["d", "a"]
+    assert hpcgnn.names(named, "edge_types") == ["2", "7", "knows, well", "lives in"]
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [("lives in", [3]), ('"knows, well",3', [2, 3]), ("2, lives in", [0, 3]), ("1,0", [0, 1]), ("7", [1])],
+)
+def test_target_takes_names_and_numbers(named, target, wanted):
+    split = hpcgnn.split_links(hpcgnn.load(named, one_rank(), any_ranks=True), hpcgnn.LinkConfig(target=target))
+    assert split.relations.nonzero()[0].tolist() == wanted
+
+
+def test_a_name_that_the_graph_does_not_have_is_a_sentence_with_those_that_it_has(named):
+    graph = hpcgnn.load(named, one_rank(), any_ranks=True)
+    with pytest.raises(
+        HpcgnnError, match="has no type of edges 'likes': it has types 0 to 3: 2, 7, knows, well, lives in$"
+    ):
+        hpcgnn.split_links(graph, hpcgnn.LinkConfig(target="lives in,likes"))
 
 
 def test_relations_need_types_of_edges(tmp_path):
