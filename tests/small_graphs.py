@@ -35,7 +35,7 @@ from hpcgnn.world import World
 @dataclass
 class Arrays:
     """A whole graph with original ids. edge_index: (2, E), sources first. x: (N, F), without columns if there are no features.
-    weight, edge_type: (E,) or None. edge_attr: (E, D) or None. node_types, edge_types: see ``GraphMeta``.
+    weight, edge_type, edge_split: (E,) or None. edge_attr: (E, D) or None. node_types, edge_types: see ``GraphMeta``.
     """
 
     edge_index: np.ndarray
@@ -47,6 +47,7 @@ class Arrays:
     edge_attr: np.ndarray | None = None
     node_types: tuple[NodeType, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
+    edge_split: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -80,13 +81,15 @@ class Arrays:
             num_edge_features=0 if self.edge_attr is None else self.edge_attr.shape[1],
             node_types=self.node_types,
             edge_types=self.edge_types,
+            has_link_split=self.edge_split is not None,
         )
 
     def datasets(self) -> dict[str, np.ndarray]:
         """The datasets of ``graph.h5``, from its definition."""
         indptr, order = by_target(self.num_nodes, *self.edge_index)
         arrays = {"edges/indptr": indptr, "edges/indices": self.edge_index[0, order]}
-        for name, values in (("weight", self.weight), ("type", self.edge_type), ("attr", self.edge_attr)):
+        for name in ("weight", "type", "attr", "split"):
+            values = self.weight if name == "weight" else getattr(self, f"edge_{name}")
             if values is not None:
                 arrays[f"edges/{name}"] = values[order]
         if sp.issparse(self.x):
@@ -260,7 +263,7 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     position = np.empty(graph.num_nodes, dtype=np.int64)
     position[order] = np.arange(graph.num_nodes)
     masks = {name: mask[order] for name, mask in graph.masks.items()}
-    of_edges = graph.weight, graph.edge_type, graph.edge_attr, graph.node_types, graph.edge_types
+    of_edges = graph.weight, graph.edge_type, graph.edge_attr, graph.node_types, graph.edge_types, graph.edge_split
     there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges)
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}

@@ -274,6 +274,7 @@ def _rows_of_file(facts: Facts) -> Rows:
     ways = "directed" if facts["directed"] else "undirected, stored both ways"
     yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
     yield from _rows_of_counts("edges", "type", facts["edge_types"], facts["edge_type_names"])
+    yield from ((f"  {name} links", count) for name, count in facts["link_split"].items())
     if facts["edge_features"]["number"]:
         yield "features of edges", f"{facts['edge_features']['number']:,} {facts['edge_features']['stored']}"
     yield from _rows_of_degrees(facts["degrees"])

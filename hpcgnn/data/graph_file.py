@@ -81,7 +81,7 @@ class SlabReader(ABC):
         types = {"format": str, "version": int, "uuid": str} | schema.ATTRIBUTES
         version = h5.attribute(self.file, "version", int)
         for name, first in schema.ADDED.items():
-            if version < first:
+            if version < first or (name in schema.OPTIONAL and name not in self.file.attrs):
                 del types[name]
         with h5.reading(self.path, "its attributes"):  # parts that were made of an older graph file have no digests
             return types | {name: int for name in digests.ATTRIBUTES if name in self.file.attrs}
@@ -197,6 +197,11 @@ class SlabReader(ABC):
             return None
         is_half = self.meta.edge_attr_dtype == schema.HALF
         return (self._widened if is_half else self.read)("edges/attr", first_edge, last_edge, slab)
+
+    def edge_split(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
+        """Numbers of the sets of :data:`hpcgnn.data.schema.LINK_SETS` of edges ``[first_edge, last_edge)``, (m,) uint8, or None
+        for a graph without such a split."""
+        return self.read("edges/split", first_edge, last_edge, slab) if self.meta.has_link_split else None
 
     def edge_values(self, first_edge: int, last_edge: int) -> dict[str, np.ndarray]:
         """The arrays of :data:`hpcgnn.data.schema.EDGE_VALUES` that the file has, of these edges, as stored."""

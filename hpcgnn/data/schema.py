@@ -79,7 +79,8 @@ class EdgeType:
 class GraphMeta:
     """Counts and properties of a graph. num_classes: number of classes, or of targets of regression. x_nnz: number of stored
     feature values of sparse features, None for dense ones. x_dtype, edge_attr_dtype: dtype of dense features of nodes and of
-    edges on disk; computations use float32. num_edge_types: 0 for a graph whose edges have no types. provenance: the source,
+    edges on disk; computations use float32. num_edge_types: 0 for a graph whose edges have no types. has_link_split: whether
+    each edge has a set of :data:`LINK_SETS`. provenance: the source,
     options and seeds of its conversion. node_types, edge_types: those of a graph whose nodes have types, else empty."""
 
     num_nodes: int
@@ -98,6 +99,7 @@ class GraphMeta:
     provenance: dict[str, Any] = field(default_factory=dict)
     node_types: tuple[NodeType, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
+    has_link_split: bool = False
 
     @property
     def node_type_offsets(self) -> np.ndarray:
@@ -123,7 +125,10 @@ class GraphMeta:
         """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
         texts = {name: json.dumps([astuple(each) for each in getattr(self, name)]) for name in _TYPE_RECORDS}
-        return asdict(self) | texts | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
+        found = asdict(self)
+        if not self.has_link_split:
+            del found["has_link_split"]
+        return found | texts | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
@@ -178,9 +183,14 @@ _TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, An
 ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in fields(GraphMeta)}
 """The types of the attributes in which :class:`GraphMeta` is stored."""
 ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "edge_attr_dtype"), 5)
-ADDED |= dict.fromkeys(("node_types", "edge_types"), 6)
+ADDED |= dict.fromkeys(("node_types", "edge_types", "has_link_split"), 6)
 """The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
-EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr")
+OPTIONAL = ("has_link_split",)
+"""Attributes that only files with a value other than the default have."""
+LINK_SETS = ("training", "validation", "test", "reverse")
+"""The sets of links by the values of ``edges/split``, from 0. ``reverse`` is the reverse of a held-out link: it carries no
+messages, and is no link of its own."""
+EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
 
 
@@ -203,6 +213,8 @@ def graph_rules(meta: GraphMeta) -> Rules:
     if meta.num_edge_features:
         shape = (edges, meta.num_edge_features)
         rules["edges/attr"] = Rule(shape, np.dtype(meta.edge_attr_dtype), "edges/indptr")
+    if meta.has_link_split:
+        rules["edges/split"] = Rule((edges,), np.dtype(np.uint8), "edges/indptr", high=len(LINK_SETS) - 1)
     if meta.x_nnz is not None:
         rules["nodes/x_indptr"] = _offsets(nodes, meta.x_nnz, BORDERS)
         rows, stored = "nodes/x_indptr", (meta.x_nnz,)

@@ -27,7 +27,7 @@ class Digests:
         self._reader = reader
         meta, name = reader.meta, "nodes/original_ids"
         self._ids = self._read(name, 0, meta.num_nodes) if name in reader.rules else None
-        widest = max(meta.num_features, meta.num_classes, len(MASKS), 1 + meta.num_edge_features)
+        widest = max(meta.num_features, meta.num_classes, len(MASKS), 2 + meta.num_edge_features)
         self._keys = np.empty(widest, np.uint64)
         draws(key_for(0, _COLUMNS), 0, self._keys)
         self._keys |= np.uint64(1)
@@ -81,17 +81,19 @@ class Digests:
         self._sums[EDGES] += int(sum_of_edges(ids, indptr, sources, bits))
 
     def _bits_of_edges(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        """(m,) uint32 or uint64 that tells the weight, the type and the features of each edge; empty if edges have none."""
+        """(m,) uint32 or uint64 that tells the weight, type, features and set of each edge; empty if edges have none."""
         bits = values["weight"].view(np.uint32) if "weight" in values else np.empty(0, np.uint32)
         columns = [values["type"].astype(np.uint64)] if "type" in values else []
         if "attr" in values:
             columns += [*values["attr"].astype(np.float32, copy=False).view(np.uint32).astype(np.uint64).T]
-        if not columns:
+        if not columns and "split" not in values:
             return bits
         keys = self._keys if "type" in values else self._keys[1:]
-        told = np.zeros(columns[0].size, np.uint64) if not bits.size else bits.astype(np.uint64)
+        told = bits.astype(np.uint64) if bits.size else np.zeros(len(next(iter(values.values()))), np.uint64)
         for column, key in zip(columns, keys, strict=False):
             told += column * key
+        if "split" in values:
+            told += values["split"] * self._keys[1 + self._reader.meta.num_edge_features]
         return told
 
     def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from hpcgnn.data import h5, names, plan_store
 from hpcgnn.data.graph_file import MADE_BY, PartsFile, SlabReader
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, REGRESSION, GraphMeta
+from hpcgnn.data.schema import LINK_SETS, MASKS, MULTI_LABEL, NO_TASK, REGRESSION, GraphMeta
 from hpcgnn.data.stored import sum_of_hashes
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.plan.plan import describe, offsets_of
@@ -125,6 +125,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "edge_types": counts.by_edge_type.tolist(),
         "edge_type_names": ["__".join(each) for each in meta.edge_type_names] or names.read(reader, names.EDGE_TYPES),
         "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
+        "link_split": dict(zip(LINK_SETS, counts.by_link_set.tolist(), strict=True)) if meta.has_link_split else {},
         "degrees": counts.degrees(),
         "features": _features(meta),
         "task": meta.task,
@@ -158,6 +159,7 @@ class _Counts:
         self.by_degree = np.zeros(64, np.int64)  # by binary digits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7
         self.by_class = np.zeros(self.meta.num_classes, np.int64)
         self.by_edge_type = np.zeros(self.meta.num_edge_types, np.int64)
+        self.by_link_set = np.zeros(len(LINK_SETS), np.int64)
         self.labelled = 0
 
     def add(self, slab: int) -> None:
@@ -173,10 +175,14 @@ class _Counts:
         for start in range(begin, end if isinstance(self.reader, PartsFile) else begin, _EDGES_AT_A_TIME):
             sources = self.reader.read("edges/indices", start, min(start + _EDGES_AT_A_TIME, end))
             self.cut[slab] += int(((sources < first) | (sources >= last)).sum())
-        for start in range(begin, end if self.meta.num_edge_types else begin, _EDGES_AT_A_TIME):
-            types = self.reader.edge_types(start, min(start + _EDGES_AT_A_TIME, end))
-            assert types is not None
-            self.by_edge_type += np.bincount(types, minlength=self.by_edge_type.size)
+        for start in range(begin, end, _EDGES_AT_A_TIME):
+            edges = start, min(start + _EDGES_AT_A_TIME, end)
+            of_edges = (
+                (self.reader.edge_types(*edges), self.by_edge_type),
+                (self.reader.edge_split(*edges), self.by_link_set),
+            )
+            for values, totals in of_edges:
+                totals += 0 if values is None else np.bincount(values, minlength=totals.size)
         for name in MASKS if self.meta.has_masks else ():
             self.masks[name][slab] = int(self.reader.read(f"nodes/{name}", first, last, slab).sum())
         labels = self.reader.labels(first, last, slab)

@@ -180,6 +180,12 @@ class LocalGraph(OfRanks):
         features. The first access is collective, with errors as of ``edge_type``."""
         return self._read_of_edges("attr") if self.meta.num_edge_features else None
 
+    @property
+    def edge_split(self) -> torch.Tensor | None:
+        """(e,) uint8 numbers of the sets of links, :data:`hpcgnn.data.schema.LINK_SETS`, of the edges of ``edge_index``; None for
+        a graph without such a split. The first access is collective, with errors as of ``edge_type``."""
+        return self._read_of_edges("split") if self.meta.has_link_split else None
+
     @cached_property
     def node_type(self) -> torch.Tensor:
         """(n,) int64 numbers of the types of the owned nodes, in the order of ``x``, on the host; zeros without types."""
@@ -233,7 +239,7 @@ class LocalGraph(OfRanks):
         return {key: attr[edges, : columns[key]] for key, edges in found.items() if columns[key]}  # type: ignore[index]
 
     def _read_of_edges(self, name: str) -> torch.Tensor:
-        """The types or features of this rank's edges, which models that do not use them need not hold. Collective."""
+        """The types, features or sets of this rank's edges, which models that do not use them need not hold. Collective."""
         if name not in self._of_edges:
             rows = self.stored_edges
             first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
@@ -241,8 +247,8 @@ class LocalGraph(OfRanks):
                 if parts.uuid != self.uuid:
                     raise HpcgnnError(f"{self.path} is another file by now: load the graph again")
                 part = self.world.rank if self.matches_parts else None  # a whole part has checksums
-                read = parts.edge_types if name == "type" else parts.edge_attr
-                values = read(first, last, part)
+                readers = {"type": parts.edge_types, "attr": parts.edge_attr, "split": parts.edge_split}
+                values = readers[name](first, last, part)
             assert values is not None
             values = values if isinstance(rows, range) else values[rows - first]
             found = torch.from_numpy(values).to(self.device.torch_device)

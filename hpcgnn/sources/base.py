@@ -19,7 +19,7 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError, printable
 from hpcgnn.base.settings import LazyEntry, Registry
 from hpcgnn.data.names import Names
-from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, EdgeType, NodeType
+from hpcgnn.data.schema import FULL, HALF, LINK_SETS, MASKS, NO_TASK, EdgeType, NodeType
 from hpcgnn.sources.edges import MAX_NODES, PLAIN, EdgeChunk, EdgeForm
 from hpcgnn.sources.node_values import Rows, feature_array, kind_note, label_array, mask_array
 from hpcgnn.sources.slabs import one_line
@@ -208,6 +208,7 @@ class ArraySource(Source):
         weight: Any = None,
         edge_type: Any = None,
         edge_attr: Any = None,
+        edge_split: Any = None,
         x: Any = None,
         y: Any = None,
         masks: Mapping[str, Any] | None = None,
@@ -218,7 +219,8 @@ class ArraySource(Source):
         edge_types: tuple[EdgeType, ...] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``edge_type``: (E,) integers
-        from 0; ``edge_attr``: (E, D) or (E,); ``x``: (N, F) dense or CSR; ``y``: (N,), (N, C) or (N, K); ``masks``: (N,) by name;
+        from 0; ``edge_attr``: (E, D) or (E,); ``edge_split``: (E,) integers, see :data:`hpcgnn.data.schema.LINK_SETS`; ``x``:
+        (N, F) dense or CSR; ``y``: (N,), (N, C) or (N, K); ``masks``: (N,) by name;
         ``notes``: phrases about what was read, without the source's name."""
         self._edge_index = np.asarray(edge_index)
         check_edge_index(self._edge_index, f"{where}: edge_index")
@@ -228,6 +230,7 @@ class ArraySource(Source):
             raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
         self._type = None if edge_type is None else _edge_types(np.asarray(edge_type), num_edges, where)
         self._attr = None if edge_attr is None else _edge_features(np.asarray(edge_attr), num_edges, where)
+        self._split = None if edge_split is None else _edge_split(np.asarray(edge_split), num_edges, where)
         self._x = None if x is None else feature_array(x, num_nodes, where)
         self._where, self._given = where, y
         self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
@@ -253,17 +256,14 @@ class ArraySource(Source):
         for first in range(0, self._edge_index.shape[1], chunk_edges):
             part = slice(first, first + chunk_edges)
             src, dst = self._edge_index[:, part].astype(np.int64)
-            weight, kind, attr = (
-                None if each is None else each[part] for each in (self._weight, self._type, self._attr)
-            )
-            yield EdgeChunk(src, dst, weight, kind, attr)
+            values = (self._weight, self._type, self._attr, self._split)
+            yield EdgeChunk(src, dst, *(None if each is None else each[part] for each in values))
 
     def _form(self, types: int) -> EdgeForm:
         types = types or (0 if self._type is None else int(self._type.max(initial=0)) + 1)
-        if self._attr is None:
-            return EdgeForm(self._weight is not None, types)
-        is_half = self._attr.dtype == np.float16
-        return EdgeForm(self._weight is not None, types, self._attr.shape[1], HALF if is_half else FULL)
+        columns = 0 if self._attr is None else self._attr.shape[1]
+        is_half = self._attr is not None and self._attr.dtype == np.float16
+        return EdgeForm(self._weight is not None, types, columns, HALF if is_half else FULL, self._split is not None)
 
     def features(self, first: int, last: int) -> Rows | None:
         return None if self._x is None else self._x[first:last]
@@ -309,6 +309,18 @@ def _edge_types(types: np.ndarray, num_edges: int, where: str) -> np.ndarray:
     edge = int(types.argmax()) if types.size else 0
     check_types(f"{where}: edge {edge:,}", int(types.max(initial=-1)), num_edges)
     return types
+
+
+def _edge_split(split: np.ndarray, num_edges: int, where: str) -> np.ndarray:
+    """(E,) uint8, the set of links of each edge."""
+    if (
+        split.shape != (num_edges,)
+        or split.dtype.kind not in "iu"
+        or (split.size and not 0 <= split.min() <= split.max() <= 3)
+    ):
+        told = ", ".join(f"{number} ({name})" for number, name in enumerate(LINK_SETS))
+        raise HpcgnnError(f"{where}: edge_split should be a number for each of the {num_edges} edges: {told}")
+    return split.astype(np.uint8)
 
 
 def check_types(edge: str, largest: int, num_edges: int) -> None:

@@ -255,6 +255,7 @@ def _meta(
         edge_attr_dtype=info.form.attr_dtype,
         node_types=info.node_types,
         edge_types=info.edge_types,
+        has_link_split=info.form.split,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )
 

@@ -9,7 +9,7 @@ Memory depends on the limit and on the node with the most in-edges only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +17,48 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import asymmetry
-from hpcgnn.data.schema import FULL
+from hpcgnn.data.schema import FULL, LINK_SETS
 from hpcgnn.sources.slabs import Spool
 
 
 @dataclass(frozen=True)
 class EdgeChunk:
     """Some edges of a source. src, dst: (n,) int64. weight: (n,) numbers, which become float32. type: (n,) whole numbers from 0.
-    attr: (n, D) numbers. The last three are None in a graph without such values."""
+    attr: (n, D) numbers. split: (n,) uint8, see :data:`hpcgnn.data.schema.LINK_SETS`. The last four are None in a graph without
+    such values."""
 
     src: np.ndarray
     dst: np.ndarray
     weight: np.ndarray | None = None
     type: np.ndarray | None = None
     attr: np.ndarray | None = None
+    split: np.ndarray | None = None
+
+    def reversed(self) -> EdgeChunk:
+        """The reverse edges; those of held-out links are no links of their own."""
+        split = None if self.split is None else np.where(self.split, np.uint8(REVERSE), self.split)
+        return replace(self, src=self.dst, dst=self.src, split=split)
 
 
 @dataclass(frozen=True)
 class EdgeForm:
     """The values that each edge of a graph has. num_types: 0 without types. attr_columns: number of features D, of dtype
-    ``attr_dtype``."""
+    ``attr_dtype``. split: whether edges have sets of links."""
 
     weighted: bool = False
     num_types: int = 0
     attr_columns: int = 0
     attr_dtype: str = FULL
+    split: bool = False
 
     @property
     def dtype(self) -> np.dtype | None:
-        """A structured dtype of an edge's values, with the fields ``weight``, ``type`` and ``attr`` as far as the graph has them;
+        """A structured dtype of an edge's values, with the fields ``weight``, ``type``, ``attr`` and ``split`` that the graph has;
         None if it has none."""
         fields: list[tuple[Any, ...]] = [("weight", np.float32)] if self.weighted else []
         fields += [("type", np.int32)] if self.num_types else []
         fields += [("attr", self.attr_dtype, (self.attr_columns,))] if self.attr_columns else []
+        fields += [("split", np.uint8)] if self.split else []
         return np.dtype(fields) if fields else None
 
     def values(self, chunk: EdgeChunk) -> np.ndarray | None:
@@ -64,6 +73,7 @@ class EdgeForm:
 
 
 PLAIN = EdgeForm()
+REVERSE = LINK_SETS.index("reverse")
 MAX_NODES = 3_037_000_499  # the largest N whose N * N fits into an int64
 GROUP_EDGES = 1 << 21
 _RANGES = 4096
@@ -74,8 +84,8 @@ _EXACT_FLOAT32, _LARGEST_INT = 2**24, 2**63  # whole numbers up to the first are
 class EdgeOptions:
     """Changes to the edges, made in this order. ``undirected``: add the reverse of every edge, of the same type and with the same
     features, then merge equal edges. ``drop_duplicates``: merge equal edges, which have the same ends and the same type. The
-    weights of merged edges are added up, and so are their features. ``self_loops``: add the edge (v, v), of weight 1, to each
-    node that has none; not for edges with types or features."""
+    weights of merged edges are added up, and so are their features; they are a training link if one of them is. ``self_loops``:
+    add the edge (v, v), of weight 1, to each node that has none; not for edges with types or features."""
 
     undirected: bool = False
     self_loops: bool = False
@@ -195,7 +205,8 @@ class _Spill:
         keys = dst * self.num_nodes + src
         if self._both_ways:
             keys = np.concatenate([keys, src * self.num_nodes + dst])
-            values = None if values is None else np.concatenate([values, values])
+            back = self._form.values(chunk.reversed())
+            values = None if values is None or back is None else np.concatenate([values, back])
         keys, values = _sorted(keys, values)
         self._bounds.append(self._keys.size + np.searchsorted(keys, self._starts * self.num_nodes))
         self._keys.append(keys)
@@ -317,8 +328,10 @@ def _merge_equal(keys: np.ndarray, values: np.ndarray | None) -> tuple[np.ndarra
         return keys[first], None
     merged = values[first]
     with np.errstate(over="ignore"):  # the caller checks the sums
-        for name in {*names} - {"type"}:
+        for name in {*names} - {"type", "split"}:
             merged[name] = np.add.reduceat(values[name].astype(np.float64), first)
+    if "split" in names:
+        merged["split"] = np.minimum.reduceat(values["split"], first)
     return keys[first], merged
 
 
@@ -331,5 +344,8 @@ def _add_loops(
     inside = at < keys.size
     missing[inside] = keys[at[inside]] != loops[inside]
     if values is not None:
-        values = np.insert(values, at[missing], np.ones(1, values.dtype))
+        loop = np.zeros(1, values.dtype)
+        if "weight" in (values.dtype.names or ()):
+            loop["weight"] = 1
+        values = np.insert(values, at[missing], loop)
     return np.insert(keys, at[missing], loops[missing]), values

@@ -1,6 +1,7 @@
 """``npz:FILE``: a graph as plain numpy arrays.
 
 num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]    [edge_type (E,) int from 0]    [edge_attr (E, D)]
+[edge_split (E,) int: links for 0 training, 1 validation, 2 test; 3 is the reverse of a link of 1 or 2]
 x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1, or (N,) or (N, K) real targets of regression, NaN = none
 train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
@@ -134,13 +135,13 @@ def _from_arrays(arrays: _Archive, where: str, split: int | None, nodes: int) ->
     else:
         x = arrays.read("x")
     y = arrays.read("y")
-    edges = {name: arrays.read(f"edge_{name}") for name in ("weight", "type", "attr")}
+    edges = {name: arrays.read(f"edge_{name}") for name in ("weight", "type", "attr", "split")}
     masks, notes = read_masks(arrays.read, num_nodes, split, where)
     if arrays.unread:
         notes.append(f"arrays that are not read: {', '.join(sorted(arrays.unread))}")
     source = ArraySource(
         where, num_nodes, edge_index, weight=edges["weight"], edge_type=edges["type"], edge_attr=edges["attr"],
-        x=x, y=y, masks=masks, notes=notes,
+        edge_split=edges["split"], x=x, y=y, masks=masks, notes=notes,
     )  # fmt: skip
     is_counted = x is None and y is None and not masks  # no array has a row for each node
     agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, nodes)

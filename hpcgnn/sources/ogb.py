@@ -1,8 +1,8 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ogbn-proteins with its features of
 edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), through its own loader.
 
-Links are those of the training set; the validation and test links stay in OGB's ``split`` folder. Triples have types. The nodes
-of ogbl-biokg, which are of several kinds, are numbered kind after kind, kinds in alphabetical order; a note has the ranges.
+Links keep OGB's sets; its fixed negatives of validation and test links are not read. Triples have types. The nodes of ogbl-biokg
+have types, in alphabetical order, and each type of its edges joins two of them.
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
 download, for jobs without a terminal. The published split is kept.
@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.schema import FULL, HALF, MASKS
+from hpcgnn.data.schema import FULL, HALF, MASKS, EdgeType, NodeType
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, Spec, check_edge_index
-from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.edges import REVERSE, EdgeChunk
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import Rows, as_float32, mask_of
 from hpcgnn.sources.slabs import SlabArray, check_file, one_line, open_member, open_npy
@@ -193,7 +193,9 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
         raise HpcgnnError(f"{spec.text} needs the ogb package ({error}): pip install 'hpcgnn[ogb]'") from error
     if spec.name.startswith("ogbl-"):
         with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
-            return _links(spec.text, LinkPropPredDataset(spec.name, str(root))[0])
+            links = LinkPropPredDataset(spec.name, str(root))
+            both_ways = str(links.meta_info.get("add_inverse_edge")) == "True"
+            return _links(spec.text, links[0], links.get_edge_split(), both_ways=both_ways)
     with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
         dataset = NodePropPredDataset(spec.name, str(root))
         graph, labels = dataset[0]
@@ -216,32 +218,66 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
         )
 
 
-def _links(where: str, graph: dict[str, Any]) -> ArraySource:
-    """The training links of a data set of links; the kinds of nodes of several kinds are put one after another."""
-    kinds, notes = graph.get("num_nodes_dict"), ["the links are those of the training set"]
-    if kinds is None:
-        weight, types = graph.get("edge_weight"), graph.get("edge_reltype")
-        return ArraySource(
-            where,
-            int(graph["num_nodes"]),
-            graph["edge_index"],
-            weight=weight,
-            edge_attr=graph.get("edge_feat"),
-            edge_type=None if types is None else np.asarray(types).reshape(-1),
-            x=graph.get("node_feat"),
-            notes=notes,
-        )
-    begins, last = {}, 0
-    for kind in sorted(kinds):
-        begins[kind], last = last, last + int(kinds[kind])
-        notes.append(f"nodes {begins[kind]:,} to {last - 1:,} are of kind {kind}")
-    triplets = sorted(graph["edge_index_dict"])
-    ends = [
-        np.asarray(graph["edge_index_dict"][head, relation, tail]) + np.array([[begins[head]], [begins[tail]]])
-        for head, relation, tail in triplets
-    ]
-    types = [np.asarray(graph["edge_reltype"][triplet]).reshape(-1) for triplet in triplets]
-    return ArraySource(where, last, np.concatenate(ends, axis=1), edge_type=np.concatenate(types), notes=notes)
+_ENDS = (("edge",), ("head", "tail"), ("source_node", "target_node"))  # names of ends in OGB's splits
+
+
+def _links(where: str, graph: dict[str, Any], split: dict[str, dict[str, Any]], *, both_ways: bool) -> ArraySource:
+    """All links of a data set of links, with their sets. graph: it has the training links, with ``both_ways`` also their
+    reverses. split: OGB's, with the held-out links."""
+    graph = _with_kinds(graph) if "num_nodes_dict" in graph else graph
+    edges, types, weights = [np.asarray(graph["edge_index"])], [graph.get("edge_reltype")], [graph.get("edge_weight")]
+    sets, notes, attr = [np.zeros(edges[0].shape[1], np.uint8)], list[str](), graph.get("edge_feat")
+    if attr is not None:
+        notes.append("the links are those of the training set, because OGB has no features of the others")
+    for number, name in enumerate(("valid", "test") if attr is None else (), 1):
+        ends, kind, weight = _held_out(split[name], graph)
+        for way, its_set in ((ends, number), (ends[::-1], REVERSE))[: 1 + both_ways]:
+            edges, types, weights = [*edges, way], [*types, kind], [*weights, weight]
+            sets.append(np.full(way.shape[1], its_set, np.uint8))
+    return ArraySource(
+        where,
+        int(graph["num_nodes"]),
+        np.concatenate(edges, axis=1),
+        weight=None if weights[0] is None else np.concatenate([np.asarray(each).reshape(-1) for each in weights]),
+        edge_attr=attr,
+        edge_type=None if types[0] is None else np.concatenate([np.asarray(each).reshape(-1) for each in types]),
+        edge_split=np.concatenate(sets) if attr is None else None,
+        x=graph.get("node_feat"),
+        notes=notes,
+        node_types=graph.get("node_types", ()),
+        edge_types=graph.get("edge_types", ()),
+    )
+
+
+def _held_out(links: dict[str, Any], graph: dict[str, Any]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Ends (2, m), types (m,) or None, and weights (m,) of the links of one of OGB's sets."""
+    names = next(names for names in _ENDS if names[0] in links)
+    found = [np.asarray(links[name]) for name in names]
+    ends = found[0].T if len(found) == 1 else np.stack([each.reshape(-1) for each in found])
+    types = np.asarray(links["relation"]).reshape(-1) if "relation" in links else None
+    if "first" in graph:
+        ends = ends + [[graph["first"][kind] for kind in links[f"{end}_type"]] for end in ("head", "tail")]
+        types = np.searchsorted(graph["numbers"], np.asarray(types))
+    return ends, types, np.asarray(links.get("weight", np.ones(ends.shape[1]))).reshape(-1)
+
+
+def _with_kinds(graph: dict[str, Any]) -> dict[str, Any]:
+    """A graph with several kinds of nodes as one whose nodes have types: ids of a kind follow those of the kind before. first:
+    the first id of each kind. numbers: OGB's ascending numbers of the types of edges."""
+    counts = {kind: int(graph["num_nodes_dict"][kind]) for kind in sorted(graph["num_nodes_dict"])}
+    kinds, first = list(counts), dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
+    numbers = {triplet: int(np.asarray(each).flat[0]) for triplet, each in graph["edge_reltype"].items()}
+    triplets = sorted(numbers, key=numbers.__getitem__)
+    edges = [np.asarray(graph["edge_index_dict"][each]) + [[first[each[0]]], [first[each[2]]]] for each in triplets]
+    return {
+        "num_nodes": sum(counts.values()),
+        "edge_index": np.concatenate(edges, axis=1),
+        "edge_reltype": np.repeat(np.arange(len(triplets)), [each.shape[1] for each in edges]),
+        "node_types": tuple(NodeType(kind, count) for kind, count in counts.items()),
+        "edge_types": tuple(EdgeType(kinds.index(head), name, kinds.index(tail)) for head, name, tail in triplets),
+        "first": first,
+        "numbers": sorted(numbers.values()),
+    }
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ def data_source(data: Any, where: str, split: int | None = None) -> ArraySource:
     features, y = None if x is None else _features(x, "x", where), get("y")
     return ArraySource(
         where, num_nodes, edge_index, weight=get("edge_weight"), edge_type=get("edge_type"), edge_attr=get("edge_attr"),
-        x=features, y=y, masks=masks, notes=notes,
+        edge_split=get("edge_split"), x=features, y=y, masks=masks, notes=notes,
     )  # fmt: skip
 
 

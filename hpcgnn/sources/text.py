@@ -11,6 +11,9 @@ If neither end of the first edge is a number, or with ``?names=yes``, ends are n
 tabs, commas or blanks. Without names of columns, three columns of names are a head, a relation and a tail. Types that are not
 whole numbers are names, too. ``?inverse=yes`` adds the reverse of each edge, of a type of its own.
 
+``edgelist:FOLDER``: the files ``train.*``, ``valid.*`` and ``test.*`` (txt, tsv or csv, compressed or not) of a folder, as
+FB15k-237 and WN18RR are published. All have the columns of the first, and the links keep their sets.
+
 ``mtx:FILE[?nodes=N]``: a square MatrixMarket matrix in coordinates; entry (i, j) is the edge i -> j, its value the weight. An
 entry of a symmetric matrix gives edges in both directions. SciPy's parser is not used, because it allocates memory for as many
 entries as the header announces, cannot open names that are not UTF-8, and ends the process where it gets a stream.
@@ -24,9 +27,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -372,14 +376,27 @@ class _EdgeList(SpooledEdges):
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         asked = {role: spec.take(role) for role in (*ROLES, ATTR)}
-        path, all_names = existing_file(spec.name, spec.kind), take_yes(spec, "names")
+        files, all_names = _files(spec), take_yes(spec, "names")
         num_nodes = spec.take_int("nodes", 0)
         super().__init__(folder, inverse=take_yes(spec, "inverse"))
-        columns = self._read(path, asked, all_names=all_names)
-        self.finish(str(path), num_nodes, () if columns is None else (f"{path}: {columns.note()}",))
+        self._set: int | None = None  # of the links of the file that is read
+        columns, sizes = None, []
+        for number, path in enumerate(files):
+            before, self._set = self.num_read, number if len(files) > 1 else None
+            columns = self._read(path, asked, columns, all_names=all_names)
+            sizes.append(f"{self.num_read - before:,} links of {path.name}")
+        notes = [] if columns is None else [f"{files[0]}: {columns.note()}"]
+        notes += (
+            [f"{spec.name}: {sizes[0]} are for training, {sizes[1]} for validation, {sizes[2]} for testing"]
+            if sizes[1:]
+            else []
+        )
+        self.finish(spec.name if sizes[1:] else str(files[0]), num_nodes, notes)
 
-    def _read(self, path: Path, asked: Mapping[str, str | None], *, all_names: bool) -> EdgeColumns | None:
-        """Parse the file; None if it has comments only."""
+    def _read(
+        self, path: Path, asked: Mapping[str, str | None], known: EdgeColumns | None, *, all_names: bool
+    ) -> EdgeColumns | None:
+        """Parse the file; None if it has comments only. known: the columns of the file before this one."""
         columns, comment, line_number = None, "", 1
         with reading(path, "an edge list"), open_text(path) as file:
             for lines in _with_two_of_data(blocks(file, LONGEST_LINE)):
@@ -387,7 +404,11 @@ class _EdgeList(SpooledEdges):
                 if columns is None:
                     before = lines[: lines.index(data[0])] if data else lines
                     comment = next((line for line in reversed(before) if line.strip()), comment)
-                    columns = _find_columns(data[:2], comment, asked, path, all_names=all_names) if data else None
+                    if data and known:
+                        is_header = known.has_header and tuple(_fields(data[0], known.delimiter)) == known.names
+                        columns = replace(known, has_header=is_header)
+                    elif data:
+                        columns = _find_columns(data[:2], comment, asked, path, all_names=all_names)
                     data = data[columns is not None and columns.has_header :]
                 if data and columns:
                     self.append(self._chunk_of(_parse(data, columns, lines, line_number, path), columns))
@@ -396,7 +417,7 @@ class _EdgeList(SpooledEdges):
                             _complaint(columns, data[0], lines, line_number, path) or f"{path}: empty name"
                         )
                 line_number += len(lines)
-        return columns
+        return columns or known
 
     def _chunk_of(self, table: np.ndarray, columns: EdgeColumns) -> EdgeChunk:
         if SOURCE in columns.named and self.nodes is None:
@@ -407,7 +428,30 @@ class _EdgeList(SpooledEdges):
         types = _numbered(table[TYPE], self.types) if TYPE in columns.roles else None
         features = [table[name] for name in table.dtype.names or () if name.startswith(f"{ATTR} ")]
         attr = np.stack(features, axis=1) if features else None
-        return EdgeChunk(src, dst, table[WEIGHT] if columns.weighted else None, types, attr)
+        split = None if self._set is None else np.full(src.size, self._set, np.uint8)
+        return EdgeChunk(src, dst, table[WEIGHT] if columns.weighted else None, types, attr, split)
+
+
+_SETS = ("train", "valid", "test")  # in the order of hpcgnn.data.schema.LINK_SETS
+_ENDINGS = re.compile(r"\.(txt|tsv|csv)(\.(gz|bz2|xz))?")
+
+
+def _files(spec: Spec) -> list[Path]:
+    """The file, or the three files of a folder."""
+    folder = Path(os.path.expanduser(spec.name))
+    if not os.path.isdir(folder):
+        return [existing_file(spec.name, spec.kind)]
+    inside = sorted(os.listdir(folder))
+    found = [
+        [name for name in inside if name.startswith(each) and _ENDINGS.fullmatch(name[len(each) :])] for each in _SETS
+    ]
+    for each, names in zip(_SETS, found, strict=True):
+        if len(names) != 1:
+            told = f"it has {' and '.join(names)}" if names else "it has none"
+            raise HpcgnnError(
+                f"{spec.text}: a folder of links should have one file {each}.txt, .tsv or .csv, but {told}"
+            )
+    return [folder / names[0] for names in found]
 
 
 def _numbered(column: np.ndarray, table: NameTable | None) -> np.ndarray:

@@ -8,6 +8,7 @@ in the end, so that the numbers of types do not depend on the order of the edges
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,9 @@ class SpooledEdges(Source):
         self.types: NameTable | None = None
         self._inverse, self._largest, self._largest_type = inverse, -1, -1
         self._src, self._dst = Spool(folder, np.int64), Spool(folder, np.int64)
-        self._weight, self._type, self._attr = (Spool(folder, kind) for kind in (np.float64, np.int32, np.float32))
+        self._weight, self._type, self._attr, self._split = (
+            Spool(folder, kind) for kind in (np.float64, np.int32, np.float32, np.uint8)
+        )
         self._order = np.empty(0, np.int64)
 
     @property
@@ -79,6 +82,8 @@ class SpooledEdges(Source):
         if chunk.attr is not None:
             with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused later
                 self._attr.append(chunk.attr.astype(np.float32).reshape(-1))
+        if chunk.split is not None:
+            self._split.append(chunk.split)
 
     def finish(self, where: str, asked_nodes: int, notes: Sequence[str] = ()) -> None:
         """Set ``info`` and ``names`` after the last edge. where: the file's name in errors. asked_nodes: the user's
@@ -107,7 +112,7 @@ class SpooledEdges(Source):
         self.info = SourceInfo(
             num_nodes,
             edges * (1 + self._inverse),
-            EdgeForm(bool(self._weight.size), types, self._attr.size // max(edges, 1)),
+            EdgeForm(bool(self._weight.size), types, self._attr.size // max(edges, 1), split=bool(self._split.size)),
             fixed_ids=self.nodes is not None,
             notes=(*notes, *_told(where, names)),
         )
@@ -117,7 +122,7 @@ class SpooledEdges(Source):
             chunk = self._chunk(first, min(first + chunk_edges, self._src.size))
             yield chunk
             if self._inverse and chunk.type is not None:
-                yield EdgeChunk(chunk.dst, chunk.src, chunk.weight, chunk.type + 1, chunk.attr)
+                yield replace(chunk.reversed(), type=chunk.type + 1)
 
     def _chunk(self, first: int, last: int) -> EdgeChunk:
         form = self.info.form
@@ -129,4 +134,5 @@ class SpooledEdges(Source):
         if form.num_types:
             types = self._type.read(first, last)
             types = (types if self.types is None else self._order[types]) * (1 + self._inverse)
-        return EdgeChunk(self._src.read(first, last), self._dst.read(first, last), weight, types, attr)
+        split = self._split.read(first, last) if form.split else None
+        return EdgeChunk(self._src.read(first, last), self._dst.read(first, last), weight, types, attr, split)

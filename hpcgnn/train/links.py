@@ -30,6 +30,7 @@ from hpcgnn.world import raise_on_all_ranks
 # Stands where a dropout's key has its layer, so that no mask shares its numbers with the split.
 _SPLIT = int.from_bytes(b"split", "big")
 _TRAIN, _NOWHERE = 2, 3
+_SIDES = np.array([_TRAIN, 0, 1, _NOWHERE])  # of hpcgnn.data.schema.LINK_SETS
 _TOLD = 20  # the number of types of edges that an error names
 
 
@@ -39,7 +40,8 @@ class LinkSplit:
 
     The three graphs have all nodes and some of the edges. Both directions of an edge, and edges of other types between the same
     nodes, are in the same graph. Self-loops are not links: they are all in ``train``, as are edges whose types are not among
-    the config's ``target``; but those between the ends of a held-out link are in none, because they would tell of it.
+    the config's ``target``; but those between the ends of a held-out link are in none, because they would tell of it. A split
+    that the graph file has is taken as it is: only its training links are in ``train``.
 
     Attributes:
         config: the settings of the split.
@@ -61,8 +63,8 @@ class LinkSplit:
 def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSplit:
     """Hold out links of a graph for validation and testing. Collective.
 
-    The set of a link is a function of ``link_seed`` and the original ids of its two ends, so the split is the same for any
-    number of ranks, and the shares are met on average.
+    A graph that was converted with a split of its links keeps it. Else the set of a link is a function of ``link_seed`` and the
+    original ids of its two ends, so the split is the same for any number of ranks, and the shares are met on average.
 
     Args:
         graph: this rank's part, as ``hpcgnn.load`` returns it.
@@ -80,19 +82,36 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
         check_type("config", config, LinkConfig)
         config.check()
         relations = _relations(graph, config.target)
+        if graph.meta.has_link_split and config.link_split != LinkConfig.link_split:
+            raise WrongValueError(f"{graph.path} has a split of its links, which is used: leave --link-split out")
     source, target = _original_ends(graph)
+    is_link = index_array(source != target)
+    if relations is not None:
+        is_link &= relations[types_of(graph)]
+    if (given := graph.edge_split) is not None:
+        side = _SIDES[host_values(given)]
+        side = np.where(is_link | (side == _TRAIN), side, _NOWHERE)
+    else:
+        side = _drawn_sides(graph, config, (source, target), is_link)
+    validation, test, train = (graph.with_edges(side == each) for each in range(3))
+    return LinkSplit(config, graph, train, validation, test, relations)
+
+
+def _drawn_sides(
+    graph: LocalGraph, config: LinkConfig, ends: tuple[torch.Tensor, torch.Tensor], is_link: np.ndarray
+) -> np.ndarray:
+    """(e,) the side of each edge by draws: 0 validation, 1 test, _TRAIN or _NOWHERE. ends: (e,) original ids. is_link: (e,) bool.
+    Collective."""
+    source, target = ends
     pairs = edge_ids(torch.maximum(source, target), torch.minimum(source, target))
     key = keyed.derive_key(config.link_seed, 0, _SPLIT)
     draws = keyed.draws(keyed.row_hashes(key, index_array(pairs)), np.zeros(1, np.uint32))
     held_out = [keyed.threshold(share) for share in np.cumsum(config.link_split)]
-    is_link = index_array(source != target)
     side = np.where(is_link, np.searchsorted(held_out, draws, side="right"), _TRAIN)
-    if relations is not None:
-        is_link &= relations[types_of(graph)]
-        told = ~is_link & _between_ends(graph, index_array(pairs), is_link & (side != _TRAIN))
-        side = np.where(is_link, side, np.where(told, _NOWHERE, _TRAIN))
-    validation, test, train = (graph.with_edges(side == each) for each in range(3))
-    return LinkSplit(config, graph, train, validation, test, relations)
+    if not config.target:
+        return side
+    told = ~is_link & _between_ends(graph, index_array(pairs), side != _TRAIN)
+    return np.where(told, _NOWHERE, side)
 
 
 def _relations(graph: LocalGraph, target: str) -> np.ndarray | None:

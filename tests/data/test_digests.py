@@ -27,6 +27,7 @@ from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
 GRAPH = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=True))
+GRAPH.edge_split = np.random.default_rng(3).integers(0, 4, GRAPH.edge_index.shape[1]).astype(np.uint8)
 
 
 def data_in(path: Path) -> dict[str, str]:
@@ -52,6 +53,12 @@ def test_a_graph_in_any_parts_has_its_digests(graph: Path, tmp_path: Path) -> No
     assert data_in(tmp_path / "parts.h5") == data_in(graph)
 
 
+def test_sets_of_links_are_data_of_the_edges(graph: Path, tmp_path: Path) -> None:
+    for number, split in enumerate((None, (GRAPH.edge_split + 1) % 4)):
+        other = data_as_graph(tmp_path / f"{number}.h5", replace(GRAPH, edge_split=split))
+        assert differences(other, data_in(graph)) == "edges"
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_partition_takes_the_digests_over(graph: Path, tmp_path: Path, ranks: int) -> None:
     path = tmp_path / "parts.h5"
@@ -68,7 +75,7 @@ def test_digests_do_not_depend_on_pieces_or_the_order_of_edges(
 ) -> None:
     monkeypatch.setattr(sealing, "_BYTES_AT_A_TIME", 1)
     order = np.random.default_rng(5).permutation(GRAPH.edge_index.shape[1])
-    values = {name: getattr(GRAPH, name)[order] for name in ("weight", "edge_type", "edge_attr")}
+    values = {name: getattr(GRAPH, name)[order] for name in ("weight", "edge_type", "edge_attr", "edge_split")}
     turned = replace(GRAPH, edge_index=GRAPH.edge_index[:, order], **values)
     assert data_as_graph(tmp_path / "turned.h5", turned) == data_in(graph)
 

@@ -10,6 +10,7 @@ import urllib.error
 import zipfile
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -175,19 +176,60 @@ def test_features_of_edges_of_ogb(tmp_path):
     } == wanted
 
 
-def test_triples_of_ogb(tmp_path):
-    """The layouts of ogbl-wikikg2, with one kind of nodes, and of ogbl-biokg, with several."""
+def write_split(base, kind, **sets):
+    """OGB's files of a split of links."""
+    (base / "split" / kind).mkdir(parents=True)
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+    for name, links in {"train": {}, **sets}.items():
+        torch.save({key: np.array(each) if key != "edge" else torch.tensor(each) for key, each in links.items()},
+                   base / "split" / kind / f"{name}.pt")  # fmt: skip
+
+
+def links_of_sets(path):
+    """(source, target) of each edge, its type or 0, its weight or 1, and its set, sorted."""
+    with h5py.File(path) as file:
+        edges = file["edges"]
+        targets = np.repeat(np.arange(edges["indptr"].size - 1), np.diff(edges["indptr"][:]))
+        values = [edges[name][:] if name in edges else np.full(targets.size, usual)
+                  for name, usual in (("type", 0), ("weight", 1), ("split", -1))]  # fmt: skip
+        return sorted(
+            zip(edges["indices"][:].tolist(), targets.tolist(), *(each.tolist() for each in values), strict=True)
+        )
+
+
+def test_links_of_ogb_keep_their_sets(tmp_path):
+    """The layouts of ogbl-wikikg2, with one kind of nodes, of ogbl-collab, with weights and both directions, and of
+    ogbl-biokg, with several kinds of nodes."""
     require_module("ogb")
     base = tmp_path / "ogbl_wikikg2"
     tables = {"edge": [(0, 1), (2, 3), (3, 0)], "edge_reltype": [[1], [0], [2]]}
     for name, rows in (tables | {"num-node-list": [[5]], "num-edge-list": [[3]]}).items():
         write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    (base / "processed").mkdir()
-    (base / "RELEASE_v1.txt").touch()
+    held_out = {
+        "valid": {"head": [4], "relation": [2], "tail": [1]},
+        "test": {"head": [1, 0], "relation": [0, 1], "tail": [4, 2]},
+    }
+    write_split(base, "time", **held_out)
     meta, *_ = converted(f"ogb:ogbl-wikikg2?root={tmp_path}", tmp_path)
     assert (meta.num_nodes, meta.num_edge_types) == (5, 3)
-    found = hpcgnn.to_pyg(tmp_path / "out.h5")
-    assert (found.edge_index.tolist(), found.edge_type.tolist()) == ([[3, 0, 2], [0, 1, 3]], [2, 1, 0])
+    wanted = [(0, 1, 1, 1, 0), (0, 2, 1, 1, 2), (1, 4, 0, 1, 2), (2, 3, 0, 1, 0), (3, 0, 2, 1, 0), (4, 1, 2, 1, 1)]
+    assert links_of_sets(tmp_path / "out.h5") == wanted
+
+    base = tmp_path / "ogbl_collab"
+    tables = {
+        "edge": [(0, 1)],
+        "edge_weight": [[3]],
+        "edge_year": [[1999]],
+        "num-node-list": [[3]],
+        "num-edge-list": [[1]],
+    }
+    for name, rows in (tables | {"node-feat": [[1.0], [2.0], [3.0]]}).items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
+    write_split(base, "time", valid={"edge": [[1, 2]], "weight": [2]}, test={"edge": [[2, 0]], "weight": [4]})
+    converted(f"ogb:ogbl-collab?root={tmp_path}", tmp_path)
+    wanted = [(0, 1, 0, 3, 0), (0, 2, 0, 4, 3), (1, 0, 0, 3, 0), (1, 2, 0, 2, 1), (2, 0, 0, 4, 2), (2, 1, 0, 2, 3)]
+    assert links_of_sets(tmp_path / "out.h5") == wanted
 
     raw = tmp_path / "ogbl_biokg" / "raw"
     write_csv(raw / "num-node-dict.csv.gz", [("protein", "disease"), (3, 2)])
@@ -200,16 +242,14 @@ def test_triples_of_ogb(tmp_path):
     ):
         for name, rows in {"edge": [edge], "edge_reltype": [[kind]], "num-edge-list": [[1]]}.items():
             write_csv(raw / "relations" / folder / f"{name}.csv.gz", rows)
-    (raw.parent / "processed").mkdir()
-    (raw.parent / "RELEASE_v1.txt").touch()
-    source = f"ogb:ogbl-biokg?root={tmp_path}"
-    converted(source, tmp_path)
-    found = hpcgnn.to_pyg(tmp_path / "out.h5")
-    assert (found.num_nodes, found.edge_index.tolist(), found.edge_type.tolist()) == (5, [[1, 2], [4, 4]], [3, 4])
-    notes = " ".join(notes_of(source, tmp_path))
-    assert "the links are those of the training set" in notes
-    assert "nodes 0 to 1 are of kind disease" in notes
-    assert "nodes 2 to 4 are of kind protein" in notes
+    kinds = {"head_type": ["disease", "protein"], "tail_type": ["protein", "protein"]}
+    links = {"head": [0, 1], "relation": [3, 4], "tail": [1, 0]} | kinds
+    write_split(raw.parent, "random", valid=links, test={name: each[:1] for name, each in links.items()})
+    meta, *_ = converted(f"ogb:ogbl-biokg?root={tmp_path}", tmp_path)
+    assert [(each.name, each.count) for each in meta.node_types] == [("disease", 2), ("protein", 3)]
+    assert meta.edge_type_names == [("disease", "of", "protein"), ("protein", "protein-protein", "protein")]
+    wanted = [(0, 3, 0, 1, 1), (0, 3, 0, 1, 2), (1, 4, 0, 1, 0), (2, 4, 1, 1, 0), (3, 2, 1, 1, 1)]
+    assert links_of_sets(tmp_path / "out.h5") == wanted
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

@@ -70,6 +70,81 @@ def test_triples_of_names(tmp_path, delimiter, header):
     assert re.search(r"type \d+, lives in", shown.output)
 
 
+SETS = {"train": TRIPLES[:120], "valid": TRIPLES[120:140], "test": TRIPLES[140:]}
+
+
+def sets_in(path):
+    """The triples of a converted graph by their names, sorted, for each set of links."""
+    nodes, types = hpcgnn.names(path), hpcgnn.names(path, "edge_types")
+    with h5py.File(path) as file:
+        edges, number = file["edges"], len(nodes)
+        targets = np.repeat(np.arange(number), np.diff(edges["indptr"][:]))
+        found = zip(edges["indices"][:], edges["type"][:], targets, edges["split"][:], strict=True)
+        named = [((nodes[head], types[kind], nodes[tail]), its_set) for head, kind, tail, its_set in found]
+    return [sorted(triple for triple, its_set in named if its_set == each) for each in range(4)]
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("inverse", [True, False])
+def test_a_folder_of_triples_keeps_its_split(tmp_path, header, inverse):
+    """As FB15k-237 and WN18RR are published; with other files beside, and one that is compressed."""
+    for name, triples in SETS.items():
+        write_csv(tmp_path / f"{name}.csv", triples, header=("head", "relation", "tail") if header else None)
+    (tmp_path / "entities.txt").write_text("a\n")
+    (tmp_path / "test.csv.gz").write_bytes(gzip.compress((tmp_path / "test.csv").read_bytes()))
+    (tmp_path / "test.csv").unlink()
+    source = f"edgelist:{tmp_path}" + "?inverse=yes" * inverse
+    meta, *_ = converted(source, tmp_path)
+    assert meta.has_link_split and meta.num_edges == len(TRIPLES) * (1 + inverse)
+    reverse = {name: sorted((tail, f"inverse of {kind}", head) for head, kind, tail in SETS[name]) for name in SETS}
+    wanted = [sorted(SETS["train"] + reverse["train"] * inverse), sorted(SETS["valid"]), sorted(SETS["test"])]
+    assert sets_in(tmp_path / "out.h5") == [*wanted, sorted(reverse["valid"] + reverse["test"]) * inverse]
+    told = "120 links of train.csv are for training, 20 links of valid.csv for validation"
+    assert told in " ".join(notes_of(source, tmp_path))
+    shown = CliRunner().invoke(show, [str(tmp_path / "out.h5")])
+    assert re.search(r"validation links +20", shown.output)
+
+
+def test_a_folder_without_one_of_the_three_files(tmp_path):
+    write_csv(tmp_path / "train.csv", TRIPLES)
+    write_csv(tmp_path / "valid.csv", TRIPLES)
+    wanted = "a folder of links should have one file {}.txt, .tsv or .csv, but it has"
+    check_refused(f"edgelist:{tmp_path}", tmp_path, wanted.format("test") + " none")
+    write_csv(tmp_path / "test.csv", TRIPLES)
+    write_csv(tmp_path / "valid.tsv", TRIPLES)
+    check_refused(f"edgelist:{tmp_path}", tmp_path, wanted.format("valid") + " valid.csv and valid.tsv")
+
+
+def test_the_files_of_a_folder_have_the_same_columns(tmp_path):
+    for name in SETS:
+        write_csv(tmp_path / f"{name}.csv", [(0, 1, 2), (3, 4, 5)], header=("head", "relation", "tail"))
+    write_csv(tmp_path / "test.csv", [("a", "b", "c")], header=("head", "relation", "tail"))
+    check_refused(f"edgelist:{tmp_path}", tmp_path, "test.csv, line 2: 'a,b,c': node id 'a' is not a whole number")
+
+
+def test_merged_links_are_for_training_if_one_of_them_is(tmp_path):
+    edges, split = [[0, 0, 1, 2, 3], [1, 1, 2, 1, 0]], [2, 0, 1, 2, 1]
+    np.savez(tmp_path / "graph.npz", num_nodes=4, edge_index=np.array(edges), edge_split=np.array(split))
+
+    def stored(options):
+        convert(f"npz:{tmp_path}/graph.npz", tmp_path / "out.h5", options)
+        with h5py.File(tmp_path / "out.h5") as file:
+            edges = file["edges"]
+            targets = np.repeat(np.arange(4), np.diff(edges["indptr"][:]))
+            ends = zip(edges["indices"][:].tolist(), targets.tolist(), strict=True)
+            return sorted(zip(ends, edges["split"][:].tolist(), strict=True))
+
+    assert stored(ConvertOptions()) == [((0, 1), 0), ((0, 1), 2), ((1, 2), 1), ((2, 1), 2), ((3, 0), 1)]
+    found = stored(ConvertOptions(undirected=True, self_loops=True, force=True))
+    assert found == [((0, 0), 0), ((0, 1), 0), ((0, 3), 3), ((1, 0), 0), ((1, 1), 0), ((1, 2), 1), ((2, 1), 2),
+                     ((2, 2), 0), ((3, 0), 1), ((3, 3), 0)]  # fmt: skip
+    np.savez(tmp_path / "graph.npz", num_nodes=4, edge_index=np.array(edges), edge_split=np.array([*split[:4], 4]))
+    check_refused(
+        f"npz:{tmp_path}/graph.npz", tmp_path, "edge_split should be a number for each of the 5 edges: 0 .training"
+    )
+
+
 def test_a_comment_of_names_is_no_edge(tmp_path):
     """``alice bob`` in the first line names columns only if numbers follow."""
     path = tmp_path / "edges.txt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,12 @@ Triples = np.ndarray  # (m, 3) original id of the source, relation, original id 
 
 def graph_of() -> small_graphs.Arrays:
     return small_graphs.with_typed_edges(small_graphs.random_multigraph(), types=RELATIONS)
+
+
+def with_split(arrays: small_graphs.Arrays) -> small_graphs.Arrays:
+    """The graph with a split of its links, in which parallel links may have different sets; self-loops are training links."""
+    split = np.random.default_rng(11).choice(4, arrays.edge_index.shape[1], p=(0.6, 0.15, 0.15, 0.1)).astype(np.uint8)
+    return replace(arrays, edge_split=np.where(arrays.edge_index[0] == arrays.edge_index[1], np.uint8(0), split))
 
 
 def triples_of(arrays: small_graphs.Arrays) -> Triples:
@@ -76,7 +83,8 @@ def scores_by_pyg(decoder: str, rows: torch.Tensor, vectors: torch.Tensor | None
 def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **links: object) -> dict:
     """The loss, gradients, metrics and draws, beside those of PyG on the edges that may carry messages."""
     world = graph.world
-    split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(**LINKS | links))
+    shares = {"link_split": hpcgnn.LinkConfig.link_split} if graph.meta.has_link_split else {}
+    split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(**LINKS | shares | links))
     config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
     model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
     task = LinkTask(model, split, "auto")
@@ -235,9 +243,12 @@ def report(world: World, folder: Path) -> dict:
     arrays = graph_of()
     graph = small_graphs.on_ranks(world, arrays, folder / f"relations-{world.size}.h5")
     kinds = small_graphs.on_ranks(world, small_graphs.with_types(), folder / f"kinds-{world.size}.h5")
+    given = with_split(arrays)
+    of_given = small_graphs.on_ranks(world, given, folder / f"split-{world.size}.h5")
     return {
         "decoders": {name: compare(graph, arrays, name) for name in ("dot", "distmult", "transe")},
         "of_target": compare(graph, arrays, "distmult", target="1,3"),
+        "of_split": compare(of_given, given, "distmult"),
         "reordered": compare(graph.reordered("rcm"), arrays, "distmult"),
         "ties": {name: with_ties(graph, arrays, name) for name in ("dot", "distmult", "transe")},
         "pairs": {name: scored_pairs(graph, name) for name in ("distmult", "transe")},

@@ -36,7 +36,7 @@ def report(request, reports):
 
 def cases(report):
     yield from report["decoders"].items()
-    yield from ((name, report[name]) for name in ("of_target", "reordered"))
+    yield from ((name, report[name]) for name in ("of_target", "of_split", "reordered"))
 
 
 def test_loss_and_gradients_equal_pygs(report):
@@ -79,6 +79,22 @@ def test_only_the_relations_of_target_are_links_and_nothing_tells_of_held_out_on
     assert any(frozenset((source, target)) in hidden for source, _, target in others)
     seen = sides[0] + [each for each in others if frozenset((each[0], each[2])) not in hidden]
     assert Counter(map(tuple, found["messages"])) == Counter(seen)
+
+
+def test_a_given_split_is_kept_and_only_its_training_links_carry_messages(report):
+    given = relation_task.with_split(relation_task.graph_of())
+    wanted = [[tuple(each) for each, its_set in zip(relation_task.triples_of(given).tolist(), given.edge_split, strict=True)
+               if its_set == number and each[0] != each[2]] for number in range(3)]  # fmt: skip
+    found = report["of_split"]
+    assert [Counter(map(tuple, side)) for side in found["sides"]] == list(map(Counter, wanted))
+    assert Counter(map(tuple, found["messages"])) == Counter(wanted[0])
+    assert all(wanted) and len(given.edge_split) > sum(map(len, wanted)), "reverse links are in no set"
+
+
+def test_shares_of_links_are_refused_for_a_graph_with_a_split(tmp_path):
+    graph = small_graphs.on_ranks(one_rank(), relation_task.with_split(relation_task.graph_of()), tmp_path / "parts.h5")
+    with pytest.raises(HpcgnnError, match="has a split of its links, which is used: leave --link-split out"):
+        hpcgnn.split_links(graph, hpcgnn.LinkConfig(link_split=(0.1, 0.1)))
 
 
 def test_negatives_are_no_triples_and_have_the_relation_of_their_link_at_either_end(report):
@@ -140,7 +156,7 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
 @pytest.mark.parametrize("target", ["4", "a", "0,", "-1"])
 def test_types_that_the_graph_does_not_have_are_one_sentence(tmp_path, target):
     graph = small_graphs.on_ranks(one_rank(), relation_task.graph_of(), tmp_path / "parts.h5")
-    with pytest.raises(HpcgnnError, match="has no type of edges '.*': it has types 0 to 3$"):
+    with pytest.raises(HpcgnnError, match=r"has no type of edges '.*': it has types 0 to 3$"):
         hpcgnn.split_links(graph, hpcgnn.LinkConfig(target=target))
 
 
@@ -177,7 +193,7 @@ def test_target_takes_names_and_numbers(named, target, wanted):
 def test_a_name_that_the_graph_does_not_have_is_a_sentence_with_those_that_it_has(named):
     graph = hpcgnn.load(named, one_rank(), any_ranks=True)
     with pytest.raises(
-        HpcgnnError, match="has no type of edges 'likes': it has types 0 to 3: 2, 7, knows, well, lives in$"
+        HpcgnnError, match=r"has no type of edges 'likes': it has types 0 to 3: 2, 7, knows, well, lives in$"
     ):
         hpcgnn.split_links(graph, hpcgnn.LinkConfig(target="lives in,likes"))
 
