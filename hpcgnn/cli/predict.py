@@ -1,4 +1,4 @@
-"""``hpcgnn predict``: scores of nodes, embeddings, or scores of node pairs."""
+"""``hpcgnn predict``: scores of nodes, embeddings, scores of node pairs, or answers to questions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hpcgnn.cli.train import same_option
 from hpcgnn.train.config import REAL_METRICS
 from hpcgnn.world import MpiWorld, check_alike
 
+_TOP = 10
+
 
 @click.command(epilog="\b\nExample\n  mpirun -n 4 hpcgnn predict parts.h5 run --out predictions.h5")
 @click.argument("parts", type=FILE)
@@ -26,6 +28,12 @@ from hpcgnn.world import MpiWorld, check_alike
                    "two original ids a line, or a .npy file of integers (pairs, 2); for --decoder distmult and transe, also the "
                    "type of edges, as a third number. The source comes first. A higher score means a more likely link. "
                    "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
+@click.option("--questions", type=FILE,
+              help="For a run with --task link, write the most likely tails of the questions in this file instead, to a csv "
+                   "file: a line for each answer, with its name and score. A line of the questions is a head, and in a graph "
+                   "with types of edges a comma and a type. Both are names, or numbers where the graph has none.")  # fmt: skip
+@click.option("--top", type=click.IntRange(1), default=_TOP, show_default=True, help="Answers to each of --questions.")
+@click.option("--new-only", is_flag=True, help="Leave out answers that are edges of the graph already.")
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,
               help="Checkpoint of the run folder: that of the best validation metric, or the last one.")  # fmt: skip
 @same_option("device")
@@ -34,8 +42,8 @@ from hpcgnn.world import MpiWorld, check_alike
 @QUIET
 @AS_JSON
 def predict(
-    parts: Path, run: Path, out: Path, pairs: Path | None, which: str, device: str, timeout: float, force: bool, quiet: bool,
-    as_json: bool,
+    parts: Path, run: Path, out: Path, pairs: Path | None, questions: Path | None, top: int, new_only: bool, which: str,
+    device: str, timeout: float, force: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the scores of the trained model in RUN for every node of PARTS, in the order of original ids.
 
@@ -43,9 +51,13 @@ def predict(
     than the one of the training if its features have the same columns; a note on stderr then says what differs. Messages are
     sent along all its edges.
     """
+    if pairs is not None and questions is not None:
+        raise click.UsageError("--pairs and --questions ask for different files: give one of them")
+    if questions is None and (new_only or top != _TOP):
+        raise click.UsageError("--top and --new-only are about answers: give --questions as well")
     with importing():
         from hpcgnn.graph.local_graph import load
-        from hpcgnn.train import checkpoint
+        from hpcgnn.train import answers, checkpoint
         from hpcgnn.train import predict as prediction
         from hpcgnn.train.run_folder import RunFolder
         from hpcgnn.world.devices import use_threads
@@ -59,8 +71,12 @@ def predict(
     differing = prediction.other_data(graph, content)
     if differing and world.rank == 0 and not quiet:
         console.note(f"{path} was trained on another graph: {parts} differs in {differing}")
-    inputs = [path, *RunFolder(run).files(), *filter(None, [pairs])]
-    if pairs is not None:
+    inputs = [path, *RunFolder(run).files(), *filter(None, [pairs, questions])]
+    if questions is not None:
+        asked = answers.read_questions(graph, questions)
+        found = answers.answer(graph, content, asked, top, new_only=new_only)
+        answers.write_answers(graph, asked, found, out, force=force, inputs=inputs)
+    elif pairs is not None:
         scores = prediction.score_pairs(graph, content, prediction.read_pairs(world, pairs))
         prediction.write_pair_scores(graph, scores, out, force=force, inputs=inputs)
     else:
@@ -70,7 +86,10 @@ def predict(
     world.close()
     facts = {"checkpoint": str(path), "trained_epochs": content["next_epoch"], "nodes": graph.meta.num_nodes}
     columns = "targets" if content.get("metric") in REAL_METRICS else "classes"
-    facts |= {"pairs": str(pairs)} if pairs else {columns if what == "scores" else "width": scores.shape[1]}
+    if questions is not None:
+        facts |= {"questions": len(asked.texts), "answers": int((found[0] >= 0).sum())}
+    else:
+        facts |= {"pairs": str(pairs)} if pairs else {columns if what == "scores" else "width": scores.shape[1]}
     facts |= {"ranks": world.size, "out": str(out)}
     if world.rank == 0 and as_json:
         print(json.dumps(facts))

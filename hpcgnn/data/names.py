@@ -118,15 +118,16 @@ def _arrays(file: SlabReader, dataset: str) -> tuple[StoredArray, ...]:
     return tuple(StoredArray(file.file, file.source, name, rule) for name, rule in rules.items())
 
 
-def read(file: SlabReader, dataset: str, numbers: np.ndarray | None = None) -> list[str]:
-    """The names in ``dataset`` with these numbers, all by default; an empty list if the file has none. Raises HpcgnnError."""
+def read(file: SlabReader, dataset: str, numbers: np.ndarray | range | None = None) -> list[str]:
+    """The names in ``dataset`` with these numbers, all by default; a range has steps of 1. An empty list if the file has none.
+    Raises HpcgnnError."""
     if not (arrays := _arrays(file, dataset)):
         return []
     count = arrays[1].rule.shape[0] - 1
-    if numbers is not None and numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
+    if numbers is None or isinstance(numbers, range):
+        return _between(arrays, *((0, count) if numbers is None else (numbers.start, numbers.stop)))
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
         raise WrongValueError(f"{file.path} has {count:,} names, with the numbers from 0 to {count - 1}")
-    if numbers is None:
-        return _between(arrays, 0, count)
     return [name for number in numbers.tolist() for name in _between(arrays, number, number + 1)]
 
 

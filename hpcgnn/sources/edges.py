@@ -53,8 +53,8 @@ class EdgeForm:
 
     @property
     def dtype(self) -> np.dtype | None:
-        """A structured dtype of an edge's values, with the fields ``weight``, ``type``, ``attr`` and ``split`` that the graph has;
-        None if it has none."""
+        """A structured dtype of an edge's values, with the fields ``weight``, ``type``, ``attr`` and ``split`` that the graph
+        has; None if it has none."""
         fields: list[tuple[Any, ...]] = [("weight", np.float32)] if self.weighted else []
         fields += [("type", np.int32)] if self.num_types else []
         fields += [("attr", self.attr_dtype, (self.attr_columns,))] if self.attr_columns else []

@@ -268,7 +268,8 @@ def _with_kinds(graph: dict[str, Any]) -> dict[str, Any]:
     kinds, first = list(counts), dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
     numbers = {triplet: int(np.asarray(each).flat[0]) for triplet, each in graph["edge_reltype"].items()}
     triplets = sorted(numbers, key=numbers.__getitem__)
-    edges = [np.asarray(graph["edge_index_dict"][each]) + [[first[each[0]]], [first[each[2]]]] for each in triplets]
+    ends = np.array([[first[head], first[tail]] for head, _, tail in triplets])[:, :, np.newaxis]
+    edges = [np.asarray(graph["edge_index_dict"][each]) + begin for each, begin in zip(triplets, ends, strict=True)]
     return {
         "num_nodes": sum(counts.values()),
         "edge_index": np.concatenate(edges, axis=1),

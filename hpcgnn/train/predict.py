@@ -20,6 +20,7 @@ from hpcgnn.data.stored import look_in
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel, build_model
 from hpcgnn.nn.config import MODELS, described
+from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
@@ -89,29 +90,33 @@ def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybri
     return model
 
 
+def of_links(graph: LocalGraph, content: dict[str, Any]) -> tuple[Decoder, torch.Tensor]:
+    """The decoder of a checkpoint's ``content``, and the (n, F) embeddings of this rank's nodes that it compares. Collective.
+    Raises HpcgnnError, on every rank, for a model without a decoder."""
+    model = _model_of(graph, content)
+    if model.decoder is None:
+        words = "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
+        raise HpcgnnError(words, agreed=True)
+    return model.decoder, model.decoder.embed(_applied(model, graph))
+
+
 @torch.no_grad()
 def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
     """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint; for a decoder that has
     relations, (m, 3) source, target and type of edges. Collective."""
-    world, model = graph.world, _model_of(graph, content)
-    decoder = model.decoder
+    world, (decoder, embeddings) = graph.world, of_links(graph, content)
     with raise_on_all_ranks(world, "score pairs of nodes"):
-        if decoder is None:
-            raise HpcgnnError(
-                "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
-            )
         columns = 3 if decoder.has_relations else 2
         if pairs.shape[1] != columns:
             words = "a source, a target and a type of edges" if decoder.has_relations else "two nodes"
             raise HpcgnnError(
-                f"a pair of a model with --decoder {model.config.decoder} is {words}: give {columns} numbers in each line, not "
-                f"{pairs.shape[1]}"
+                f"a pair of a model with --decoder {content['model_config']['decoder']} is {words}: give {columns} numbers in "
+                f"each line, not {pairs.shape[1]}"
             )
         nodes, relation = pairs[:, :2], pairs[:, 2:].ravel()
         _check_numbers("nodes", nodes, graph.meta.num_nodes)
         _check_numbers("types of edges", relation, graph.meta.num_edge_types)
-    assert decoder is not None
-    bounds, slab = _dealt_by_id(graph, decoder.embed(_applied(model, graph)))
+    bounds, slab = _dealt_by_id(graph, embeddings)
     torch_device = graph.device.torch_device
     source, target = (torch.from_numpy(rows_of(world, bounds, slab, ids)).to(torch_device) for ids in nodes.T)
     queries = decoder.query(source, torch.from_numpy(relation).to(torch_device), "source")

@@ -26,11 +26,11 @@ from hpcgnn.world import World
 
 # Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
 # add up in one order, so that nodes with equal embeddings have equal scores.
-_CHUNK, _BLOCK = 256, 4096
+CHUNK, BLOCK = 256, 4096
 _WORST = 10  # the largest K of hits@K
 
 
-class _Completions:
+class Completions:
     """For a known end of a triple and its relation, the owned nodes that make known triples with them."""
 
     def __init__(self, graph: LocalGraph, relation: np.ndarray, known: np.ndarray, node: np.ndarray) -> None:
@@ -57,7 +57,7 @@ class _Questions:
 
     pairs: Pairs
     facts: np.ndarray
-    completions: _Completions
+    completions: Completions
     kind: int
 
 
@@ -68,7 +68,7 @@ class Ranker:
         self._graph = graph
         relation, source = types_of(graph), graph.indices.astype(np.int64)
         target = graph.first + graph.destinations
-        of_sources = _Completions(graph, relation, source, target)
+        of_sources = Completions(graph, relation, source, target)
         # A question about sources asks the owners of sources, who do not have the edges: the targets' owners tell them.
         asked = np.isin(
             relation * graph.meta.num_nodes + target, links.triples[1] * graph.meta.num_nodes + links.triples[2]
@@ -79,7 +79,7 @@ class Ranker:
         source, relation, target = links.triples
         of_source, of_target = kinds_of_ends(graph.meta)
         self._questions = (
-            *_by_kind(links.targets, (relation, target, source), _Completions(graph, *told.T), of_source),
+            *_by_kind(links.targets, (relation, target, source), Completions(graph, *told.T), of_source),
             *_by_kind(links.sources, (relation, source, target), of_sources, of_target),
         )
         self._local = np.argsort(positions_of(graph)[: graph.num_nodes])  # by position from the first
@@ -107,7 +107,7 @@ class Ranker:
         self, asked: _Questions, decoder: Decoder, owned: torch.Tensor, extended: torch.Tensor, candidates: np.ndarray
     ) -> np.ndarray:
         world, mine, found = self._graph.world, len(asked.facts), np.zeros(_WORST + 2)
-        share = max(1, _CHUNK // world.size)
+        share = max(1, CHUNK // world.size)
         ends = asked.pairs.nodes()[asked.pairs.of_link]
         for first in range(0, int(world.allreduce(np.array([mine]), "max")[0]), share):
             links = slice(first, first + share)
@@ -139,12 +139,12 @@ class Ranker:
         place, is_candidate = found_in(candidates, self._local[known - self._graph.first])
         question, place = question[is_candidate], place[is_candidate]
         counts = torch.zeros(2, len(facts), dtype=torch.int64, device=owned.device)
-        for first in range(0, candidates.size, _BLOCK):
-            block = candidates[first : first + _BLOCK]
-            scores = decoder.every_score(queries, _filled(owned, block))
+        for first in range(0, candidates.size, BLOCK):
+            block = candidates[first : first + BLOCK]
+            scores = decoder.every_score(queries, filled(owned, block))
             counts_here = torch.ones(scores.shape, dtype=torch.bool, device=owned.device)
             counts_here[:, block.size :] = False
-            inside = (place >= first) & (place < first + _BLOCK)
+            inside = (place >= first) & (place < first + BLOCK)
             counts_here[torch.from_numpy(question[inside]), torch.from_numpy(place[inside] - first)] = False
             counts[0] += ((scores > true_scores) & counts_here).sum(1)
             counts[1] += ((scores == true_scores) & counts_here).sum(1)
@@ -158,13 +158,13 @@ class Ranker:
         question = np.flatnonzero((facts[:, 0] >= 0) & (place >= 0) & (place < self._graph.num_nodes))
         scores = queries.new_zeros(len(facts))
         if question.size:
-            every = decoder.every_score(queries, _filled(owned, self._local[place[question]]))
+            every = decoder.every_score(queries, filled(owned, self._local[place[question]]))
             scores[torch.from_numpy(question)] = every[torch.from_numpy(question), torch.arange(question.size)]
         return self._graph.world.allreduce(scores, what="the scores of true ends")
 
 
 def _by_kind(
-    pairs: Pairs, facts: tuple[np.ndarray, ...], completions: _Completions, kinds: np.ndarray
+    pairs: Pairs, facts: tuple[np.ndarray, ...], completions: Completions, kinds: np.ndarray
 ) -> Iterator[_Questions]:
     """The questions for each type of nodes that the true ends of relations have, (R,) ``kinds``; the same types on all ranks."""
     for kind in np.unique(kinds).tolist():
@@ -173,9 +173,9 @@ def _by_kind(
         yield _Questions(asked, np.stack(facts, axis=1)[here], completions, kind)
 
 
-def _filled(rows: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
-    """(_BLOCK, F) rows of these nodes, then zeros; more if there are more nodes."""
-    block = rows.new_zeros(max(_BLOCK, nodes.size), rows.shape[1])
+def filled(rows: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
+    """(BLOCK, F) rows of these nodes, then zeros; more if there are more nodes."""
+    block = rows.new_zeros(max(BLOCK, nodes.size), rows.shape[1])
     block[: nodes.size] = rows[torch.from_numpy(nodes).to(rows.device)]
     return block
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, converted, notes_of, pairs
+from helpers import RunsCode, check_refused, converted, pairs
 from requires import require_module
 
 import hpcgnn

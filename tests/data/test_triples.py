@@ -96,7 +96,7 @@ def test_a_folder_of_triples_keeps_its_split(tmp_path, header, inverse):
     (tmp_path / "test.csv").unlink()
     source = f"edgelist:{tmp_path}" + "?inverse=yes" * inverse
     meta, *_ = converted(source, tmp_path)
-    assert meta.has_link_split and meta.num_edges == len(TRIPLES) * (1 + inverse)
+    assert (meta.has_link_split, meta.num_edges) == (True, len(TRIPLES) * (1 + inverse))
     reverse = {name: sorted((tail, f"inverse of {kind}", head) for head, kind, tail in SETS[name]) for name in SETS}
     wanted = [sorted(SETS["train"] + reverse["train"] * inverse), sorted(SETS["valid"]), sorted(SETS["test"])]
     assert sets_in(tmp_path / "out.h5") == [*wanted, sorted(reverse["valid"] + reverse["test"]) * inverse]
