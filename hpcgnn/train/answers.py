@@ -17,7 +17,7 @@ import torch
 
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.base.host import index_array
+from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import names
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.graph.local_graph import LocalGraph
@@ -167,7 +167,7 @@ def _best(
         numbers = torch.cat((ids, torch.from_numpy(candidates.ids[block]).expand(count, -1)), 1)
         order = joined.sort(dim=1, descending=True, stable=True).indices[:, :top]
         scores, ids = joined.gather(1, order), numbers.gather(1, order)
-    return ids.numpy(), scores.numpy()
+    return index_array(ids), host_values(scores)
 
 
 def write_answers(
