@@ -22,6 +22,7 @@ from hpcgnn.data import names
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import Decoder
+from hpcgnn.sources.base import existing_file, reading
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.gather import id_bounds
 from hpcgnn.train.links import found_in, kinds_of_ends, positions_of, relation_numbers, types_of
@@ -47,7 +48,7 @@ def read_questions(graph: LocalGraph, path: Path) -> Questions:
     names or, where the graph has none, numbers. Takes O(Q) memory on each rank. Collective. Raises HpcgnnError."""
     columns = 2 if graph.meta.num_edge_types else 1
     with raise_on_all_ranks(graph.world, f"read {path}"):
-        with open_text(path) as lines:
+        with reading(path, "questions"), open_text(existing_file(str(path), "questions")) as lines:
             texts = [[word.strip() for word in line] for line in csv.reader(lines, skipinitialspace=True) if line]
         for line in texts:
             if len(line) != columns:

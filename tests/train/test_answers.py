@@ -64,8 +64,9 @@ def typed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A graph without types, and a checkpoint."""
-    parts = small_graphs.in_parts(tmp_path_factory.mktemp("plain") / "parts.h5", small_graphs.random_multigraph(), 3)
+    """A graph without types, of which part 1 has no node, and a checkpoint."""
+    parts, graph = tmp_path_factory.mktemp("plain") / "parts.h5", small_graphs.random_multigraph()
+    small_graphs.write_parts(parts, graph, small_graphs.random_parts(graph.num_nodes, 3, empty=1), 3)
     return parts, train(parts, model="gcn", decoder="mlp")
 
 
@@ -182,6 +183,15 @@ def test_other_questions_are_one_sentence(named, tmp_path, content, sentence):
     graph = hpcgnn.load(named[0], one_rank(), any_ranks=True)
     with pytest.raises(HpcgnnError, match=sentence):
         read_questions(graph, tmp_path / "questions.csv")
+
+
+def test_a_file_that_is_no_text_is_one_sentence(plain, tmp_path):
+    graph, path = hpcgnn.load(plain[0], one_rank(), any_ranks=True), tmp_path / "questions.csv"
+    with pytest.raises(HpcgnnError, match="does not exist or is not a file"):
+        read_questions(graph, path)
+    path.write_bytes(b"\xff\x00\xc3\n")
+    with pytest.raises(HpcgnnError, match="cannot be read as questions"):
+        read_questions(graph, path)
 
 
 def test_numbers_name_nodes_of_a_graph_without_names(plain, typed, tmp_path):
