@@ -35,7 +35,7 @@ from hpcgnn.world import World
 @dataclass
 class Arrays:
     """A whole graph with original ids. edge_index: (2, E), sources first. x: (N, F), without columns if there are no features.
-    weight, edge_type, edge_split: (E,) or None. edge_attr: (E, D) or None. node_types, edge_types: see ``GraphMeta``.
+    weight, edge_type, edge_split: (E,) or None. edge_attr: (E, D) or None. node_types, edge_types, x_by_type: see ``GraphMeta``.
     """
 
     edge_index: np.ndarray
@@ -48,6 +48,7 @@ class Arrays:
     node_types: tuple[NodeType, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
     edge_split: np.ndarray | None = None
+    x_by_type: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -82,6 +83,7 @@ class Arrays:
             node_types=self.node_types,
             edge_types=self.edge_types,
             has_link_split=self.edge_split is not None,
+            x_by_type=self.x_by_type,
         )
 
     def datasets(self) -> dict[str, np.ndarray]:
@@ -93,7 +95,8 @@ class Arrays:
             if values is not None:
                 arrays[f"edges/{name}"] = values[order]
         if sp.issparse(self.x):
-            arrays |= {f"nodes/x_{part}": getattr(self.x, part) for part in ("indptr", "indices", "data")}
+            parts = ("indptr", "data") if self.x_by_type else ("indptr", "indices", "data")
+            arrays |= {f"nodes/x_{part}": getattr(self.x, part) for part in parts}
         elif self.x.shape[1]:
             arrays["nodes/x"] = self.x
         if self.y is not None:
@@ -138,9 +141,10 @@ EDGE_TYPES = (
 )  # fmt: skip
 
 
-def with_types(seed: int = 0) -> Arrays:
+def with_types(seed: int = 0, *, x_by_type: bool = True) -> Arrays:
     """A graph with types of nodes, of which one has one node and two have no features, and with several edges of different types
-    between the same two nodes. Only papers have labels, and no edge ends at the last three papers."""
+    between the same two nodes. Only papers have labels, and no edge ends at the last three papers. x_by_type: store features by
+    type, and not as one sparse matrix."""
     rng, counts = np.random.default_rng(seed), [each.count for each in NODE_TYPES]
     first, edges, kinds, attr = np.cumsum([0, *counts]), [], [], []
     for number, kind in enumerate(EDGE_TYPES):
@@ -157,7 +161,7 @@ def with_types(seed: int = 0) -> Arrays:
     masks = {name: mask & (y >= 0) for name, mask in _random_masks(rng, first[-1]).items()}
     return Arrays(
         np.concatenate(edges, axis=1), sp.block_diag(blocks, format="csr"), y, masks, None, np.concatenate(kinds),
-        np.concatenate(attr), NODE_TYPES, EDGE_TYPES,
+        np.concatenate(attr), NODE_TYPES, EDGE_TYPES, x_by_type=x_by_type,
     )  # fmt: skip
 
 
@@ -264,7 +268,9 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     position[order] = np.arange(graph.num_nodes)
     masks = {name: mask[order] for name, mask in graph.masks.items()}
     of_edges = graph.weight, graph.edge_type, graph.edge_attr, graph.node_types, graph.edge_types, graph.edge_split
-    there = Arrays(position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges)
+    there = Arrays(
+        position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges, x_by_type=graph.x_by_type
+    )
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}
     attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | there.meta().attributes() | {"num_parts": num_parts}

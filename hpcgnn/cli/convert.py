@@ -19,7 +19,7 @@ _HELP = """Convert the graph SOURCE to the graph file OUTPUT.
 SOURCE is one of the following; parts in brackets are optional
   npz:FILE[?split=K&nodes=N]          numpy arrays (num_nodes, edge_index, x, y, masks)
   pyg:NAME[?root=DIR&split=K]         PyTorch Geometric: Cora, Reddit, WikipediaNetwork/chameleon
-  ogb:NAME[?root=DIR&download=yes]    Open Graph Benchmark: ogbn-arxiv, ogbn-papers100M, mag240m, ogbl-wikikg2
+  ogb:NAME[?root=DIR&download=yes]    Open Graph Benchmark: ogbn-arxiv, ogbn-mag, ogbn-papers100M, mag240m, ogbl-wikikg2
   dgl:FILE[?graph=K&x=NAME&y=NAME]    DGL: a file written by dgl.save_graphs
   graphml:FILE[?x=KEY,KEY&y=KEY]      GraphML, read by networkx
   edgelist:FILE[?nodes=N&type=COLUMN] text lines: src dst [weight], or csv with names of columns; also arclist:FILE;
@@ -90,7 +90,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
         click.echo(json.dumps(summary.as_json()))
     elif not quiet:
         meta = summary.meta
-        kind = "sparse" if meta.x_nnz is not None else f"dense {meta.x_dtype}"
+        kind = "sparse" if meta.x_nnz is not None and not meta.x_by_type else f"dense {meta.x_dtype}"
         rows = {
             "source": source,
             "nodes": meta.num_nodes,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 6
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 7
+
+
+class TypeRows(NamedTuple):
+    """The features of some nodes of one type. rows: (n_t,) int64 places of these nodes among all that were read. x: (n_t, F_t)
+    float32."""
+
+    rows: np.ndarray
+    x: np.ndarray
 
 
 class SlabReader(ABC):
@@ -81,7 +90,7 @@ class SlabReader(ABC):
         types = {"format": str, "version": int, "uuid": str} | schema.ATTRIBUTES
         version = h5.attribute(self.file, "version", int)
         for name, first in schema.ADDED.items():
-            if version < first or (name in schema.OPTIONAL and name not in self.file.attrs):
+            if version < first:
                 del types[name]
         with h5.reading(self.path, "its attributes"):  # parts that were made of an older graph file have no digests
             return types | {name: int for name in digests.ATTRIBUTES if name in self.file.attrs}
@@ -207,8 +216,17 @@ class SlabReader(ABC):
         """The arrays of :data:`hpcgnn.data.schema.EDGE_VALUES` that the file has, of these edges, as stored."""
         return {name: self.read(name, first_edge, last_edge) for name in schema.EDGE_VALUES if name in self.rules}
 
-    def features(self, first: int, last: int, slab: int | None = None) -> np.ndarray | sp.csr_matrix | None:
-        """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none."""
+    def ids(self, first: int, last: int, slab: int | None = None) -> np.ndarray:
+        """(n,) int64 original ids of nodes ``[first, last)``."""
+        return np.arange(first, last)
+
+    def features(
+        self, first: int, last: int, slab: int | None = None
+    ) -> np.ndarray | sp.csr_matrix | list[TypeRows] | None:
+        """Features of nodes ``[first, last)``: (n, F) float32, dense or CSR as stored; None if there are none. With
+        ``x_by_type``, those of each type of nodes."""
+        if self.meta.x_by_type:
+            return self._features_by_type(first, last, slab)
         if self.meta.x_nnz is not None:
             import scipy.sparse as sp  # imported here, because graphs with dense features do not need it
 
@@ -219,6 +237,29 @@ class SlabReader(ABC):
         if not self.meta.num_features:
             return None
         return (self._widened if self.meta.x_dtype == schema.HALF else self.read)("nodes/x", first, last, slab)
+
+    def _features_by_type(self, first: int, last: int, slab: int | None) -> list[TypeRows]:
+        kinds, indptr = self.type_rows(first, last, slab)
+        name, begin, end = "nodes/x_data", int(indptr[0]), int(indptr[-1])
+        data = (self._widened if self.meta.x_dtype == schema.HALF else self.read)(name, begin, end, slab)
+        borders = np.concatenate(([0], np.flatnonzero(np.diff(kinds)) + 1, [kinds.size]))
+        found = []
+        for kind, each in enumerate(self.meta.node_types):  # in a part, the nodes of a type are one run
+            runs = [(a, b) for a, b in pairwise(borders.tolist()) if a < b and kinds[a] == kind]
+            values = [data[indptr[a] - begin : indptr[b] - begin] for a, b in runs] or [data[:0]]
+            x = values[0] if len(values) == 1 else np.concatenate(values)
+            rows = np.flatnonzero(kinds == kind)
+            found.append(TypeRows(rows, x.reshape(rows.size, each.columns)))
+        return found
+
+    def type_rows(self, first: int, last: int, slab: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """``(types, indptr)`` of nodes ``[first, last)`` of a file with ``x_by_type``: (n,) int64 types, and offsets of features
+        as of :meth:`indptr`."""
+        kinds = self.meta.node_types_of(self.ids(first, last, slab))
+        indptr = self.indptr(first, last, "nodes/x_indptr", slab)
+        if not np.array_equal(np.diff(indptr), np.diff(self.meta.column_offsets)[kinds]):
+            raise h5.damaged(self.path, "nodes/x_indptr does not give each node the features of its type")
+        return kinds, indptr
 
     def _widened(self, name: str, first: int, last: int, slab: int | None) -> np.ndarray:
         """Rows of a float16 dataset as float32, in no more memory than the result takes: they are read into its second half, and
@@ -244,7 +285,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, 5, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, 5, 6, GRAPH_VERSION), "block"
 
     def _rules(self) -> Rules:
         return schema.graph_rules(self.meta)
@@ -259,7 +300,7 @@ _BLOCK_NODES = 1 << 18
 _WIDENED_BYTES = 1 << 20
 
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 6
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 7
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
@@ -267,7 +308,7 @@ MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, 5, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, 5, 6, PARTS_VERSION), "part"
 
     @property
     def num_parts(self) -> int:
@@ -287,6 +328,10 @@ class PartsFile(SlabReader):
     def part(self, part: int) -> tuple[int, int]:
         """The positions ``[first, last)`` that ``part`` owns."""
         return int(self.node_offsets[part]), int(self.node_offsets[part + 1])
+
+    def ids(self, first: int, last: int, slab: int | None = None) -> np.ndarray:
+        """(n,) int64 original ids of positions ``[first, last)``."""
+        return self.read("nodes/original_ids", first, last, slab)
 
     def _attribute_types(self) -> dict[str, type]:
         with h5.reading(self.path, "its attributes"):

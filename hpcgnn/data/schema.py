@@ -80,8 +80,9 @@ class GraphMeta:
     """Counts and properties of a graph. num_classes: number of classes, or of targets of regression. x_nnz: number of stored
     feature values of sparse features, None for dense ones. x_dtype, edge_attr_dtype: dtype of dense features of nodes and of
     edges on disk; computations use float32. num_edge_types: 0 for a graph whose edges have no types. has_link_split: whether
-    each edge has a set of :data:`LINK_SETS`. provenance: the source,
-    options and seeds of its conversion. node_types, edge_types: those of a graph whose nodes have types, else empty."""
+    each edge has a set of :data:`LINK_SETS`. provenance: the source, options and seeds of its conversion. node_types, edge_types:
+    those of a graph whose nodes have types, else empty. x_by_type: a row of features has the columns of its node's type only, all
+    of them, so that no index is stored; x_nnz is the number of these values."""
 
     num_nodes: int
     num_edges: int
@@ -100,6 +101,7 @@ class GraphMeta:
     node_types: tuple[NodeType, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
     has_link_split: bool = False
+    x_by_type: bool = False
 
     @property
     def node_type_offsets(self) -> np.ndarray:
@@ -125,10 +127,7 @@ class GraphMeta:
         """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
         texts = {name: json.dumps([astuple(each) for each in getattr(self, name)]) for name in _TYPE_RECORDS}
-        found = asdict(self)
-        if not self.has_link_split:
-            del found["has_link_split"]
-        return found | texts | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
+        return asdict(self) | texts | {"provenance": json.dumps(self.provenance), "x_nnz": stored_nnz}
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> GraphMeta:
@@ -163,6 +162,8 @@ class GraphMeta:
             ends = [end for each in self.edge_types for end in (each.source, each.destination)]
             if len(self.edge_types) != self.num_edge_types or max(ends) >= len(self.node_types):
                 raise ValueError("edge_types are not the types of the edges")
+        if self.x_by_type and self.x_nnz != sum(each.count * each.columns for each in self.node_types):
+            raise ValueError(f"x_nnz is {self.x_nnz}, which is not the number of features of all types of nodes")
 
 
 _TYPE_RECORDS: dict[str, type] = {"node_types": NodeType, "edge_types": EdgeType}
@@ -183,10 +184,8 @@ _TYPES = {"int": int, "int | None": int, "bool": bool, "str": str, "dict[str, An
 ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in fields(GraphMeta)}
 """The types of the attributes in which :class:`GraphMeta` is stored."""
 ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "edge_attr_dtype"), 5)
-ADDED |= dict.fromkeys(("node_types", "edge_types", "has_link_split"), 6)
+ADDED |= dict.fromkeys(("node_types", "edge_types"), 6) | dict.fromkeys(("has_link_split", "x_by_type"), 7)
 """The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
-OPTIONAL = ("has_link_split",)
-"""Attributes that only files with a value other than the default have."""
 LINK_SETS = ("training", "validation", "test", "reverse")
 """The sets of links by the values of ``edges/split``, from 0. ``reverse`` is the reverse of a held-out link: it carries no
 messages, and is no link of its own."""
@@ -218,8 +217,9 @@ def graph_rules(meta: GraphMeta) -> Rules:
     if meta.x_nnz is not None:
         rules["nodes/x_indptr"] = _offsets(nodes, meta.x_nnz, BORDERS)
         rows, stored = "nodes/x_indptr", (meta.x_nnz,)
-        rules["nodes/x_indices"] = Rule(stored, np.dtype(np.int32), rows, high=meta.num_features - 1)
-        rules["nodes/x_data"] = Rule(stored, np.dtype(np.float32), rows)
+        if not meta.x_by_type:
+            rules["nodes/x_indices"] = Rule(stored, np.dtype(np.int32), rows, high=meta.num_features - 1)
+        rules["nodes/x_data"] = Rule(stored, np.dtype(meta.x_dtype if meta.x_by_type else np.float32), rows)
     elif meta.num_features:
         rules["nodes/x"] = Rule((nodes, meta.num_features), np.dtype(meta.x_dtype), NODES)
     if meta.task == SINGLE_LABEL:

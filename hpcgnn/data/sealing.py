@@ -67,7 +67,7 @@ class Digests:
 
     def _csr(self, prefix: str, first: int, last: int, *names: str) -> list[np.ndarray]:
         """``indptr`` from 0 and the arrays ``names`` of some rows."""
-        size = self._reader.rules[f"{prefix}indices"].shape[0]
+        size = self._reader.rules[f"{prefix}{names[0]}"].shape[0]
         indptr = self._read(f"{prefix}indptr", first, last + 1).clip(0, size)
         begin, end = int(indptr[0]), max(int(indptr[0]), int(indptr[-1]))
         return [indptr.clip(begin, end) - begin, *(self._read(f"{prefix}{name}", begin, end) for name in names)]
@@ -97,8 +97,15 @@ class Digests:
         return told
 
     def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:
-        indptr, columns, values = self._csr("nodes/x_", first, last, "indices", "data")
-        keys = self._keys[: self._reader.meta.num_features]
+        meta = self._reader.meta
+        if meta.x_by_type:
+            indptr, values = self._csr("nodes/x_", first, last, "data")
+            begins = meta.column_offsets[meta.node_types_of(ids).clip(0, len(meta.node_types) - 1)] - indptr[:-1]
+            columns = (np.repeat(begins, np.diff(indptr)) + np.arange(values.size)).clip(0, meta.num_features - 1)
+            values = values.astype(np.float32, copy=False)
+        else:
+            indptr, columns, values = self._csr("nodes/x_", first, last, "indices", "data")
+        keys = self._keys[: meta.num_features]
         self._sums["features_digest"] += int(sum_of_sparse_rows(ids, indptr, columns, values.view(np.uint32), keys))
 
     def _dense(self, first: int, last: int, ids: np.ndarray) -> None:

@@ -46,31 +46,44 @@ def to_pyg(path: str | Path, *, sparse: bool = False) -> Any:
     return _hetero_data(values, meta) if meta.node_types else Data(num_nodes=meta.num_nodes, **values)
 
 
-def _hetero_data(values: dict[str, torch.Tensor], meta: GraphMeta) -> Any:
+def _hetero_data(values: dict[str, Any], meta: GraphMeta) -> Any:
     """The ``HeteroData`` of a graph whose nodes have types, from its tensors."""
-    import torch
     from torch_geometric.data import HeteroData
 
-    data, x = HeteroData(), values.pop("x", None)
-    x = x.to_dense() if x is not None and x.layout == torch.sparse_csr else x
+    data = HeteroData()
+    for part in _by_type(values, meta):
+        for key, own in part.items():
+            data[key].update(own)
+    return data
+
+
+def _by_type(
+    values: dict[str, Any], meta: GraphMeta
+) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str, str], dict[str, torch.Tensor]]]:
+    """The tensors, by PyG's names, of each type of nodes, with ``num_nodes``, and of each type of edges."""
+    import torch
+
+    x, nodes, edges = values.pop("x", None), {}, {}
+    x = x.to_dense() if isinstance(x, torch.Tensor) and x.layout == torch.sparse_csr else x
     of_edges = {name: values.pop(name) for name in ("edge_index", "edge_weight", "edge_attr") if name in values}
     edge_type, first = values.pop("edge_type"), meta.node_type_offsets
     for number, kind in enumerate(meta.node_types):
         rows, columns = slice(*first[number : number + 2]), slice(*meta.column_offsets[number : number + 2])
-        data[kind.name].num_nodes = kind.count
+        own: dict[str, Any] = {"num_nodes": kind.count}
         if x is not None and kind.columns:
-            data[kind.name].x = x[rows, columns].contiguous()
+            own["x"] = x[number] if isinstance(x, list) else x[rows, columns].contiguous()
         for name, value in values.items() if kind.classes else ():
-            data[kind.name][name] = value[rows, : kind.classes] if value.ndim == 2 else value[rows]
+            own[name] = value[rows, : kind.classes] if value.ndim == 2 else value[rows]
+        nodes[kind.name] = own
     for number, (each, names) in enumerate(zip(meta.edge_types, meta.edge_type_names, strict=True)):
         there = edge_type == number
         ends = torch.tensor([[first[each.source]], [first[each.destination]]])
-        data[names].edge_index = of_edges["edge_index"][:, there] - ends
+        edges[names] = {"edge_index": of_edges["edge_index"][:, there] - ends}
         if "edge_weight" in of_edges:
-            data[names].edge_weight = of_edges["edge_weight"][there]
+            edges[names]["edge_weight"] = of_edges["edge_weight"][there]
         if each.columns:
-            data[names].edge_attr = of_edges["edge_attr"][there, : each.columns]
-    return data
+            edges[names]["edge_attr"] = of_edges["edge_attr"][there, : each.columns]
+    return nodes, edges
 
 
 def to_dgl(path: str | Path) -> Any:
@@ -84,6 +97,7 @@ def to_dgl(path: str | Path) -> Any:
     Returns:
         A graph whose edges are sorted by destination and then by source. If the file has them, ``ndata`` holds ``feat``,
         ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``, ``type`` and ``feat``.
+        If its nodes have types, a heterograph with the same values of each type.
 
     Raises:
         HpcgnnError: for a missing or damaged file, and if DGL is not installed or lacks a library for this version of torch.
@@ -97,17 +111,32 @@ def to_dgl(path: str | Path) -> Any:
             "https://www.dgl.ai/pages/start.html"
         ) from error
     values, meta = _tensors(Path(path), sparse=False)
-    source, destination = values.pop("edge_index")
-    graph = dgl.graph((source, destination), num_nodes=meta.num_nodes)
-    for name, theirs in (("edge_weight", "weight"), ("edge_type", "type"), ("edge_attr", "feat")):
-        if name in values:
-            graph.edata[theirs] = values.pop(name)
-    for name, tensor in values.items():
-        graph.ndata[{"x": "feat", "y": "label"}.get(name, name)] = tensor
+    if not meta.node_types:
+        of_edges = {name: values.pop(name) for name in _OF_EDGES if name in values}
+        graph = dgl.graph((*values.pop("edge_index"),), num_nodes=meta.num_nodes)
+        _fill(graph.ndata, values)
+        _fill(graph.edata, of_edges)
+        return graph
+    nodes, edges = _by_type(values, meta)
+    counts = {name: own.pop("num_nodes") for name, own in nodes.items()}
+    graph = dgl.heterograph({key: (*own.pop("edge_index"),) for key, own in edges.items()}, num_nodes_dict=counts)
+    for frames, part in ((graph.nodes, nodes), (graph.edges, edges)):
+        for key, own in part.items():
+            _fill(frames[key].data, own)
     return graph
 
 
-def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], GraphMeta]:
+_OF_EDGES = {"edge_weight": "weight", "edge_type": "type", "edge_attr": "feat"}
+_THEIRS = {"x": "feat", "y": "label"} | _OF_EDGES
+
+
+def _fill(frame: Any, values: dict[str, torch.Tensor]) -> None:
+    """Put tensors by PyG's names into a frame of DGL, whose names are others."""
+    for name, tensor in values.items():
+        frame[_THEIRS.get(name, name)] = tensor
+
+
+def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, Any], GraphMeta]:
     """The file's arrays by PyG's names, and its counts; every value and checksum is checked."""
     import torch
 
@@ -124,8 +153,10 @@ def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, torch.Tensor], Grap
             **{name: file.mask(name, 0, nodes) for name in MASKS},
         }
         x = file.features(0, nodes)
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-    if x is not None:
+    tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+    if isinstance(x, list):  # a matrix for each type of nodes
+        tensors["x"] = [torch.from_numpy(each.x) for each in x]
+    elif x is not None:
         tensors["x"] = torch.from_numpy(x) if isinstance(x, np.ndarray) else _from_csr(x, sparse=sparse)
     return tensors, file.meta
 

@@ -143,6 +143,7 @@ def _features(meta: GraphMeta) -> dict[str, Any]:
     if not meta.num_features:
         return {"number": 0}
     stored = f"dense {meta.x_dtype}" if meta.x_nnz is None else "sparse float32 (CSR)"
+    stored = f"dense {meta.x_dtype} of each type" if meta.x_by_type else stored
     values = meta.num_nodes * meta.num_features if meta.x_nnz is None else meta.x_nnz
     return {"number": meta.num_features, "stored": stored, "values": values}
 

@@ -14,14 +14,14 @@ from hpcgnn.base.arguments import HOST_DEVICE, check_device, check_path, check_w
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
-from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.graph_file import PartsFile, TypeRows
 from hpcgnn.data.h5 import damaged
 from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.data.schema import MASKS, GraphMeta
 from hpcgnn.data.stored import in_range, sum_of_hashes
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.node_order import NodeOrder, node_order
-from hpcgnn.graph.node_types import EdgeKey, NodesByType, edges_by_type, features_by_type
+from hpcgnn.graph.node_types import EdgeKey, FeaturesByType, NodesByType, edges_by_type, features_by_type
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
 from hpcgnn.plan.plan import offsets_of
@@ -48,7 +48,8 @@ class LocalGraph(OfRanks):
         uuid: the parts file's identity, which checkpoints record. data: the same for the data of the graph, by their names.
         meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
         node_offsets: (P + 1,) int64, the first position of each rank.
-        features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse; or None.
+        features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse;
+            ``hpcgnn.graph.node_types.FeaturesByType`` if they are stored by type; or None.
         y: (n,) int64 with -1 for no label, or (n, C) uint8; (n,) or (n, K) float32 targets of regression, with NaN for none; None
             without labels.
         masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
@@ -70,7 +71,7 @@ class LocalGraph(OfRanks):
     uuid: str
     meta: GraphMeta
     node_offsets: np.ndarray
-    features: torch.Tensor | Csr | None
+    features: torch.Tensor | Csr | FeaturesByType | None
     y: torch.Tensor | None
     masks: dict[str, torch.Tensor]
     original_ids: torch.Tensor
@@ -95,10 +96,11 @@ class LocalGraph(OfRanks):
 
     @property
     def x(self) -> torch.Tensor | None:
-        """(n, F) float32 features of the owned nodes. If they are stored sparse, each access makes a new torch CSR tensor."""
-        if not isinstance(self.features, Csr):
-            return self.features
-        csr = self.features
+        """(n, F) float32 features of the owned nodes. If they are stored sparse or by type, each access makes a new torch CSR
+        tensor."""
+        csr = self.features.csr() if isinstance(self.features, FeaturesByType) else self.features
+        if not isinstance(csr, Csr):
+            return csr
         assert csr.weight is not None
         return torch.sparse_csr_tensor(csr.indptr, csr.indices.long(), csr.weight, size=(csr.num_rows, csr.num_cols))
 
@@ -291,9 +293,13 @@ class LocalGraph(OfRanks):
         if nodes is None:
             return replace(self, order=order)
         features, there = self.features, nodes.to(self.device.torch_device)
+        if isinstance(features, FeaturesByType):
+            ordered: torch.Tensor | Csr | FeaturesByType | None = features.in_order(there)
+        else:
+            ordered = features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there)
         return replace(
             self,
-            features=features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there),
+            features=ordered,
             y=_taken(self.y, there),
             masks={name: mask[there] for name, mask in self.masks.items()},
             original_ids=self.original_ids[nodes],
@@ -529,7 +535,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
         uuid=parts.uuid,
         meta=parts.meta,
         node_offsets=offsets,
-        features=_as_features(parts.features(first, last, part)),
+        features=_as_features(parts.features(first, last, part), parts.meta, last - first),
         y=None if labels is None else torch.from_numpy(labels),
         masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
         original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
@@ -543,9 +549,14 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
     )
 
 
-def _as_features(features: np.ndarray | sp.csr_matrix | None) -> torch.Tensor | Csr | None:
+def _as_features(
+    features: np.ndarray | sp.csr_matrix | list[TypeRows] | None, meta: GraphMeta, nodes: int
+) -> torch.Tensor | Csr | FeaturesByType | None:
     if features is None:
         return None
+    if isinstance(features, list):
+        rows, blocks = (tuple(map(torch.from_numpy, each)) for each in zip(*features, strict=True))
+        return FeaturesByType((nodes, meta.num_features), rows, blocks, tuple(meta.column_offsets[:-1].tolist()))
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features)
     return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)

@@ -156,7 +156,7 @@ def _features_scale(graph: LocalGraph) -> float:
     """The root mean square of the features of all nodes; 1 if that is no scale. Collective."""
     x = graph.features
     values = x.weight if isinstance(x, Csr) else x
-    assert values is not None
+    assert isinstance(values, torch.Tensor)
     squares = math.fsum(float(each.double().square().sum()) for each in values.reshape(-1).split(_VALUES_AT_ONCE))
     total = graph.world.allreduce(np.array([squares]), what="the scale of the features")[0]
     mean = float(total) / (graph.meta.num_nodes * graph.meta.num_features or 1)

@@ -12,6 +12,7 @@ import torch
 from hpcgnn.base.arguments import check_given
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd import layer_activation
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
@@ -30,7 +31,7 @@ from hpcgnn.nn.layers import (
     LabelEmbedding,
     MeanNorm,
 )
-from hpcgnn.nn.linear import Features
+from hpcgnn.nn.linear import Features, Given
 from hpcgnn.nn.relational import TypedEdges
 from hpcgnn.nn.typed_input import TypedInput
 from hpcgnn.policy.base import ExchangeFacts
@@ -309,13 +310,14 @@ class GraphModel(torch.nn.Module, ABC):
         rows = None if self.input_layer is None else self.input_layer.embedding
         return {} if rows is None else {"input_layer.embedding": rows}
 
-    def forward(self, x: Features, labels: Csr | None = None) -> torch.Tensor:
+    def forward(self, x: Given, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and an (n, C) matrix of label inputs if the model has them, to (n, C) scores. Collective."""
-        if not isinstance(x, Csr):
+        if not isinstance(x, (Csr, FeaturesByType)):
             check_given(x=x)
         self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)
         x = x if self.input_layer is None else self.input_layer(x)
+        assert not isinstance(x, FeaturesByType), "a graph with types of nodes has an input layer"
         return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
 
     @abstractmethod

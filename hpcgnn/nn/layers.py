@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.base.host import index_array
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import drop
 from hpcgnn.kernels.autograd import layer_activation
@@ -19,7 +21,7 @@ from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
-from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, LateWeight, matmul, operand
+from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, LateWeight, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.world import World
 
@@ -327,10 +329,13 @@ class KeyedDropout(torch.nn.Module):
         super().__init__()
         self.keys, self.layer, self.probability, self.backend, self.ids = keys, layer, probability, backend, ids
 
-    def forward(self, x: torch.Tensor | Csr) -> torch.Tensor | Csr:
+    def forward(self, x: Given) -> Given:
         mask = self.mask()
         if mask is None:
             return x
+        if isinstance(x, FeaturesByType):
+            of_types = [replace(mask, ids=mask.ids[place]) for place in x.places]
+            return replace(x, blocks=tuple(map(_Dropout.apply, x.blocks, of_types, repeat(self.backend))))
         return _drop_sparse(x, mask) if isinstance(x, Csr) else _Dropout.apply(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:

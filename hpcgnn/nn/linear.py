@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import torch
 
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, dense, spmm
 from hpcgnn.kernels.autograd import layer_product, once_differentiable
 from hpcgnn.nn.compute import Rounded, sum_of
@@ -14,6 +15,7 @@ from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
 
 Features = torch.Tensor | Csr
+Given = Features | FeaturesByType  # with which a model is called; the last one only if it has an input layer
 
 
 @dataclass(frozen=True)

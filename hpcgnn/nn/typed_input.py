@@ -1,11 +1,13 @@
 """The input layer of graphs whose nodes have types: it gives all nodes rows of one width, which layers aggregate and ranks send.
 
 ``h_v = x_v W_t + b_t + e_v`` for a node v of type t. The features of each type have columns of their own in x, so all W_t
-together are one matrix W, and x W is one product. e_v is a row for node v alone, if ``--embed`` names its type: it is a parameter
-that only the owner of v holds, because no other rank needs it or its gradient.
+together are one matrix W. Sparse x give one product, dense ones a product for each type. e_v is a row for node v alone, if
+``--embed`` names its type: it is a parameter that only the owner of v holds, because no other rank needs it or its gradient.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +16,12 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
 from hpcgnn.data.schema import GraphMeta
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.kernels import Csr, keyed, spmm
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.graph.node_types import FeaturesByType
+from hpcgnn.kernels import Csr, dense, keyed, spmm
+from hpcgnn.kernels.autograd import once_differentiable
+from hpcgnn.nn.config import FLOAT32, ModelConfig
 from hpcgnn.nn.layers import xavier
-from hpcgnn.nn.linear import Compute, Features, matmul, operand
+from hpcgnn.nn.linear import Compute, Given, matmul, operand
 
 ALL = "all"
 _EMBEDDING = int.from_bytes(b"embed", "big")  # takes the place of a layer in the key of the initial values
@@ -54,14 +58,42 @@ class TypedInput(torch.nn.Module):
         indptr = np.concatenate(([0], np.cumsum(has_row)))
         self._places = Csr(indptr, np.arange(self.embedded.size), max(self.embedded.size, 1)).to(device)
 
-    def forward(self, x: Features) -> torch.Tensor:
+    def forward(self, x: Given) -> torch.Tensor:
         """x: of this rank's nodes, (n, 0) if there are no features."""
         h = spmm(self._kinds, self.bias, backend=self.backend)
         if self._places is not None and self.embedding is not None and self.embedded.size:
             h = h + spmm(self._places, self.embedding, backend=self.backend)
         if self.weight is None:
             return h
+        if isinstance(x, FeaturesByType):
+            return _AddProducts.apply(h, self.weight, x, self.backend)
         return matmul(operand(x, self.compute), self.weight, self.backend, plus=h)
+
+
+class _AddProducts(torch.autograd.Function):
+    """``h`` (n, H), with the product of each type's features and its rows of W (F, H) added in its memory."""
+
+    @staticmethod
+    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, x: FeaturesByType, backend: str) -> torch.Tensor:
+        ctx.x, ctx.backend = x, backend
+        ctx.mark_dirty(h)
+        for place, block, first in zip(x.places, x.blocks, x.first_columns, strict=True):
+            own, kernels = weight[first : first + block.shape[1]], dense.kernels_for(block, backend)
+            if isinstance(place, slice):
+                dense.run_product(kernels, block, own, None, h[place], FLOAT32)
+            else:
+                h.index_add_(0, place, dense.run_product(kernels, block, own, None, None, FLOAT32))
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (dh,), x = gradients, ctx.x
+        of_types = [
+            dense.run_weight_gradient(dense.kernels_for(block, ctx.backend), block, dh[place])[0]
+            for place, block in zip(x.places, x.blocks, strict=True)
+        ]
+        return dh, torch.cat(of_types), None, None
 
 
 def has_input_layer(config: ModelConfig, graph: LocalGraph) -> bool:

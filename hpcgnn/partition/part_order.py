@@ -169,8 +169,10 @@ class Reordering:
         order, runs = _runs(self.parts[begin:end])
         indptr, entries = _gather_rows(whole[begin : end + 1], order)
         bounds = int(whole[begin]), int(whole[end])
-        arrays = {
-            f"nodes/x_{name}": self.reader.read(f"nodes/x_{name}", *bounds)[entries] for name in ("indices", "data")
+        arrays: dict[str, np.ndarray] = {
+            name: self.reader.read(name, *bounds)[entries]
+            for name in ("nodes/x_indices", "nodes/x_data")
+            if name in self.reader.rules
         }
         self._write_csr("nodes/x_indptr", arrays, indptr, begin + order, runs, starts)
 

@@ -15,6 +15,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
+from hpcgnn.nn.linear import Given
 from hpcgnn.policy.base import ExchangeFacts
 from hpcgnn.pyg.distribution import distribution_of
 from hpcgnn.world import raise_on_all_ranks
@@ -66,7 +67,7 @@ class TrainableModule:
         else:
             features = graph.x
             assert features is not None
-            self._x = (features.to_dense() if isinstance(graph.features, Csr) else features).to(dtype)
+            self._x = (features if features.layout == torch.strided else features.to_dense()).to(dtype)
         was_training = model.training
         model.eval()
         with torch.no_grad():
@@ -76,10 +77,10 @@ class TrainableModule:
         with raise_on_all_ranks(self.graph.world, f"train {type(model).__name__}"):
             self._check(found)
 
-    def __call__(self, features: torch.Tensor | Csr, labels: Csr | None = None) -> torch.Tensor:
+    def __call__(self, features: Given, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features to the model's (n, C) result. Sparse features are made dense. The result of a model on dictionaries
         has zeros for nodes of other types than that with labels."""
-        given = self._x if self._target or isinstance(features, Csr) else features
+        given = features if isinstance(features, torch.Tensor) and not self._target else self._x
         found = self.module(given, self._edges, **self._others)
         if not self._target:
             return found

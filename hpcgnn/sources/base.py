@@ -150,8 +150,9 @@ class SourceInfo:
     num_edges: None if only reading the edges tells their number. form: the values that each edge has. x_nnz: number of nonzeros
     of sparse features, None for dense ones. default_split: the rule of the split if there are no masks and the user gives no
     rule. both_ways: the format requires every edge to have its reverse, of the same weight. fixed_ids: the format says whether
-    ids count from 0 or 1. notes: phrases for users about what was read, and how. node_types, edge_types: those of
-    :class:`hpcgnn.data.schema.GraphMeta`.
+    ids count from 0 or 1. notes: phrases for users about what was read, and how. node_types, edge_types, x_by_type: those of
+    :class:`hpcgnn.data.schema.GraphMeta`; with the last, features are read of nodes of one type at a time, (n, F) with the
+    columns of the type.
     """
 
     num_nodes: int
@@ -170,6 +171,7 @@ class SourceInfo:
     notes: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     edge_types: tuple[EdgeType, ...] = ()
+    x_by_type: bool = False
 
 
 class Source(ABC):
@@ -225,11 +227,9 @@ class ArraySource(Source):
         self._edge_index = np.asarray(edge_index)
         check_edge_index(self._edge_index, f"{where}: edge_index")
         num_edges = self._edge_index.shape[1]
-        self._weight = None if weight is None else np.asarray(weight).reshape(-1)
-        if self._weight is not None and (self._weight.size != num_edges or self._weight.dtype.kind not in "iuf"):
-            raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
+        self._weight = None if weight is None else edge_weights(weight, num_edges, where)
         self._type = None if edge_type is None else _edge_types(np.asarray(edge_type), num_edges, where)
-        self._attr = None if edge_attr is None else _edge_features(np.asarray(edge_attr), num_edges, where)
+        self._attr = None if edge_attr is None else edge_features(edge_attr, num_edges, where)
         self._split = None if edge_split is None else _edge_split(np.asarray(edge_split), num_edges, where)
         self._x = None if x is None else feature_array(x, num_nodes, where)
         self._where, self._given = where, y
@@ -330,8 +330,17 @@ def check_types(edge: str, largest: int, num_edges: int) -> None:
         raise HpcgnnError(f"{edge} has type {largest}, but there are only {num_edges:,} edges: number the types from 0")
 
 
-def _edge_features(attr: np.ndarray, num_edges: int, where: str) -> np.ndarray:
+def edge_weights(weight: Any, num_edges: int, where: str) -> np.ndarray:
+    """(E,) weights, which are checked."""
+    weight = np.asarray(weight).reshape(-1)
+    if weight.size != num_edges or weight.dtype.kind not in "iuf":
+        raise HpcgnnError(f"{where}: edge_weight should hold one number for each of the {num_edges} edges")
+    return weight
+
+
+def edge_features(attr: Any, num_edges: int, where: str) -> np.ndarray:
     """(E, D) features of float16, or of a type that becomes float32."""
+    attr = np.asarray(attr)
     attr = attr[:, np.newaxis] if attr.ndim == 1 else attr
     if attr.ndim != 2 or attr.shape[0] != num_edges or not attr.shape[1] or attr.dtype.kind not in "biuf":
         raise HpcgnnError(

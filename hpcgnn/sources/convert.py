@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -216,8 +216,8 @@ def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Fea
     if options.features in (None, DENSE):
         # Normalised values are new ones, which are rounded only once, to float32.
         dtype = FULL if options.row_normalise else info.x_dtype
-        given = Features(info.num_features, info.x_nnz, graph.features, dtype)
-        return given if options.features is None else written_out(given)
+        given = Features(info.num_features, info.x_nnz, graph.features, dtype, info.x_by_type)
+        return given if options.features is None else written_out(given, info.node_types)
     return make_features(parse_features(options.features), info.num_nodes, edges.in_degrees)
 
 
@@ -256,6 +256,7 @@ def _meta(
         node_types=info.node_types,
         edge_types=info.edge_types,
         has_link_split=info.form.split,
+        x_by_type=features.by_type and features.columns > 0,
         provenance={"source": where, "options": chosen, "seed": seeds, "hpcgnn": __version__},
     )
 
@@ -269,15 +270,14 @@ def _write_nodes(
     normalise: bool,
     advance: Callable[[int], None],
 ) -> None:
-    dense_columns = features.columns if features.nnz is None else 0
-    step = max(1, min(_PIECE_NODES, _PIECE_BYTES // (4 * max(dense_columns, 1))))
     nonzeros = 0
-    for first in range(0, graph.info.num_nodes, step):
-        last = min(first + step, graph.info.num_nodes)
+    for first, last in _pieces(graph.info, features):
         x = features.rows(first, last) if features.columns else None
         if x is not None:
             checker.features(first, x)
-            nonzeros = _write_features(writer, first, row_normalised(x) if normalise else x, nonzeros)
+            nonzeros = _write_features(
+                writer, first, row_normalised(x) if normalise else x, nonzeros, by_type=features.by_type
+            )
         y = graph.labels(first, last)
         if y is not None:
             checker.labels(first, y)
@@ -290,17 +290,32 @@ def _write_nodes(
         advance(last - first)
 
 
-def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int) -> int:
-    """Write the rows from ``first`` on, after ``nonzeros`` sparse values of earlier rows; returns the number of both."""
-    if isinstance(x, np.ndarray):
+def _pieces(info: SourceInfo, features: Features) -> Iterator[tuple[int, int]]:
+    """Ranges of nodes, each of one type if features are stored by type, whose dense features are few enough to be in memory."""
+    columns = features.columns if features.nnz is None else 0
+    kinds = (
+        [(each.count, each.columns) for each in info.node_types] if features.by_type else [(info.num_nodes, columns)]
+    )
+    begin = 0
+    for count, width in kinds:
+        step = max(1, min(_PIECE_NODES, _PIECE_BYTES // (4 * max(width, 1))))
+        yield from ((first, min(first + step, begin + count)) for first in range(begin, begin + count, step))
+        begin += count
+
+
+def _write_features(writer: h5.SlabWriter, first: int, x: Any, nonzeros: int, *, by_type: bool) -> int:
+    """Write the rows from ``first`` on, after ``nonzeros`` values of earlier rows in CSR form; returns the number of both."""
+    if isinstance(x, np.ndarray) and not by_type:
         writer.write("nodes/x", first, x)
         return 0
     if first == 0:
         writer.write("nodes/x_indptr", 0, np.zeros(1, np.int64))
-    writer.write("nodes/x_indptr", first + 1, nonzeros + x.indptr[1:].astype(np.int64))
-    writer.write("nodes/x_indices", nonzeros, x.indices)
-    writer.write("nodes/x_data", nonzeros, x.data)
-    return nonzeros + x.nnz
+    ends = np.arange(1, len(x) + 1) * x.shape[1] if by_type else x.indptr[1:].astype(np.int64)
+    writer.write("nodes/x_indptr", first + 1, nonzeros + ends)
+    if not by_type:
+        writer.write("nodes/x_indices", nonzeros, x.indices)
+    writer.write("nodes/x_data", nonzeros, x.reshape(-1) if by_type else x.data)
+    return nonzeros + (x.size if by_type else x.nnz)
 
 
 _PYG, _NETWORKX = "the PyG graph", "the networkx graph"

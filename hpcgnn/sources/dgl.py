@@ -10,8 +10,11 @@ graph         number of the graph, from 0, if the file has several
     uint64 place of the first graph; labels of graphs                                 skipped
     graphs; the list of their places, uint64; uint64 size of that list in bytes
 
-A graph is a meta graph (the kinds of nodes and edges), a matrix for each kind of edges, the number of nodes of each kind, node
-values, edge values, and names. Each list is preceded by its length as uint64. Nothing in a file is run: arrays are views of it.
+A heterograph keeps its types; values of each type have the names above.
+
+A graph is a meta graph (types of nodes as its nodes, types of edges as its edges), a matrix for each type of edges, the number of
+nodes of each type, node values, edge values, and names of types. Each list is preceded by its length as uint64. Nothing in a file
+is run: arrays are views of it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, agreed_nodes, existing_file, reading
 from hpcgnn.sources.node_values import read_masks
+from hpcgnn.sources.typed_nodes import Get, typed_source
 
 T = TypeVar("T")
 _FILE, _GRAPH, _META = 0xDD2E4FF046B4A13F, 0xDD589FBE35224ABF, 0xDD3C5FFE20046ABF
@@ -42,14 +46,25 @@ _BFLOAT = 4
 _MOST_DIMENSIONS = 32
 
 
-class DglGraph(NamedTuple):
-    """A graph with one kind of nodes and edges. edge_index: (2, E) whole numbers. Values: arrays by name, a row for each node or
-    edge."""
+class DglEdges(NamedTuple):
+    """A type of edges. source, destination: the numbers of the types of nodes at its ends. edge_index: (2, E) whole numbers.
+    values: arrays by name, a row for each edge."""
 
-    num_nodes: int
+    source: int
+    name: str
+    destination: int
     edge_index: np.ndarray
-    node_values: dict[str, np.ndarray]
-    edge_values: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]
+
+
+class DglGraph(NamedTuple):
+    """A graph with types of nodes, of which a plain graph has one. node_types, num_nodes, node_values: the name, the number of
+    nodes and the values of each type."""
+
+    node_types: list[str]
+    num_nodes: list[int]
+    node_values: list[dict[str, np.ndarray]]
+    edges: list[DglEdges]
 
 
 class DglReader:
@@ -71,25 +86,30 @@ class DglReader:
             raise ValueError(f"it says that it holds {self.num_graphs} graphs")
 
     def graph(self, number: int) -> DglGraph:
-        """Graph ``number``, from 0 to ``num_graphs - 1``. Raises KindsError for a graph with several kinds of nodes or edges."""
+        """Graph ``number``, from 0 to ``num_graphs - 1``."""
         self._place = self._places()[number]
         self._magic(_GRAPH, "a graph")
-        self._meta_graph()
+        ends = self._meta_graph()
         relations, counts = self._listed(self._relation), self._listed(self._number)
         node_values, edge_values = self._listed(self._values), self._listed(self._values)
-        node_kinds, edge_kinds = self._listed(self._text), self._listed(self._text)
-        if len(relations) != 1 or len(counts or node_kinds) != 1:
-            nodes, edges = (", ".join(names) or "none" for names in (node_kinds, edge_kinds))
-            raise KindsError(f"it has the kinds of nodes {nodes}, and of edges {edges}")
-        num_nodes, edge_index = relations[0]
-        if len(node_values) != 1 or len(edge_values) != 1:
-            raise ValueError("it has values of kinds of nodes or edges that do not exist")
-        num_edges = edge_index.shape[1]
-        for values, rows, what in ((node_values[0], num_nodes, "nodes"), (edge_values[0], num_edges, "edges")):
-            for name, array in values.items():
-                if array.shape[:1] != (rows,):
-                    raise ValueError(f"{name} has shape {array.shape} for {rows} {what}")
-        return DglGraph(num_nodes, edge_index, node_values[0], edge_values[0])
+        names, edge_names = self._listed(self._text), self._listed(self._text)
+        if not len(relations) == len(edge_values) == len(edge_names) == ends.shape[1]:
+            raise ValueError("it has values of types of edges that do not exist")
+        given = dict(enumerate(counts))  # older files have no list of them
+        for (rows, columns, _), (first, last) in zip(relations, ends.T.tolist(), strict=True):
+            if (given.setdefault(first, rows), given.setdefault(last, columns)) != (rows, columns):
+                raise ValueError(
+                    f"its edges go from {rows} to {columns} nodes, but there are {given[first]} and {given[last]}"
+                )
+        if len(names) != len(node_values) or [*range(len(names))] != sorted(given):
+            raise ValueError("it has values of types of nodes that do not exist")
+        for values, rows in zip(node_values, (given[kind] for kind in sorted(given)), strict=True):
+            _check_rows(values, rows, "nodes")
+        for values, (_, _, edge_index) in zip(edge_values, relations, strict=True):
+            _check_rows(values, edge_index.shape[1], "edges")
+        edges = [DglEdges(first, name, last, index, values) for (first, last), name, (_, _, index), values
+                 in zip(ends.T.tolist(), edge_names, relations, edge_values, strict=True)]  # fmt: skip
+        return DglGraph(names, [given[kind] for kind in sorted(given)], node_values, edges)
 
     def _places(self) -> list[int]:
         """The byte at which each graph begins, from the list at the end of the file, which is followed by its size in bytes."""
@@ -105,21 +125,22 @@ class DglReader:
 
     # -- parts of a graph ---------------------------------------------------------------------------------------------
 
-    def _relation(self) -> tuple[int, np.ndarray]:
-        """``(num_nodes, edge_index)`` of one kind of edges, from the first of the matrices in which they are stored."""
-        self._magic(_UNIT, "a kind of edges")
+    def _relation(self) -> tuple[int, int, np.ndarray]:
+        """``(source nodes, destination nodes, edge_index)`` of one type of edges, the first two as numbers, from the first of the
+        matrices in which they are stored."""
+        self._magic(_UNIT, "a type of edges")
         code, _ = self._number(), self._number()
         stored = code & 0xFFFFFFFF if code >> 32 else _OLD_LAYOUTS.get(code, 0)
         if not 0 < stored < 8:
             raise ValueError(f"it has edges in an unknown layout {code:#x}")
         found = [self._matrix(bit) for bit in (_PAIRS, _BY_SOURCE, _BY_DESTINATION) if stored & bit]
         layout, rows, columns, *arrays = found[0]
-        if rows != columns:
-            raise KindsError(f"its edges go from {rows} nodes to {columns} other nodes")
         if layout == _PAIRS:
-            return rows, _by_id(*arrays)
+            return rows, columns, _by_id(*arrays)
         expanded = _expanded(rows, *arrays[:2])
-        return rows, _by_id(*(expanded if layout == _BY_SOURCE else expanded[::-1]), arrays[2])
+        if layout == _BY_DESTINATION:  # its rows are the destinations
+            return columns, rows, _by_id(*expanded[::-1], arrays[2])
+        return rows, columns, _by_id(*expanded, arrays[2])
 
     def _matrix(self, layout: int) -> tuple[int, int, int, np.ndarray, np.ndarray, np.ndarray]:
         """``(layout, rows, columns, one, other, ids)``: arrays ``one`` and ``other`` are both ends of pairs, or the offsets and
@@ -131,14 +152,14 @@ class DglReader:
         self._take(2 if layout == _PAIRS else 1)  # flags that tell whether it is sorted
         return layout, rows, columns, *arrays
 
-    def _meta_graph(self) -> None:
-        """Skip a meta graph, whose nodes are kinds of nodes."""
-        self._magic(_META, "a graph of kinds")
+    def _meta_graph(self) -> np.ndarray:
+        """(2, R) the types of nodes at the ends of each type of edges."""
+        self._magic(_META, "a graph of types")
         self._magic(_CSR, "a matrix")
-        self._take(16)
-        for _ in range(3):
-            self._array()
+        types, _ = self._number(), self._number()
+        arrays = self._array(), self._array(), self._array()
         self._take(1)
+        return _by_id(*_expanded(types, *arrays[:2]), arrays[2])
 
     def _values(self) -> dict[str, np.ndarray]:
         return dict(self._listed(lambda: (self._text(), self._array())))
@@ -185,8 +206,10 @@ class DglReader:
         return _shaped(np.frombuffer(data, f"<{_TYPES[code]}{bits // 8}"), shape)
 
 
-class KindsError(ValueError):
-    """The graph has several kinds of nodes or edges."""
+def _check_rows(values: dict[str, np.ndarray], rows: int, what: str) -> None:
+    for name, array in values.items():
+        if array.shape[:1] != (rows,):
+            raise ValueError(f"{name} has shape {array.shape} for {rows} {what}")
 
 
 def _shaped(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -231,32 +254,60 @@ def _open_dgl(spec: Spec, folder: Path) -> Source:
     names = {key: spec.take(key) for key in ("x", "y", "weight", "type", "attr")}
     where = str(path)
     graph = _read(path, number)
-    nodes, edges = graph.node_values, graph.edge_values
+    if len(graph.node_types) > 1 or len(graph.edges) > 1:
+        return _with_types(graph, names, split, where)
+    (nodes,), (num_nodes,), edges = graph.node_values, graph.num_nodes, graph.edges[0].values
     x, y = _chosen(nodes, names["x"], _X, where), _chosen(nodes, names["y"], _Y, where)
     weight = _chosen(edges, names["weight"], _WEIGHT, where)
     types, attr = _chosen(edges, names["type"], _TYPE, where), _chosen(edges, names["attr"], _ATTR, where)
-    masks, notes = read_masks(nodes.get, graph.num_nodes, split, where)
+    masks, notes = read_masks(nodes.get, num_nodes, split, where)
     others = {**nodes, **{f"{name} (of edges)": values for name, values in edges.items()}}
     taken = (x, y, weight, types, attr)
     unread = {name for name, each in others.items() if not any(each is one for one in taken)}
     if unread := unread - set(MASKS):
         notes.append(f"values that are not read: {', '.join(sorted(unread))}")
-    x_rows = x[:, None] if x is not None and x.ndim == 1 else x
     source = ArraySource(
-        where,
-        graph.num_nodes,
-        graph.edge_index,
-        weight=weight,
-        edge_type=types,
-        edge_attr=attr,
-        x=x_rows,
-        y=y,
-        masks=masks,
-        notes=notes,
-    )
+        where, num_nodes, graph.edges[0].edge_index, weight=weight, edge_type=types, edge_attr=attr, x=_rows(x), y=y,
+        masks=masks, notes=notes,
+    )  # fmt: skip
     is_counted = x is None and y is None and not source.info.has_masks  # no array has a row for each node
-    agreed_nodes(where, graph.num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))
+    agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, spec.take_int("nodes", 0))
     return source
+
+
+def _with_types(graph: DglGraph, names: Mapping[str, str | None], split: int | None, where: str) -> Source:
+    """The source of a graph with types of nodes; each type has those of the values that it has."""
+    keys = [(graph.node_types[each.source], each.name, graph.node_types[each.destination]) for each in graph.edges]
+    has = {name for values in (*graph.node_values, *(each.values for each in graph.edges)) for name in values}
+    if names["type"] is not None:
+        raise HpcgnnError(f"{where} has types of edges of its own: leave type={names['type']} out")
+    if wrong := [name for name in names.values() if name is not None and name not in has]:
+        raise HpcgnnError(f"{where} has no values named {wrong[0]!r}; it has {', '.join(sorted(has)) or 'none'}")
+
+    def reader(
+        values: Mapping[str, np.ndarray], own: Mapping[str, object], usual: Mapping[str, tuple[str, ...]]
+    ) -> Get:
+        def get(key: str) -> object:
+            if key not in usual:
+                return own.get(key, values.get(key))
+            name = names[key.removeprefix("edge_")]
+            return _rows(_chosen(values, name if name in values else None, usual[key] if name is None else (), where))
+
+        return get
+
+    counts = [{"num_nodes": np.array(count)} for count in graph.num_nodes]
+    nodes = [reader(*each, {"x": _X, "y": _Y}) for each in zip(graph.node_values, counts, strict=True)]
+    edges = [reader(each.values, {"edge_index": each.edge_index}, {"edge_attr": _ATTR, "edge_weight": _WEIGHT})
+             for each in graph.edges]  # fmt: skip
+    unread = has - {*MASKS, *_X, *_Y, *_WEIGHT, *_ATTR, *names.values()}
+    notes = (f"values that are not read: {', '.join(sorted(unread))}",) * bool(unread)
+    return typed_source(
+        where, dict(zip(graph.node_types, nodes, strict=True)), dict(zip(keys, edges, strict=True)), split, notes=notes
+    )
+
+
+def _rows(x: np.ndarray | None) -> np.ndarray | None:
+    return x[:, None] if x is not None and x.ndim == 1 else x
 
 
 def _read(path: Path, number: int) -> DglGraph:
@@ -269,12 +320,7 @@ def _read(path: Path, number: int) -> DglGraph:
             )
         if number >= reader.num_graphs:
             raise HpcgnnError(f"{path}: graph={number} was given, but there are {reader.num_graphs}, counted from 0")
-        try:
-            return reader.graph(max(number, 0))
-        except KindsError as error:
-            raise HpcgnnError(
-                f"{path} is not a plain graph ({error}): hpcgnn trains on graphs with one kind of nodes and edges"
-            ) from error
+        return reader.graph(max(number, 0))
 
 
 def _chosen(

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import draws, key_for, normal_rows
-from hpcgnn.data.schema import FULL, MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL
+from hpcgnn.data.schema import FULL, MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL, NodeType
 from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, Source
 from hpcgnn.sources.edges import EdgeChunk
 from hpcgnn.sources.node_values import Rows, as_float32, labelled
@@ -34,12 +34,13 @@ class Rule(NamedTuple):
 @dataclass(frozen=True)
 class Features:
     """Features of F columns. ``nnz``: number of nonzeros, None for dense features. ``rows(first, last)`` computes or reads an
-    (n, F) array or CSR matrix of ``dtype``."""
+    (n, F) array or CSR matrix of ``dtype``; with ``by_type``, of nodes of one type, an array with the columns of the type."""
 
     columns: int
     nnz: int | None
     rows: Callable[[int, int], Rows | None]
     dtype: str = FULL
+    by_type: bool = False
 
 
 def _whole_number_rule(text: str, lengths: dict[str, tuple[int, ...]]) -> Rule | None:
@@ -88,14 +89,19 @@ def make_features(rule: Rule, num_nodes: int, in_degrees: Callable[[int, int], n
     return Features(num_nodes, num_nodes, lambda first, last: _one_hot(np.arange(first, last), num_nodes))
 
 
-def written_out(given: Features) -> Features:
-    """The same values as dense features, with their zeros."""
+def written_out(given: Features, types: tuple[NodeType, ...]) -> Features:
+    """The same values as dense features, with their zeros; of nodes with types, those of each type's own columns."""
+    firsts, columns = (np.cumsum([0, *(getattr(each, name) for each in types)]) for name in ("count", "columns"))
 
     def rows(first: int, last: int) -> Rows | None:
         x = given.rows(first, last)
+        if isinstance(x, sp.csr_matrix) and types:
+            kind = int(np.searchsorted(firsts, first, side="right")) - 1
+            x = x[:, columns[kind] : columns[kind + 1]]
         return x.toarray() if isinstance(x, sp.csr_matrix) else x
 
-    return Features(given.columns, None, rows, given.dtype)
+    values = sum(each.count * each.columns for each in types) if types else None
+    return Features(given.columns, values, rows, given.dtype, by_type=bool(types))
 
 
 def row_normalised(x: Rows) -> Rows:

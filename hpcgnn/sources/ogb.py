@@ -1,5 +1,7 @@
 """``ogb:NAME``: a node data set of the Open Graph Benchmark (ogbn-arxiv, ogbn-products, ogbn-proteins with its features of
-edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), through its own loader.
+edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), through its own loader. ogbn-mag, whose nodes have
+types, is read from its raw files in bounded memory (:mod:`hpcgnn.sources.ogb_typed`); ``?inverse=yes`` adds the reverse of each
+edge, of a type of its own.
 
 Links keep OGB's sets; its fixed negatives of validation and test links are not read. Triples have types. The nodes of ogbl-biokg
 have types, in alphabetical order, and each type of its edges joins two of them.
@@ -9,8 +11,9 @@ download, for jobs without a terminal. The published split is kept.
 
 ``ogb:ogbn-papers100M`` and ``ogb:mag240m``, the two graphs of 10^8 nodes, are read in slabs from their raw files, without the ogb
 package, whose loaders would take some hundred GB of memory. ``root`` may also be the data set's own folder. Of MAG240M, the
-graph of papers that cite papers is read, whose features stay float16. Edges are as published, from the citing to the cited
-paper. Some test labels are not published, and nodes without a label are in no split.
+graph of papers that cite papers is read, or with ``?types=yes`` also authors and institutions, each as a type of its own;
+``inverse=yes`` is as above. Features stay float16. Edges are as published, from the citing to the cited paper. Some test labels
+are not published, and nodes without a label are in no split.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import contextlib
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +35,14 @@ from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, Spec,
 from hpcgnn.sources.edges import REVERSE, EdgeChunk
 from hpcgnn.sources.loaders import default_root, loading, warnings_off
 from hpcgnn.sources.node_values import Rows, as_float32, mask_of
+from hpcgnn.sources.ogb_typed import TRIPLETS, open_tables
 from hpcgnn.sources.slabs import SlabArray, check_file, one_line, open_member, open_npy
+from hpcgnn.sources.triples import take_yes
+from hpcgnn.sources.typed_nodes import Get, typed_source
 
 _TORCH_SWITCH = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _SPLIT_NAMES = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
+_TYPED = "ogbn-mag"
 _LINE_BYTES = 21  # the most bytes of a whole number of 64 bits, with its sign and the line's end
 
 
@@ -115,27 +122,39 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 # -- MAG240M -----------------------------------------------------------------------------------------------------------
 
 
-def open_mag(where: str, root: Path) -> SlabSource:
-    """Open the graph of the papers of MAG240M-LSC and their citations. where: its name in errors. root: the folder to look in."""
+_MAG_EDGES = (("author", "affiliated_with", "institution"), ("author", "writes", "paper"), ("paper", "cites", "paper"))
+
+
+def open_mag(where: str, root: Path, *, types: bool = False, inverse: bool = False) -> Source:
+    """Open MAG240M-LSC: the graph of its papers and their citations, or with ``types`` all nodes and edges. where: its name in
+    errors. root: the folder to look in. inverse: as of :func:`hpcgnn.sources.typed_nodes.typed_source`."""
     folder = _folder(where, root, ("mag240m_kddcup2021", "mag240m"), Path("processed", "paper", "node_feat.npy"))
-    papers = folder / "processed" / "paper"
-    nodes = _loaded(folder / "meta.pt").get("paper")
-    if not isinstance(nodes, int) or nodes < 0:
-        raise HpcgnnError(f"{folder / 'meta.pt'} does not have the number of papers under 'paper'")
+    papers, counts = folder / "processed" / "paper", _loaded(folder / "meta.pt")
+    names = ("paper", "author", "institution")
+    for name in names if types else names[:1]:
+        if not isinstance(counts.get(name), int) or counts[name] < 0:
+            raise HpcgnnError(f"{folder / 'meta.pt'} does not have the number of {name}s under {name!r}")
     found = _loaded(folder / "split_dict.pt")
-    names = ("train", "valid", "test" if "test" in found else "test-dev")
-    if missing := [name for name in names if not isinstance(found.get(name), np.ndarray)]:
+    own = ("train", "valid", "test" if "test" in found else "test-dev")
+    if missing := [name for name in own if not isinstance(found.get(name), np.ndarray)]:
         raise HpcgnnError(
             f"{folder / 'split_dict.pt'} has no array {missing[0]!r}; it has {', '.join(map(str, found))}"
         )
-    return SlabSource(
-        where,
-        open_npy(folder / "processed" / "paper___cites___paper" / "edge_index.npy"),
-        open_npy(papers / "node_feat.npy"),
-        open_npy(papers / "node_label.npy"),
-        {mask: found[name] for mask, name in zip(MASKS, names, strict=True)},
-        nodes,
-    )
+    splits = {mask: found[name] for mask, name in zip(MASKS, own, strict=True)}
+    edges = {key: open_npy(folder / "processed" / "___".join(key) / "edge_index.npy")
+             for key in (_MAG_EDGES if types else _MAG_EDGES[-1:])}  # fmt: skip
+    x, labels = open_npy(papers / "node_feat.npy"), open_npy(papers / "node_label.npy")
+    if not types:
+        return SlabSource(where, edges[_MAG_EDGES[-1]], x, labels, splits, counts["paper"])
+    y = labels.rows(0, labels.shape[0]).reshape(-1)
+    of_papers: dict[str, Any] = {"num_nodes": np.array(counts["paper"]), "x": x, "y": y}
+    for mask, split in splits.items():
+        chosen = mask_of(split.reshape(-1), mask, counts["paper"], where)
+        of_papers[mask] = chosen & (y >= 0) if y.size == chosen.size else chosen
+    nodes: dict[str, Get] = {"paper": of_papers.get}
+    nodes |= {name: {"num_nodes": np.array(counts[name])}.get for name in names[1:]}
+    of_edges: dict[tuple[str, str, str], Get] = {key: {"edge_index": each}.get for key, each in edges.items()}
+    return typed_source(where, nodes, of_edges, inverse=inverse)
 
 
 def _loaded(path: Path) -> dict[str, Any]:
@@ -169,40 +188,34 @@ def _folder(where: str, root: Path, names: tuple[str, ...], inside: Path) -> Pat
     )
 
 
-_IN_SLABS: dict[str, Callable[[str, Path], Source]] = {
-    "ogbn-papers100m": open_papers,
-    "mag240m": open_mag,
-    "mag240m-lsc": open_mag,
-}
-
-
 @SOURCES.register("ogb")
 def _open_ogb(spec: Spec, folder: Path) -> Source:
     root_text = spec.take("root")
     root = Path(root_text).expanduser() if root_text else default_root("ogb")
-    if opener := _IN_SLABS.get(spec.name.lower()):
-        return opener(spec.text, root)
-    download = spec.take("download", "no")
-    if download not in ("yes", "no"):
-        raise HpcgnnError(f"{spec.text}: download={download} should be yes or no")
+    if spec.name.lower() == "ogbn-papers100m":
+        return open_papers(spec.text, root)
+    if spec.name.lower() in ("mag240m", "mag240m-lsc"):
+        return open_mag(spec.text, root, types=take_yes(spec, "types"), inverse=take_yes(spec, "inverse"))
+    download, is_link = take_yes(spec, "download"), spec.name.startswith("ogbl-")
+    base = root / spec.name.replace("-", "_")
+    if spec.name == _TYPED and (base / "raw" / TRIPLETS).exists():
+        return _tables(spec, base, folder)
     try:
         with warnings_off():
             from ogb.linkproppred import LinkPropPredDataset
             from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
         raise HpcgnnError(f"{spec.text} needs the ogb package ({error}): pip install 'hpcgnn[ogb]'") from error
-    if spec.name.startswith("ogbl-"):
-        with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
+    if is_link:
+        with loading(spec.text, root, may_download=download), _whole_pickles():
             links = LinkPropPredDataset(spec.name, str(root))
             both_ways = str(links.meta_info.get("add_inverse_edge")) == "True"
             return _links(spec.text, links[0], links.get_edge_split(), both_ways=both_ways)
-    with loading(spec.text, root, may_download=download == "yes"), _whole_pickles():
+    with loading(spec.text, root, may_download=download), _whole_pickles():
         dataset = NodePropPredDataset(spec.name, str(root))
+        if dataset.is_hetero:  # it has downloaded the files
+            return _tables(spec, base, folder)
         graph, labels = dataset[0]
-        if dataset.is_hetero:
-            raise HpcgnnError(
-                f"{spec.text} has several kinds of nodes: hpcgnn trains on graphs with one kind of nodes and edges"
-            )
         num_nodes, split = int(graph["num_nodes"]), dataset.get_idx_split()
         masks = {
             mask: mask_of(np.asarray(split[name]), name, num_nodes, spec.text) for mask, name in _SPLIT_NAMES.items()
@@ -216,6 +229,10 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
             y=labels,
             masks=masks,
         )
+
+
+def _tables(spec: Spec, base: Path, folder: Path) -> Source:
+    return open_tables(spec.text, base, folder, inverse=take_yes(spec, "inverse"))
 
 
 _ENDS = (("edge",), ("head", "tail"), ("source_node", "target_node"))  # names of ends in OGB's splits

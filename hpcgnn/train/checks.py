@@ -13,6 +13,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.config import IGNORE, MODELS, AttentionSettings, LayerSettings, ModelConfig
 from hpcgnn.train.config import TrainConfig
@@ -62,6 +63,8 @@ def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     nodes, features, edges = graph.num_nodes, graph.features, graph.indices.size
     if isinstance(features, Csr):
         held = features.num_entries * (_INDEX_BYTES + _FLOAT_BYTES) + nodes * _OFFSET_BYTES
+    elif isinstance(features, FeaturesByType):
+        held = sum(block.numel() for block in features.blocks) * _FLOAT_BYTES
     else:
         held = nodes * graph.meta.num_features * _FLOAT_BYTES
     held += 0 if graph.y is None else graph.y.nbytes
@@ -120,8 +123,10 @@ def _without_effect(config: TrainConfig, not_validated: LocalGraph | None) -> It
 def _largest(graph: LocalGraph) -> float:
     """The largest magnitude of a feature of this rank."""
     features = graph.features
-    values = features if isinstance(features, torch.Tensor) or features is None else features.weight
-    return 0.0 if values is None or not values.numel() else max(abs(end.item()) for end in torch.aminmax(values))
+    whole = features.weight if isinstance(features, Csr) else features
+    values = whole.blocks if isinstance(whole, FeaturesByType) else () if whole is None else (whole,)
+    ends = [end for each in values if each.numel() for end in torch.aminmax(each)]
+    return max((abs(end.item()) for end in ends), default=0.0)
 
 
 def judge(summary: dict[str, Any], rank: int) -> None:

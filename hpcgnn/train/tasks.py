@@ -18,13 +18,14 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.schema import MASKS, MULTI_LABEL, REGRESSION
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, keyed
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix
-from hpcgnn.nn.linear import Features
+from hpcgnn.nn.linear import Given
 from hpcgnn.train import objective
 from hpcgnn.train.config import ALWAYS, AUTO, MRR, NEVER, REAL_METRICS, LabelPropagationConfig, LossConfig
 from hpcgnn.train.links import Links, LinkSplit, links_of
@@ -332,13 +333,15 @@ class LinkTask:
         return found
 
 
-def features_of(graph: LocalGraph, model: Trainable) -> Features:
+def features_of(graph: LocalGraph, model: Trainable) -> Given:
     """The graph's features in the precision of the model's parameters."""
     features, dtype = graph.features, next(model.parameters()).dtype
     if features is None:  # of a model that embeds all nodes
         return torch.empty(graph.num_nodes, 0, dtype=dtype, device=graph.device.torch_device)
     if isinstance(features, torch.Tensor):
         return features.to(dtype)
+    if isinstance(features, FeaturesByType):
+        return features.map(lambda block: block.to(dtype))
     assert features.weight is not None
     return features.with_weight(features.weight.to(dtype))
 

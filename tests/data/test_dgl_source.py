@@ -1,4 +1,5 @@
-"""``dgl:FILE`` and ``to_dgl``. DGL 2.1.0 wrote dgl-2.1-*.bin by ``dgl.save_graphs``; the unused part of the header is 0."""
+"""``dgl:FILE`` and ``to_dgl``. DGL 2.1.0 wrote dgl-2.1-*.bin and DGL 1.1.3 dgl-1.1-types.bin by ``dgl.save_graphs``; the unused
+part of the header is 0."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import dgl_standin
 import numpy as np
 import pytest
 import torch
-from helpers import check_refused, check_same, converted, notes_of, read, weighted
+from helpers import check_refused, check_same, converted, notes_of, pairs, read, weighted
 
 import hpcgnn
 from hpcgnn import HpcgnnError
@@ -31,7 +32,7 @@ def file(name) -> Path:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     meta, edges, x, y, masks = converted(f"dgl:{file(name)}?split={split}", tmp_path)
-    ends = DglReader(file("coo")).graph(0).edge_values["ends"]
+    ends = DglReader(file("coo")).graph(0).edges[0].values["ends"]
     assert weighted(edges) == sorted((*pair, weight) for weight, pair in enumerate(ends.tolist(), 1))
     assert len({tuple(pair) for pair in ends.tolist()}) < len(edges)  # there are parallel edges
     assert np.array_equal(x, np.arange(20).reshape(10, 2) / 8)
@@ -44,7 +45,7 @@ def test_types_and_features_of_edges_that_dgl_saved(tmp_path, monkeypatch):
     """``dgl.to_homogeneous`` names types _TYPE; features of edges are usually named feat."""
     graph = DglReader(file("coo")).graph(0)
     kinds, feat = np.arange(30) % 3, np.arange(60).reshape(30, 2) / 4
-    graph.edge_values.update(_TYPE=kinds, feat=feat, other=kinds)
+    graph.edges[0].values.update(_TYPE=kinds, feat=feat, other=kinds)
     monkeypatch.setattr(DglReader, "graph", lambda *_: graph)
     converted(f"dgl:{file('coo')}", tmp_path)
     found = hpcgnn.to_pyg(tmp_path / "out.h5")
@@ -52,7 +53,7 @@ def test_types_and_features_of_edges_that_dgl_saved(tmp_path, monkeypatch):
     assert np.array_equal(found.edge_type, kinds[numbers])
     assert np.array_equal(found.edge_attr, feat[numbers])
     converted(f"dgl:{file('coo')}?type=other&attr=ends", tmp_path)
-    assert np.array_equal(hpcgnn.to_pyg(tmp_path / "out.h5").edge_attr, graph.edge_values["ends"][numbers])
+    assert np.array_equal(hpcgnn.to_pyg(tmp_path / "out.h5").edge_attr, graph.edges[0].values["ends"][numbers])
     check_refused(f"dgl:{file('coo')}?type=feat", tmp_path, "edge_type is float64 of shape .30, 2., but it should be")
 
 
@@ -76,10 +77,8 @@ def test_one_of_several_graphs_and_types_that_numpy_has_not(tmp_path):
     [
         ("two", "holds 2 graphs, but hpcgnn trains on one: choose it with .graph=K"),
         ("two?graph=2", "graph=2 was given, but there are 2, counted from 0"),
-        (
-            "kinds",
-            "not a plain graph .it has the kinds of nodes item, user, and of edges buys.: hpcgnn trains on graphs with",
-        ),
+        ("kinds?x=size", "has no values named 'size'; it has none"),
+        ("kinds?type=etype", "has types of edges of its own: leave type=etype out"),
         ("coo?x=features", "has no values named 'features'; it has feat, label, test_mask, train_mask, val_mask"),
         ("coo?weight=no", "has no values named 'no'; it has ends, w"),
         ("coo?split=2", "split=2 was given, but there are 2"),
@@ -94,9 +93,10 @@ def test_refusals_of_dgl_files(tmp_path, source, sentence):
 
 
 @pytest.mark.slow
-def test_no_damage_is_more_than_a_sentence(tmp_path):
+@pytest.mark.parametrize("name", ["dgl-2.1-csc", "dgl-1.1-types"])
+def test_no_damage_is_more_than_a_sentence(tmp_path, name):
     """Each byte in turn is changed, and the file is cut after each: it must be refused, or read with other values."""
-    content = file("csc").read_bytes()
+    content = (HERE / f"{name}.bin").read_bytes()
     path = tmp_path / "damaged.bin"
     refused = 0
     places = [*range(32), *range(4096, len(content))]
@@ -134,3 +134,58 @@ def test_to_dgl(tmp_path, monkeypatch):
     assert np.array_equal(torch.stack((*graph.edges(), graph.edata["weight"]), 1), edges)
     assert sorted(graph.ndata) == ["feat", "label", "test_mask", "train_mask", "val_mask"]
     check_same(content, graph.ndata["feat"], graph.ndata["label"], graph.ndata)
+
+
+TYPES = HERE / "dgl-1.1-types.bin"
+COUNTS = {"author": 4, "paper": 7, "venue": 1}
+
+
+def test_a_heterograph_keeps_its_types(tmp_path):
+    assert f"{TYPES}: values that are not read: ends, other" in notes_of(f"dgl:{TYPES}", tmp_path)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    assert {name: found[name].num_nodes for name in found.node_types} == COUNTS
+    paper, author = found["paper"], found["author"]
+    assert torch.equal(paper.x, torch.arange(21).reshape(7, 3) / 8)
+    assert torch.equal(author.x, torch.arange(8).reshape(4, 2) / 4)
+    assert (paper.y.tolist(), [paper[mask].nonzero()[:, 0].tolist() for mask in MASKS]) == (
+        [0, 1, 2, 0, 1, 2, 0], [[0, 1, 2], [4], [5, 6]],
+    )  # fmt: skip
+    stored = DglReader(TYPES).graph(0)
+    assert [key[1] for key in found.edge_types] == [each.name for each in stored.edges]
+    for key, each in zip(found.edge_types, stored.edges, strict=True):
+        ends = each.values["ends"]  # DGL's own edges of this type
+        assert pairs(found[key].edge_index.T.numpy()) == pairs(ends)
+        assert key == (stored.node_types[each.source], each.name, stored.node_types[each.destination])
+    writes, wanted = found["author", "writes", "paper"], stored.edges[1].values
+    assert sorted(zip(*writes.edge_index.tolist(), writes.edge_attr.tolist(), strict=True)) == sorted(
+        zip(*wanted["ends"].T.tolist(), wanted["feat"].tolist(), strict=True)
+    )
+    assert sorted(found["paper", "in", "venue"].edge_weight.tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert found["paper", "cites", "paper"].edge_weight.tolist() == [1.0] * 9
+
+
+def test_types_take_the_values_that_the_user_names(tmp_path):
+    converted(f"dgl:{TYPES}?x=other&attr=ends", tmp_path)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    assert ("x" in found["paper"], found["author"].x[:, 0].tolist()) == (False, [0, 1, 2, 3])
+    for key in found.edge_types:
+        assert found[key].num_edges == 0 or torch.equal(found[key].edge_attr.long().T, found[key].edge_index)
+
+
+def test_a_heterograph_goes_back_to_dgl(tmp_path, monkeypatch):
+    convert(f"dgl:{TYPES}", tmp_path / "g.h5")
+    monkeypatch.setitem(sys.modules, "dgl", dgl_standin.module())
+    graph, data = hpcgnn.to_dgl(tmp_path / "g.h5"), hpcgnn.to_pyg(tmp_path / "g.h5")
+    assert {name: graph.num_nodes(name) for name in graph.ntypes} == COUNTS
+    assert graph.canonical_etypes == data.edge_types
+    names = {"feat": "x", "label": "y"}
+    for name in graph.ntypes:
+        frame = graph.nodes[name].data
+        assert {names.get(key, key) for key in frame} == {*data[name].keys()} - {"num_nodes"}
+        assert all(torch.equal(value, data[name][names.get(key, key)]) for key, value in frame.items())
+    for key in graph.canonical_etypes:
+        assert torch.equal(torch.stack(graph.edges(etype=key)), data[key].edge_index)
+        assert torch.equal(graph.edges[key].data["weight"], data[key].edge_weight)
+    assert torch.equal(
+        graph.edges["author", "writes", "paper"].data["feat"], data["author", "writes", "paper"].edge_attr
+    )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, converted, pairs
+from helpers import RunsCode, check_refused, converted, pairs, write_csv
 from requires import require_module
 
 import hpcgnn
@@ -121,11 +121,6 @@ def test_a_loader_that_fails_leaves_no_folder_of_processed_files(tmp_path, share
     check_refused(
         f"pyg:Cora?root={tmp_path}", tmp_path, f"was cut short: delete {raw}/ind.cora.x, and run the command again"
     )
-
-
-def write_csv(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))
 
 
 def test_ogb_through_its_own_loader(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import RunsCode, check_refused, check_same, converted, pairs
 
+import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.sources import convert as convert_module
 from hpcgnn.sources import open_source, slabs
@@ -36,6 +37,11 @@ class Published:
         self.y[labelled] = np.arange(60) % CLASSES
         self.split = dict(zip(OWN.values(), np.split(labelled, [30, 45]), strict=True))
         self.masks = {mask: np.isin(np.arange(NODES), self.split[name]) for mask, name in OWN.items()}
+        authors = rng.integers(0, 7, 90)
+        self.others = {
+            ("author", "affiliated_with", "institution"): np.stack([authors[:9], rng.integers(0, 2, 9)]),
+            ("author", "writes", "paper"): np.stack([authors, rng.integers(0, NODES, 90)]),
+        }
         self.stored_y = np.where(self.y < 0, np.nan, self.y).astype(np.float32)
 
 
@@ -77,6 +83,9 @@ def mag(root):
         for name in now.namelist():  # numpy 1 uses these names
             then.writestr(name, now.read(name).replace(b"numpy._core", b"numpy.core"))
     (folder / "now.pt").unlink()
+    for key, edges in DATA.others.items():
+        (folder / "processed" / "___".join(key)).mkdir()
+        np.save(folder / "processed" / "___".join(key) / "edge_index.npy", edges)
     torch.save({"paper": NODES, "author": 7, "institution": 2, "num_classes": CLASSES}, folder / "meta.pt")
     return folder
 
@@ -110,6 +119,75 @@ def test_mag240m_keeps_its_16_bits(tmp_path, inside):
     x, y = DATA.x.astype(np.float16).astype(np.float32), DATA.y.copy()
     y[DATA.split["test"]] = -1  # nodes whose labels are held back test nothing
     check_same(content, x, y, DATA.masks | {"test_mask": np.zeros(NODES, bool)})
+
+
+@pytest.mark.usefixtures("small_slabs")
+def test_mag240m_with_its_types(tmp_path):
+    source = MAG.format(mag(tmp_path)) + "&types=yes"
+    convert_module.convert(source, tmp_path / "g.h5")
+    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    assert {name: found[name].num_nodes for name in found.node_types} == {"paper": NODES, "author": 7, "institution": 2}
+    wanted = DATA.others | {("paper", "cites", "paper"): DATA.edges}
+    assert {key: pairs(found[key].edge_index.T.numpy()) for key in found.edge_types} == {
+        key: pairs(edges.T) for key, edges in wanted.items()
+    }
+    paper = found["paper"]
+    assert np.array_equal(paper.x, DATA.x.astype(np.float16))
+    y = DATA.y.copy()
+    y[DATA.split["test"]] = -1  # nodes whose labels are held back test nothing
+    assert np.array_equal(paper.y, y)
+    for mask, name in (("train_mask", "train"), ("val_mask", "valid")):
+        assert np.flatnonzero(paper[mask]).tolist() == sorted(DATA.split[name])
+    assert not paper.test_mask.any()
+    with h5py.File(tmp_path / "g.h5") as file:
+        assert (file["nodes/x_data"].dtype, file["nodes/x_data"].shape) == (np.float16, (NODES * COLUMNS,))
+    convert_module.convert(source + "&inverse=yes", tmp_path / "both.h5")
+    both = hpcgnn.to_pyg(tmp_path / "both.h5")
+    assert pairs(both["paper", "rev_writes", "author"].edge_index.T.numpy()) == pairs(
+        DATA.others["author", "writes", "paper"][::-1].T
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "sentence"),
+    [
+        ("processed/author___writes___paper/edge_index.npy", np.array([[0], [NODES]]),
+         f"author__writes__paper: edge_index has node {NODES}, but the ids of paper run from 0 to {NODES - 1}"),
+        ("processed/author___writes___paper/edge_index.npy", np.zeros((1, 4), int), r"int64 of shape \(1, 4\)"),
+        ("processed/paper/node_feat.npy", np.ones((9, 2), np.float16), "a row for each of 500 nodes"),
+        ("processed/paper/node_label.npy", np.ones(9, np.float32), r"paper: y is float32 of shape \(9,\)"),
+        ("meta.pt", {"paper": NODES, "institution": 2}, "does not have the number of authors under 'author'"),
+        ("split_dict.pt", dict.fromkeys(("train", "valid", "test"), np.array([NODES])), f"train_mask has node {NODES}"),
+    ],
+)  # fmt: skip
+def test_wrong_files_of_typed_mag240m(tmp_path, path, content, sentence):
+    folder = mag(tmp_path)
+    torch.save(content, folder / path) if path.endswith("pt") else np.save(folder / path, content)
+    check_refused(MAG.format(tmp_path) + "&types=yes", tmp_path, sentence)
+
+
+@pytest.mark.slow
+def test_memory_of_typed_mag240m_follows_the_labels_only(tmp_path):
+    """64 MB of features and 32 MB of edges are read in pieces; a label takes 8 bytes, and authors take none."""
+    folder, papers, authors = mag(tmp_path), 100_000, 1_000_000
+    torch.save({"paper": papers, "author": authors, "institution": 2}, folder / "meta.pt")
+    np.save(folder / "processed" / "paper" / "node_feat.npy", np.zeros((papers, 320), np.float16))
+    np.save(folder / "processed" / "paper" / "node_label.npy", (np.arange(papers) % CLASSES).astype(np.float32))
+    edges = np.stack([np.arange(2_000_000) % authors, np.arange(2_000_000) % papers])
+    np.save(folder / "processed" / "author___writes___paper" / "edge_index.npy", edges)
+    del edges
+    source_text = MAG.format(tmp_path) + "&types=yes"
+    tracemalloc.start()
+    try:
+        source, step = open_source(source_text, tmp_path), 5_000
+        assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 2_000_000 + 9 + EDGES
+        for first in range(0, papers, step):
+            assert source.features(first, first + step).shape == (step, 320)
+        for first in range(0, papers + authors, step):
+            assert source.labels(first, first + step).size == len(source.masks(first, first + step)["train_mask"])
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000 + 2 * 8 * papers
+    finally:
+        tracemalloc.stop()
 
 
 def test_slabs_of_an_archive_are_read_in_any_order(tmp_path):

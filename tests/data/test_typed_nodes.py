@@ -17,8 +17,10 @@ from helpers import check_refused
 
 import hpcgnn
 from hpcgnn import HpcgnnError
+from hpcgnn.cli.partition import partition as partition_command
 from hpcgnn.cli.show import show
-from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.data.sealing import seal
 from hpcgnn.sources.convert import convert
 
 ARRAYS = small_graphs.with_types()
@@ -29,6 +31,11 @@ def sorted_edges(store: Any) -> list[tuple[float, ...]]:
     """The edges of a type in any order, with their values."""
     columns = [*store.edge_index, *(store.edge_attr.T if "edge_attr" in store else ())]
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def partition(graph: Path, parts: Path, count: int) -> None:
+    result = CliRunner().invoke(partition_command, [str(graph), str(parts), "--parts", str(count), "--force"])
+    assert result.exit_code == 0, result.output
 
 
 def check_same(found: Any, wanted: Any) -> None:
@@ -49,6 +56,70 @@ def test_hetero_data_come_back_as_they_were(tmp_path: Path) -> None:
     small_graphs.write_graph(tmp_path / "defined.h5", ARRAYS)  # by the definition of the file, without a source
     with GraphFile(tmp_path / "g.h5") as one, GraphFile(tmp_path / "defined.h5") as other:
         assert one.digests == other.digests
+
+
+def test_features_by_type_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
+    """Files of version 6 have one sparse matrix of the features of all types; the nodes' values are the same."""
+    here = Path(__file__).parent
+    with GraphFile(here / "graph-version-6.h5") as old, GraphFile(here / "graph-version-7.h5") as new:
+        assert old.digests == new.digests
+        assert ("nodes/x_indices" in old.rules, "nodes/x_indices" in new.rules) == (True, False)
+        x = old.features(0, 60).toarray()
+        for kind, found in enumerate(new.features(0, 60)):
+            columns = slice(*new.meta.column_offsets[kind : kind + 2])
+            assert np.array_equal(found.x, x[found.rows, columns])
+    check_same(hpcgnn.to_pyg(here / "graph-version-6.h5"), DATA)
+    check_same(hpcgnn.to_pyg(here / "graph-version-7.h5"), DATA)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_value_of_float16_takes_two_bytes(tmp_path: Path, parts: int) -> None:
+    data = copy.deepcopy(DATA)
+    for name in ("paper", "author"):
+        data[name].x = data[name].x.half()
+    hpcgnn.from_pyg(data, tmp_path / "g.h5")
+    partition(tmp_path / "g.h5", tmp_path / "p.h5", parts)
+    for name, reader in (("g.h5", GraphFile), ("p.h5", PartsFile)):
+        with reader(tmp_path / name) as file:
+            stored = file.file["nodes/x_data"]
+            assert (stored.dtype, stored.size) == (np.float16, 30 * 5 + 20 * 7)
+            file.verify(range(file.num_slabs))
+            ids = file.ids(0, 60)
+            for each, found in zip(("paper", "author"), file.features(0, 60), strict=False):
+                first = {"paper": 0, "author": 30}[each]
+                assert np.array_equal(found.x, data[each].x.float()[ids[found.rows] - first])
+    data["author"].x = data["author"].x.float()  # of two widths, the larger one
+    hpcgnn.from_pyg(data, tmp_path / "g.h5", force=True)
+    assert GraphFile(tmp_path / "g.h5").meta.x_dtype == "float32"
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), with_float(data))
+
+
+def with_float(data: Any) -> Any:
+    data["paper"].x = data["paper"].x.float()
+    return data
+
+
+def test_sparse_features_of_a_type_stay_sparse_unless_asked(tmp_path: Path) -> None:
+    data = copy.deepcopy(DATA)
+    data["author"].x = torch.nn.functional.one_hot(torch.arange(20) % 13, 13).float()
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5").meta
+    assert (meta.x_by_type, meta.x_nnz) == (False, 30 * 5 + 20)
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), data)
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5", features="dense", force=True).meta
+    assert (meta.x_by_type, meta.x_nnz) == (True, 30 * 5 + 20 * 13)
+    check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), data)
+
+
+@pytest.mark.parametrize("x_by_type", [True, False])
+def test_row_normalised_features_of_types(tmp_path: Path, x_by_type: bool) -> None:
+    data = copy.deepcopy(DATA)
+    if not x_by_type:
+        data["author"].x = data["author"].x.to_sparse_csr()
+    assert hpcgnn.from_pyg(data, tmp_path / "g.h5", row_normalise=True).meta.x_by_type == x_by_type
+    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    for name in ("paper", "author"):
+        x = DATA[name].x
+        assert torch.allclose(found[name].x, x / x.abs().sum(1, keepdim=True))
 
 
 def npz_of(data: Any, path: Path, **changes: Any) -> str:
@@ -97,6 +168,18 @@ def test_several_labels_a_node_of_one_type(tmp_path: Path) -> None:
     check_same(hpcgnn.to_pyg(tmp_path / "g.h5"), data)
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_targets_of_regression_of_two_types(tmp_path: Path, columns: int) -> None:
+    data = copy.deepcopy(DATA)
+    for name, count, width in (("paper", 30, columns), ("author", 20, 1)):
+        data[name].y = (torch.arange(count * width).reshape(count, width) / 8 + 0.1).squeeze(1)
+    meta = hpcgnn.from_pyg(data, tmp_path / "g.h5").meta
+    assert (meta.task, meta.num_classes) == ("regression", columns)
+    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    assert torch.equal(found["paper"].y, data["paper"].y)
+    assert torch.equal(found["author"].y.reshape(20), data["author"].y)
+
+
 def test_show_tells_what_each_type_has(tmp_path: Path) -> None:
     small_graphs.write_graph(tmp_path / "g.h5", ARRAYS)
     shown = CliRunner().invoke(show, [str(tmp_path / "g.h5")]).output
@@ -112,8 +195,12 @@ def test_show_tells_what_each_type_has(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         (
-            {"paper__cites__paper/edge_index": np.array([[0, 30], [1, 1]])},
+            {"paper__cites__paper/edge_index": np.array([[0, 30], [1, 1]]), "paper__cites__paper/edge_attr": None},
             "paper__cites__paper: edge_index has node 30",
+        ),
+        (
+            {"paper__cites__paper/edge_attr": np.zeros((9, 3))},
+            r"paper__cites__paper: edge_attr is float64 of shape \(9, 3\)",
         ),
         ({"paper__cites__gone/edge_index": np.array([[0], [1]])}, "has the type of nodes 'gone'"),
         ({"paper__cites/edge_index": np.array([[0], [1]])}, "should be named SOURCE__RELATION__DESTINATION"),
@@ -141,3 +228,12 @@ def test_damaged_types_are_told(tmp_path: Path, name: str, text: str) -> None:
         file.attrs[name] = text
     with pytest.raises(HpcgnnError, match="an attribute is missing or wrong"):
         GraphFile(tmp_path / "g.h5")
+
+
+def test_rows_of_another_width_than_the_types_are_damage(tmp_path: Path) -> None:
+    hpcgnn.from_pyg(DATA, tmp_path / "g.h5")
+    with h5py.File(tmp_path / "g.h5", "r+") as file:
+        file["nodes/x_indptr"][1] += 1
+    seal(tmp_path / "g.h5")
+    with pytest.raises(HpcgnnError, match="nodes/x_indptr does not give each node the features of its type"):
+        hpcgnn.to_pyg(tmp_path / "g.h5")

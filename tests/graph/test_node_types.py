@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import small_graphs
 import torch
 
 from hpcgnn import HpcgnnError
+from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.world.thread_world import on_threads
 
 ARRAYS = small_graphs.with_types()
@@ -60,6 +62,31 @@ def test_ranks_together_have_the_values_of_each_type(tmp_path: Path, ranks: int,
         store = DATA[key]
         columns = [*store.edge_index.tolist(), *(store.edge_attr.T.tolist() if "edge_attr" in store else ())]
         assert sorted(edge for _, edges in found for edge in edges[key]) == sorted(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("order", ["none", "degree"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_features_by_type_are_those_of_the_whole_graph(tmp_path: Path, ranks: int, order: str) -> None:
+    """Also on another number of ranks than of parts, so that the nodes of a type are several ranges of a rank's nodes."""
+    import hpcgnn
+
+    path, x = parts_of(tmp_path, 3), torch.from_numpy(ARRAYS.x.toarray())
+
+    def program(world: Any) -> list[int]:
+        graph = hpcgnn.load(path, world, any_ranks=True).reordered(order)
+        assert isinstance(graph.features, FeaturesByType)
+        assert torch.equal(graph.x.to_dense(), x[graph.original_ids])
+        first = np.concatenate(([0], np.cumsum([each.columns for each in ARRAYS.node_types])))
+        for kind, (rows, place, block) in enumerate(
+            zip(graph.features.rows, graph.features.places, graph.features.blocks, strict=True)
+        ):
+            assert torch.equal(torch.arange(graph.num_nodes)[place], rows)
+            assert torch.equal(block, x[graph.original_ids[rows], first[kind] : first[kind + 1]])
+        assert all(torch.equal(each, DATA[name].x[graph.of_type(name, graph.original_ids) - FIRST[name]])
+                   for name, each in graph.x_dict.items())  # fmt: skip
+        return graph.original_ids.tolist()
+
+    assert sorted(node for nodes in on_threads(ranks, program) for node in nodes) == list(range(60))
 
 
 def test_an_unknown_type_is_told(tmp_path: Path) -> None:

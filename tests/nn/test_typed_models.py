@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import small_graphs
+import torch
 from ranks import typed_models
 from virtual_clusters import hpcgnn as hpcgnn_command
 
@@ -26,6 +28,29 @@ def test_rgcn_with_types_of_nodes_is_that_of_pyg(tmp_path: Path, ranks: int, emb
     for found in on_threads(ranks, lambda world: typed_models.compare(world, tmp_path, "rgcn", embed, strategy)):
         assert found["scores"] < 1e-10
         assert found["gradients"] < 1e-10
+
+
+@pytest.mark.parametrize(("order", "x_by_type"), [("degree", True), ("none", False), ("degree", False)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_features_by_type_and_sparse_ones_in_any_order(tmp_path: Path, ranks: int, order: str, x_by_type: bool) -> None:
+    arrays = small_graphs.with_types(x_by_type=x_by_type)
+    program = lambda world: typed_models.compare(world, tmp_path, "rgcn", "term", order=order, arrays=arrays)  # noqa: E731
+    assert all(max(found.values()) < 1e-10 for found in on_threads(ranks, program))
+
+
+def test_dropout_of_features_by_type_does_not_depend_on_the_ranks(tmp_path: Path) -> None:
+    def program(world: Any) -> torch.Tensor:
+        graph = typed_models.typed_graph(world, tmp_path).reordered("degree" if world.size == 2 else "none")
+        config = hpcgnn.ModelConfig("rgcn", layers=1, hidden=8, input_dropout=0.5)
+        model = hpcgnn.build_model(config, graph, seed=1)
+        model.begin_epoch(0)
+        dropped = model.input_dropout(graph.features)
+        zeros = [float((block == 0).float().mean()) for block in dropped.blocks if block.numel() > 50]
+        assert all(0.2 < share < 0.8 for share in zeros)
+        return hpcgnn.gather(replace(graph, features=dropped).x.to_dense(), graph)
+
+    one, two = (on_threads(ranks, program)[0] for ranks in (1, 2))
+    assert torch.equal(torch.as_tensor(one), torch.as_tensor(two))
 
 
 @pytest.mark.parametrize("name", ["sage", "gat", "gcn"])

@@ -16,6 +16,7 @@ import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.typed_input import initial_rows
 from hpcgnn.train.objective import loss_sum
+from hpcgnn.train.tasks import features_of
 from hpcgnn.world import World
 
 ARRAYS = small_graphs.with_types()
@@ -61,7 +62,7 @@ def compare(
     model = hpcgnn.build_model(config, graph, backend="reference", dtype=torch.float64, seed=3, strategy=strategy)
     model.begin_epoch(0)
     train = graph.masks["train_mask"].nonzero()[:, 0]
-    mine = model(graph.features.with_weight(graph.features.weight.double()))
+    mine = model(features_of(graph, model))
     loss_sum(mine, graph.y, train).backward()
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("input_layer")}
     world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws

@@ -128,7 +128,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     local, send, receive = (np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR")
     is_sparse = meta.x_nnz is not None
     of_edges = [file.slab_rows("edges/indices", part) for part in parts]
-    of_features = [file.slab_rows("nodes/x_indices", part) if is_sparse else (0, 0) for part in parts]
+    of_features = [file.slab_rows("nodes/x_data", part) if is_sparse else (0, 0) for part in parts]
     return Parts(
         name=str(file.path),
         nodes=np.diff(file.node_offsets),
