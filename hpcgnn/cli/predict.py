@@ -21,8 +21,9 @@ _TOP = 10
 @click.argument("parts", type=FILE)
 @click.argument("run", type=FILE)
 @click.option("--out", required=True, type=FILE,
-              help="HDF5 file to write: /scores (nodes, classes) float32, before softmax or sigmoid, or (nodes, targets) "
-                   "values of regression; for a run with --task link, /embeddings (nodes, hidden) float32.")  # fmt: skip
+              help="File to write, HDF5 except with --questions: /scores (nodes, classes) float32, before softmax or sigmoid, or "
+                   "(nodes, targets) values of regression; for a run with --task link, /embeddings (nodes, hidden) "
+                   "float32.")  # fmt: skip
 @click.option("--pairs", type=FILE,
               help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
                    "two original ids a line, or a .npy file of integers (pairs, 2); for --decoder distmult and transe, also the "
@@ -31,7 +32,8 @@ _TOP = 10
 @click.option("--questions", type=FILE,
               help="For a run with --task link, write the most likely tails of the questions in this file instead, to a csv "
                    "file: a line for each answer, with its name and score. A line of the questions is a head, and in a graph "
-                   "with types of edges a comma and a type. Both are names, or numbers where the graph has none.")  # fmt: skip
+                   "with types of edges a comma and a type. Both are names; types may be numbers, and so are nodes "
+                   "without names.")  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=_TOP, show_default=True, help="Answers to each of --questions.")
 @click.option("--new-only", is_flag=True, help="Leave out answers that are edges of the graph already.")
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,

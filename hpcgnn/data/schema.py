@@ -162,6 +162,8 @@ class GraphMeta:
             ends = [end for each in self.edge_types for end in (each.source, each.destination)]
             if len(self.edge_types) != self.num_edge_types or max(ends) >= len(self.node_types):
                 raise ValueError("edge_types are not the types of the edges")
+        if self.x_by_type and not self.node_types:
+            raise ValueError("x_by_type is set, but there are no node_types")
         if self.x_by_type and self.x_nnz != sum(each.count * each.columns for each in self.node_types):
             raise ValueError(f"x_nnz is {self.x_nnz}, which is not the number of features of all types of nodes")
 

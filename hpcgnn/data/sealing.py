@@ -86,20 +86,20 @@ class Digests:
         columns = [values["type"].astype(np.uint64)] if "type" in values else []
         if "attr" in values:
             columns += [*values["attr"].astype(np.float32, copy=False).view(np.uint32).astype(np.uint64).T]
-        if not columns and "split" not in values:
+        columns += [values["split"].astype(np.uint64)] if "split" in values else []
+        if not columns:
             return bits
         keys = self._keys if "type" in values else self._keys[1:]
-        told = bits.astype(np.uint64) if bits.size else np.zeros(len(next(iter(values.values()))), np.uint64)
+        told = bits.astype(np.uint64) if bits.size else np.zeros(columns[0].size, np.uint64)
         for column, key in zip(columns, keys, strict=False):
             told += column * key
-        if "split" in values:
-            told += values["split"] * self._keys[1 + self._reader.meta.num_edge_features]
         return told
 
     def _sparse(self, first: int, last: int, ids: np.ndarray) -> None:
         meta = self._reader.meta
         if meta.x_by_type:
             indptr, values = self._csr("nodes/x_", first, last, "data")
+            indptr = np.maximum.accumulate(indptr)  # a damaged one may fall
             begins = meta.column_offsets[meta.node_types_of(ids).clip(0, len(meta.node_types) - 1)] - indptr[:-1]
             columns = (np.repeat(begins, np.diff(indptr)) + np.arange(values.size)).clip(0, meta.num_features - 1)
             values = values.astype(np.float32, copy=False)

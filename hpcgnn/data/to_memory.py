@@ -65,8 +65,8 @@ def _by_type(
 
     x, nodes, edges = values.pop("x", None), {}, {}
     x = x.to_dense() if isinstance(x, torch.Tensor) and x.layout == torch.sparse_csr else x
-    of_edges = {name: values.pop(name) for name in ("edge_index", "edge_weight", "edge_attr") if name in values}
-    edge_type, first = values.pop("edge_type"), meta.node_type_offsets
+    of_edges = {name: values.pop(name) for name in ("edge_index", *_OF_EDGES) if name in values}
+    edge_type, first = of_edges.pop("edge_type"), meta.node_type_offsets
     for number, kind in enumerate(meta.node_types):
         rows, columns = slice(*first[number : number + 2]), slice(*meta.column_offsets[number : number + 2])
         own: dict[str, Any] = {"num_nodes": kind.count}
@@ -79,8 +79,9 @@ def _by_type(
         there = edge_type == number
         ends = torch.tensor([[first[each.source]], [first[each.destination]]])
         edges[names] = {"edge_index": of_edges["edge_index"][:, there] - ends}
-        if "edge_weight" in of_edges:
-            edges[names]["edge_weight"] = of_edges["edge_weight"][there]
+        for name in ("edge_weight", "edge_split"):
+            if name in of_edges:
+                edges[names][name] = of_edges[name][there]
         if each.columns:
             edges[names]["edge_attr"] = of_edges["edge_attr"][there, : each.columns]
     return nodes, edges
@@ -96,7 +97,8 @@ def to_dgl(path: str | Path) -> Any:
 
     Returns:
         A graph whose edges are sorted by destination and then by source. If the file has them, ``ndata`` holds ``feat``,
-        ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``, ``type`` and ``feat``.
+        ``label``, ``train_mask``, ``val_mask`` and ``test_mask``, and ``edata`` holds ``weight``, ``type``, ``feat`` and
+        ``split`` (0 training, 1 validation, 2 test links, 3 the reverse of one of the last two).
         If its nodes have types, a heterograph with the same values of each type.
 
     Raises:
@@ -126,7 +128,7 @@ def to_dgl(path: str | Path) -> Any:
     return graph
 
 
-_OF_EDGES = {"edge_weight": "weight", "edge_type": "type", "edge_attr": "feat"}
+_OF_EDGES = {"edge_weight": "weight", "edge_type": "type", "edge_attr": "feat", "edge_split": "split"}
 _THEIRS = {"x": "feat", "y": "label"} | _OF_EDGES
 
 
@@ -150,6 +152,7 @@ def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, Any], GraphMeta]:
             "edge_weight": file.weights(0, edges),
             "edge_type": None if (types := file.edge_types(0, edges)) is None else types.astype(np.int64),
             "edge_attr": file.edge_attr(0, edges),
+            "edge_split": file.edge_split(0, edges),
             **{name: file.mask(name, 0, nodes) for name in MASKS},
         }
         x = file.features(0, nodes)

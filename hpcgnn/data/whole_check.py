@@ -36,6 +36,8 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
     ids, digests = 0, Digests(reader) if reader.digests else None
     for slab in range(reader.num_slabs):
         reader.verify([slab])
+        if reader.meta.x_by_type:
+            reader.type_rows(*reader.bounds[slab : slab + 2].tolist())
         if digests is not None:
             digests.add(slab)
         if isinstance(reader, PartsFile):

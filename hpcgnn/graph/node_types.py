@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -73,7 +73,14 @@ class FeaturesByType:
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> FeaturesByType:
         """These features with all blocks changed, such as to another type."""
-        return replace(self, blocks=tuple(change(block) for block in self.blocks))
+        return self.with_blocks(map(change, self.blocks))
+
+    def with_blocks(self, blocks: Iterable[torch.Tensor]) -> FeaturesByType:
+        """These features with other blocks of the same shapes."""
+        found = replace(self, blocks=tuple(blocks))
+        if "places" in vars(self):
+            vars(found)["places"] = self.places  # on a GPU, to find them again would wait for it
+        return found
 
     def to(self, torch_device: torch.device | str) -> FeaturesByType:
         """These features on a device."""

@@ -88,7 +88,7 @@ def make_relation_aggregator(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     width: int = 256,
-    kind: str = "mean",
+    kind: str,
 ) -> tuple[Aggregator, Relations]:
     """The aggregator over the in-edges of each type of ``graph``, (n, F) to (p, F), and its rows. Collective.
 

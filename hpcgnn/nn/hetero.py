@@ -96,16 +96,20 @@ class Join:
             if root is None:
                 return spmm(nodes.types, biases, backend=backend)
             return nodes.product(x, torch.tensordot(self.shares, root, 1), biases, compute, backend)
-        biases = spmm(self.types, bias, backend=backend)
         if root is None:
-            return biases
+            return spmm(self.types, bias, backend=backend)
         rows = x if nodes.by_type is None else spmm(nodes.by_type, x, backend=backend)
         found = [
-            matmul(operand(part.contiguous(), compute), root[types].transpose(0, 1).flatten(1), backend)
+            matmul(
+                operand(part.contiguous(), compute),
+                root[types].transpose(0, 1).flatten(1),
+                backend,
+                bias=bias[types].flatten(),
+            )
             for part, types in zip(rows.split(nodes.sizes), self.ending, strict=True)
             if types.numel()
         ]
-        return biases + torch.cat([each.view(-1, bias.shape[1]) for each in found])
+        return torch.cat([each.view(-1, bias.shape[1]) for each in found])
 
     def joined(self, own: torch.Tensor, pairs: torch.Tensor, backend: str) -> torch.Tensor:
         """(n, F') rows of nodes, from the result of :meth:`own` and the rows (p, F') of pairs."""

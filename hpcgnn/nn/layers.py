@@ -216,8 +216,8 @@ class RGCNLayer(BiasedLayer):
     """``sum_r mean_{j in N_r(i)} x_j W_r + x_i W_root + b`` over relations r (Schlichtkrull et al. 2018, Eq. 2); PyG's
     ``RGCNConv``.
 
-    aggregator, relations: of the sums over the neighbours of each relation, which become means as products are added up: there is
-    no copy of their gradient then. bases: with B > 0, ``W_r = sum_b a_rb V_b`` (Eq. 3).
+    aggregator, relations: of the sums over the neighbours of each relation, which become means as products are added up, so
+    their gradient needs no second (p, F) matrix: it is written over the sums. bases: with B > 0, ``W_r = sum_b a_rb V_b``, Eq. 3.
     blocks: with K > 0, W_r is block-diagonal with K blocks (Eq. 4). Its call is collective, forward and backward.
     """
 
@@ -335,7 +335,7 @@ class KeyedDropout(torch.nn.Module):
             return x
         if isinstance(x, FeaturesByType):
             of_types = [replace(mask, ids=mask.ids[place]) for place in x.places]
-            return replace(x, blocks=tuple(map(_Dropout.apply, x.blocks, of_types, repeat(self.backend))))
+            return x.with_blocks(map(_Dropout.apply, x.blocks, of_types, repeat(self.backend)))
         return _drop_sparse(x, mask) if isinstance(x, Csr) else _Dropout.apply(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:

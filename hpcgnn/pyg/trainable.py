@@ -55,12 +55,16 @@ class TrainableModule:
         names = list(inspect.signature(model.forward).parameters)
         if weight is not None and "edge_weight" in names:
             self._others["edge_weight"] = weight.to(self.graph.device.torch_device, dtype)
-        graph, self._target, self._places = self.graph, "", torch.empty(0, dtype=torch.int64)
+        graph, self.target, self._places = self.graph, "", torch.empty(0, dtype=torch.int64)
         self._edges: Any = graph.edge_index
         self._x: Any = None
-        if graph.meta.node_types and (names[:1] == ["x_dict"] or isinstance(model, torch.fx.GraphModule)):
-            self._target = _target(graph)
-            self._places = graph.nodes_by_type.owned[graph.node_type_number(self._target)].to(graph.device.torch_device)
+        takes_types = names[:1] == ["x_dict"]
+        if not graph.meta.node_types and (takes_types or graph.x is None):
+            needs = "dictionaries by type, and {} has no types of nodes" if takes_types else "features, and {} has none"
+            raise HpcgnnError(f"{type(model).__name__} takes {needs.format(graph.path)}", agreed=True)
+        if graph.meta.node_types and (takes_types or isinstance(model, torch.fx.GraphModule)):
+            self.target = _target(graph)
+            self._places = graph.nodes_by_type.owned[graph.node_type_number(self.target)].to(graph.device.torch_device)
             self._edges, self._x = graph.edge_index_dict, _cast(graph.x_dict, dtype)
             if "edge_attr_dict" in names:
                 self._others["edge_attr_dict"] = _cast(graph.edge_attr_dict, dtype)
@@ -74,27 +78,33 @@ class TrainableModule:
             for _ in range(_WARM_UPS):
                 found = self.module(self._x, self._edges, **self._others)
         model.train(was_training)
-        with raise_on_all_ranks(self.graph.world, f"train {type(model).__name__}"):
-            self._check(found)
+        if self.target:
+            with raise_on_all_ranks(self.graph.world, f"train {type(model).__name__}"):
+                self._check(found)
 
     def __call__(self, features: Given, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features to the model's (n, C) result. Sparse features are made dense. The result of a model on dictionaries
         has zeros for nodes of other types than that with labels."""
-        given = features if isinstance(features, torch.Tensor) and not self._target else self._x
+        given = features if isinstance(features, torch.Tensor) and not self.target else self._x
         found = self.module(given, self._edges, **self._others)
-        if not self._target:
+        if not self.target:
             return found
-        rows = found[self._target] if isinstance(found, dict) else found
-        return rows.new_zeros(self.graph.num_nodes, rows.shape[1]).index_copy(0, self._places, rows)
+        rows = found[self.target] if isinstance(found, dict) else found
+        return rows.new_zeros(self.graph.num_nodes, rows.shape[1]).index_copy_(0, self._places, rows)
 
     def _check(self, found: Any) -> None:
         """Raise HpcgnnError unless the result has a row of classes for each node of the type with labels."""
-        rows = found.get(self._target) if self._target and isinstance(found, dict) else found
+        rows = found.get(self.target) if isinstance(found, dict) else found
         wanted = self._places.numel(), self.graph.meta.num_classes
-        if self._target and (not isinstance(rows, torch.Tensor) or tuple(rows.shape) != wanted):
+        if not isinstance(rows, torch.Tensor) or tuple(rows.shape) != wanted:
+            told = (
+                f"of shape {tuple(rows.shape)}"
+                if isinstance(rows, torch.Tensor)
+                else f"that is no tensor for {self.target!r}"
+            )
             raise HpcgnnError(
-                f"the model gives no {wanted} rows, one of {wanted[1]} classes for each node of type {self._target!r} of this "
-                "rank: return them, or a dictionary with them"
+                f"the model gives a result {told}, and not of shape {wanted}, with a row for each node of type "
+                f"{self.target!r} of this rank: return it, or a dictionary with it"
             )
 
     def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:

@@ -230,10 +230,14 @@ class ArraySource(Source):
         self._weight = None if weight is None else edge_weights(weight, num_edges, where)
         self._type = None if edge_type is None else _edge_types(np.asarray(edge_type), num_edges, where)
         self._attr = None if edge_attr is None else edge_features(edge_attr, num_edges, where)
-        self._split = None if edge_split is None else _edge_split(np.asarray(edge_split), num_edges, where)
+        self._split = None if edge_split is None else edge_sets(edge_split, num_edges, where)
         self._x = None if x is None else feature_array(x, num_nodes, where)
         self._where, self._given = where, y
-        self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
+        self.refused: HpcgnnError | None = None  # the reason why y cannot be classes, until --labels says what it is
+        try:
+            self._y, task, classes, self._unknown = label_array(y, num_nodes, where)
+        except HpcgnnError as error:
+            self.refused, (self._y, task, classes, self._unknown) = error, label_array(None, num_nodes, where)
         self._masks = {name: mask_array(masks.get(name), name, num_nodes, where) for name in MASKS} if masks else None
         self.info = SourceInfo(
             num_nodes=num_nodes,
@@ -311,12 +315,13 @@ def _edge_types(types: np.ndarray, num_edges: int, where: str) -> np.ndarray:
     return types
 
 
-def _edge_split(split: np.ndarray, num_edges: int, where: str) -> np.ndarray:
-    """(E,) uint8, the set of links of each edge."""
+def edge_sets(split: Any, num_edges: int, where: str) -> np.ndarray:
+    """(E,) uint8, the set of links of each edge, which is checked."""
+    split = np.asarray(split)
     if (
         split.shape != (num_edges,)
         or split.dtype.kind not in "iu"
-        or (split.size and not 0 <= split.min() <= split.max() <= 3)
+        or (split.size and not 0 <= split.min() <= split.max() < len(LINK_SETS))
     ):
         told = ", ".join(f"{number} ({name})" for number, name in enumerate(LINK_SETS))
         raise HpcgnnError(f"{where}: edge_split should be a number for each of the {num_edges} edges: {told}")

@@ -22,6 +22,7 @@ from hpcgnn.data import h5, names, sealing
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION
 from hpcgnn.data.schema import FULL, GraphMeta, graph_rules, layout
 from hpcgnn.sources import Source, SourceInfo, open_source
+from hpcgnn.sources.base import ArraySource
 from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
 from hpcgnn.sources.node_rules import (
     DENSE,
@@ -125,6 +126,8 @@ def write_graph(
         _check_typed(own, source, options)
         if options.labels is not None:
             graph = relabelled(graph, parse_labels(options.labels), source)
+        elif isinstance(graph, ArraySource) and graph.refused is not None:
+            raise graph.refused
         with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
             checker, meta = _write(temporary, graph, own_names, edges, source, options, shown)
             notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]

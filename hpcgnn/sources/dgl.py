@@ -93,6 +93,8 @@ class DglReader:
         relations, counts = self._listed(self._relation), self._listed(self._number)
         node_values, edge_values = self._listed(self._values), self._listed(self._values)
         names, edge_names = self._listed(self._text), self._listed(self._text)
+        if not relations:
+            raise ValueError("it has no types of edges")
         if not len(relations) == len(edge_values) == len(edge_names) == ends.shape[1]:
             raise ValueError("it has values of types of edges that do not exist")
         given = dict(enumerate(counts))  # older files have no list of them

@@ -156,7 +156,7 @@ def _labels(nodes: list[tuple[Any, dict[str, Any]]], y: str, where: str) -> np.n
     rows = [_plain(value) for value in given]
     wrong = next((value for value, row in zip(given, rows, strict=True) if row is None or row.ndim > 1), None)
     if wrong is not None:
-        raise HpcgnnError(f"{where}: the label {quoted(wrong)} should be a whole number, or a row of 0 and 1")
+        raise HpcgnnError(f"{where}: the label {quoted(wrong)} should be a number, or a row of numbers")
     widths = {row.shape for row in rows if row is not None}
     if len(widths) != 1:
         raise HpcgnnError(f"{where}: labels have different widths, {' and '.join(map(str, sorted(widths)))}")

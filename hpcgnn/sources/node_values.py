@@ -71,6 +71,9 @@ def sparse_features(data: Any, indices: Any, indptr: Any, shape: Any, where: str
     return sp.csr_matrix((as_float32(data), indices, indptr), shape=(rows, columns))
 
 
+_IF_REAL = "if they are targets of regression, say --labels real"
+
+
 def label_array(
     y: Any, num_nodes: int, where: str, *, are_real: bool = False
 ) -> tuple[np.ndarray | None, str, int, np.ndarray | None]:
@@ -78,7 +81,8 @@ def label_array(
     (N,). In floating-point classes, NaN means no label. In (N, C), so does a row of NaN, which becomes 0 and is True in
     ``unknown`` (N,); other rows with NaN are refused, because 0 would say that the node is not in the class. Floating-point
     numbers that cannot be such labels, and with ``are_real`` any numbers, are targets of regression: float32 of shape (N,) or
-    (N, K), NaN for none."""
+    (N, K), NaN for none; -1 is a number then. Whole numbers are refused without ``are_real``: they may be classes with marks such
+    as -100."""
     if y is None:
         return None, NO_TASK, 0, None
     y = np.asarray(y)
@@ -89,6 +93,8 @@ def label_array(
             f"{where}: y is {y.dtype} of shape {y.shape}, but it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
         )
     if y.size and (are_real or (y.dtype.kind == "f" and not _may_be_labels(y))):
+        if not are_real and (np.isnan(y) | (y == np.trunc(y))).all():
+            raise HpcgnnError(f"{where}: y has whole numbers that cannot be classes: {_IF_REAL}")
         return np.where(np.isnan(y), np.nan, as_float32(y)), REGRESSION, y.shape[1] if y.ndim == 2 else 1, None
     unknown = _unknown_rows(y, where) if y.ndim == 2 and y.dtype.kind == "f" else None
     if y.dtype.kind == "f":
@@ -98,7 +104,7 @@ def label_array(
         if classes > y.size:  # memory grows with the number of classes
             raise HpcgnnError(
                 f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
-                "from 0 without gaps, or give floating-point numbers if they are targets of regression"
+                f"from 0 without gaps; {_IF_REAL}"
             )
         return y.astype(np.int64), SINGLE_LABEL, classes, None
     is_label = (y == 0) | (y == 1)

@@ -93,7 +93,7 @@ def open_tables(where: str, base: Path, folder: Path, *, inverse: bool) -> Sourc
 def _of_nodes(base: Path, name: str, count: int, folder: Path) -> Get:
     paths = {"x": base / "raw" / "node-feat" / name / "node-feat.csv.gz",
              "y": base / "raw" / "node-label" / name / "node-label.csv.gz"}  # fmt: skip
-    for split in sorted(base.glob("split/*"))[:1]:
+    for split in sorted(path for path in base.glob("split/*") if path.is_dir())[:1]:
         paths |= {mask: split / name / f"{own}.csv.gz" for mask, own in _SPLITS.items()}
 
     def get(key: str) -> np.ndarray | SlabArray | None:

@@ -238,7 +238,7 @@ def _roles_by_place(fields: Sequence[str], asked: Mapping[str, str | None], path
             "or a first line that names its columns, or is told their places with ?source=1&target=2"
         )
     usual = [SOURCE, TARGET] if found else list(PLAIN_ROLES)
-    if not found and count == 3 and not any(map(_is_number, fields)):
+    if not found and count == 3 and [*map(_is_number, fields)] in ([False] * 3, [True, False, True]):
         usual = [SOURCE, TYPE, TARGET]
     missing = [role for role in usual if role not in found.values()]
     free = (place for place in range(count) if place not in found)

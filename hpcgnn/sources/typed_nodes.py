@@ -16,13 +16,13 @@ import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, REGRESSION, SINGLE_LABEL, EdgeType, NodeType
-from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, check_edge_index, edge_features, edge_weights
-from hpcgnn.sources.edges import EdgeChunk, EdgeForm
+from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, check_edge_index, edge_features, edge_sets, edge_weights
+from hpcgnn.sources.edges import REVERSE, EdgeChunk, EdgeForm
 from hpcgnn.sources.node_values import Rows, as_float32, feature_array, kind_note, label_array, mask_array, read_masks
 from hpcgnn.sources.slabs import SlabArray
 
 Get = Callable[[str], Any]
-REVERSE = "rev_"  # PyG's T.ToUndirected names the reverse of a type of edges so
+REVERSE_PREFIX = "rev_"  # PyG's T.ToUndirected names the reverse of a type of edges so
 
 
 class _Nodes(NamedTuple):
@@ -40,20 +40,24 @@ class _Nodes(NamedTuple):
 
 class _Edges(NamedTuple):
     """The edges of one type. index: (2, E) ids from 0 in each type, an array or one that is read in slabs. attr: (E, D). weight:
-    (E,). reverse: take the destinations as the sources."""
+    (E,). split: (E,) sets of links. reverse: take the destinations as the sources."""
 
     type: EdgeType
     where: str
     index: Any
     attr: np.ndarray | None
     weight: np.ndarray | None
+    split: np.ndarray | None
     reverse: bool = False
 
     @property
     def reversed(self) -> _Edges:
         """The reverse edges, as a type of their own."""
         source, name, destination, columns = self.type.source, self.type.name, self.type.destination, self.type.columns
-        return self._replace(type=EdgeType(destination, REVERSE + name, source, columns), reverse=True)
+        split = None if self.split is None else np.where(self.split, np.uint8(REVERSE), self.split)
+        return self._replace(
+            type=EdgeType(destination, REVERSE_PREFIX + name, source, columns), split=split, reverse=True
+        )
 
 
 class TypedSource(ArraySource):
@@ -64,7 +68,7 @@ class TypedSource(ArraySource):
         self._nodes, self._edges, self._task = nodes, edges, _task(where, nodes)
         super().__init__(
             where, int(self._firsts[-1]), np.empty((2, 0), np.int64), node_types=tuple(each.type for each in nodes),
-            notes=[*notes, *(note for each in nodes for note in each.notes[:1])],
+            notes=[*notes, *dict.fromkeys(note for each in nodes for note in each.notes)],
         )  # fmt: skip
         features = [each.x for each in nodes if each.x is not None]
         attr = [each.attr for each in edges if each.attr is not None]
@@ -79,6 +83,7 @@ class TypedSource(ArraySource):
             form=EdgeForm(
                 any(each.weight is not None for each in edges), len(edges), max((each.shape[1] for each in attr), default=0),
                 HALF if attr and all(each.dtype == np.float16 for each in attr) else FULL,
+                any(each.split is not None for each in edges),
             ),
         )  # fmt: skip
 
@@ -99,14 +104,16 @@ class TypedSource(ArraySource):
                                   f"{self._nodes[kind].type.name} run from 0 to {count - 1}")  # fmt: skip
             moved.append(ids.astype(np.int64) + self._firsts[kind])
         form, size = self.info.form, last - first
-        weight = attr = None
+        weight = attr = split = None
         if form.weighted:
             weight = np.ones(size, np.float32) if edges.weight is None else edges.weight[first:last]
         if form.attr_columns:
             attr = np.zeros((size, form.attr_columns), form.attr_dtype if edges.attr is None else edges.attr.dtype)
             if edges.attr is not None:
                 attr[:, : edges.attr.shape[1]] = edges.attr[first:last]
-        return EdgeChunk(moved[0], moved[1], weight, np.full(size, number), attr)
+        if form.split:
+            split = np.zeros(size, np.uint8) if edges.split is None else edges.split[first:last]
+        return EdgeChunk(moved[0], moved[1], weight, np.full(size, number), attr, split)
 
     def features(self, first: int, last: int) -> Rows | None:
         if not self.info.num_features:
@@ -212,9 +219,7 @@ def _nodes(name: str, get: Get, split: int | None, where: str) -> _Nodes:
     given, notes = read_masks(get, count, split, where)
     masks = {name: mask_array(mask, name, count, where) for name, mask in given.items()}
     known = NodeType(name, count, 0 if x is None else x.shape[1], classes)
-    return _Nodes(
-        known, x, y, task, unknown, masks if y is not None else {}, notes + kind_note(y) * (task == REGRESSION)
-    )
+    return _Nodes(known, x, y, task, unknown, masks if y is not None else {}, notes + kind_note(y))
 
 
 def _task(where: str, read: list[_Nodes]) -> str:
@@ -233,13 +238,15 @@ def _edges(where: str, names: list[str], key: tuple[str, str, str], get: Get) ->
     if unknown := {source, destination} - {*names}:
         raise HpcgnnError(f"{kind} has the type of nodes {min(unknown)!r}, which the graph does not have")
     index, attr, weight = (get(name) for name in ("edge_index", "edge_attr", "edge_weight"))
+    split = get("edge_split")
     if index is None:
         raise HpcgnnError(f"{kind} has no edge_index")
     check_edge_index(index, f"{kind}: edge_index")
     attr = None if attr is None else edge_features(attr, index.shape[1], kind)
     weight = None if weight is None else edge_weights(weight, index.shape[1], kind)
-    columns = 0 if attr is None else attr.shape[1]
-    return _Edges(EdgeType(names.index(source), relation, names.index(destination), columns), kind, index, attr, weight)
+    split = None if split is None else edge_sets(split, index.shape[1], kind)
+    known = EdgeType(names.index(source), relation, names.index(destination), 0 if attr is None else attr.shape[1])
+    return _Edges(known, kind, index, attr, weight, split)
 
 
 def _features(each: _Nodes, first: int, last: int) -> Any:

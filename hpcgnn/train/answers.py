@@ -25,7 +25,7 @@ from hpcgnn.nn.decoders import Decoder
 from hpcgnn.sources.base import existing_file, reading
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.gather import id_bounds
-from hpcgnn.train.links import found_in, kinds_of_ends, positions_of, relation_numbers, types_of
+from hpcgnn.train.links import found_in, kinds_of_ends, number_below, positions_of, relation_numbers, types_of
 from hpcgnn.train.predict import of_links
 from hpcgnn.train.ranking import BLOCK, CHUNK, Completions, filled
 from hpcgnn.world import raise_on_all_ranks
@@ -49,7 +49,10 @@ def read_questions(graph: LocalGraph, path: Path) -> Questions:
     columns = 2 if graph.meta.num_edge_types else 1
     with raise_on_all_ranks(graph.world, f"read {path}"):
         with reading(path, "questions"), open_text(existing_file(str(path), "questions")) as lines:
-            texts = [[word.strip() for word in line] for line in csv.reader(lines, skipinitialspace=True) if line]
+            try:
+                texts = [[word.strip() for word in line] for line in csv.reader(lines, skipinitialspace=True) if line]
+            except csv.Error as error:
+                raise HpcgnnError(f"{path} cannot be read as questions: {error}") from error
         for line in texts:
             if len(line) != columns:
                 what = "a head and a type of edges, with a comma between them" if columns == 2 else "a head"
@@ -61,6 +64,13 @@ def read_questions(graph: LocalGraph, path: Path) -> Questions:
                 raise HpcgnnError(f"{path}: several types of edges are named {word!r}: write SOURCE__{word}__TARGET")
     heads = _numbers_of_nodes(graph, [line[0] for line in texts], path)
     relations = np.array([number[line[1]] if columns == 2 else 0 for line in texts], np.int64)
+    if graph.meta.node_types:
+        wrong = graph.meta.node_types_of(heads) != kinds_of_ends(graph.meta)[0][relations]
+        if wrong.any():
+            head, kind = texts[int(np.argmax(wrong))]
+            raise HpcgnnError(
+                f"{path}: edges of type {kind!r} do not begin at nodes of the type of {head!r}", agreed=True
+            )
     return Questions(texts, heads, relations)
 
 
@@ -80,9 +90,10 @@ def _numbers_of_nodes(graph: LocalGraph, words: Sequence[str], path: Path) -> np
             for node, name in enumerate(
                 names.read(parts, names.NODES, range(first, min(first + _NAMES_AT_A_TIME, last))), first
             ):
-                found[wanted.get(name, [])] = node
+                if name in wanted:
+                    found[wanted[name]] = node
         if not has_names:
-            found[:] = [int(word) if word.isdecimal() and int(word) < graph.meta.num_nodes else -1 for word in words]
+            found[:] = [number_below(word, graph.meta.num_nodes) for word in words]
     found = graph.world.allreduce(found, "max")
     if missing := [word for word, number in zip(words, found, strict=True) if number < 0]:
         known = "names that hpcgnn.names lists" if has_names else f"numbers from 0 to {graph.meta.num_nodes - 1}"
@@ -113,7 +124,8 @@ class _Candidates:
         return np.repeat(np.arange(heads.size), counts), self._by_position[positions - self.first]
 
     def excluded(self, block: slice, asked: Questions) -> np.ndarray:
-        """(C, candidates of the block) bool, the head of the question and nodes of another type than its targets."""
+        """(C, candidates of the block) bool, true for those that are no answers: the head of the question, and nodes of another
+        type than its targets."""
         found = self.ids[block] == asked.heads[:, None]
         if self._is_typed:
             found |= self._kinds[block] != self._kinds_of_targets[asked.relations][:, None]
@@ -128,7 +140,9 @@ def answer(
     a checkpoint; -1 and -inf where there are fewer. Equal scores are in the order of ids. Where nodes have types, answers have
     that of the relation's targets. A head is no answer to its own question. new_only: nor are nodes to which the graph has such
     an edge. The same on all ranks, in O(Q K + C K P) memory beside the embeddings. Collective."""
-    decoder, owned = of_links(graph, content)
+    top = min(top, graph.meta.num_nodes)
+    decoder, embed = of_links(graph, content)
+    owned = embed()
     candidates = _Candidates(graph, new_only=new_only)
     all_ids, all_scores = [np.empty((0, top), np.int64)], [np.empty((0, top), np.float32)]
     for first in range(0, asked.heads.size, CHUNK):
@@ -164,8 +178,9 @@ def _best(
         of_block[torch.from_numpy(candidates.excluded(block, asked))] = -torch.inf
         inside = (known >= first) & (known < first + BLOCK)
         of_block[question[inside], known[inside] - first] = -torch.inf
-        joined = torch.cat((scores, of_block), 1)
-        numbers = torch.cat((ids, torch.from_numpy(candidates.ids[block]).expand(count, -1)), 1)
+        better = (of_block > scores[:, -1:]).any(0)  # equal scores of later ids do not displace earlier ones
+        joined = torch.cat((scores, of_block[:, better]), 1)
+        numbers = torch.cat((ids, torch.from_numpy(candidates.ids[block])[better].expand(count, -1)), 1)
         order = joined.sort(dim=1, descending=True, stable=True).indices[:, :top]
         scores, ids = joined.gather(1, order), numbers.gather(1, order)
     return index_array(ids), host_values(scores)

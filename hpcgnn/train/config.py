@@ -10,8 +10,8 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import MOST_SEED, Checked, setting
 from hpcgnn.policy.config import PolicyConfig
 
-CLASS_METRICS, REAL_METRICS = ("accuracy", "micro-f1", "roc-auc"), ("r2", "rmse", "mae")
-METRICS, LOWER_IS_BETTER = (*CLASS_METRICS, *REAL_METRICS), ("rmse", "mae")
+REAL_METRICS, LOWER_IS_BETTER = ("r2", "rmse", "mae"), ("rmse", "mae")
+METRICS = ("accuracy", "micro-f1", "roc-auc", *REAL_METRICS)
 MRR = "mrr"
 LINK_METRICS = ("roc-auc", "hits@10", "hits@50", "hits@100", MRR)
 AT_END, ALWAYS, NEVER = "end", "always", "never"
@@ -41,8 +41,8 @@ class LinkConfig(Checked):
     )
     negative_pool: int = setting(
         2048,
-        "Negative sampling: number of nodes drawn in each epoch, which are the sources of all negative pairs; every rank "
-        "receives their embeddings.",
+        "Negative sampling: number of nodes drawn in each epoch, from which each negative pair takes one end; where "
+        "nodes have types, as many of each type. Every rank receives their embeddings.",
         least=1,
     )
     target: str = setting(
@@ -50,9 +50,9 @@ class LinkConfig(Checked):
     )  # the types of edges that are links, by number or name, separated by commas; empty: all
     rank_all: str = setting(
         AT_END,
-        "With --metric mrr, time at which the true end of each link is ranked among all nodes. end: at the end of the training, "
-        "for the test links, with the weights of the best epoch; always: also in each evaluation; never: not at all. Other "
-        "evaluations rank it among the --negative-pool drawn nodes.",
+        "With --metric mrr, time at which the true end of each link is ranked among all nodes, or all of its type. end: at "
+        "the end of the training, for the test links, with the weights of the best epoch; always: also in each evaluation; "
+        "never: not at all. Other evaluations rank it among the --negative-pool drawn nodes.",
         choices=(AT_END, ALWAYS, NEVER),
     )
 

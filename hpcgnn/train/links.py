@@ -138,12 +138,17 @@ def relation_numbers(graph: LocalGraph, word: str) -> list[int]:
             known = names.read(parts, names.EDGE_TYPES)
     found = [number for number, name in enumerate(known) if name == word]
     found = found or [number for number, (_, relation, _) in enumerate(triplets) if relation == word]
-    if not found and word.isdecimal() and int(word) < count:
-        found = [int(word)]
+    if not found and (number := number_below(word, count)) >= 0:
+        found = [number]
     if not found:
         told = f": {', '.join(known[:_TOLD])}" + f", and {count - _TOLD} more" * (count > _TOLD) if known else ""
         raise WrongValueError(f"{graph.path} has no type of edges {word!r}: it has types 0 to {count - 1}{told}")
     return found
+
+
+def number_below(word: str, count: int) -> int:
+    """The whole number that ``word`` writes, if it is below ``count``; else -1."""
+    return int(word) if word.isdecimal() and len(word) < 20 and int(word) < count else -1
 
 
 def kinds_of_ends(meta: GraphMeta) -> np.ndarray:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
-from hpcgnn.train.config import AUTO, BALANCED, NO_WEIGHTS
+from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
 
 
@@ -35,7 +35,7 @@ def loss_sum(
     return F.cross_entropy(learned, targets, weights, reduction="sum", label_smoothing=smoothing)
 
 
-REAL_LOSSES: dict[str, Any] = {AUTO: F.mse_loss, "mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
+REAL_LOSSES: dict[str, Any] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 def class_weights(world: World, choice: str, y: torch.Tensor, trained: torch.Tensor, classes: int) -> np.ndarray | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,21 +90,22 @@ def _model_of(graph: LocalGraph, content: dict[str, Any], strategy: str = "hybri
     return model
 
 
-def of_links(graph: LocalGraph, content: dict[str, Any]) -> tuple[Decoder, torch.Tensor]:
-    """The decoder of a checkpoint's ``content``, and the (n, F) embeddings of this rank's nodes that it compares. Collective.
-    Raises HpcgnnError, on every rank, for a model without a decoder."""
+def of_links(graph: LocalGraph, content: dict[str, Any]) -> tuple[Decoder, Callable[[], torch.Tensor]]:
+    """The decoder of a checkpoint's ``content``, and a collective function that returns the (n, F) embeddings of this rank's
+    nodes, which it compares. Collective. Raises HpcgnnError, on every rank, for a model without a decoder."""
     model = _model_of(graph, content)
-    if model.decoder is None:
-        words = "the checkpoint is of a node classification model, which cannot score pairs: train with --task link"
-        raise HpcgnnError(words, agreed=True)
-    return model.decoder, model.decoder.embed(_applied(model, graph))
+    if (decoder := model.decoder) is None:
+        raise HpcgnnError(
+            "the checkpoint's model has no decoder, so it scores no links: train with --task link", agreed=True
+        )
+    return decoder, lambda: decoder.embed(_applied(model, graph))
 
 
 @torch.no_grad()
 def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -> torch.Tensor:
     """(m,) scores of this rank's (m, 2) pairs of original ids, from the ``content`` of a checkpoint; for a decoder that has
     relations, (m, 3) source, target and type of edges. Collective."""
-    world, (decoder, embeddings) = graph.world, of_links(graph, content)
+    world, (decoder, embed) = graph.world, of_links(graph, content)
     with raise_on_all_ranks(world, "score pairs of nodes"):
         columns = 3 if decoder.has_relations else 2
         if pairs.shape[1] != columns:
@@ -116,7 +117,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
         nodes, relation = pairs[:, :2], pairs[:, 2:].ravel()
         _check_numbers("nodes", nodes, graph.meta.num_nodes)
         _check_numbers("types of edges", relation, graph.meta.num_edge_types)
-    bounds, slab = _dealt_by_id(graph, embeddings)
+    bounds, slab = _dealt_by_id(graph, embed())
     torch_device = graph.device.torch_device
     source, target = (torch.from_numpy(rows_of(world, bounds, slab, ids)).to(torch_device) for ids in nodes.T)
     queries = decoder.query(source, torch.from_numpy(relation).to(torch_device), "source")

@@ -180,7 +180,8 @@ class RegressionTask:
             check_labels(graph)
             check_kind(graph, metric, labels, loss)
         assert graph.y is not None
-        self.metric, self._loss_of = "r2" if metric == AUTO else metric, objective.REAL_LOSSES[loss.loss]
+        self.metric, self._loss_name = "r2" if metric == AUTO else metric, "mse" if loss.loss == AUTO else loss.loss
+        self._loss_of = objective.REAL_LOSSES[self._loss_name]
         self.model, self.graph, self.features = model, graph, features_of(graph, model)
         self._y = graph.y.double().reshape(graph.num_nodes, graph.meta.num_classes)
         self._masks = [graph.masks[name] for name in MASKS]
@@ -193,8 +194,8 @@ class RegressionTask:
         self._spread = objective.target_spread(graph.world, self._y, self._masks)
 
     def identity(self) -> dict[str, Any]:
-        """As of :class:`NodeTask`."""
-        return {"task": "node", "metric": self.metric}
+        """As of :class:`NodeTask`, with the loss: the curve of a run has one unit."""
+        return {"task": "node", "metric": self.metric, "loss": self._loss_name}
 
     def validation_size(self) -> int:
         """The number of this rank's targets for validation."""
@@ -235,7 +236,7 @@ class LinkTask:
                     "the model was built for another graph, which would show it held-out links: build it for split.train"
                 )
         usual = MRR if graph.meta.num_edge_types else "roc-auc"
-        self.model, self.split, self.metric = model, split, usual if metric == "auto" else metric
+        self.model, self.split, self.metric = model, split, usual if metric == AUTO else metric
         self.features = features_of(graph, model)
         self.sampler = NegativeSampler(split.graph, split.config, split.relations)
         self.learned = links_of(graph, split.relations)
@@ -249,7 +250,9 @@ class LinkTask:
     def identity(self) -> dict[str, Any]:
         """As of nodes, with the split: another split would evaluate links that were learned."""
         config = self.split.config
-        split = {"link_split": list(config.link_split), "link_seed": config.link_seed, "target": config.target}
+        chosen = self.split.relations
+        target = "" if chosen is None else ",".join(map(str, np.flatnonzero(chosen)))
+        split = {"link_split": list(config.link_split), "link_seed": config.link_seed, "target": target}
         return {"task": "link", "metric": self.metric} | split
 
     def validation_size(self) -> int:

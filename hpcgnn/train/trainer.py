@@ -96,6 +96,12 @@ class Trainer:
                 raise HpcgnnError(
                     "the model was built for another graph, or for this graph in another node order: build it for this one"
                 )
+            labelled = [each.name for each in graph.meta.node_types if each.classes]
+            if (target := getattr(self.model, "target", "")) and labelled != [target]:
+                raise HpcgnnError(
+                    f"the model was distributed for the labels of {target!r}, and this graph has those of {', '.join(labelled)}: "
+                    "give the result of graph.with_target(NAME) to both distribute and the trainer"
+                )
         of_nodes = RegressionTask if graph.meta.task == REGRESSION else NodeTask
         self.task: NodeTask | RegressionTask | LinkTask = (
             of_nodes(self.model, graph, self.config.metric, self.config.labels, self.config.loss)

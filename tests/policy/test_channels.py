@@ -114,7 +114,7 @@ def by_relation(world: World, path: Path) -> tuple[np.ndarray, np.ndarray, bool]
     """Square weights of the rows that R-GCN sends, and those of an aggregator of means; and whether the first change."""
     graph = small_graphs.on_ranks(world, small_graphs.with_typed_edges(GRAPH), path)
     model = hpcgnn.build_model(hpcgnn.ModelConfig("rgcn", layers=2, hidden=8), graph)
-    means, _ = make_relation_aggregator(graph, messages=Messages(world))
+    means, _ = make_relation_aggregator(graph, kind="mean", messages=Messages(world))
     facts = model.exchange_facts(graph.in_degrees)[0]
     return facts.square_weights(), means.square_weights(), facts.weights_change
 

@@ -126,7 +126,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     sender, receiver, post, pre = plan.pairs()
     by_ranks = Pairs(sender, receiver, post + pre, file.num_parts)
     local, send, receive = (np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR")
-    is_sparse = meta.x_nnz is not None
+    is_sparse = meta.x_nnz is not None and not meta.x_by_type
     of_edges = [file.slab_rows("edges/indices", part) for part in parts]
     of_features = [file.slab_rows("nodes/x_data", part) if is_sparse else (0, 0) for part in parts]
     return Parts(

@@ -18,6 +18,7 @@ from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
+from hpcgnn.train.config import LOWER_IS_BETTER
 from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
@@ -93,6 +94,8 @@ def check_axis(name: str, value: Any) -> None:
     check_value(axes[name], value if name in OF_STUDY else as_typed(axes[name], value))
     if name == "rate" and value:
         check_rate(value)
+    if name == "metric" and value in LOWER_IS_BETTER:
+        raise HpcgnnError(f"metric cannot be {value} in a study, whose figures take a higher metric as better: take r2")
 
 
 @dataclass(frozen=True)
