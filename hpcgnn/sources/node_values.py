@@ -93,9 +93,10 @@ def label_array(
             f"{where}: y is {y.dtype} of shape {y.shape}, but it should be numbers of shape ({num_nodes},) or ({num_nodes}, C)"
         )
     if y.size and (are_real or (y.dtype.kind == "f" and not _may_be_labels(y))):
-        if not are_real and (np.isnan(y) | (y == np.trunc(y))).all():
+        targets = np.where(np.isnan(y), np.nan, as_float32(y))
+        if not are_real and (np.isnan(y) | ((y == np.trunc(y)) & np.isfinite(targets))).all():
             raise HpcgnnError(f"{where}: y has whole numbers that cannot be classes: {_IF_REAL}")
-        return np.where(np.isnan(y), np.nan, as_float32(y)), REGRESSION, y.shape[1] if y.ndim == 2 else 1, None
+        return targets, REGRESSION, y.shape[1] if y.ndim == 2 else 1, None
     unknown = _unknown_rows(y, where) if y.ndim == 2 and y.dtype.kind == "f" else None
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
@@ -111,7 +112,9 @@ def label_array(
     if not is_label.all() or not y.shape[1]:
         row, column = np.argwhere(~is_label)[0] if y.size else (0, 0)
         found = f", but that of node {row} is {y[row, column]} in column {column}" if y.size else ""
-        raise HpcgnnError(f"{where}: y has {y.shape[1]} columns, so that all values should be 0 or 1{found}")
+        raise HpcgnnError(
+            f"{where}: y has {y.shape[1]} columns, so that all values should be 0 or 1{found}; {_IF_REAL}"
+        )
     return y.astype(np.uint8), MULTI_LABEL, y.shape[1], unknown
 
 

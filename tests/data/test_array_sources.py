@@ -387,3 +387,12 @@ def test_multi_label(tmp_path):
     meta, _, _, stored, _ = converted(save(tmp_path / "g.npz", y=y), tmp_path)
     assert (meta.task, meta.num_classes) == ("multi-label", 2)
     assert np.array_equal(stored, y)
+
+
+def test_sets_of_links_come_back(tmp_path):
+    ends = small_graph()["edge_index"]
+    source = save(tmp_path / "g.npz", edge_split=np.arange(ends.shape[1]) % 4)
+    convert(source, tmp_path / "g.h5")
+    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    its_set = dict(zip(map(tuple, ends.T.tolist()), np.arange(ends.shape[1]) % 4, strict=True))
+    assert [its_set[pair] for pair in map(tuple, found.edge_index.T.tolist())] == found.edge_split.tolist()

@@ -106,6 +106,18 @@ def test_a_folder_of_triples_keeps_its_split(tmp_path, header, inverse):
     assert re.search(r"validation links +20", shown.output)
 
 
+def test_names_of_eight_digits_are_names(tmp_path):
+    """As in WN18RR: names of nodes are numbers, and those of types are words."""
+    for name, line in {"train": "00260881\t_hypernym\t00260622", "valid": "00260622\t_has_part\t00260881"}.items():
+        (tmp_path / f"{name}.txt").write_text(f"{line}\n")
+    (tmp_path / "test.txt").write_text("00260881\t_has_part\t00260622\n")
+    converted(f"edgelist:{tmp_path}?names=yes", tmp_path)
+    assert sets_in(tmp_path / "out.h5") == [
+        [("00260881", "_hypernym", "00260622")], [("00260622", "_has_part", "00260881")],
+        [("00260881", "_has_part", "00260622")], [],
+    ]  # fmt: skip
+
+
 def test_a_folder_without_one_of_the_three_files(tmp_path):
     write_csv(tmp_path / "train.csv", TRIPLES)
     write_csv(tmp_path / "valid.csv", TRIPLES)

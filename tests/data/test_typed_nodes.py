@@ -21,6 +21,7 @@ from hpcgnn.cli.partition import partition as partition_command
 from hpcgnn.cli.show import show
 from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.data.sealing import seal
+from hpcgnn.data.whole_check import verify
 from hpcgnn.sources.convert import convert
 
 ARRAYS = small_graphs.with_types()
@@ -56,6 +57,17 @@ def test_hetero_data_come_back_as_they_were(tmp_path: Path) -> None:
     small_graphs.write_graph(tmp_path / "defined.h5", ARRAYS)  # by the definition of the file, without a source
     with GraphFile(tmp_path / "g.h5") as one, GraphFile(tmp_path / "defined.h5") as other:
         assert one.digests == other.digests
+
+
+def test_sets_of_links_of_types_come_back(tmp_path: Path) -> None:
+    data, key = copy.deepcopy(DATA), DATA.edge_types[1]
+    data[key].edge_split = torch.arange(data[key].num_edges) % 3
+    hpcgnn.from_pyg(data, tmp_path / "g.h5")
+    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    ends, given = found[key].edge_index, data[key]
+    told = sorted(zip(*ends.tolist(), found[key].edge_split.tolist(), strict=True))
+    assert told == sorted(zip(*given.edge_index.tolist(), given.edge_split.tolist(), strict=True))
+    assert not any(found[other].edge_split.any() for other in DATA.edge_types if other != key)
 
 
 def test_features_by_type_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
@@ -237,3 +249,5 @@ def test_rows_of_another_width_than_the_types_are_damage(tmp_path: Path) -> None
     seal(tmp_path / "g.h5")
     with pytest.raises(HpcgnnError, match="nodes/x_indptr does not give each node the features of its type"):
         hpcgnn.to_pyg(tmp_path / "g.h5")
+    with GraphFile(tmp_path / "g.h5") as reader, pytest.raises(HpcgnnError, match="features of its type"):
+        verify(reader)

@@ -205,6 +205,11 @@ def test_numbers_name_nodes_of_a_graph_without_names(plain, typed, tmp_path):
     path.write_text("4, about\n31, author__writes__paper\n0,2\n")
     graph = hpcgnn.load(typed[0], one_rank(), any_ranks=True)
     assert read_questions(graph, path).relations.tolist() == [5, 1, 2]
+    path.write_text("4,author__writes__paper\n")
+    with pytest.raises(
+        HpcgnnError, match="edges of type 'author__writes__paper' do not begin at nodes of the type of '4'"
+    ):
+        read_questions(graph, path)
 
 
 def test_the_command_answers(named, mpi_ranks, tmp_path):

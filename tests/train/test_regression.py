@@ -347,8 +347,10 @@ def test_whole_numbers_are_classes_unless_one_says_otherwise(tmp_path: Path) -> 
     assert "regression, 1 target" in output
     with GraphFile(tmp_path / "g.h5") as file:
         assert np.array_equal(file.labels(0, graph.num_nodes), graph.y.astype(np.float32))
-    assert converted(graph.y + 5000.0)[0] == converted(-2.0 - graph.y)[0] == "regression"
-    assert converted(np.stack((graph.y, graph.y), axis=1) + 0.0)[0] == "regression"
+    large, columns = 5000 + graph.y, np.stack((graph.y, graph.y), axis=1)
+    for whole in (large, large + 0.0, -2.0 - graph.y, columns + 0.0, columns):  # classes with marks, or targets
+        assert "say --labels real" in converted(whole)[1]
+        assert converted(whole, "--labels", "real")[0] == "regression"
     assert "say --labels real" in converted(2.0 * graph.y)[1]
     assert (
         "this graph has targets of regression; use random:" in converted(graph.y + 0.5, "--split", "per-class:2,2")[1]

@@ -139,7 +139,7 @@ def test_a_model_without_rows_of_the_type_with_labels_is_refused(tmp_path: Path)
     def program(world: World) -> str:
         graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5")
         model = hpcgnn.distribute(OfAuthors(whole=True), graph, check=False)
-        with pytest.raises(HpcgnnError, match="one of 4 classes for each node of type 'paper'") as error:
+        with pytest.raises(HpcgnnError, match=r"not of shape .*, with a row for each node of type 'paper'") as error:
             hpcgnn.Trainer(model, graph)
         return str(error.value)
 
@@ -157,6 +157,11 @@ def test_labels_of_several_types_need_a_target(tmp_path: Path) -> None:
         with pytest.raises(HpcgnnError, match=r"has labels of paper, author: choose one by graph\.with_target"):
             hpcgnn.Trainer(hpcgnn.distribute(model, graph, check=False), graph)
         target = graph.with_target("paper")
-        hpcgnn.Trainer(hpcgnn.distribute(model, target, check=False), target)
+        trained = hpcgnn.distribute(model, target, check=False)
+        hpcgnn.Trainer(trained, target)
+        with pytest.raises(
+            HpcgnnError, match="distributed for the labels of 'paper', and this graph has those of author"
+        ):
+            hpcgnn.Trainer(trained, graph.with_target("author"))
 
     on_threads(1, program)
