@@ -87,21 +87,12 @@ class Trainer:
             check_callable("measure_costs", min if measure_costs is None else measure_costs)
         self.model, self.graph, self.config = as_trainable(model), graph, config or TrainConfig()
         self._modules = list(model.modules())
-        messages, keys = self.model.messages, self.model.keys
+        messages = self.model.messages
         self.world, self.device, self.timings = graph.world, graph.device, messages.timings
         self.run, self.on_epoch, self.stop = run, on_epoch, stop or StopRequest().listen()
         with raise_on_all_ranks(self.world, "check the training settings"):
             self._run_config(links).check()
-            if not torch.equal(keys.ids.cpu(), graph.original_ids):
-                raise HpcgnnError(
-                    "the model was built for another graph, or for this graph in another node order: build it for this one"
-                )
-            labelled = [each.name for each in graph.meta.node_types if each.classes]
-            if (target := getattr(self.model, "target", "")) and labelled != [target]:
-                raise HpcgnnError(
-                    f"the model was distributed for the labels of {target!r}, and this graph has those of {', '.join(labelled)}: "
-                    "give the result of graph.with_target(NAME) to both distribute and the trainer"
-                )
+            _check_graph(self.model, graph)
         of_nodes = RegressionTask if graph.meta.task == REGRESSION else NodeTask
         self.task: NodeTask | RegressionTask | LinkTask = (
             of_nodes(self.model, graph, self.config.metric, self.config.labels, self.config.loss)
@@ -446,3 +437,17 @@ def as_trainable(model: torch.nn.Module) -> Trainable:
     from hpcgnn.pyg.trainable import TrainableModule  # PyG is optional, and is installed if it made the model
 
     return TrainableModule(model)
+
+
+def _check_graph(model: Trainable, graph: LocalGraph) -> None:
+    """Raise HpcgnnError for a model that was built for other nodes, or other labels, than those of ``graph``."""
+    if not torch.equal(model.keys.ids.cpu(), graph.original_ids):
+        raise HpcgnnError(
+            "the model was built for another graph, or for this graph in another node order: build it for this one"
+        )
+    labelled = [each.name for each in graph.meta.node_types if each.classes]
+    if (target := getattr(model, "target", "")) and labelled != [target]:
+        raise HpcgnnError(
+            f"the model was distributed for the labels of {target!r}, and this graph has those of {', '.join(labelled)}: "
+            "give the result of graph.with_target(NAME) to both distribute and the trainer"
+        )

@@ -223,7 +223,7 @@ def test_networkx_of_edges_alone(tmp_path):
         (lambda n: n["a"].pop("x"), {}, "node 'a' has no attribute 'x': give all nodes one, or none"),
         (lambda n: n["a"].update(x="big"), {}, "x of node 'a' is 'big', but it should be a number or a row of numbers"),
         (lambda n: n["b"].update(x=[1, 2, 3]), {}, "x of node 'b' has 3 values, that of the first node has 2"),
-        (lambda n: n["b"].update(y="red"), {}, "the label 'red' should be a whole number"),
+        (lambda n: n["b"].update(y="red"), {}, "the label 'red' should be a number"),
         (lambda n: n["b"].update(y=[1, 0]), {}, "labels have different widths"),
         (lambda n: n["b"].update(train="yes"), {}, "train of node 'b' is 'yes', but it should be True or False"),
         (lambda n: None, {"x": "age"}, "no node has the attribute 'age', which should be a feature"),
