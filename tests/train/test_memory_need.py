@@ -72,7 +72,7 @@ def test_on_ranks_too(device_ranks, tmp_path, model):
 
 
 def test_a_model_of_which_nothing_is_known_is_hardly_refused(graph):
-    config = SimpleNamespace(model="sgc", hidden=1 << 20, decoder="none", sections=lambda: ())
+    config = SimpleNamespace(model="sgc", hidden=1 << 20, decoder="none", edge_types="ignore", sections=lambda: ())
     assert needed_bytes(graph, config) < 20_000
 
 
