@@ -189,8 +189,8 @@ ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "
 ADDED |= dict.fromkeys(("node_types", "edge_types"), 6) | dict.fromkeys(("has_link_split", "x_by_type"), 7)
 """The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
 LINK_SETS = ("training", "validation", "test", "reverse")
-"""The sets of links by the values of ``edges/split``, from 0. ``reverse`` is the reverse of a held-out link: it carries no
-messages, and is no link of its own."""
+"""The sets of links by the values of ``edges/split``, from 0. ``reverse`` is the reverse of a held-out link: with ``--task link``
+it carries no messages, and is no link of its own. Other tasks, and predictions, know no sets."""
 EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
 
