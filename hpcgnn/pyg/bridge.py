@@ -8,6 +8,7 @@ and h nodes of the sources' type count instead, and the owned nodes of the desti
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -70,6 +71,11 @@ def _versions(*tensors: Tensor | None) -> list[int]:
     return [-1 if each is None or each.is_inference() else each._version for each in tensors]
 
 
+# Ranks may be threads. get_state holds the generator's own lock while it makes a Python object, and a garbage collection there may
+# let another thread run, which would wait for that lock without ever giving Python back.
+_GENERATORS = threading.Lock()
+
+
 @contextmanager
 def draws_of_rank(graph: LocalGraph) -> Iterator[None]:
     """In this context, several ranks draw different numbers for their rows, also after ``torch.manual_seed`` with the same seed:
@@ -89,14 +95,16 @@ def seeded(graph: LocalGraph, key: int) -> Iterator[None]:
     generators = [torch.default_generator]
     if graph.device.torch_device.type == "cuda":
         generators.append(torch.cuda.default_generators[graph.device.torch_device.index or 0])
-    states = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(key >> 1)
+    with _GENERATORS:
+        states = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(key >> 1)
     try:
         yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+        with _GENERATORS:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
 
 
 Operator = Callable[[Tensor], Tensor]
