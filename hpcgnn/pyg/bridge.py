@@ -71,8 +71,8 @@ def _versions(*tensors: Tensor | None) -> list[int]:
     return [-1 if each is None or each.is_inference() else each._version for each in tensors]
 
 
-# Ranks may be threads. get_state holds the generator's own lock while it makes a Python object, and a garbage collection there may
-# let another thread run, which would wait for that lock without ever giving Python back.
+# Ranks may be threads. get_state holds the generator's own lock while it makes a Python object, and a garbage collection there
+# may let another thread run, which would wait for that lock without ever giving Python back.
 _GENERATORS = threading.Lock()
 
 
