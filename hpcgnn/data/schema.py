@@ -114,6 +114,13 @@ class GraphMeta:
         return np.cumsum([0, *(each.columns for each in self.node_types)])
 
     @property
+    def edge_type_ends(self) -> np.ndarray:
+        """(2, R) int64, the types of nodes at which the edges of each type begin, and end; zeros if nodes have no types, also for
+        a graph without types of edges, which counts as having one."""
+        ends = [(each.source, each.destination) for each in self.edge_types]
+        return np.array(ends or [(0, 0)] * max(self.num_edge_types, 1), np.int64).T
+
+    @property
     def edge_type_names(self) -> list[tuple[str, str, str]]:
         """The types of edges as PyG names them: (type of the sources, relation, type of the destinations)."""
         names = [each.name for each in self.node_types]

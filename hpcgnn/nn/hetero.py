@@ -28,7 +28,7 @@ from hpcgnn.nn.config import FLOAT32, MAX, MEAN
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.layers import KeyedDropout
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
-from hpcgnn.nn.relational import TypedEdges, TypedNodes, ends_of_types, matrices, products
+from hpcgnn.nn.relational import TypedEdges, TypedNodes, matrices, products
 from hpcgnn.plan.plan import offsets_of
 
 
@@ -54,7 +54,7 @@ class Join:
         """For the pairs in ``merge`` (n, p), with nodes in the graph's order, and their types (p,). how: ``sum``, ``mean`` or
         ``max``. Not collective."""
         nodes, device, kinds = TypedNodes.of(graph), graph.device.torch_device, index_array(graph.node_type)
-        ends = np.array([end for _, end in ends_of_types(graph)], np.int64)
+        ends = graph.meta.edge_type_ends[1]
         ending = [np.flatnonzero(ends == kind) for kind in range(len(nodes.sizes))]
         numbers = np.array([each.size for each in ending])
         shares = np.zeros((len(ending), ends.size))
@@ -127,8 +127,8 @@ class Join:
 
 def check_within_types(graph: LocalGraph) -> None:
     """Raise HpcgnnError, on every rank, if edges lead from a type of nodes to another."""
-    between = [number for number, (source, end) in enumerate(ends_of_types(graph)) if source != end]
-    if between:
+    between = np.flatnonzero(np.diff(graph.meta.edge_type_ends, axis=0)[0])
+    if between.size:
         names = "__".join(graph.meta.edge_type_names[between[0]])
         raise HpcgnnError(
             f"gcn with --edge-types normalises edges by the degrees of both ends, as PyG's GCNConv does, and edges of {names} "

@@ -116,7 +116,7 @@ class TypedNodes:
             picks(types, count).to(torch_device),
             tuple(torch.bincount(types, minlength=count).tolist()),
             None if bool((order.diff() > 0).all()) else picks(order, graph.num_nodes).to(torch_device),
-            picks(torch.tensor([begin for begin, _ in ends_of_types(graph)]), count).to(torch_device),
+            picks(torch.from_numpy(meta.edge_type_ends[0].copy()), count).to(torch_device),
         )
 
     def product(
@@ -127,12 +127,6 @@ class TypedNodes:
         y = products(rows, self.sizes, weights, compute, backend)
         y = y if self.by_type is None else spmm(self.by_type.transpose(), y, backend=backend)
         return y + spmm(self.types, biases, backend=backend)
-
-
-def ends_of_types(graph: LocalGraph) -> list[tuple[int, int]]:
-    """The types of nodes at which the edges of each type begin and end; one type, 0, for a graph without types of nodes."""
-    meta = graph.meta
-    return [(each.source, each.destination) for each in meta.edge_types] or [(0, 0)] * meta.num_edge_types
 
 
 def typed_edges(

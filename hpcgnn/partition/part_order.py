@@ -160,9 +160,8 @@ class Reordering:
         with raise_on_all_ranks(self.world, "read the features"):
             whole = self.reader.indptr(self.slab.first, self.slab.last, "nodes/x_indptr")
         starts, _ = spread(self.world, self.parts, np.diff(whole), self.num_parts)
-        largest = (
-            int(np.diff(whole).max(initial=0)) if self.reader.meta.x_by_type else 0
-        )  # rows are of very different lengths
+        # Rows of features by type are of very different lengths.
+        largest = int(np.diff(whole).max(initial=0)) if self.reader.meta.x_by_type else 0
         row_bytes = 8 * max(int(whole[-1] - whole[0]) // max(self.owned, 1), largest, 1)
         with raise_on_all_ranks(self.world, "write the parts"):
             self._in_chunks(place, row_bytes, partial(self._write_features, whole, starts))

@@ -36,8 +36,12 @@ class EdgeChunk:
 
     def reversed(self) -> EdgeChunk:
         """The reverse edges; those of held-out links are no links of their own."""
-        split = None if self.split is None else np.where(self.split, np.uint8(REVERSE), self.split)
-        return replace(self, src=self.dst, dst=self.src, split=split)
+        return replace(self, src=self.dst, dst=self.src, split=None if self.split is None else reverse_sets(self.split))
+
+
+def reverse_sets(split: np.ndarray) -> np.ndarray:
+    """(n,) uint8 sets of the reverses of links with the sets ``split``."""
+    return np.where(split, np.uint8(REVERSE), split)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.schema import FULL, HALF, MASKS, NO_TASK, REGRESSION, SINGLE_LABEL, EdgeType, NodeType
 from hpcgnn.sources.base import CHUNK_EDGES, ArraySource, check_edge_index, edge_features, edge_sets, edge_weights
-from hpcgnn.sources.edges import REVERSE, EdgeChunk, EdgeForm
+from hpcgnn.sources.edges import EdgeChunk, EdgeForm, reverse_sets
 from hpcgnn.sources.node_values import Rows, as_float32, feature_array, kind_note, label_array, mask_array, read_masks
 from hpcgnn.sources.slabs import SlabArray
 
@@ -40,7 +40,7 @@ class _Nodes(NamedTuple):
 
 class _Edges(NamedTuple):
     """The edges of one type. index: (2, E) ids from 0 in each type, an array or one that is read in slabs. attr: (E, D). weight:
-    (E,). split: (E,) sets of links. reverse: take the destinations as the sources."""
+    (E,). split: (E,) sets of links. reverse: take the destinations as the sources, and the sets of reverses."""
 
     type: EdgeType
     where: str
@@ -54,10 +54,7 @@ class _Edges(NamedTuple):
     def reversed(self) -> _Edges:
         """The reverse edges, as a type of their own."""
         source, name, destination, columns = self.type.source, self.type.name, self.type.destination, self.type.columns
-        split = None if self.split is None else np.where(self.split, np.uint8(REVERSE), self.split)
-        return self._replace(
-            type=EdgeType(destination, REVERSE_PREFIX + name, source, columns), split=split, reverse=True
-        )
+        return self._replace(type=EdgeType(destination, REVERSE_PREFIX + name, source, columns), reverse=True)
 
 
 class TypedSource(ArraySource):
@@ -113,6 +110,7 @@ class TypedSource(ArraySource):
                 attr[:, : edges.attr.shape[1]] = edges.attr[first:last]
         if form.split:
             split = np.zeros(size, np.uint8) if edges.split is None else edges.split[first:last]
+            split = reverse_sets(split) if edges.reverse else split
         return EdgeChunk(moved[0], moved[1], weight, np.full(size, number), attr, split)
 
     def features(self, first: int, last: int) -> Rows | None:

@@ -25,7 +25,7 @@ from hpcgnn.nn.decoders import Decoder
 from hpcgnn.sources.base import existing_file, reading
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.gather import id_bounds
-from hpcgnn.train.links import found_in, kinds_of_ends, number_below, positions_of, relation_numbers, types_of
+from hpcgnn.train.links import found_in, number_below, positions_of, relation_numbers, types_of
 from hpcgnn.train.predict import of_links
 from hpcgnn.train.ranking import BLOCK, CHUNK, Completions, filled
 from hpcgnn.world import raise_on_all_ranks
@@ -65,7 +65,7 @@ def read_questions(graph: LocalGraph, path: Path) -> Questions:
     heads = _numbers_of_nodes(graph, [line[0] for line in texts], path)
     relations = np.array([number[line[1]] if columns == 2 else 0 for line in texts], np.int64)
     if graph.meta.node_types:
-        wrong = graph.meta.node_types_of(heads) != kinds_of_ends(graph.meta)[0][relations]
+        wrong = graph.meta.node_types_of(heads) != graph.meta.edge_type_ends[0][relations]
         if wrong.any():
             head, kind = texts[int(np.argmax(wrong))]
             raise HpcgnnError(
@@ -76,11 +76,8 @@ def read_questions(graph: LocalGraph, path: Path) -> Questions:
 
 def _numbers_of_nodes(graph: LocalGraph, words: Sequence[str], path: Path) -> np.ndarray:
     """(Q,) original ids of nodes. Each rank looks through the names of a range of ids, some at a time. Collective."""
-    bounds, found, wanted = (
-        id_bounds(graph.world, graph.meta.num_nodes),
-        np.full(len(words), -1),
-        dict[str, list[int]](),
-    )
+    bounds, found = id_bounds(graph.world, graph.meta.num_nodes), np.full(len(words), -1)
+    wanted: dict[str, list[int]] = {}
     for place, word in enumerate(words):
         wanted.setdefault(word, []).append(place)
     with raise_on_all_ranks(graph.world, f"read the names in {graph.path}"), PartsFile(graph.path) as parts:
@@ -110,7 +107,7 @@ class _Candidates:
         self.ids = ids[self.nodes]
         self.positions = positions_of(graph)[: ids.size][self.nodes]
         self._by_position = np.argsort(self.positions)
-        self._kinds, self._kinds_of_targets = graph.meta.node_types_of(self.ids), kinds_of_ends(graph.meta)[1]
+        self._kinds, self._kinds_of_targets = graph.meta.node_types_of(self.ids), graph.meta.edge_type_ends[1]
         self._is_typed, self._known = bool(graph.meta.node_types), None
         if new_only:
             sources, targets = graph.indices.astype(np.int64), graph.first + graph.destinations

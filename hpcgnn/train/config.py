@@ -45,9 +45,8 @@ class LinkConfig(Checked):
         "nodes have types, as many of each type. Every rank receives their embeddings.",
         least=1,
     )
-    target: str = setting(
-        "", name=""
-    )  # the types of edges that are links, by number or name, separated by commas; empty: all
+    # The types of edges that are links, by number or name, separated by commas; empty: all.
+    target: str = setting("", name="")
     rank_all: str = setting(
         AT_END,
         "With --metric mrr, time at which the true end of each link is ranked among all nodes, or all of its type. end: at "

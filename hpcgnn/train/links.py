@@ -18,7 +18,6 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import names
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.schema import GraphMeta
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, gather_rows, keyed
 from hpcgnn.nn.decoders import Decoder, End
@@ -149,13 +148,6 @@ def relation_numbers(graph: LocalGraph, word: str) -> list[int]:
 def number_below(word: str, count: int) -> int:
     """The whole number that ``word`` writes, if it is below ``count``; else -1."""
     return int(word) if word.isdecimal() and len(word) < 20 and int(word) < count else -1
-
-
-def kinds_of_ends(meta: GraphMeta) -> np.ndarray:
-    """(2, R) int64, the number of the type of nodes at the source and at the target of each type of edges; zeros (2, R or 1) in
-    a graph whose nodes have no types."""
-    ends = [(each.source, each.destination) for each in meta.edge_types]
-    return np.array(ends or [(0, 0)] * max(meta.num_edge_types, 1), np.int64).T
 
 
 def types_of(graph: LocalGraph) -> np.ndarray:

@@ -21,7 +21,7 @@ from hpcgnn.kernels import Csr, keyed
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 from hpcgnn.train.config import LinkConfig
-from hpcgnn.train.links import Links, Pairs, found_in, kinds_of_ends, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
 
 # Each stands where a dropout's key has its layer, so that no mask shares its numbers with these draws.
 _POOL, _PAIRS = (int.from_bytes(word, "big") for word in (b"pool", b"pairs"))
@@ -75,7 +75,7 @@ class NegativeSampler:
 
     def __init__(self, graph: LocalGraph, config: LinkConfig, relations: np.ndarray | None = None) -> None:
         self._graph, self._config = graph, config
-        self._known, self._kinds_of_ends = KnownEdges(graph), kinds_of_ends(graph.meta)
+        self._known, self._kinds_of_ends = KnownEdges(graph), graph.meta.edge_type_ends
         offsets = graph.meta.node_type_offsets if graph.meta.node_types else np.array([0, graph.meta.num_nodes])
         kinds = np.unique(self._kinds_of_ends if relations is None else self._kinds_of_ends[:, relations])
         # Slot s of the pool is a node of the K kinds' number s % K, so that small types have as many slots as large ones.

@@ -21,7 +21,7 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import Decoder
 from hpcgnn.plan.plan import offsets_of, ranges
-from hpcgnn.train.links import Links, Pairs, found_in, kinds_of_ends, positions_of, types_of
+from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
 from hpcgnn.world import World
 
 # Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
@@ -77,7 +77,7 @@ class Ranker:
         order, counts = graph.by_owner(edges[:, 2])
         told, _ = graph.world.alltoallv(edges[order], counts)
         source, relation, target = links.triples
-        of_source, of_target = kinds_of_ends(graph.meta)
+        of_source, of_target = graph.meta.edge_type_ends
         self._questions = (
             *_by_kind(links.targets, (relation, target, source), Completions(graph, *told.T), of_source),
             *_by_kind(links.sources, (relation, source, target), of_sources, of_target),

@@ -79,7 +79,14 @@ def check_labels(graph: LocalGraph) -> None:
         )
 
 
-def check_kind(graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig) -> None:
+def _check(graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig) -> None:
+    """Check the labels, and the settings of a task that learns them. Collective; HpcgnnError on every rank."""
+    with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
+        check_labels(graph)
+        _check_kind(graph, metric, labels, loss)
+
+
+def _check_kind(graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig) -> None:
     """Raise HpcgnnError for settings that are for labels of another kind than the graph's, which all ranks know."""
     is_real, is_real_metric = graph.meta.task == REGRESSION, metric in REAL_METRICS
     of_real = {f"--loss {loss.loss}": loss.loss != AUTO, f"--metric {metric}": is_real_metric}
@@ -103,9 +110,7 @@ class NodeTask:
     def __init__(
         self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig
     ) -> None:
-        with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
-            check_labels(graph)
-            check_kind(graph, metric, labels, loss)
+        _check(graph, metric, labels, loss)
         usual = "micro-f1" if graph.meta.task == MULTI_LABEL else "accuracy"
         self.metric = usual if metric == AUTO else metric
         self.model, self.graph, self.features = model, graph, features_of(graph, model)
@@ -176,9 +181,7 @@ class RegressionTask:
     def __init__(
         self, model: Trainable, graph: LocalGraph, metric: str, labels: LabelPropagationConfig, loss: LossConfig
     ) -> None:
-        with raise_on_all_ranks(graph.world, f"train on {graph.path}"):
-            check_labels(graph)
-            check_kind(graph, metric, labels, loss)
+        _check(graph, metric, labels, loss)
         assert graph.y is not None
         self.metric, self._loss_name = "r2" if metric == AUTO else metric, "mse" if loss.loss == AUTO else loss.loss
         self._loss_of = objective.REAL_LOSSES[self._loss_name]
