@@ -1,9 +1,10 @@
 // The operations between two layers, y = dropout(relu(norm(x))), in one pass forward and one backward. norm is torch's
-// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, and may be left out; so may dropout, which
-// is that of dropout.h.
+// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, or x + beta; both may be left out, and so may
+// dropout, which is that of dropout.h.
 //
-// Sums over a row have the order of pack.h. The gradients of gamma and beta are sums over all rows: first over the rows
-// of a segment in order, then over the segments in order. The number of segments depends on the number of rows alone.
+// Sums over a row have the order of pack.h. The gradients of gamma and beta, and other sums of columns, are sums over all
+// rows: first over the rows of a segment in order, then over the segments in order. The number of segments depends on the
+// number of rows alone.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@ namespace {
 constexpr int kRowsTogether = 2;         // rows in parallel, whose sums need not wait for each other
 constexpr int64_t kRowsOfASegment = 64;  // at least; more if there are kMostSegments segments
 constexpr int64_t kMostSegments = 128;
+constexpr int64_t kRowsAddedTogether = 16;
 
 // Calls each(c, count) for packs of columns. A `count` of 16 is a constant, so that an inlined `each` is specialised.
 template <typename Each>
@@ -122,17 +124,16 @@ struct ActivatedRows {
         if constexpr (kNorm) measure();
         for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
             P gamma, beta;
-            if constexpr (kNorm) {
-                gamma = P::read(job.gamma + c, count);
-                beta = P::read(job.beta + c, count);
-            }
+            if constexpr (kNorm) gamma = P::read(job.gamma + c, count);
+            if (job.beta != nullptr) beta = P::read(job.beta + c, count);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {
                 if constexpr (!kNorm) fetch_after(job.x, c, r);
                 P y = P::read(row(job.x, r) + c, count);
                 y.each([&](const V x, const int k) {
                     V before = normalised(x, r);
-                    if constexpr (kNorm) before = before * gamma.part[k] + beta.part[k];
+                    if constexpr (kNorm) before = before * gamma.part[k];
+                    before += beta.part[k];
                     return masked(before, before, c + k * n, r);
                 });
                 put_pack(y, out + (first + r) * job.width + c, count, past_caches);
@@ -181,20 +182,6 @@ struct ActivatedRows {
                 gradient.each([&](const V du, const int k) {
                     return ((du - mean_du[r]) - normalised(x.part[k], r) * mean_product[r]) * per_std[r];
                 });
-                put_pack(gradient, dx + (first + r) * job.width + c, count, past_caches);
-            }
-        });
-    }
-
-    void backward_without_norm(const float* dy, float* dx, const bool past_caches) {
-        for_packs(job.width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) {
-                fetch_after(job.x, c, r);
-                fetch_after(dy, c, r);
-                const P x = P::read(row(job.x, r) + c, count);
-                P gradient = P::read(row(dy, r) + c, count);
-                gradient.each([&](const V given, const int k) { return masked(given, x.part[k], c + k * n, r); });
                 put_pack(gradient, dx + (first + r) * job.width + c, count, past_caches);
             }
         });
@@ -266,10 +253,37 @@ void activate_backward(const hpcgnn_activation& job, const float* dy, float* dx,
     }
 }
 
-template <bool kDrop>
-void activate_backward_without_norm(const hpcgnn_activation& job, const float* dy, float* dx, const int threads) {
-    const bool past_caches = goes_past_caches(job.rows, job.width, dx);
-    for_all_rows<false, kDrop>(job, threads, [&](auto&& rows) { rows.backward_without_norm(dy, dx, past_caches); });
+// Adds the rows [begin, end) of a matrix of `width` columns to `sums`, four at a time.
+inline void add_rows_to(double* sums, const float* matrix, const int64_t width, int64_t begin, const int64_t end) {
+    for (; begin + 4 <= end; begin += 4) {
+        const float *a = matrix + begin * width, *b = a + width, *c = b + width, *d = c + width;
+        for (int64_t i = 0; i < width; ++i)
+            sums[i] += (static_cast<double>(a[i]) + b[i]) + (static_cast<double>(c[i]) + d[i]);
+    }
+    for (; begin < end; ++begin)
+        for (int64_t i = 0; i < width; ++i) sums[i] += matrix[begin * width + i];
+}
+
+// Calls each(begin, end) for segments of rows, on threads, and writes to `sums`, unless null, the sums of the columns of
+// `matrix`, whose rows `each` has written.
+template <typename Each>
+void for_segments(const int64_t rows, const int64_t width, const float* matrix, double* sums, const int threads,
+                  const Each& each) {
+    const int64_t segments = num_segments(rows), columns = sums == nullptr ? 0 : width;
+    const std::unique_ptr<double[]> partial(new double[segments * columns]());
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t s = 0; s < segments; ++s) {
+        // as few rows as the caches hold, so that they are still there when they are added up
+        const int64_t last = rows * (s + 1) / segments;
+        for (int64_t begin = rows * s / segments; begin < last; begin += kRowsAddedTogether) {
+            const int64_t end = std::min(begin + kRowsAddedTogether, last);
+            each(begin, end);
+            if (sums != nullptr) add_rows_to(partial.get() + s * width, matrix, width, begin, end);
+        }
+    }
+    std::fill_n(sums, columns, 0);
+    for (int64_t s = 0; s < segments; ++s)
+        for (int64_t c = 0; c < columns; ++c) sums[c] += partial[s * width + c];
 }
 
 }  // namespace
@@ -285,8 +299,19 @@ HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int thre
 HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
                                        float* dbeta, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    if (job->gamma == nullptr)
-        return job->ids ? activate_backward_without_norm<true>(*job, dy, dx, threads)
-                        : activate_backward_without_norm<false>(*job, dy, dx, threads);
     (job->ids ? activate_backward<true> : activate_backward<false>)(*job, dy, dx, dgamma, dbeta, threads);
+}
+
+HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const float* y, const float* dy, float scale, float* dx,
+                                   double* sums, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    for_segments(rows, width, dx, sums, threads, [&](const int64_t begin, const int64_t end) {
+#pragma GCC ivdep  // dx may be dy
+        for (int64_t i = begin * width; i < end * width; ++i) dx[i] = y[i] <= 0 ? 0 : dy[i] * scale;
+    });
+}
+
+HPCGNN_KERNEL(void, column_sums)(int64_t rows, int64_t width, const float* x, double* sums, int threads) {
+    hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
+    for_segments(rows, width, x, sums, threads, [](int64_t, int64_t) {});
 }

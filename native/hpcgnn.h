@@ -235,13 +235,20 @@ HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, cons
 
 // -- activation.h, dropout.h -----------------------------------------------------------------------------------------
 
-// Writes out (rows, width) and, with gamma, job->statistics.
+// Writes out (rows, width) and, with gamma, job->statistics. Without gamma, beta is added to x, if it is given.
 HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int threads);
 
-// Writes the gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics. Without
-// gamma, dgamma and dbeta are ignored.
+// Writes the gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics.
 HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
                                        float* dbeta, int threads);
+
+// The same without gamma, where the result y of `activate` says enough: dx = dy * scale, or 0 where y <= 0. dx may be dy.
+// sums: (width,) sums of the columns of dx, or null.
+HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const float* y, const float* dy, float scale, float* dx,
+                                   double* sums, int threads);
+
+// sums (width,) of the columns of x (rows, width).
+HPCGNN_KERNEL(void, column_sums)(int64_t rows, int64_t width, const float* x, double* sums, int threads);
 
 // out = x * scale, or 0 where the draw for the row's id and the column is below `threshold`.
 HPCGNN_KERNEL(void, dropout_f32)(int64_t rows, int64_t width, const int64_t* ids, uint64_t key, uint32_t threshold,

@@ -58,6 +58,13 @@ class Norm:
     eps: float
 
 
+@dataclass(frozen=True)
+class Shift:
+    """``x + bias``, with ``bias`` (F,) of x's type, contiguous."""
+
+    bias: Tensor
+
+
 # -- dropout -----------------------------------------------------------------------------------------------------------
 
 
@@ -115,20 +122,33 @@ def drop(x: Tensor, mask: DropoutMask, backend: str) -> Tensor:
 class ActivationKernels(Protocol):
     """All tensors of a call, except a mask's ids, are float32, or all are float64."""
 
-    def activate(self, x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; return a tensor that the backward pass takes as ``kept``, or None.
+    def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
+        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; return the statistics of a :class:`Norm` that its backward pass
+        takes, or None.
 
         ``x`` and the tensors of ``norm`` and ``mask`` need not be contiguous.
         """
         ...
 
     def activate_backward(
-        self, dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None,
-        dx: Tensor, dweight: Tensor | None, dbias: Tensor | None,
+        self, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None,
+        dx: Tensor, dweight: Tensor, dbias: Tensor,
     ) -> None:  # fmt: skip
-        """Write the gradients of ``x`` (n, F) and, with a norm, of its weight and bias (F,). ``dy`` has the shape of ``x``, and
-        need not be contiguous either."""
+        """Write the gradients of ``x`` (n, F), and of the norm's weight and bias (F,). ``dy`` has the shape of ``x``, and need
+        not be contiguous either."""
         ...
+
+    def relu_backward(self, dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+        """Write the gradient ``dx`` of ``x`` (n, F) without a :class:`Norm`, for which the result ``y`` says enough: ``dy *
+        scale``, or 0 where ``y <= 0``. ``dx`` may be ``dy``. sums: (F,) float64, to which the sums of its columns are written.
+        """
+        torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dx).mul_(scale)
+        if sums is not None:
+            self.column_sums(dx, sums)
+
+    def column_sums(self, x: Tensor, sums: Tensor) -> None:
+        """Write the sums of the columns of ``x`` (n, F) to ``sums`` (F,) float64."""
+        torch.sum(x, 0, dtype=torch.float64, out=sums)
 
 
 class ByTorch(ActivationKernels):
@@ -137,7 +157,7 @@ class ByTorch(ActivationKernels):
     def __init__(self, kernels: DropoutKernels) -> None:
         self._kernels = kernels
 
-    def activate(self, x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
+    def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
         """Nothing is kept."""
         y = _normalised(x, norm).relu()
         if mask is None:
@@ -147,8 +167,8 @@ class ByTorch(ActivationKernels):
         return None
 
     def activate_backward(
-        self, dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None,
-        dx: Tensor, dweight: Tensor | None, dbias: Tensor | None,
+        self, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None,
+        dx: Tensor, dweight: Tensor, dbias: Tensor,
     ) -> None:  # fmt: skip
         """Norm and ReLU are computed again."""
         given = dy
@@ -156,51 +176,63 @@ class ByTorch(ActivationKernels):
             self._drop(dy.contiguous(), mask, dx)
             given = dx
         with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            wanted, results = [leaf], [dx]
-            if norm is not None and dweight is not None and dbias is not None:
-                norm = Norm(norm.weight.detach().requires_grad_(), norm.bias.detach().requires_grad_(), norm.eps)
-                wanted, results = [leaf, norm.weight, norm.bias], [dx, dweight, dbias]
-            y = _normalised(leaf, norm).relu()
-        for result, gradient in zip(results, torch.autograd.grad(y, wanted, given), strict=True):
+            wanted = [tensor.detach().requires_grad_() for tensor in (x, norm.weight, norm.bias)]
+            y = _normalised(wanted[0], Norm(wanted[1], wanted[2], norm.eps)).relu()
+        for result, gradient in zip((dx, dweight, dbias), torch.autograd.grad(y, wanted, given), strict=True):
             result.copy_(gradient)
 
     def _drop(self, values: Tensor, mask: DropoutMask, out: Tensor) -> None:
         self._kernels.dropout(values, mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, out)
 
 
-def _normalised(x: Tensor, norm: Norm | None) -> Tensor:
+def _normalised(x: Tensor, norm: Norm | Shift | None) -> Tensor:
+    if isinstance(norm, Shift):
+        return x + norm.bias
     return x if norm is None else F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
 
 
 class _Native(ByTorch):
     """One pass for float32; each row's mean and 1/std, (n, 2), are kept. float64 goes to torch."""
 
-    def activate(self, x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
+    def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
         if x.dtype != torch.float32:
             return super().activate(x, norm, mask, out)
-        statistics = None if norm is None else torch.empty(x.shape[0], 2)
+        statistics = torch.empty(x.shape[0], 2) if isinstance(norm, Norm) else None
         native("activate", job=_job(x, norm, mask, statistics), out=out)
         return statistics
 
     def activate_backward(
-        self, dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None,
-        dx: Tensor, dweight: Tensor | None, dbias: Tensor | None,
+        self, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None,
+        dx: Tensor, dweight: Tensor, dbias: Tensor,
     ) -> None:  # fmt: skip
         if x.dtype != torch.float32:
-            super().activate_backward(dy, x, kept, norm, mask, dx, dweight, dbias)
+            super().activate_backward(dy, x, statistics, norm, mask, dx, dweight, dbias)
             return
-        native(
-            "activate_backward", job=_job(x, norm, mask, kept), dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias
-        )
+        job = _job(x, norm, mask, statistics)
+        native("activate_backward", job=job, dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias)
+
+    def relu_backward(self, dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+        if y.dtype != torch.float32:
+            super().relu_backward(dy, y, scale, dx, sums)
+            return
+        rows, width = y.shape
+        native("relu_backward", rows=rows, width=width, y=y, dy=dy.contiguous(), scale=scale, dx=dx, sums=sums)
+
+    def column_sums(self, x: Tensor, sums: Tensor) -> None:
+        if x.dtype != torch.float32:
+            super().column_sums(x, sums)
+            return
+        native("column_sums", rows=x.shape[0], width=x.shape[1], x=x.contiguous(), sums=sums)
 
 
-def _job(x: Tensor, norm: Norm | None, mask: DropoutMask | None, statistics: Tensor | None) -> Struct:
+def _job(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, statistics: Tensor | None) -> Struct:
     """The native kernel's argument."""
     fields: dict[str, Any] = {"gamma": None, "beta": None, "eps": 0.0}
     fields |= {"ids": None, "key": 0, "threshold": 0, "scale": 1.0}
     if norm is not None:
-        fields |= {"gamma": norm.weight.contiguous(), "beta": norm.bias.contiguous(), "eps": norm.eps}
+        fields["beta"] = norm.bias.contiguous()
+    if isinstance(norm, Norm):
+        fields |= {"gamma": norm.weight.contiguous(), "eps": norm.eps}
     if mask is not None:
         fields |= {"ids": mask.ids.contiguous(), "key": mask.key, "threshold": mask.threshold, "scale": mask.scale}
     rows, width = x.shape
@@ -233,27 +265,47 @@ def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> 
 
 
 def activate(
-    kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None
+    kernels: ActivationKernels, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None
 ) -> tuple[Tensor, Tensor | None]:
-    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the tensor, or None, that the gradient needs beside
-    ``x``. Arguments were checked by :func:`check_activation`."""
+    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the statistics of a :class:`Norm`, which its gradient
+    needs beside ``x``. Arguments were checked by :func:`check_activation`."""
     out = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     return out, kernels.activate(x, norm, mask, out)
 
 
 def activate_backward(
-    kernels: ActivationKernels, dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients of x, weight and bias from ``dy`` (n, F); ``kept`` is the second result of :func:`activate`."""
+    kernels: ActivationKernels, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias from ``dy`` (n, F); ``statistics`` is the second result of :func:`activate`."""
     dx = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
-    dweight = dbias = None
-    if norm is not None:
-        dweight, dbias = torch.empty_like(norm.weight), torch.empty_like(norm.bias)
-    kernels.activate_backward(dy, x, kept, norm, mask, dx, dweight, dbias)
+    dweight, dbias = torch.empty_like(norm.weight), torch.empty_like(norm.bias)
+    kernels.activate_backward(dy, x, statistics, norm, mask, dx, dweight, dbias)
     return dx, dweight, dbias
 
 
-def activation_kernels(x: Tensor, norm: Norm | None, mask: DropoutMask | None, backend: str) -> ActivationKernels:
+def relu_backward(
+    kernels: ActivationKernels, dy: Tensor, y: Tensor, mask: DropoutMask | None, sums: Tensor | None = None,
+    *, overwrites: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient of x from ``dy`` and the result ``y`` (n, F) of :func:`activate` without a :class:`Norm`. sums: see
+    :meth:`ActivationKernels.relu_backward`. overwrites: write it over ``dy``."""
+    dx = dy if overwrites else buffers.empty(y.shape[0], y.shape[1], y.dtype, y.device)
+    kernels.relu_backward(dy, y, 1.0 if mask is None else mask.scale, dx, sums)
+    return dx
+
+
+def column_sums(x: Tensor, backend: str = "auto") -> Tensor:
+    """(F,) float64 sums of the columns of ``x`` (n, F). Not differentiable."""
+    sums = torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
+    if x.dtype in _FLOATS:
+        choose(ACTIVATION, backend, x=x).column_sums(x, sums)
+        return sums
+    return torch.sum(x, 0, dtype=torch.float64, out=sums)
+
+
+def activation_kernels(
+    x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, backend: str
+) -> ActivationKernels:
     """The kernels for these arguments. Raises ValueError where their devices or types differ, or no backend takes them."""
-    weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
+    weight, bias = getattr(norm, "weight", None), None if norm is None else norm.bias
     return choose(ACTIVATION, backend, x=x, weight=weight, bias=bias, ids=None if mask is None else mask.ids)

@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -392,10 +393,38 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        ctx.references = _references(*gradients)
         return None, None, *ctx.back(ctx, *gradients)
 
 
 recorded = _Recorded.apply
+
+
+def may_overwrite(ctx: Any) -> bool:
+    """Return whether nothing but the ``back`` of :class:`_Recorded` to which autograd has given it uses this gradient, or its
+    memory."""
+    return bool(ctx.references == _references_of_one_user())
+
+
+def _references(gradient: Tensor) -> tuple[int, ...]:
+    """The numbers of references to a gradient and to its memory, by Python and by torch; and whether it is contiguous."""
+    memory = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)
+    return sys.getrefcount(gradient), gradient._use_count(), memory, int(gradient.is_contiguous())
+
+
+@functools.cache
+def _references_of_one_user() -> tuple[int, ...]:
+    """:func:`_references` to a gradient with one user, which is counted, because it differs between versions of Python and torch."""
+    found: list[tuple[int, ...]] = []
+
+    def back(ctx: Any, dy: Tensor) -> Gradients:
+        found.append(ctx.references)
+        return (dy,)
+
+    with torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        torch.autograd.grad((recorded(lambda _, x: x.clone(), back, x) * 2).sum(), x)
+    return found[0]
 
 
 def transposed_with(csr: Csr, weight: Tensor | None, backend: str) -> tuple[Csr, Tensor | None]:
@@ -503,19 +532,22 @@ def _reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
-    """``dropout(relu(norm(x)))``; backward computes the masks of ReLU and dropout again, so that none is kept."""
+    """``dropout(relu(norm(x)))``. Backward computes masks and norm again from ``x``; without a norm, the result is enough, which
+    the next layer keeps anyway."""
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
         return plain_activation.activate(kernels, x, norm, mask)[0]
 
     def run(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        y, kept = plain_activation.activate(kernels, x, norm, mask)
-        ctx.save_for_backward(x, weight, bias, kept)
+        y, statistics = plain_activation.activate(kernels, x, norm, mask)
+        ctx.save_for_backward(*((y,) if norm is None else (x, weight, bias, statistics)))
         return y
 
     def back(ctx: Any, dy: Tensor) -> Gradients:
-        x, weight, bias, kept = ctx.saved_tensors
-        norm = None if weight is None else Norm(weight, bias, eps)
-        return plain_activation.activate_backward(kernels, dy, x, kept, norm, mask)
+        if norm is None:
+            (y,) = ctx.saved_tensors
+            return plain_activation.relu_backward(kernels, dy, y, mask, overwrites=may_overwrite(ctx)), None, None
+        x, weight, bias, statistics = ctx.saved_tensors
+        return plain_activation.activate_backward(kernels, dy, x, statistics, Norm(weight, bias, eps), mask)
 
     return recorded(run, back, x, weight, bias)

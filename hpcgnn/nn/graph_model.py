@@ -229,7 +229,10 @@ class GraphModel(torch.nn.Module, ABC):
         self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None
     ) -> torch.Tensor:
         """Apply norm, activation and dropout to x (n, F), in as few passes over memory as possible. Collective."""
-        fused = None
+        assert isinstance(drop, KeyedDropout | None)
+        fused, mask = None, None if drop is None else drop.mask()
+        if isinstance(norm, MeanNorm) and self._activation == "relu":
+            return norm.activated(x, mask, self.backend)
         if isinstance(norm, torch.nn.LayerNorm) and self._activation == "relu":
             fused = Norm(norm.weight, norm.bias, norm.eps)
         elif norm is not None:
@@ -237,8 +240,7 @@ class GraphModel(torch.nn.Module, ABC):
         if self._activation == "elu":
             x = torch.nn.functional.elu(x)
             return x if drop is None else drop(x)
-        assert isinstance(drop, KeyedDropout | None)
-        return layer_activation(x, fused, None if drop is None else drop.mask(), self.backend)
+        return layer_activation(x, fused, mask, self.backend)
 
     def widths(self, context: ModelContext) -> list[int]:
         """The widths of the input of the first of ``layers`` layers, of hidden features, and of the result of the last layer."""

@@ -13,8 +13,8 @@ import torch
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
-from hpcgnn.kernels.activation import drop
-from hpcgnn.kernels.autograd import layer_activation
+from hpcgnn.kernels.activation import Shift, activate, activation_kernels, drop, relu_backward
+from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, recorded, tracked
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
 from hpcgnn.nn.config import FLOAT32
@@ -22,7 +22,7 @@ from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, LateWeight, matmul, operand
-from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
+from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks, sum_over_ranks
 from hpcgnn.world import World
 
 
@@ -388,10 +388,37 @@ class MeanNorm(torch.nn.Module):
         self.register_buffer("running_mean", torch.zeros(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean = mean_over_ranks(x, self.world)[0].to(x.dtype) if self.training else self.running_mean
+        mean = mean_over_ranks(x, self.world)[0] if self.training else self.running_mean
+        return x - (self._noted(mean).to(x.dtype) - self.bias)
+
+    def _noted(self, mean: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
-        return x - (mean - self.bias)
+        return mean
+
+    def activated(self, x: torch.Tensor, mask: DropoutMask | None, backend: str) -> torch.Tensor:
+        """``dropout(relu(forward(x)))`` in one pass, of whose (n, F) tensors only the result is kept for backward."""
+        averages, total = self.training, 0.0
+        kernels = activation_kernels(x, None, mask, backend)
+
+        def run(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            mean, total = mean_over_ranks(x, self.world) if averages else (self.running_mean, 1.0)
+            shift = Shift(bias - self._noted(mean).to(x.dtype))
+            y = activate(kernels, x, shift, mask)[0]
+            if ctx is not None:
+                ctx.save_for_backward(y)
+            return y
+
+        def back(ctx: Any, dy: torch.Tensor) -> Gradients:
+            (y,) = ctx.saved_tensors
+            sums = torch.empty(y.shape[1], dtype=torch.float64, device=y.device)
+            dx = relu_backward(kernels, dy, y, mask, sums, overwrites=may_overwrite(ctx))
+            if averages:
+                dx -= (sum_over_ranks(sums, self.world) / total).to(dx.dtype)
+            return dx, sums.to(dx.dtype)
+
+        return recorded(run, back, x, self.bias) if tracked(x, self.bias) else run(None, x.detach(), self.bias.detach())
 
 
 class BatchNorm(torch.nn.Module):

@@ -16,6 +16,7 @@ import torch
 from hpcgnn.base.arguments import check_type
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels.activation import column_sums
 from hpcgnn.world import World
 
 
@@ -35,6 +36,19 @@ class _SumOverRanks(torch.autograd.Function):
         return _SumOverRanks.apply(gradients[0], ctx.world), None  # differentiable once more
 
 
+class _ColumnSums(torch.autograd.Function):
+    """(F,) float64 sums of the columns of (n, F), without a copy of it in float64."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        return column_sums(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].to(ctx.dtype).expand(ctx.shape)
+
+
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     """The sum of all ranks' ``values``, differentiable. Collective, forward and backward."""
     return _SumOverRanks.apply(values, world)
@@ -43,7 +57,7 @@ def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
 def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
     """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
     count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
-    sums = sum_over_ranks(torch.cat((x.double().sum(0), count)), world)
+    sums = sum_over_ranks(torch.cat((_ColumnSums.apply(x), count)), world)
     total = float(x.shape[0] if world.size == 1 else sums[-1].detach())
     return sums[:-1] / total, total
 
@@ -111,7 +125,7 @@ def sum(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
     """
     rows, world = _rows(x), _world(graph)
     with torch._C.DisableTorchFunction():
-        found = sum_over_ranks(rows.double().sum(0), world).view(x.shape[1:])
+        found = sum_over_ranks(_ColumnSums.apply(rows), world).view(x.shape[1:])
         return found.to(x.dtype if x.is_floating_point() else torch.int64)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.activation import DropoutMask, Norm, Shift
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import WARP, launch, padded, rows_of_tile, warps
 
@@ -23,9 +24,9 @@ _MOST_SEGMENTS = 4096
 _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel that adds segments
 
 
-def activate(x: Tensor, norm: Norm | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-    statistics = None if norm is None else x.new_empty(x.shape[0], 2)  # mean and 1/std
-    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, **_constants(norm, mask))
+def activate(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
+    statistics = x.new_empty(x.shape[0], 2) if isinstance(norm, Norm) else None  # mean and 1/std
+    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, EPS=getattr(norm, "eps", None), **_of_mask(mask))
     return statistics
 
 
@@ -47,37 +48,47 @@ def _launch_forward(
 
 
 def activate_backward(
-    dy: Tensor, x: Tensor, kept: Tensor | None, norm: Norm | None, mask: DropoutMask | None, dx: Tensor,
-    dweight: Tensor | None, dbias: Tensor | None,
+    dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None, dx: Tensor, dweight: Tensor,
+    dbias: Tensor,
 ) -> None:  # fmt: skip
     rows, width = x.shape
     if width == 0:
         return
     segments = min(max(rows // _ROWS_OF_A_SEGMENT, 1), _MOST_SEGMENTS)
-    sums = None if norm is None else x.new_empty(2, segments, width)
+    sums = x.new_empty(2, segments, width)
     wide = padded(width)
     together = rows_of_tile(rows, wide, WARP // 2)  # x, dy and two sums are in registers at the same time
     launch(
-        _backward, segments, dy.contiguous(), x.contiguous(), kept, *_tensors(norm, mask), dx, sums, rows, segments,
-        **_constants(norm, mask), WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
+        _backward, segments, dy.contiguous(), x.contiguous(), statistics, *_tensors(norm, mask), dx, sums, rows, segments,
+        **_of_mask(mask), WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(2 * together * wide),
     )  # fmt: skip
+    launch(
+        _add_segments, triton.cdiv(width, _COLUMNS_TOGETHER), sums, dweight, dbias, segments, width,
+        SEGMENTS=_SEGMENTS_TOGETHER, COLUMNS=_COLUMNS_TOGETHER,
+    )  # fmt: skip
+
+
+def relu_backward(dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+    torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dx).mul_(scale)
     if sums is not None:
-        launch(
-            _add_segments, triton.cdiv(width, _COLUMNS_TOGETHER), sums, dweight, dbias, segments, width,
-            SEGMENTS=_SEGMENTS_TOGETHER, COLUMNS=_COLUMNS_TOGETHER,
-        )  # fmt: skip
+        column_sums(dx, sums)
 
 
-def _tensors(norm: Norm | None, mask: DropoutMask | None) -> tuple[Tensor | int | None, ...]:
+def column_sums(x: Tensor, sums: Tensor) -> None:
+    torch.sum(x, 0, dtype=torch.float64, out=sums)
+
+
+def _tensors(norm: Norm | Shift | None, mask: DropoutMask | None) -> tuple[Tensor | int | None, ...]:
     """Arguments of both kernels: weight, bias, ids and key."""
-    weight, bias = (None, None) if norm is None else (norm.weight.contiguous(), norm.bias.contiguous())
+    weight = norm.weight.contiguous() if isinstance(norm, Norm) else None
+    bias = None if norm is None else norm.bias.contiguous()
     return weight, bias, None if mask is None else mask.ids.contiguous(), 0 if mask is None else mask.key
 
 
-def _constants(norm: Norm | None, mask: DropoutMask | None) -> dict[str, Any]:
+def _of_mask(mask: DropoutMask | None) -> dict[str, Any]:
     """Constants for which both kernels are compiled."""
     threshold, scale = (None, None) if mask is None else (mask.threshold, mask.scale)
-    return {"EPS": None if norm is None else norm.eps, "THRESHOLD": threshold, "SCALE": scale}
+    return {"THRESHOLD": threshold, "SCALE": scale}
 
 
 @triton.jit
@@ -112,7 +123,9 @@ def _forward(
         tl.store(statistics + 2 * i, mean, mask=i < count)
         tl.store(statistics + 2 * i + 1, per_std, mask=i < count)
         gamma = tl.load(weight + column, mask=exists, other=0.0)
-        y = y * per_std[:, None] * gamma + tl.load(bias + column, mask=exists, other=0.0)
+        y = y * per_std[:, None] * gamma
+    if bias is not None:
+        y += tl.load(bias + column, mask=exists, other=0.0)
     values = _dropped(y, key, ids, i, count, column, THRESHOLD, SCALE)
     if RELU:
         values = tl.where(y <= 0, 0.0, values)  # a NaN remains
@@ -122,19 +135,17 @@ def _forward(
 @triton.jit(do_not_specialize=["key", "count", "segments"])
 def _backward(
     dy, x, statistics, weight, bias, ids, key: tl.uint64, dx, sums, count, segments,
-    EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    PADDED: tl.constexpr,
+    THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Write ``dx`` of one segment of rows, ROWS at a time, and its sums for weight and bias to ``sums`` (2, segments, WIDTH)."""
     segment = tl.program_id(0).to(tl.int64)
     end = count * (segment + 1) // segments
     column = tl.arange(0, PADDED)[None, :]
     exists = column < WIDTH
-    if EPS is not None:
-        gamma = tl.load(weight + column, mask=exists, other=0.0)
-        beta = tl.load(bias + column, mask=exists, other=0.0)
-        to_weight = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
-        to_bias = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
+    gamma = tl.load(weight + column, mask=exists, other=0.0)
+    beta = tl.load(bias + column, mask=exists, other=0.0)
+    to_weight = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
+    to_bias = tl.zeros((ROWS, PADDED), dx.dtype.element_ty)
     for begin in range(count * segment // segments, end, ROWS):
         i = begin + tl.arange(0, ROWS)
         mask = (i < end)[:, None] & exists
@@ -142,24 +153,20 @@ def _backward(
         value = tl.load(x + at, mask=mask, other=0.0)
         gradient = tl.load(dy + at, mask=mask, other=0.0)
         gradient = _dropped(gradient, key, ids, i, end, column, THRESHOLD, SCALE)
-        if EPS is None:
-            gradient = tl.where(value <= 0, 0.0, gradient)
-        else:
-            mean = tl.load(statistics + 2 * i, mask=i < end, other=0.0)[:, None]
-            per_std = tl.load(statistics + 2 * i + 1, mask=i < end, other=0.0)[:, None]
-            unit = tl.where(mask, (value - mean) * per_std, 0.0)
-            gradient = tl.where(unit * gamma + beta <= 0, 0.0, gradient)
-            to_weight += gradient * unit
-            to_bias += gradient
-            gradient *= gamma
-            mean_gradient = tl.sum(gradient, axis=1)[:, None] / WIDTH
-            gradient -= mean_gradient + unit * (tl.sum(gradient * unit, axis=1)[:, None] / WIDTH)
-            gradient *= per_std
+        mean = tl.load(statistics + 2 * i, mask=i < end, other=0.0)[:, None]
+        per_std = tl.load(statistics + 2 * i + 1, mask=i < end, other=0.0)[:, None]
+        unit = tl.where(mask, (value - mean) * per_std, 0.0)
+        gradient = tl.where(unit * gamma + beta <= 0, 0.0, gradient)
+        to_weight += gradient * unit
+        to_bias += gradient
+        gradient *= gamma
+        mean_gradient = tl.sum(gradient, axis=1)[:, None] / WIDTH
+        gradient -= mean_gradient + unit * (tl.sum(gradient * unit, axis=1)[:, None] / WIDTH)
+        gradient *= per_std
         tl.store(dx + at, gradient, mask=mask)
-    if EPS is not None:
-        at = tl.arange(0, PADDED)
-        tl.store(sums + segment * WIDTH + at, tl.sum(to_weight, axis=0), mask=at < WIDTH)
-        tl.store(sums + (segments + segment) * WIDTH + at, tl.sum(to_bias, axis=0), mask=at < WIDTH)
+    at = tl.arange(0, PADDED)
+    tl.store(sums + segment * WIDTH + at, tl.sum(to_weight, axis=0), mask=at < WIDTH)
+    tl.store(sums + (segments + segment) * WIDTH + at, tl.sum(to_bias, axis=0), mask=at < WIDTH)
 
 
 @triton.jit(do_not_specialize=["segments"])
