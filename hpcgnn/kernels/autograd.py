@@ -414,7 +414,7 @@ def _references(gradient: Tensor) -> tuple[int, ...]:
 
 @functools.cache
 def _references_of_one_user() -> tuple[int, ...]:
-    """:func:`_references` to a gradient with one user, which is counted, because it differs between versions of Python and torch."""
+    """:func:`_references` to a gradient with one user, counted, because it differs between versions of Python and torch."""
     found: list[tuple[int, ...]] = []
 
     def back(ctx: Any, dy: Tensor) -> Gradients:

@@ -82,27 +82,31 @@ class Aggregator:
         for one in (self, self.reverse):
             one.rows = one.kind.rows(one.linear, int8)
 
-    def start_step(self, x: Tensor) -> tuple[Any, Message]:
+    def start_step(self, x: Tensor, *, is_temporary: bool = False) -> tuple[Any, Message]:
         """Run the first half of an aggregation, up to the start of the exchange. Not differentiable. Collective.
+
+        is_temporary: x is made anew in each pass, and nothing else uses it, so its memory may be written to.
 
         Returns:
             The scaled features and the message, which are the arguments of :meth:`finish_step`.
         """
         with self._aggregating:
-            own = self.rows.scaled(x)
+            own = self.rows.scaled(x, overwrites=is_temporary)
         self._share(own, x)
-        changes = x.requires_grad or self.exchange.is_backward
+        changes = x.requires_grad or is_temporary or self.exchange.is_backward
         step = self.exchange.step(x.shape[1], x.dtype, None if changes else x)
         message = step.reused()
         if message is None:
             message = step.start(self._pre_aggregate(own, step))  # encode, start
         return own, message
 
-    def finish_step(self, x: Any, message: Message) -> Tensor:
-        """Run the second half of an aggregation, and return the (n, F) result. Collective."""
+    def finish_step(self, x: Any, message: Message, plus: Tensor | None = None) -> Tensor:
+        """Run the second half of an aggregation, and return the (n, F) result, to which ``plus`` is added, whose memory it may
+        take. Collective."""
         sums = then = None
+        adds = plus is not None and self.linear.left is None and message.mailbox is None
         with self._aggregating:
-            z = self._aggregate_locally(x)  # while rows travel
+            z = self._aggregate_locally(x, plus if adds else None)  # while rows travel
             if message.mailbox is not None and message.mailbox.corrects:
                 sums = self.correction.sums(x, z)
         self.exchange.wait(message)
@@ -114,6 +118,22 @@ class Aggregator:
         else:
             with self._aggregating:
                 self.correction.apply(z, sums, then)
+        left = self.linear.left
+        z = z if left is None else z.mul_(left)
+        return z if adds or plus is None else plus.add_(z)
+
+    def kept(self, message: Message) -> Message | None:
+        """A copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is impossible: a
+        message that is itself kept changes with the epochs, and integers are rounded anew."""
+        if message.mailbox is not None or message.differences is not None or type(self.rows) is not FloatRows:
+            return None
+        return Message(message.codec, message.sent[:0], message.received.clone(), message.epoch)
+
+    def again(self, x: Tensor, message: Message) -> Tensor:
+        """The (n, F) result of an aggregation of x once more, bit for bit, with a message of :meth:`kept`. Not collective."""
+        with self._aggregating:
+            z = self._aggregate_locally(self.rows.scaled(x))
+        self._add_received(message, z)
         left = self.linear.left
         return z if left is None else z.mul_(left)
 
@@ -128,9 +148,9 @@ class Aggregator:
         with self._aggregating:
             return self.rows.pre_aggregate(own, rows, step.codec)
 
-    def _aggregate_locally(self, x: Any) -> Tensor:
-        """``L x``, in new memory."""
-        return self.rows.multiply(self.plan.local, x)
+    def _aggregate_locally(self, x: Any, plus: Tensor | None = None) -> Tensor:
+        """``L x``, in new memory or added to ``plus``."""
+        return self.rows.multiply(self.plan.local, x, plus, accumulate=plus is not None)
 
     def _add_received(self, message: Message, z: Tensor) -> None:
         """``z += R`` times the received rows."""

@@ -26,7 +26,7 @@ import functools
 import logging
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,9 +210,9 @@ class Rounded:
     For torch, x is rounded once for all products, and autograd keeps the rounded matrix.
     """
 
-    def __init__(self, x: torch.Tensor, compute: str = BF16) -> None:
+    def __init__(self, x: torch.Tensor, compute: str = BF16, *, is_rounded: bool = False) -> None:
         self.x, self._compute = x, compute
-        self._rounded: torch.Tensor | None = None
+        self._rounded: torch.Tensor | None = x if is_rounded else None
 
     def times(
         self, weight: torch.Tensor, bias: torch.Tensor | None, plus: torch.Tensor | None, backend: str
@@ -222,6 +222,13 @@ class Rounded:
         if arithmetic == "torch":
             return sum_of(_Product.apply(self.x, self._by_torch(), weight), bias, plus)
         return layer_product(self.x, weight, bias, plus, backend, arithmetic)
+
+    def kept(self) -> tuple[list[torch.Tensor], Callable[[Sequence[torch.Tensor]], Rounded]]:
+        """The tensors from which the second makes the operand for the gradient of a weight: the rounded ones if there are any,
+        and not the floats."""
+        compute, is_rounded = self._compute, self._rounded is not None  # a function that refers to self would keep x
+        tensors = [self.x if self._rounded is None else self._rounded]
+        return tensors, lambda given: Rounded(given[0], compute, is_rounded=is_rounded)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), for dy (n, H)."""

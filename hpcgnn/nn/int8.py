@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,17 +219,19 @@ class SummedRows(FloatRows):
         sources = send.indices[first].long() if send.num_entries else torch.zeros_like(first)
         return torch.where(is_copy, sources, -1), not bool(is_copy.all())
 
-    def scaled(self, x: Tensor) -> Tensor | Int8Rows:
+    def scaled(self, x: Tensor, *, overwrites: bool = False) -> Tensor | Int8Rows:
         """See :meth:`FloatRows.scaled`."""
         if self.int8.aggregates(self.linear.plan.local, x):
             return self.int8.quantizer.rows(x, self._factor)
-        return super().scaled(x)
+        return super().scaled(x, overwrites=overwrites)
 
-    def multiply(self, matrix: Csr, x: Tensor | Int8Rows, out: Tensor | None = None) -> Tensor:
+    def multiply(
+        self, matrix: Csr, x: Tensor | Int8Rows, out: Tensor | None = None, *, accumulate: bool = False
+    ) -> Tensor:
         """See :meth:`FloatRows.multiply`."""
         if isinstance(x, Tensor):
-            return super().multiply(matrix, x, out)
-        return multiply(matrix, x.codes, out, self.linear.backend, scale=x.scale, accumulate=False)
+            return super().multiply(matrix, x, out, accumulate=accumulate)
+        return multiply(matrix, x.codes, out, self.linear.backend, scale=x.scale, accumulate=accumulate)
 
     def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """See :meth:`FloatRows.pre_aggregate`."""
@@ -250,7 +252,7 @@ class HaloRows(SummedRows):
     """Rows that are copied to the halo, and weighed there by attention: the integers that are sent are those that are weighed,
     on both sides."""
 
-    def scaled(self, x: Tensor) -> Tensor:
+    def scaled(self, x: Tensor, *, overwrites: bool = False) -> Tensor:
         """``x``: the copies of a rank's own rows are floats."""
         return x.contiguous()
 
@@ -295,9 +297,13 @@ class Int8Operand:
         self._rows = self._int8.quantizer.known(self.x)
         return y
 
-    def factor(self) -> Int8Operand | Int8Factor:
-        """The operand for the gradient of a weight. If the product used integers, only these are kept, and not the floats."""
-        return self if self._rows is None else Int8Factor(self._rows, self._int8.quantizer)
+    def kept(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Int8Operand | Int8Factor]]:
+        """The tensors from which the second makes the operand for the gradient of a weight: the integers, if the product used
+        them, and not the floats."""
+        owner, quantizer = self._int8, self._int8.quantizer  # a function that refers to self would keep x
+        if self._rows is None:
+            return [self.x], lambda tensors: Int8Operand(tensors[0], owner)
+        return [self._rows.codes, self._rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
     def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""

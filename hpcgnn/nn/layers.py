@@ -15,13 +15,13 @@ from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, drop, relu_backward
 from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, recorded, tracked
+from hpcgnn.nn.aggregated_product import Order, aggregated_product
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
-from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
-from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, LateWeight, matmul, operand
+from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, matmul, operand
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks, sum_over_ranks
 from hpcgnn.world import World
 
@@ -71,6 +71,11 @@ class LinearLayer(BiasedLayer, ABC):
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
         self.add_weights(in_width, out_width)
 
+    @property
+    def order(self) -> Order:
+        """The order and the arithmetic of the layer's operations."""
+        return Order(self.aggregator, self.transform_first, self.compute)
+
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:
         """Make the layer's parameters."""
@@ -84,11 +89,7 @@ class GCNLayer(LinearLayer):
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if self.transform_first:
-            return self.aggregator(matmul(operand(x, self.compute), self.weight, self.aggregator.backend)) + self.bias
-        under_way = self.aggregator.begin(_dense(x))
-        late = LateWeight(self.weight, self.aggregator.backend)  # its gradient is computed while gradients travel
-        return late.multiply(operand(under_way.finish(), self.compute), bias=self.bias)
+        return aggregated_product(self.order, x, self.weight, None, self.bias)
 
 
 class SAGELayer(LinearLayer):
@@ -100,18 +101,7 @@ class SAGELayer(LinearLayer):
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        own = operand(x, self.compute)  # rounded only once for both products, if at all
-        backend = self.aggregator.backend
-        sent = matmul(own, self.weight_neighbour, backend) if self.transform_first else _dense(x)
-        # The code up to the end runs while rows travel; its backward pass runs while gradients travel.
-        under_way = self.aggregator.begin(sent)
-        root = matmul(own, self.weight_root, backend, bias=self.bias)
-        if self.transform_first:
-            return under_way.finish() + root
-        if self.compute == FLOAT32 and not self.aggregator.overlaps():
-            return matmul(under_way.finish(), self.weight_neighbour, backend, plus=root)
-        late = LateWeight(self.weight_neighbour, backend)
-        return late.multiply(operand(under_way.finish(), self.compute), plus=root)
+        return aggregated_product(self.order, x, self.weight_neighbour, self.weight_root, self.bias)
 
 
 class Dense(BiasedLayer):

@@ -86,16 +86,18 @@ class FloatRows:
     def __init__(self, linear: LinearMap) -> None:
         self.linear = linear
 
-    def scaled(self, x: Tensor) -> Tensor | Int8Rows:
-        """``x' = Dr x`` (n, F), in the form in which it is aggregated."""
+    def scaled(self, x: Tensor, *, overwrites: bool = False) -> Tensor | Int8Rows:
+        """``x' = Dr x`` (n, F), in the form in which it is aggregated. overwrites: x may be written to."""
         right = self.linear.right
         if right is None:
             return x.contiguous()
+        if overwrites:
+            return x.mul_(right)
         return torch.mul(x, right, out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device))
 
-    def multiply(self, matrix: Csr, x: Any, out: Tensor | None = None) -> Tensor:
-        """``matrix @ x``, for x as :meth:`scaled` has made it."""
-        return multiply(matrix, x, out, self.linear.backend, accumulate=False)
+    def multiply(self, matrix: Csr, x: Any, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
+        """``matrix @ x``, for x as :meth:`scaled` has made it; in ``out``, or added to it."""
+        return multiply(matrix, x, out, self.linear.backend, accumulate=accumulate)
 
     def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """Write ``S x'`` to ``rows`` (s, F), and return those rows that are 8-bit integers already and can be sent as such."""

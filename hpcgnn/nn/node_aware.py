@@ -54,9 +54,12 @@ class NodeAggregator(Aggregator):
             written = self.links.memory.written.all(rows.shape[1], rows.dtype)
             self.rows.multiply(self.links.carry, written, rows)
 
-    def _aggregate_locally(self, x: Any) -> Tensor:
+    def kept(self, message: Message) -> None:
+        """Nothing: the rows of the node's other ranks are in memory that they write again."""
+
+    def _aggregate_locally(self, x: Any, plus: Tensor | None = None) -> Tensor:
         """``L x``, and the rows of the node's other ranks."""
-        z, memory = super()._aggregate_locally(x), self.links.memory
+        z, memory = super()._aggregate_locally(x, plus), self.links.memory
         return multiply(self.links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
 
     def _add_received(self, message: Message, z: Tensor) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from hpcgnn.kernels import dense
 from hpcgnn.nn import compute
 from hpcgnn.nn.compute import Bfloat16, Rounded, check_compute
 from hpcgnn.nn.config import AUTO, BF16, EMULATED, FLOAT32
-from hpcgnn.nn.linear import LateWeight, matmul
+from hpcgnn.nn.linear import matmul
 from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.sources.convert import convert
 from hpcgnn.world.thread_world import one_rank
@@ -98,17 +97,13 @@ def test_a_weights_gradient_alone_is_the_one_of_the_product(way):
     assert not torch.equal(dense.weight_gradient(x, upstream)[0], wanted)
 
 
-def test_a_late_weights_operand_is_gone_with_its_gradient(way):
-    """It must not live as long as the graph of operations, which would keep the operands of all layers at once."""
-    weight = torch.randn(64, 32, requires_grad=True)
+def test_an_operand_is_kept_in_the_form_in_which_its_product_has_read_it(way):
+    weight, upstream = torch.randn(64, 40), torch.randn(32768, 40)
     operand = Rounded(torch.randn(32768, 64))
-    kept = weakref.ref(operand)
-    y = LateWeight(weight).multiply(operand)
-    del operand
-    assert kept() is not None
-    y.sum().backward()
-    assert kept() is None
-    assert weight.grad is not None
+    operand.times(weight, None, None, "auto")
+    tensors, make = operand.kept()
+    assert [tensor.dtype for tensor in tensors] == [torch.bfloat16 if way == "torch" else torch.float32]
+    assert torch.equal(make(tensors).weight_gradient(upstream), operand.weight_gradient(upstream))
 
 
 # -- the choice of the arithmetic -------------------------------------------------------------------------------------

@@ -35,23 +35,23 @@ def of_layer_2(world: World, path: Path, bits: int) -> list[Calls]:
 def _record(world: World, aggregator: Aggregator, calls: Calls) -> None:
     start, finish = aggregator.start_step, aggregator.finish_step
 
-    def finished(x: Any, message: Any) -> Any:
+    def finished(x: Any, message: Any, *plus: Any) -> Any:
         world.allreduce(message.received.new_zeros(1))
         while not world.test(message.pending):  # so that the number of tests in the wait does not depend on other ranks
             pass
-        return _profiled(calls, finish, x, message)
+        return _profiled(calls, finish, x, message, *plus)
 
-    aggregator.start_step = lambda x: _profiled(calls, start, x)  # type: ignore[method-assign]
+    aggregator.start_step = lambda x, **how: _profiled(calls, start, x, **how)  # type: ignore[method-assign]
     aggregator.finish_step = finished  # type: ignore[method-assign]
 
 
-def _profiled(calls: Calls, function: Callable[..., Any], *arguments: Any) -> Any:
+def _profiled(calls: Calls, function: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             calls.append((frame.f_code.co_filename, frame.f_code.co_qualname))
 
     sys.setprofile(note)
     try:
-        return function(*arguments)
+        return function(*arguments, **how)
     finally:
         sys.setprofile(None)

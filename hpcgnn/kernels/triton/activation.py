@@ -26,7 +26,8 @@ _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel t
 
 def activate(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
     statistics = x.new_empty(x.shape[0], 2) if isinstance(norm, Norm) else None  # mean and 1/std
-    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, EPS=getattr(norm, "eps", None), **_of_mask(mask))
+    constants = {"EPS": norm.eps if isinstance(norm, Norm) else None} | _of_mask(mask)
+    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, **constants)
     return statistics
 
 
