@@ -151,6 +151,7 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
         seed=config.seed,
         compute=config.compute,
         int8=config.int8,
+        activations=config.activations,
         keep_input_aggregation=config.cache_input_aggregation,
     )
     trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)

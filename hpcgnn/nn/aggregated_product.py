@@ -92,6 +92,7 @@ class _AggregateFirst(torch.autograd.Function):
         scaled, message = aggregator.start_step(x)
         y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
         z = aggregator.finish_step(scaled, message)
+        del scaled
         ctx.message = aggregator.kept(message) if order.repeats else None
         sums = operand(z, order.compute)
         y = order.times(sums, weight, plus=y, bias=bias if root is None else None)

@@ -15,9 +15,11 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
 from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import (
+    ACTIVATION_MODES,
     FLOAT32,
     INT8_ALWAYS,
     INTEGERS,
+    KEEP,
     MODELS,
     Int8Config,
     ModelConfig,
@@ -48,6 +50,7 @@ def build_model(
     compute: str = "float32",
     keep_input_aggregation: bool = False,
     int8: Int8Config | None = None,
+    activations: str = KEEP,
 ) -> GraphModel:
     """Build a model for this rank's part of a graph. Collective.
 
@@ -68,6 +71,8 @@ def build_model(
             choice.
         keep_input_aggregation: aggregate the features once and keep the result. This needs dense features without dropout.
         int8: settings of ``compute="int8"``.
+        activations: ``keep``, ``recompute`` or ``8bit``: how a training step keeps what its gradients need
+            (:mod:`hpcgnn.nn.activations`).
 
     Returns:
         The model, a ``torch.nn.Module`` on the graph's device.
@@ -83,6 +88,7 @@ def build_model(
         check_type("keep_input_aggregation", keep_input_aggregation, bool)
         check_type("int8", int8, Int8Config, type(None))
         check_choice("strategy", strategy, STRATEGIES)
+        check_choice("activations", activations, ACTIVATION_MODES[:-1])
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
         _check_fit(config, graph, messages, dtype, keep_input_aggregation)
@@ -111,6 +117,7 @@ def build_model(
     model = _with_weights(kind, config, context, seed, scale, graph)
     model = model.to(graph.device.torch_device, dtype)
     model.graph, model.asked_compute = graph, compute
+    model.use_activations(activations)
     if chosen in INTEGERS:
         model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
         model.use_compute(chosen if model.int8.is_useful else FLOAT32)

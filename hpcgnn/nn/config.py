@@ -15,6 +15,8 @@ from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, setting
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
 INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
 INTEGERS = (INT8, INT8_ALWAYS)
+KEEP, RECOMPUTE, EIGHT_BITS = "keep", "recompute", "8bit"
+ACTIVATION_MODES = (KEEP, RECOMPUTE, EIGHT_BITS, AUTO)
 COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
 STOCHASTIC, NEAREST = "stochastic", "nearest"
 

@@ -15,6 +15,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, Norm
 from hpcgnn.kernels.autograd import layer_activation
+from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations, make_aggregator
 from hpcgnn.nn.attention import PartialPlan
@@ -173,6 +174,7 @@ class GraphModel(torch.nn.Module, ABC):
         self.graph: LocalGraph | None = None  # the graph that the model was built for
         self.asked_compute = context.compute  # may be auto; self.compute is the arithmetic that was chosen
         self.int8: Int8 | None = None  # the integer arithmetic that layers share
+        self.activations = Activations()
         self.decoder: Decoder | None = None
         self.input_dropout = self.new_dropout(config.input_dropout)
 
@@ -264,11 +266,20 @@ class GraphModel(torch.nn.Module, ABC):
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
+        self.activations.begin_epoch(self.keys.seed, epoch, self.messages.world.rank)
 
     def exchange_facts(self, degrees: np.ndarray) -> list[ExchangeFacts]:
         """The exchanges of all layers, forward and backward. degrees: (n,) int64 in-degrees, in the order of the features."""
         sending = [each for each in self.aggregators if isinstance(each, Aggregator)]
         return [facts for each in sending for facts in each.exchange_facts(degrees)]
+
+    def use_activations(self, mode: str) -> None:
+        """Keep what backward needs in this way from now on (:mod:`hpcgnn.nn.activations`), in all layers that have an attribute
+        ``activations``."""
+        self.activations = Activations(mode, self.backend)
+        for module in self.modules():
+            if "activations" in vars(module):
+                vars(module)["activations"] = self.activations
 
     def use_compute(self, compute: str) -> None:
         """Compute products in this arithmetic from now on, in all layers that have an attribute ``compute``.
@@ -320,7 +331,8 @@ class GraphModel(torch.nn.Module, ABC):
         x = self.input_dropout(x)
         x = x if self.input_layer is None else self.input_layer(x)
         assert not isinstance(x, FeaturesByType), "a graph with types of nodes has an input layer"
-        return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
+        with self.activations.keeping():
+            return self.scores(x if self.embed_labels is None else self.embed_labels(x, labels))
 
     @abstractmethod
     def scores(self, x: Features) -> torch.Tensor:

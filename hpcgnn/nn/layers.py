@@ -13,8 +13,9 @@ import torch
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
-from hpcgnn.kernels.activation import Shift, activate, activation_kernels, drop, relu_backward
-from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, recorded, tracked
+from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
+from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, once_differentiable, recorded, tracked
+from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, aggregated_product
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations
@@ -22,8 +23,10 @@ from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, matmul, operand
-from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks, sum_over_ranks
+from hpcgnn.nn.whole_graph import mean_over_ranks, sum_over_ranks
 from hpcgnn.world import World
+
+_ROWS_AT_ONCE = 1 << 12  # limits memory of products in float64
 
 
 def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_sparse: bool) -> bool:
@@ -69,12 +72,13 @@ class LinearLayer(BiasedLayer, ABC):
     ) -> None:
         super().__init__()
         self.aggregator, self.transform_first, self.compute = aggregator, transform_first, compute
+        self.activations = Activations()
         self.add_weights(in_width, out_width)
 
     @property
     def order(self) -> Order:
         """The order and the arithmetic of the layer's operations."""
-        return Order(self.aggregator, self.transform_first, self.compute)
+        return Order(self.aggregator, self.transform_first, self.compute, self.activations.repeats)
 
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:
@@ -428,13 +432,48 @@ class BatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
-        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+        return _BatchNormed.apply(x, self.weight, self.bias, self)
 
-    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, variance, total = moments_over_ranks(x, self.world)
-        with torch.no_grad():
-            unbiased = variance * (total / max(total - 1, 1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        return mean.to(x.dtype), variance.to(x.dtype)
+    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """(F,) float64 mean and variance of the rows of all ranks, whose running values follow, and the number of rows; outside
+        of training those running values, and 0."""
+        if not self.training:
+            return self.running_mean.double(), self.running_var.double(), 0.0
+        mean, total = mean_over_ranks(x, self.world)
+        squares = sum((rows.double().sub_(mean).square_().sum(0) for rows in x.split(_ROWS_AT_ONCE)), torch.zeros_like(mean))
+        variance = sum_over_ranks(squares, self.world) / total
+        unbiased = variance * (total / max(total - 1, 1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        return mean, variance, total
+
+
+class _BatchNormed(torch.autograd.Function):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, of which x is kept for backward, and no other (n, F) tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm
+    ) -> torch.Tensor:
+        mean, variance, ctx.total = norm.moments(x)
+        ctx.world, ctx.mean, ctx.per_std = norm.world, mean, (variance + norm.eps).rsqrt()
+        ctx.save_for_backward(x, weight)
+        return (x - mean.to(x.dtype)).mul_((weight * ctx.per_std).to(x.dtype)).add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, weight), dy = ctx.saved_tensors, gradients[0]
+        of_bias = column_sums(dy)
+        pairs = zip(x.split(_ROWS_AT_ONCE), dy.split(_ROWS_AT_ONCE), strict=True)
+        mean, nothing = ctx.mean.to(dy.dtype), torch.zeros_like(of_bias)
+        of_weight = ctx.per_std * sum((column_sums((rows - mean).mul_(given)) for rows, given in pairs), nothing)
+        factor = weight * ctx.per_std
+        if not ctx.total:  # the statistics are constants
+            return dy * factor.to(dy.dtype), of_weight.to(dy.dtype), of_bias.to(dy.dtype), None
+        # dx = factor * (dy - mean(dy) - x' mean(dy x')) for the normalised x' = (x - mean) / std, with means over all ranks
+        mean_dy, mean_product = sum_over_ranks(torch.stack((of_bias, of_weight)), ctx.world) / ctx.total
+        slope = -factor * ctx.per_std * mean_product
+        dx = torch.addcmul((-factor * mean_dy - slope * ctx.mean).to(dy.dtype), dy, factor.to(dy.dtype))
+        dx.addcmul_(x, slope.to(dy.dtype))
+        return dx, of_weight.to(dy.dtype), of_bias.to(dy.dtype), None

@@ -49,6 +49,7 @@ class TrainableModule:
         self.int8: Int8 | None = self._of.int8
         self.asked_compute = self._of.asked_compute
         self.keeps_input = False
+        self.activations = self._of.activations
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         dtype, weight = next(model.parameters()).dtype, self.graph.edge_weight
         self._others: dict[str, Any] = {}

@@ -27,9 +27,11 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph import METHODS
 from hpcgnn.nn.config import (
+    ACTIVATION_MODES,
     COMPUTES,
     DECODERS,
     INTEGERS,
+    KEEP,
     MODELS,
     DistributedConfig,
     Int8Config,
@@ -68,6 +70,7 @@ class RunConfig(Checked):
         train: settings of training (``hpcgnn.TrainConfig``), including the schedule, label propagation and the policies.
         messages: bit-widths and coding of boundary messages (``hpcgnn.exchange.MessageConfig``).
         int8: settings of ``compute="int8"``.
+        activations: how a training step keeps what its gradients need (``keep``, ``recompute`` or ``8bit``).
 
     Raises:
         HpcgnnError: by ``check``, for values that are not allowed, that contradict each other, or that nothing in the run
@@ -127,6 +130,13 @@ class RunConfig(Checked):
         choices=COMPUTES,
     )
     int8: Int8Config = field(default_factory=Int8Config)
+    activations: str = setting(
+        KEEP,
+        "How a training step keeps what its gradients need. keep: in memory; recompute: one row of a node and layer, from which "
+        "local arithmetic is repeated, with the same result bit for bit; 8bit: matrices as 8-bit integers with stochastic "
+        "rounding, which changes gradients slightly. A resumed run may change it.",
+        choices=ACTIVATION_MODES,
+    )
     device: str = setting(
         "auto",
         "Device of each rank. cpu; cuda: a GPU for each rank (AMD GPUs too); cuda:N: GPU number N; auto: cuda if there is a GPU "

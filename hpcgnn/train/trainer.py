@@ -133,6 +133,7 @@ class Trainer:
             compute=model.compute,
             int8=Int8Config() if model.int8 is None or model.compute not in INTEGERS else model.int8.config,
             cache_input_aggregation=model.keeps_input,
+            activations=model.activations.mode,
         )
 
     def _groups(self) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ NEW_SETTINGS = {
     "loss": "auto",
     "class_weight": "none",
     "label_smoothing": 0.0,
+    "activations": "keep",
     "embed": "",
     "target": "",
     "edge_types": "ignore",

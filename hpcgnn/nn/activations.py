@@ -1,0 +1,76 @@
+"""How a training step keeps what its backward pass needs: ``--activations``.
+
+``keep`` keeps it. ``recompute`` keeps one row of a node and layer, and repeats local arithmetic in backward, bit for bit: sums of
+neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. ``8bit``
+keeps (n, F) matrices as 8-bit integers with one scale a row and stochastic rounding (ActNN, Chen et al. 2021; EXACT, Liu et al.
+2022), whose errors have mean 0 in the gradients of weights. The code -128, which no value has, stands for positive numbers that
+were rounded to 0, so that the gradient of a ReLU, which reads signs only, is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from hpcgnn.kernels import buffers, keyed
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.kernels.quantizer import Quantizer
+from hpcgnn.nn.config import EIGHT_BITS, KEEP, RECOMPUTE
+
+_NOISE = 0xAC  # distinguishes these keys from other keys
+_LEAST_WIDTH = 16  # narrower rows, such as attention weights, would be coded with many scales
+_LEAST_VALUES = 1 << 10
+_POSITIVE = -128
+
+
+class Activations:
+    """The mode of a model, which its layers share. rank: keys the noise of ``8bit``, with the seed and the epoch."""
+
+    def __init__(self, mode: str = KEEP, backend: str = "auto") -> None:
+        self.mode, self._quantizer = mode, Quantizer(backend)
+
+    def begin_epoch(self, seed: int, epoch: int, rank: int) -> None:
+        """Begin a training step: rounding uses random numbers of this epoch from now on."""
+        self._quantizer.begin(keyed.derive_key(seed, epoch, rank, _NOISE))
+
+    @property
+    def repeats(self) -> bool:
+        """Return whether backward repeats local arithmetic."""
+        return self.mode == RECOMPUTE
+
+    def local(self, function: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """``function(*given)``, which sends nothing. With ``recompute``, only ``given`` is kept, and backward calls it again."""
+        if not self.repeats or not torch.is_grad_enabled():
+            return function(*given)
+        found: Tensor = checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
+        return found
+
+    def keeping(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        if self.mode != EIGHT_BITS or not torch.is_grad_enabled():
+            return contextlib.nullcontext()
+        return saved_tensors_hooks(self._packed, self._unpacked)
+
+    def _packed(self, x: Tensor) -> Tensor | Int8Rows:
+        is_narrow = x.dim() != 2 or x.shape[1] < _LEAST_WIDTH or x.numel() < _LEAST_VALUES
+        if is_narrow or x.dtype != torch.float32 or x.is_leaf:  # parameters and features stay in memory as they are
+            return x
+        if (rows := self._quantizer.find(x)) is None:
+            rows = self._quantizer.rows(x)
+            rows.codes.masked_fill_((rows.codes == 0) & (x.detach() > 0), _POSITIVE)
+        return rows
+
+    @staticmethod
+    def _unpacked(kept: Tensor | Int8Rows) -> Tensor:
+        if isinstance(kept, Tensor):
+            return kept
+        rows, width = kept.codes.shape
+        out = buffers.empty(rows, width, torch.float32, kept.codes.device)
+        torch.mul(kept.codes, kept.scale[:, None], out=out)
+        return out.masked_fill_(kept.codes == _POSITIVE, torch.finfo(torch.float32).tiny)

@@ -1,0 +1,141 @@
+"""``--activations``: the ways to keep what gradients need are equal, or as close as 8 bits allow, and take the memory they say."""
+
+from __future__ import annotations
+
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.kernels.int8 import Int8Rows
+from hpcgnn.nn.activations import Activations
+from hpcgnn.nn.aggregated_product import Order, _composed, aggregated_product
+from hpcgnn.nn.aggregators import make_aggregator
+from hpcgnn.world.thread_world import on_threads
+
+MODELS = ("gcn", "sage", "gin", "gcnii", "gat")
+
+
+def trained(path, ranks, model, activations, *, bits=32, epochs=3, norm="auto"):
+    """The losses of some epochs, and the weights after them."""
+
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        config = hpcgnn.ModelConfig(model, layers=3, hidden=32, dropout=0.4, norm=norm)
+        messages = Messages(world, MessageConfig(bits=bits))
+        built = hpcgnn.build_model(config, graph, messages=messages, activations=activations)
+        trainer = hpcgnn.Trainer(built, graph, hpcgnn.TrainConfig(epochs=epochs, eval_every=100, checkpoint_every=1000))
+        found = [trainer.run_epoch()["loss"] for _ in range(epochs)]
+        return found, [each.detach().clone() for each in built.parameters()]
+
+    return on_threads(ranks, program)[0]
+
+
+@pytest.fixture
+def parts(tmp_path):
+    return lambda ranks: small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), ranks)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("ranks", "bits", "norm"), [(1, 32, "auto"), (3, 32, "layer"), (3, 2, "auto")])
+def test_recomputed_activations_give_the_same_bits(parts, model, ranks, bits, norm):
+    path = parts(ranks)
+    kept = trained(path, ranks, model, "keep", bits=bits, norm=norm)
+    again = trained(path, ranks, model, "recompute", bits=bits, norm=norm)
+    assert kept[0] == again[0]
+    assert all(map(torch.equal, kept[1], again[1]))
+
+
+def gradients(model, graph, epoch=0):
+    """The gradients of a training pass."""
+    model.train()
+    model.begin_epoch(epoch)
+    model.zero_grad()
+    model(graph.features).square().sum().backward()
+    return [each.grad.clone() for each in model.parameters() if each.grad is not None]
+
+
+def kept_bytes(model, graph):
+    """The bytes of the large tensors that a training pass keeps, each counted once, without features and weights."""
+    known = {each.data_ptr() for each in (graph.features, *model.parameters())}
+    found = {}
+
+    def note(x):
+        if x.data_ptr() not in known and x.numel() >= graph.num_nodes * 8:
+            found[x.data_ptr()] = x.numel() * x.element_size()
+        return x
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        y = model(graph.features)
+    del y
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_one_row_of_a_node_and_hidden_layer_is_kept(parts, model):
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig(model, layers=4, hidden=64, dropout=0.5)
+    found = {
+        mode: kept_bytes(hpcgnn.build_model(config, graph, activations=mode), graph) for mode in ("keep", "recompute")
+    }
+    row = graph.num_nodes * 64 * 4
+    assert found["recompute"] == 3 * row
+    assert found["keep"] > 5 * row
+
+
+def test_rounded_activations_have_errors_with_mean_0(parts):
+    """The mean gradient of many roundings comes near the exact one, as the root of their number says, and no single one does."""
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig("sage", layers=3, hidden=32, dropout=0.0)
+    exact = gradients(hpcgnn.build_model(config, graph), graph)
+    model = hpcgnn.build_model(config, graph, activations="8bit")
+    draws = [gradients(model, graph, epoch) for epoch in range(100)]
+    for number, wanted in enumerate(exact):
+        rounded = torch.stack([draw[number] for draw in draws])
+        size = wanted.norm() + 1e-6
+        one, mean = ((rounded - wanted).flatten(1).norm(dim=1) / size).mean(), (rounded.mean(0) - wanted).norm() / size
+        assert one < 0.05
+        assert mean < 0.3 * one + 1e-5
+    assert not torch.equal(draws[0][0], exact[0])
+
+
+def test_the_sign_of_a_small_positive_number_survives_rounding():
+    x = torch.full((1 << 10, 32), 1e-6, requires_grad=True) * 1
+    x.data[:, 0], x.data[:, 1], x.data[:, 2] = 100.0, 0.0, -1e-6
+    activations = Activations("8bit")
+    activations.begin_epoch(0, 0, 0)
+    packed = activations._packed(x)
+    assert isinstance(packed, Int8Rows)
+    y = activations._unpacked(packed)
+    assert torch.equal(y > 0, x > 0)
+    assert float(y[:, 3:].abs().max()) < 1e-30
+
+
+@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("transform_first", [True, False])
+def test_one_step_is_the_operations_of_which_it_consists(parts, root, transform_first):
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        aggregator = make_aggregator(graph, "gcn" if not root else "mean", "hybrid", dtype=torch.float64)
+        order = Order(aggregator, transform_first, "float32")
+        torch.manual_seed(world.rank)
+        rows = torch.randn(graph.num_nodes, 6, dtype=torch.float64)
+        torch.manual_seed(7)
+        weights = [torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64) if root else None]
+        bias, results = torch.randn(5, dtype=torch.float64), []
+        for function in (aggregated_product, _composed):
+            given = [None if each is None else each.clone().requires_grad_() for each in (rows, *weights, bias)]
+            y = function(order, *given)
+            wanted = [each for each in given if each is not None]
+            found = torch.autograd.grad(y.square().sum(), wanted, retain_graph=True)
+            again = torch.autograd.grad(y.square().sum(), wanted)
+            assert all(map(torch.equal, found, again))
+            results.append([y.detach(), *found])
+        return results
+
+    path = parts(3)
+    for step, operations in on_threads(3, program):
+        for one, other in zip(step, operations, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
