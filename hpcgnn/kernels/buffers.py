@@ -23,6 +23,8 @@ from torch import Tensor
 # Smaller results come from torch's allocator, because the C library keeps memory of such sizes itself.
 _LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
+# A smaller result in a large buffer wastes memory that is there already; a buffer of its own would be there for ever.
+_MOST_TIMES = 8
 _CPU = torch.device("cpu")
 # Tensors of these types are made without a view: autograd adds up gradients in place only if no other tensor shares the memory.
 _NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -32,8 +34,8 @@ class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
     All its buffers together, used or not, take at most twice the largest number of bytes that was in use at one time;
-    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least three
-    quarters of it.
+    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least an
+    eighth of it; a request takes the smallest one that fits.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class BufferPool:
         with self._lock:
             self._take_back()
             size = math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-            fitting = [memory for memory in self._free if size <= len(memory) <= size * 4 // 3]
+            fitting = [memory for memory in self._free if size <= len(memory) <= size * _MOST_TIMES]
             memory = min(fitting, key=len) if fitting else _map(size)
             self._free = [other for other in self._free if other is not memory]
             self._used_bytes += len(memory)

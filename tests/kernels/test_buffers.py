@@ -108,12 +108,14 @@ def test_tensors_may_end_on_any_thread_and_in_a_garbage_collection(pool):
     assert 0 < pool.free_bytes <= 20 * 4 * ROWS * WIDTH * 4
 
 
-def test_much_smaller_requests_do_not_take_a_large_buffer(pool):
-    large = pool.empty(4 * ROWS, WIDTH)
+def test_smaller_requests_take_a_large_buffer_but_much_smaller_ones_do_not(pool):
+    large = pool.empty(20 * ROWS, WIDTH)
     del large
-    small = pool.empty(2 * ROWS, WIDTH)
-    assert pool.free_bytes == 4 * ROWS * WIDTH * 4
-    del small
+    much_smaller = pool.empty(2 * ROWS, WIDTH)
+    assert pool.free_bytes == 20 * ROWS * WIDTH * 4
+    smaller = pool.empty(3 * ROWS, WIDTH)
+    assert pool.free_bytes == 0
+    del much_smaller, smaller
     pool.clear()
     assert pool.free_bytes == 0
 
