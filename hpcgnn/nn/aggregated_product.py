@@ -85,9 +85,7 @@ class _AggregateFirst(torch.autograd.Function):
     """``(A x) W + x W_root + b``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
         aggregator, own = _forward_aggregator(order), operand(x, order.compute)
         scaled, message = aggregator.start_step(x)
         y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
@@ -127,9 +125,7 @@ class _TransformFirst(torch.autograd.Function):
     """``A (x W) + x W_root + b``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
         aggregator, own = _forward_aggregator(order), operand(x, order.compute)
         under_way = aggregator.start_step(order.times(own, weight), is_temporary=True)
         y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
@@ -188,4 +184,3 @@ def _saved(ctx: Any) -> tuple[Sequence[Tensor | None], list[Any]]:
     tensors = ctx.saved_tensors
     getattr(ctx, "maybe_clear_saved_tensors", int)()  # so that the backward pass can free one before it makes another
     return tensors[: ctx.num_weights], [make(tensors[begin:end]) for begin, end, make in ctx.makers]
-

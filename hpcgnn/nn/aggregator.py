@@ -118,9 +118,13 @@ class Aggregator:
         else:
             with self._aggregating:
                 self.correction.apply(z, sums, then)
-        left = self.linear.left
-        z = z if left is None else z.mul_(left)
+        z = self._scaled(z)
         return z if adds or plus is None else plus.add_(z)
+
+    def _scaled(self, z: Tensor) -> Tensor:
+        """``Dl z``, over z."""
+        left = self.linear.left
+        return z if left is None else z.mul_(left)
 
     def kept(self, message: Message) -> Message | None:
         """A copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is impossible: a
@@ -134,8 +138,7 @@ class Aggregator:
         with self._aggregating:
             z = self._aggregate_locally(self.rows.scaled(x))
         self._add_received(message, z)
-        left = self.linear.left
-        return z if left is None else z.mul_(left)
+        return self._scaled(z)
 
     def _share(self, own: Any, x: Tensor) -> None:
         """Nothing: ranks share no memory."""

@@ -440,7 +440,8 @@ class BatchNorm(torch.nn.Module):
         if not self.training:
             return self.running_mean.double(), self.running_var.double(), 0.0
         mean, total = mean_over_ranks(x, self.world)
-        squares = sum((rows.double().sub_(mean).square_().sum(0) for rows in x.split(_ROWS_AT_ONCE)), torch.zeros_like(mean))
+        parts = ((rows.double() - mean).square_().sum(0) for rows in x.split(_ROWS_AT_ONCE))
+        squares = sum(parts, torch.zeros_like(mean))
         variance = sum_over_ranks(squares, self.world) / total
         unbiased = variance * (total / max(total - 1, 1))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
@@ -452,9 +453,7 @@ class _BatchNormed(torch.autograd.Function):
     """``(x - mean) / sqrt(variance + eps) * weight + bias``, of which x is kept for backward, and no other (n, F) tensor."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm) -> torch.Tensor:
         mean, variance, ctx.total = norm.moments(x)
         ctx.world, ctx.mean, ctx.per_std = norm.world, mean, (variance + norm.eps).rsqrt()
         ctx.save_for_backward(x, weight)

@@ -1,4 +1,4 @@
-"""``--activations``: the ways to keep what gradients need are equal, or as close as 8 bits allow, and take the memory they say."""
+"""``--activations``: ways to keep what gradients need give equal results, or as close ones as 8 bits allow, in less memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import small_graphs
 import torch
 
 import hpcgnn
+from hpcgnn import kernels
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, _composed, aggregated_product
 from hpcgnn.nn.aggregators import make_aggregator
+from hpcgnn.nn.layers import BatchNorm, MeanNorm
 from hpcgnn.world.thread_world import on_threads
 
 MODELS = ("gcn", "sage", "gin", "gcnii", "gat")
@@ -139,3 +141,61 @@ def test_one_step_is_the_operations_of_which_it_consists(parts, root, transform_
     for step, operations in on_threads(3, program):
         for one, other in zip(step, operations, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [MeanNorm, BatchNorm])
+def test_norms_over_all_ranks_keep_one_matrix_and_have_torchs_gradients(kind):
+    """Three ranks, of which one has no row; the reference is one process with torch's operations."""
+    torch.manual_seed(0)
+    x, upstream = torch.randn(40, 6, dtype=torch.float64) + 3, torch.randn(40, 6, dtype=torch.float64)
+    weight, bias = torch.rand(6, dtype=torch.float64) + 0.5, torch.randn(6, dtype=torch.float64)
+    whole, own = x.clone().requires_grad_(), [each.clone().requires_grad_() for each in (weight, bias)]
+    if kind is BatchNorm:
+        before = torch.nn.functional.batch_norm(whole, None, None, *own, training=True)
+    else:
+        before = whole - whole.mean(0) + own[1]
+    wanted = before.relu()
+    wanted.backward(upstream)
+
+    def program(world):
+        rows = [slice(0, 25), slice(25, 25), slice(25, 40)][world.rank]
+        norm = kind(6, world).double()
+        norm.bias.data.copy_(bias)
+        if kind is BatchNorm:
+            norm.weight.data.copy_(weight)
+        given = x[rows].clone().requires_grad_()
+        y = norm.activated(given, None, "auto") if kind is MeanNorm else norm(given).relu()
+        y.backward(upstream[rows])
+        found = [each.grad for each in norm.parameters()]
+        return y.detach(), given.grad, [torch.from_numpy(world.allreduce(each.numpy())) for each in found], norm
+
+    ranks = on_threads(3, program)
+    torch.testing.assert_close(torch.cat([rank[0] for rank in ranks]), wanted.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.cat([rank[1] for rank in ranks]), whole.grad, rtol=1e-10, atol=1e-10)
+    for one, other in zip(ranks[0][2][::-1], own[::-1], strict=False):
+        torch.testing.assert_close(one, other.grad, rtol=1e-10, atol=1e-10)
+    norm = ranks[0][3]
+    torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(0))
+    if kind is BatchNorm:
+        torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * x.var(0))
+        norm.eval()
+        plain = torch.nn.functional.batch_norm(x, norm.running_mean, norm.running_var, weight, bias)
+        torch.testing.assert_close(norm(x), plain)
+
+
+def test_a_gradient_that_others_use_is_not_overwritten():
+    """The gradient of a sum goes to both summands as the same tensor; that of a single user is overwritten."""
+    x = torch.randn(50, 8, requires_grad=True)
+    shared, seen = torch.randn(50, 8, requires_grad=True), []
+    (kernels.activation(x) + shared).square().sum().backward()
+    plain = [each.detach().clone().requires_grad_() for each in (x, shared)]
+    (plain[0].relu() + plain[1]).square().sum().backward()
+    torch.testing.assert_close([x.grad, shared.grad], [each.grad for each in plain])
+    y = kernels.activation(x)
+    y.register_hook(seen.append)
+    (y * 2).sum().backward()
+    assert bool((seen[0] == 2).all())  # that of a hook that keeps it
+    y, addresses = kernels.activation(x * 1), []
+    z = y * 2
+    z.register_hook(lambda gradient: addresses.append(gradient.data_ptr()))
+    kernels.activation(z * 1).sum().backward()
