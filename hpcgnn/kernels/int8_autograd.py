@@ -5,12 +5,14 @@ Operands are kept for backward as integers, a quarter of the bytes; weights, and
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hpcgnn.kernels import int8
-from hpcgnn.kernels.autograd import Gradients, Kept, recorded, run_dense, transposed_with
+from hpcgnn.kernels.autograd import Gradients, Kept, layer_product, recorded, run_dense, transposed_with
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
@@ -63,3 +65,36 @@ def spmm(csr: Csr, x: Tensor, weight: Tensor | None, quantizer: Quantizer) -> Te
         return dx, dweight
 
     return recorded(run, back, x, weight)
+
+
+def head_products(x: Tensor, vectors: Tensor, quantizer: Quantizer) -> Tensor:
+    """(n, H) float32 products of each head of ``x`` (n, H*C) with its vector of ``vectors`` (H, C); differentiable in both.
+
+    They are computed from ``x``. Backward needs ``x`` only for the gradient of ``vectors``, a sum over all rows, for which its
+    integers are kept: their rounding errors have mean 0.
+    """
+    backend = quantizer.backend
+
+    def run(ctx: Any, x: Tensor, vectors: Tensor) -> Tensor:
+        rows = quantizer.rows(x)
+        ctx.save_for_backward(vectors, rows.codes, rows.scale)
+        return layer_product(x, torch.block_diag(*vectors[:, :, None]), backend=backend)
+
+    def back(ctx: Any, dy: Tensor) -> Gradients:
+        vectors, codes, scale = ctx.saved_tensors
+        dx = dvectors = None
+        dy = dy.contiguous()
+        if ctx.needs_input_grad[-2]:
+            dx = layer_product(dy, torch.block_diag(*vectors[:, None, :]), backend=backend)
+        if ctx.needs_input_grad[-1]:
+            sums = plain_spmm(_sum_of_all(codes.shape[0]), codes, dy, scale=scale, backend=backend)
+            dvectors = sums.view(vectors.shape)
+        return dx, dvectors
+
+    return recorded(run, back, x, vectors)
+
+
+@functools.lru_cache(maxsize=4)
+def _sum_of_all(rows: int) -> Csr:
+    """The (1, rows) matrix of ones."""
+    return Csr(torch.tensor([0, rows]), torch.arange(rows, dtype=torch.int32), rows, check=False)

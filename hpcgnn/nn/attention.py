@@ -246,6 +246,8 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         block, compute = torch.block_diag(*vectors[:, :, None]), self.compute
         if isinstance(compute, Int8) and self.scores_are_integers:
             return integers.dense(rows, block, None, None, compute.quantizer)
+        if isinstance(compute, Int8) and rows.is_cpu and compute.weighs_in_int8(rows):
+            return integers.head_products(rows, vectors, compute.quantizer)  # keeps the integers that the sums read
         return layer_product(rows, block, backend=self.backend)
 
     @property

@@ -19,6 +19,7 @@ KEEP, RECOMPUTE, EIGHT_BITS = "keep", "recompute", "8bit"
 ACTIVATION_MODES = (KEEP, RECOMPUTE, EIGHT_BITS, AUTO)
 COMPUTES = (AUTO, FLOAT32, BF16, EMULATED, TF32, *INTEGERS, INT4)
 STOCHASTIC, NEAREST = "stochastic", "nearest"
+ROW, TENSOR = "row", "tensor"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Int8Config(Checked):
         name="int8_most_error",
         least=0,
         most=1,
+    )
+    error_scale: str = setting(
+        ROW,
+        "Scale for which --int8-most-error measures the error: row, a scale for each row, with which training computes; tensor, "
+        "one scale for all rows, as in the paper Tango, which finds larger errors.",
+        name="int8_error_scale",
+        choices=(ROW, TENSOR),
     )
 
 

@@ -33,7 +33,7 @@ from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 from hpcgnn.nn.compute import ROWS_OF_GPUS, least_seconds, multiply_and_back
-from hpcgnn.nn.config import STOCHASTIC, Int8Config
+from hpcgnn.nn.config import STOCHASTIC, TENSOR, Int8Config
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind
 from hpcgnn.world import raise_on_all_ranks
 
@@ -180,7 +180,11 @@ class Int8:
         """Compare the error of ``output`` with the largest one allowed. Collective."""
         self.is_checked = True
         world, most = self.messages.world, self.config.most_error
-        mine, count = errors(output)
+        largest = None
+        if self.config.error_scale == TENSOR:
+            own = output.detach().abs().amax() if output.numel() else torch.zeros(())
+            largest = world.allreduce(own.float().cpu().view(1), "max", what="the largest magnitude of the output")
+        mine, count = errors(output, largest)
         total = world.allreduce(np.array([*mine, float(count)]), what="the error of 8-bit integers")
         needed, error = bits_needed(total[:-1], total[-1], most)
         if world.rank == 0:
@@ -264,6 +268,9 @@ class HaloRows(SummedRows):
         """Remember the integers of ``z`` (n + h, F): those of ``x`` (n, F), followed by rows that came as integers."""
         own = self.int8.quantizer.find(x)
         if not self.int8.is_training_pass or own is None:
+            return
+        if z.shape == own.shape:  # no rows came
+            self.int8.quantizer.keep(z, own)
             return
         codes = buffers.empty(z.shape[0], z.shape[1], torch.int8, z.device)
         rows, owned = Int8Rows(codes, torch.empty(z.shape[0], device=z.device)), own.shape[0]
@@ -394,6 +401,8 @@ def measured(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
         "float32 sums": lambda: plain_spmm(csr, x, backend=backend),
     }
     least = least_seconds(calls, device_of(torch_device), _ROUNDS)
+    if (pool := buffers.default_pool()) is not None:
+        pool.clear()  # a training has results of other sizes
     return Measured(*(least[f"float32 {what}"] / least[what] for what in ("products", "sums")))
 
 
@@ -433,14 +442,20 @@ BITS = (4, 5, 6, 7, 8)
 _EPSILON = 0.0005  # the epsilon of Tango's Eq. 4
 
 
-def errors(x: Tensor) -> tuple[list[float], int]:
+def errors(x: Tensor, largest: Tensor | None = None) -> tuple[list[float], int]:
     """The sum of the relative errors of the elements of ``x`` (n, F) (Tango Eq. 4) for each of :data:`BITS`, and the number of
     elements.
 
-    Values are rounded to the nearest, with a scale for each row.
+    Values are rounded to the nearest, with a scale for each row, or one for all rows if the ``largest`` magnitude (1,) of a value
+    on any rank is given.
     """
     x = x.detach().float()
-    largest = x.abs().amax(1, keepdim=True) if x.numel() else x
+    if largest is not None:
+        largest = largest.to(x.device)
+    elif x.numel():
+        largest = x.abs().amax(1, keepdim=True)
+    else:
+        largest = x
     found = []
     for bits in BITS:
         step = (largest / (2 ** (bits - 1) - 1)).clamp(min=torch.finfo(torch.float32).tiny)

@@ -182,6 +182,18 @@ def spmm_results(quantizer: Quantizer | None, weights: str | None = "heads") -> 
     return {"z": z.detach(), "x": x.grad} | ({} if given is None else {"weight": given.grad})
 
 
+def head_results(quantizer: Quantizer | None) -> dict[str, torch.Tensor]:
+    """The same for products of heads with vectors, as in attention's scores."""
+    kind = torch.float32 if quantizer else torch.float64
+    x, vectors = (
+        numbers(*shape, seed=n).to(kind).requires_grad_() for n, shape in enumerate([(3000, 96), (HEADS, 24)])
+    )
+    by_heads = x.view(-1, HEADS, 24)
+    scores = integers.head_products(x, vectors, quantizer) if quantizer else (by_heads * vectors).sum(2)
+    scores.backward(numbers(3000, HEADS, seed=9).to(kind))
+    return {"scores": scores.detach(), "x": x.grad, "vectors": vectors.grad}
+
+
 def averages(results, count: int) -> dict[str, torch.Tensor]:
     """The averages over this many steps, each with its own noise."""
     sums: dict[str, torch.Tensor] = {}
@@ -212,6 +224,19 @@ def test_noise_has_mean_0():
         exact, one, mean = results(None), averages(results, 1), averages(results, KEYS)
         for name in exact.keys() - {"bias", "plus"}:
             assert off(mean[name], exact[name]) < 1.3 * off(one[name], exact[name]) / KEYS**0.5
+
+
+def test_products_of_heads_are_float32_and_keep_integers(quantizer):
+    """Only the gradient of the vectors has the noise of the integers, and its mean is 0."""
+    exact, found, mean = head_results(None), head_results(quantizer), averages(head_results, KEYS)
+    for name in ("scores", "x"):
+        assert off(found[name], exact[name]) < 1e-6, name
+    assert 1e-5 < off(found["vectors"], exact["vectors"]) < 0.02
+    assert off(mean["vectors"], exact["vectors"]) < 1.3 * off(found["vectors"], exact["vectors"]) / KEYS**0.5
+    assert quantizer.counts.quantized == 1
+    x, vectors = numbers(300, 96).requires_grad_(), numbers(HEADS, 24).requires_grad_()
+    kept = kept_for_gradients(lambda: integers.head_products(x, vectors, quantizer), x.numel())
+    assert [tensor.dtype for tensor in kept] == [torch.int8]
 
 
 def kept_for_gradients(call: Callable[[], object], least: int) -> list[torch.Tensor]:

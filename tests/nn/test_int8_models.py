@@ -20,7 +20,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.nn import int8
-from hpcgnn.nn.config import MODELS, NEAREST, Int8Config
+from hpcgnn.nn.config import MODELS, NEAREST, ROW, TENSOR, Int8Config
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
 from hpcgnn.world.thread_world import one_rank
@@ -286,9 +286,9 @@ def test_evaluations_are_those_of_float32(parts, name):
     ThreadPool(2).run(programs.scores_in_evaluation, parts(2), name, 8)
 
 
-def equation_4(x: np.ndarray, bits: int) -> float:
-    """The sum over elements as printed in the paper, with a scale for each row."""
-    step = np.abs(x).max(1, keepdims=True) / (2 ** (bits - 1) - 1)
+def equation_4(x: np.ndarray, bits: int, axis: int | None = 1) -> float:
+    """The sum over elements as printed in the paper, with a scale for each row; without an axis, one for all, as there."""
+    step = np.abs(x).max(axis, keepdims=True) / (2 ** (bits - 1) - 1)
     near = np.round(x / np.where(step > 0, step, 1)) * step
     return float((np.abs(x - near) / (np.abs(x + near) + 0.0005)).sum())
 
@@ -303,6 +303,16 @@ def test_errors_are_those_of_equation_4():
     assert errors(x.bfloat16().requires_grad_())[1] == 210
     assert errors(torch.zeros(0, 7)) == ([0.0] * len(int8.BITS), 0)
     assert np.isnan(errors(torch.full((2, 2), torch.nan))[0]).all()
+
+
+def test_errors_with_the_scale_of_the_paper():
+    """One for all rows of all ranks: small rows beside large ones lose all their bits."""
+    x = torch.randn(30, 7) * 10.0 ** torch.linspace(-3, 3, 30)[:, None]
+    found, _ = errors(x, x.abs().amax().view(1))
+    assert found == pytest.approx([equation_4(x.double().numpy(), bits, None) for bits in int8.BITS], rel=1e-3)
+    assert found[-1] > 2 * errors(x)[0][-1]
+    on_two = (errors(part, x.abs().amax().view(1))[0] for part in (x[:11], x[11:]))
+    assert np.add(*on_two) == pytest.approx(found, rel=1e-6)
 
 
 @pytest.mark.parametrize(("totals", "most", "needed"), [
@@ -333,6 +343,19 @@ def test_a_model_that_needs_more_bits_goes_on_in_float32(parts, caplog):
     (sentence,) = warnings_in(caplog)
     assert "--int8-most-error is 1e-06; training goes on in float32" in sentence
     assert {found["quantized"][0] for found in ranks} == {ranks[0]["quantized"][0]}
+
+
+def test_the_scale_of_the_paper_is_of_all_ranks(parts, caplog):
+    """The error is measured with one scale of all ranks' rows, and so is larger, and the same on any number of ranks."""
+    found = {}
+    for ranks, scale in ((1, ROW), (1, TENSOR), (3, TENSOR)):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            ThreadPool(ranks).run(programs.too_few_bits, parts(ranks), 1, scale)
+        (sentence,) = (each.getMessage() for each in caplog.records if "has a relative error of" in each.getMessage())
+        found[ranks, scale] = float(sentence.split("relative error of ")[1].split()[0])
+    assert found[1, TENSOR] > 1.05 * found[1, ROW]
+    assert found[3, TENSOR] == pytest.approx(found[1, TENSOR], abs=0.002)
 
 
 @pytest.mark.parametrize("most_error", [0.9, 1])

@@ -18,7 +18,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import int8_autograd
 from hpcgnn.nn import GraphModel, make_aggregator
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.config import KNOWN
+from hpcgnn.nn.config import KNOWN, ROW
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.int8 import Int8, Int8Config, make_int8
 from hpcgnn.policy.clock import Clock
@@ -237,9 +237,10 @@ def scores_in_evaluation(world: World, path: Path, name: str, bits: int) -> None
         )
 
 
-def too_few_bits(world: World, path: Path, most_error: float) -> dict[str, Any]:
+def too_few_bits(world: World, path: Path, most_error: float, error_scale: str = ROW) -> dict[str, Any]:
     """The outcome of a run for which 8 bits are too few. quantized: number of matrices in each epoch."""
-    trainer = trainer_of(hpcgnn.load(path, world), How("sage", int8=Int8Config(most_error=most_error)))
+    config = Int8Config(most_error=most_error, error_scale=error_scale)
+    trainer = trainer_of(hpcgnn.load(path, world), How("sage", int8=config))
     summary = trainer.fit()
     names = {"computes": "compute", "quantized": "int8_quantized"}
     return {"summary": summary} | {key: [each[name] for each in trainer.records] for key, name in names.items()}
