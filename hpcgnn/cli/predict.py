@@ -38,6 +38,7 @@ _TOP = 10
 @click.option("--new-only", is_flag=True, help="Leave out answers that are edges of the graph already.")
 @click.option("--checkpoint", "which", type=click.Choice(["best", "last"]), default="best", show_default=True,
               help="Checkpoint of the run folder: that of the best validation metric, or the last one.")  # fmt: skip
+@same_option("features")
 @same_option("device")
 @same_option("timeout")
 @click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
@@ -45,7 +46,7 @@ _TOP = 10
 @AS_JSON
 def predict(
     parts: Path, run: Path, out: Path, pairs: Path | None, questions: Path | None, top: int, new_only: bool, which: str,
-    device: str, timeout: float, force: bool, quiet: bool, as_json: bool,
+    features: str, device: str, timeout: float, force: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the scores of the trained model in RUN for every node of PARTS, in the order of original ids.
 
@@ -68,7 +69,7 @@ def predict(
     console.set_up_logging("warning", world.rank, quiet=quiet)
     use_threads(world)
     path = run if run.is_file() else checkpoint.folder(run) / f"{which}.pt"
-    graph = load(parts, world, any_ranks=True, device=device)
+    graph = load(parts, world, any_ranks=True, device=device, features=features)
     content = checkpoint.read(world, path, None)
     differing = prediction.other_data(graph, content)
     if differing and world.rank == 0 and not quiet:

@@ -122,7 +122,7 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     parts, out = asked.parts, asked.out
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
-    graph = load(parts, world)
+    graph = load(parts, world, features=config.features)
     log = None if str(config.replay) == "none" else config.replay
     clock = Clock(None if log is None else read_log(world, log, graph.data))
     run = RunFolder(out)

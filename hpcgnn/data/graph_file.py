@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcgnn.data import checksums, digests, h5, schema
 from hpcgnn.data.schema import GraphMeta, Rules
-from hpcgnn.data.stored import ByteSource, StoredArray, look
+from hpcgnn.data.stored import ByteSource, RowsOnDisk, StoredArray, look
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -182,6 +182,11 @@ class SlabReader(ABC):
         out = self.arrays[name].empty(last - first)
         self._look(name, (first, last), out, slab)
         return out
+
+    def on_disk(self, name: str, first: int, last: int, slab: int | None = None) -> RowsOnDisk:
+        """Rows ``[first, last)`` of dataset ``name``, which are checked here in bounded memory, for later reading."""
+        self._look(name, (first, last), None, slab)
+        return RowsOnDisk(self.arrays[name], first, last)
 
     def indptr(self, first: int, last: int, name: str = "edges/indptr", slab: int | None = None) -> np.ndarray:
         """Offsets ``[first, last]`` (n+1,) int64 of ``edges/indptr`` or ``nodes/x_indptr``, as stored, so not from 0."""

@@ -6,7 +6,9 @@ cache.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +107,13 @@ class ByteSource:
         with _one_sentence(path):
             self._descriptor = os.open(path, os.O_RDONLY)
 
+    def again(self) -> ByteSource:
+        """The same open file, whatever has that name by now, for another user, who closes it."""
+        other = copy.copy(self)
+        with _one_sentence(self.path):
+            other._descriptor = os.dup(self._descriptor)
+        return other
+
     @property
     def size(self) -> int:
         """Bytes of the file."""
@@ -119,6 +128,11 @@ class ByteSource:
             if count == 0:
                 raise HpcgnnError(f"{self.path} was truncated while it was read: create it again")
             view, position = view[count:], position + count
+
+    def expect(self, position: int, count: int) -> None:
+        """Let the system begin to read ``count`` bytes from ``position`` on, which are wanted next. It may decline."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, position, count, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the file. An error of the system loses nothing that was read."""
@@ -187,6 +201,26 @@ class StoredArray:
     def empty(self, rows: int) -> np.ndarray:
         """Memory for ``rows`` rows, not initialised."""
         return np.empty((rows, *self.rule.shape[1:]), self.rule.dtype)
+
+
+class RowsOnDisk:
+    """Rows ``[first, last)`` of an array, whose values were checked before, to be read as often as wanted. Their file stays open
+    as long as this object lives."""
+
+    def __init__(self, array: StoredArray, first: int, last: int) -> None:
+        self._source = array._source.again()
+        weakref.finalize(self, self._source.close)
+        self.count, self.dtype = last - first, array.rule.dtype
+        self._row_bytes, self._offset = array._row_bytes, array._offset + first * array._row_bytes
+
+    def read(self, rows: slice, out: np.ndarray, following: slice) -> None:
+        """Fill ``out`` with ``rows``, numbered from the first of these rows on, while the system begins to fetch ``following``.
+        Raises HpcgnnError where they cannot be read."""
+        size = (following.stop - following.start) * self._row_bytes
+        if rows.stop > rows.start:
+            self._source.fill(out.reshape(-1).view(np.uint8), self._offset + rows.start * self._row_bytes)
+        if size:
+            self._source.expect(self._offset + following.start * self._row_bytes, size)
 
 
 def look(

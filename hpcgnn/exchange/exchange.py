@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -220,11 +221,11 @@ class Exchange:
 
     # -- a step -------------------------------------------------------------------------------------------------------
 
-    def step(self, width: int, dtype: torch.dtype, source: torch.Tensor | None = None) -> Step:
+    def step(self, width: int, dtype: torch.dtype, source: Any = None) -> Step:
         """The exchange of rows of ``width`` columns in the present pass. It is made once, and again where a policy has changed
         bit-widths, which is collective, or where the memory of this rank has changed.
 
-        source: the tensor of which alone the rows are made, if it needs no gradient. Where policies keep rows, they are sent in
+        source: the input of which alone the rows are made, if it needs no gradient. Where policies keep rows, they are sent in
         full precision in the first training step, and not again while the source stays the same.
         """
         messages = self.messages

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcgnn.base.arguments import HOST_DEVICE, check_device, check_path, check_world
-from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.arguments import HOST_DEVICE, check_choice, check_device, check_path, check_world
+from hpcgnn.base.errors import HpcgnnError, WrongValueError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile, TypeRows
@@ -20,6 +20,8 @@ from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.data.schema import MASKS, GraphMeta
 from hpcgnn.data.stored import in_range, sum_of_hashes
 from hpcgnn.devices import CPU, Device
+from hpcgnn.graph import DISK, PLACES
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.graph.node_types import EdgeKey, FeaturesByType, NodesByType, edges_by_type, features_by_type
 from hpcgnn.kernels import Csr
@@ -32,6 +34,8 @@ from hpcgnn.world.world import OfRanks
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
+
+AnyFeatures = torch.Tensor | Csr | FeaturesByType | FeaturesOnDisk | None
 
 
 @dataclass
@@ -49,7 +53,8 @@ class LocalGraph(OfRanks):
         meta: counts of the whole graph: ``num_nodes``, ``num_edges``, ``num_features``, ``num_classes``, ``task``.
         node_offsets: (P + 1,) int64, the first position of each rank.
         features: (n, F) float32 tensor; a ``hpcgnn.kernels.Csr`` (n, F) if they are stored sparse;
-            ``hpcgnn.graph.node_types.FeaturesByType`` if they are stored by type; or None.
+            ``hpcgnn.graph.node_types.FeaturesByType`` if they are stored by type;
+            ``hpcgnn.graph.features_on_disk.FeaturesOnDisk`` with ``load(features="disk")``; or None.
         y: (n,) int64 with -1 for no label, or (n, C) uint8; (n,) or (n, K) float32 targets of regression, with NaN for none; None
             without labels.
         masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
@@ -71,7 +76,7 @@ class LocalGraph(OfRanks):
     uuid: str
     meta: GraphMeta
     node_offsets: np.ndarray
-    features: torch.Tensor | Csr | FeaturesByType | None
+    features: AnyFeatures
     y: torch.Tensor | None
     masks: dict[str, torch.Tensor]
     original_ids: torch.Tensor
@@ -97,7 +102,9 @@ class LocalGraph(OfRanks):
     @property
     def x(self) -> torch.Tensor | None:
         """(n, F) float32 features of the owned nodes. If they are stored sparse or by type, each access makes a new torch CSR
-        tensor."""
+        tensor; if they stay on disk, each access reads them."""
+        if isinstance(self.features, FeaturesOnDisk):
+            return self.features.whole()
         csr = self.features.csr() if isinstance(self.features, FeaturesByType) else self.features
         if not isinstance(csr, Csr):
             return csr
@@ -218,6 +225,7 @@ class LocalGraph(OfRanks):
     def x_dict(self) -> dict[str, torch.Tensor]:
         """(n_t, F_t) float32 features of the owned nodes of each type that has features, in the order of ``x``; each access makes
         new tensors. The first access is collective."""
+        assert not isinstance(self.features, FeaturesOnDisk), "features of nodes with types are in memory"
         return features_by_type(self.meta, self.nodes_by_type, self.features)
 
     @property
@@ -293,8 +301,10 @@ class LocalGraph(OfRanks):
         if nodes is None:
             return replace(self, order=order)
         features, there = self.features, nodes.to(self.device.torch_device)
+        if isinstance(features, FeaturesOnDisk):
+            raise WrongValueError("features on disk are read in the order of the file: leave the nodes in it")
         if isinstance(features, FeaturesByType):
-            ordered: torch.Tensor | Csr | FeaturesByType | None = features.in_order(there)
+            ordered: AnyFeatures = features.in_order(there)
         else:
             ordered = features.in_order(there, None) if isinstance(features, Csr) else _taken(features, there)
         return replace(
@@ -328,10 +338,17 @@ class LocalGraph(OfRanks):
             device: a result of ``hpcgnn.world.devices.choose_device``. ``hpcgnn.load(path, device="cuda")`` does both.
         """
         torch_device = device.torch_device
+        if isinstance(self.features, FeaturesOnDisk) and torch_device.type != "cpu":
+            raise HpcgnnError(
+                f"features on disk are read by CPUs only, and {device.name} is none: pass --device cpu", agreed=True
+            )
         device.use()
+        features = self.features
+        if not isinstance(features, FeaturesOnDisk | None):
+            features = features.to(torch_device)
         return replace(
             self,
-            features=None if self.features is None else self.features.to(torch_device),
+            features=features,
             y=None if self.y is None else self.y.to(torch_device),
             masks={name: mask.to(torch_device) for name, mask in self.masks.items()},
             edge_weight=None if self.edge_weight is None else self.edge_weight.to(torch_device),
@@ -460,7 +477,12 @@ class LocalGraph(OfRanks):
 
 
 def load(
-    path: str | Path, world: World | None = None, *, any_ranks: bool = False, device: str | Device = HOST_DEVICE
+    path: str | Path,
+    world: World | None = None,
+    *,
+    any_ranks: bool = False,
+    device: str | Device = HOST_DEVICE,
+    features: str = PLACES[0],
 ) -> LocalGraph:
     """Read this rank's part of a partitioned graph. Collective.
 
@@ -471,15 +493,17 @@ def load(
             positions. Such a graph has no stored plan: its plan is built when a model is built.
         device: the device that holds the node tensors and computes: ``cpu``, ``cuda``, ``cuda:N``, ``auto`` as for
             ``--device``, or a result of ``hpcgnn.world.devices.choose_device``.
+        features: ``memory``, or ``disk``: dense features stay in the file, and models read them in blocks of rows.
 
     Returns:
         The rank's part, with all values checked against the file's checksums.
 
     Raises:
-        HpcgnnError: the same on every rank, if the file is missing or damaged, if ranks read different files, or if the
-            number of ranks differs from the number of parts.
+        HpcgnnError: the same on every rank, if the file is missing or damaged, if ranks read different files, if the
+            number of ranks differs from the number of parts, or if features cannot stay on disk.
     """
     check_path("path", path)
+    check_choice("features", features, PLACES)
     check_world(world)
     world, path = whole_job() if world is None else world, Path(path)
     check_device(device, may_be_name=True)
@@ -496,7 +520,10 @@ def load(
         offsets = parts.node_offsets if matches else np.arange(world.size + 1) * parts.meta.num_nodes // world.size
         if not matches:  # no rank reads a whole part, so each rank verifies the checksums of some parts
             parts.verify(range(world.rank, parts.num_parts, world.size))
-        graph = _read_slab(world, path, parts, offsets, matches)
+        on_disk = features == DISK
+        if on_disk:
+            _check_may_stay(parts)
+        graph = _read_slab(world, path, parts, offsets, matches, on_disk=on_disk)
         fingerprint = parts.fingerprint
     _check_alike(graph, fingerprint)
     return graph if chosen is CPU else graph.to(chosen)
@@ -522,20 +549,42 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
         raise HpcgnnError(str(wrong), agreed=True)
 
 
-def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool) -> LocalGraph:
+def _check_may_stay(parts: PartsFile) -> None:
+    """Raise HpcgnnError unless the file has dense features, which can stay in it."""
+    meta = parts.meta
+    reason = {
+        "the nodes have types, each with columns of its own": bool(meta.node_types),
+        "they are sparse, so that the file holds little more than memory would": meta.x_nnz is not None,
+        "there are none": not meta.num_features,
+    }
+    for each, applies in reason.items():
+        if applies:
+            raise HpcgnnError(
+                f"the features of {parts.path} cannot stay on disk, because {each}: leave out --features disk"
+            )
+
+
+def _read_slab(
+    world: World, path: Path, parts: PartsFile, offsets: np.ndarray, matches: bool, *, on_disk: bool
+) -> LocalGraph:
     first, last = int(offsets[world.rank]), int(offsets[world.rank + 1])
     part = world.rank if matches else None  # each part has checksums of its own
     indptr, indices = parts.edges(first, last, part)
     labels = parts.labels(first, last, part)
     weights = parts.weights(int(indptr[0]), int(indptr[-1]), part)
     masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
+    if on_disk:
+        stored = parts.on_disk("nodes/x", first, last, part)
+        features: AnyFeatures = FeaturesOnDisk(stored, parts.meta.num_features)
+    else:
+        features = _as_features(parts.features(first, last, part), parts.meta, last - first)
     return LocalGraph(
         world=world,
         path=path,
         uuid=parts.uuid,
         meta=parts.meta,
         node_offsets=offsets,
-        features=_as_features(parts.features(first, last, part), parts.meta, last - first),
+        features=features,
         y=None if labels is None else torch.from_numpy(labels),
         masks={name: torch.from_numpy(mask) for name, mask in masks.items() if mask is not None},
         original_ids=torch.from_numpy(parts.read("nodes/original_ids", first, last, part)),
@@ -551,7 +600,7 @@ def _read_slab(world: World, path: Path, parts: PartsFile, offsets: np.ndarray, 
 
 def _as_features(
     features: np.ndarray | sp.csr_matrix | list[TypeRows] | None, meta: GraphMeta, nodes: int
-) -> torch.Tensor | Csr | FeaturesByType | None:
+) -> AnyFeatures:
     if features is None:
         return None
     if isinstance(features, list):

@@ -2,8 +2,8 @@
 
 A layer could call an aggregator and two products, and :func:`_composed` does so. As one step, its backward pass begins to send
 gradients before it computes those of the weights, it adds the two gradients of ``x`` in the memory of one, and it holds a matrix
-no longer than it is needed. So that is the way for dense rows; sparse features, and rows that are aggregated once for all epochs,
-take the other.
+no longer than it is needed. So that is the way for dense rows; sparse features, features on disk, and rows that are aggregated
+once for all epochs, take the other.
 
 Shapes: n owned nodes; x (n, F), W and W_root (F, H), b (H,), y (n, H).
 """
@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import dense
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import once_differentiable, tracked
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand
+from hpcgnn.nn.on_disk import DiskOperand
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,15 @@ def _composed(
 ) -> Tensor:
     own, backend = operand(x, order.compute), order.aggregator.backend
     if not order.transform_first:
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor | FeaturesOnDisk):
             raise TypeError("sparse features must be transformed before they are aggregated")
         aggregated = operand(order.aggregator(x), order.compute)
         rooted = None if root is None else matmul(own, root, backend)
         return matmul(aggregated, weight, backend, bias=bias, plus=rooted)
+    if isinstance(own, DiskOperand) and root is not None:  # the features are read once for both
+        sent, rooted = own.times(torch.cat((weight, root), 1), None, None, backend).tensor_split([weight.shape[1]], 1)
+        sums = order.aggregator(sent.contiguous()) + rooted
+        return sums if bias is None else sums + bias
     under_way = order.aggregator.begin(matmul(own, weight, backend))
     rooted = bias if root is None else matmul(own, root, backend, bias=bias)  # while rows travel
     return under_way.finish() if rooted is None else under_way.finish() + rooted

@@ -18,11 +18,12 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.exchange import Exchange, Messages, QuantizedRows
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.autograd import tracked
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
-from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, destinations, first_sources, padded
+from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, Rows, destinations, first_sources, padded
 from hpcgnn.policy.base import ExchangeFacts
 
 
@@ -44,11 +45,11 @@ class Aggregator:
         self.row_squares: Callable[[], np.ndarray | None] | None = None
         self.row_squares_change = True
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Rows) -> Tensor:
         """Aggregate (n, F) features over all in-edges; differentiable. Collective, forward and backward."""
         return self.begin(x).finish()
 
-    def begin(self, x: Tensor) -> PendingAggregation:
+    def begin(self, x: Rows) -> PendingAggregation:
         """Start to aggregate (n, F) features. Work before :meth:`PendingAggregation.finish` overlaps with communication.
 
         The same holds in backward, in reverse order: operations between the two calls are differentiated while gradients
@@ -82,7 +83,7 @@ class Aggregator:
         for one in (self, self.reverse):
             one.rows = one.kind.rows(one.linear, int8)
 
-    def start_step(self, x: Tensor, *, is_temporary: bool = False) -> tuple[Any, Message]:
+    def start_step(self, x: Rows, *, is_temporary: bool = False) -> tuple[Any, Message]:
         """Run the first half of an aggregation, up to the start of the exchange. Not differentiable. Collective.
 
         is_temporary: x is made anew in each pass, and nothing else uses it, so its memory may be written to.
@@ -140,7 +141,7 @@ class Aggregator:
         self._add_received(message, z)
         return self._scaled(z)
 
-    def _share(self, own: Any, x: Tensor) -> None:
+    def _share(self, own: Any, x: Rows) -> None:
         """Nothing: ranks share no memory."""
 
     def _pre_aggregate(self, own: Any, step: Step) -> QuantizedRows | None:
@@ -239,13 +240,13 @@ class PendingAggregation:
     back: the aggregator of the backward pass, if it is another one than ``aggregator.reverse``.
     """
 
-    def __init__(self, aggregator: Aggregator, x: Tensor, back: Aggregator | None = None) -> None:
+    def __init__(self, aggregator: Aggregator, x: Rows, back: Aggregator | None = None) -> None:
         self.aggregator, self._back = aggregator, back
         self.gradient: PendingAggregation | None = None  # the backward pass, if it will be differentiated
         self.under_way: tuple[Any, Message] | None = None
         self.begun: Tensor | None = None
         self._whole: Tensor | None = None
-        if not tracked(x):
+        if isinstance(x, FeaturesOnDisk) or not tracked(x):
             self.under_way = aggregator.start_step(x)
         elif aggregator.overlaps():
             self.begun = _Begin.apply(x, self)
@@ -344,14 +345,14 @@ class CachedAggregator:
         exact = Exchange(self._messages, *counts, backend=aggregator.backend, links=exchange.links)
         self._aggregator = aggregator.over(exact)
         self.backend, self.exchange = aggregator.backend, exchange
-        self._features: Tensor | None = None
+        self._features: Rows | None = None
         self._kept: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Rows) -> Tensor:
         """(n, F) aggregated features. Collective if the features are not those of the last call."""
         return self.begin(x).finish()
 
-    def begin(self, x: Tensor) -> CachedAggregator:
+    def begin(self, x: Rows) -> CachedAggregator:
         """See :meth:`Aggregator.begin`."""
         if self._features is not x:
             with torch.no_grad():

@@ -11,6 +11,7 @@ import torch
 from hpcgnn.base.arguments import check_choice, check_type, check_whole
 from hpcgnn.base.errors import HpcgnnError, WrongValueError
 from hpcgnn.exchange import Messages
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, backends
 from hpcgnn.nn.compute import choose_compute
@@ -24,6 +25,7 @@ from hpcgnn.nn.config import (
     Int8Config,
     ModelConfig,
     check_differences,
+    check_features_on_disk,
     check_kept_input,
 )
 from hpcgnn.nn.decoders import CLASSES
@@ -92,6 +94,8 @@ def build_model(
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
         _check_fit(config, graph, messages, dtype, keep_input_aggregation)
+        if isinstance(graph.features, FeaturesOnDisk):
+            check_features_on_disk(config, compute)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
     messages = messages or Messages(graph.world, device=graph.device)
     seed = int(seed)  # a Python integer, because NumPy's integers overflow

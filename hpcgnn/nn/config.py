@@ -226,6 +226,7 @@ class RGATSettings:
 _HOPS = (LayerSettings, HopSettings)
 _ATTENTION = (LayerSettings, AttentionSettings)
 _MODULES = {"gine": "edge_models", "transformer": "edge_models", "hgt": "typed_models", "rgat": "typed_models"}
+_COPIES_FEATURES = ("gine", "rgat")  # in the first layer, before any product makes them narrow
 KNOWN = {
     name: LazyEntry(f"hpcgnn.nn.{_MODULES.get(name, 'models')}", summary, settings)
     for name, summary, settings in (
@@ -370,6 +371,20 @@ def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
+
+
+def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str) -> None:
+    """Raise HpcgnnError for settings that need all features of a rank in memory."""
+    reasons = {
+        f"--model {config.model} copies them to other ranks": config.model in _COPIES_FEATURES,
+        "--edge-types has weights of each type": isinstance(config, ModelConfig) and config.edge_types != IGNORE,
+        "--embed adds learned rows to them": bool(getattr(config, "embed", "")),
+        "--label-propagation adds labels to them": config.label_inputs,
+        f"--compute {compute} rounds them as a whole": compute in INTEGERS,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise WrongValueError(f"--features disk reads features in blocks, and {reason}: leave out one of the two")
 
 
 def check_differences(message_coding: str, drops_rows: float) -> None:

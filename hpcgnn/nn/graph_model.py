@@ -11,6 +11,7 @@ import torch
 
 from hpcgnn.base.arguments import check_given
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, Norm
@@ -325,7 +326,7 @@ class GraphModel(torch.nn.Module, ABC):
 
     def forward(self, x: Given, labels: Csr | None = None) -> torch.Tensor:
         """(n, F) features, and an (n, C) matrix of label inputs if the model has them, to (n, C) scores. Collective."""
-        if not isinstance(x, (Csr, FeaturesByType)):
+        if not isinstance(x, (Csr, FeaturesByType, FeaturesOnDisk)):
             check_given(x=x)
         self.messages.begin_pass(is_training=self.training)
         x = self.input_dropout(x)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import index_array
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
@@ -23,6 +24,7 @@ from hpcgnn.nn.edge_blocks import EdgeFeatures, relu_sums
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, matmul, operand
+from hpcgnn.nn.on_disk import add_scaled
 from hpcgnn.nn.whole_graph import mean_over_ranks, sum_over_ranks
 from hpcgnn.world import World
 
@@ -143,11 +145,12 @@ class GINLayer(LinearLayer):
             own = matmul(operand(x, self.compute), self.weight, backend)
             hidden = self.aggregator(own) + (1 + self.eps) * own + self.bias
         else:
-            own = _dense(x)
-            under_way = self.aggregator.begin(own)
-            scaled = (1 + self.eps) * own  # while rows travel
+            given, factor = _dense(x), 1 + self.eps
+            under_way = self.aggregator.begin(given)
+            scaled = given if isinstance(given, FeaturesOnDisk) else factor * given  # while rows travel
             sums = self.sums(under_way.finish())
-            hidden = matmul(operand(sums + scaled, self.compute), self.weight, backend, bias=self.bias)
+            both = add_scaled(sums, factor, scaled) if isinstance(scaled, FeaturesOnDisk) else sums + scaled
+            hidden = matmul(operand(both, self.compute), self.weight, backend, bias=self.bias)
         return self.out(layer_activation(hidden, backend=backend))
 
     def sums(self, aggregated: torch.Tensor) -> torch.Tensor:
@@ -248,8 +251,8 @@ class RGCNLayer(BiasedLayer):
         return spmm(self.relations.means, products, backend=backend).add_(root)
 
 
-def _dense(x: Features | LabelledFeatures) -> torch.Tensor:
-    if not isinstance(x, torch.Tensor):
+def _dense(x: Features | LabelledFeatures) -> torch.Tensor | FeaturesOnDisk:
+    if not isinstance(x, torch.Tensor | FeaturesOnDisk):
         raise TypeError("sparse features must be transformed before they are aggregated")
     return x
 
@@ -278,6 +281,7 @@ class LabelEmbedding(torch.nn.Module):
             )
         if isinstance(x, Csr):
             return LabelledFeatures(x, labels, self.weight)
+        assert isinstance(x, torch.Tensor), "labels are not added to features on disk"
         return x + spmm(labels, self.weight, backend=self.backend)
 
 
@@ -327,6 +331,8 @@ class KeyedDropout(torch.nn.Module):
         mask = self.mask()
         if mask is None:
             return x
+        if isinstance(x, FeaturesOnDisk):
+            return x.dropped(mask, self.backend)
         if isinstance(x, FeaturesByType):
             of_types = [replace(mask, ids=mask.ids[place]) for place in x.places]
             return x.with_blocks(map(_Dropout.apply, x.blocks, of_types, repeat(self.backend)))

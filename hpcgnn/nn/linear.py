@@ -7,14 +7,16 @@ from typing import overload
 
 import torch
 
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.compute import Rounded, sum_of
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.int8 import Int8, Int8Operand
+from hpcgnn.nn.on_disk import DiskOperand
 
-Features = torch.Tensor | Csr
+Features = torch.Tensor | Csr | FeaturesOnDisk
 Given = Features | FeaturesByType  # with which a model is called; the last one only if it has an input layer
 
 
@@ -33,7 +35,7 @@ class LabelledFeatures:
 # The arithmetic of products: one of :data:`hpcgnn.nn.compute.COMPUTES`, or 8-bit integers.
 Compute = str | Int8
 Narrow = Rounded | Int8Operand
-Operand = Features | LabelledFeatures | Narrow
+Operand = Features | LabelledFeatures | Narrow | DiskOperand
 
 
 @overload
@@ -42,6 +44,8 @@ def operand(x: torch.Tensor, compute: Compute) -> torch.Tensor | Narrow: ...
 def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand: ...
 def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand:
     """``x`` for use in several products in the arithmetic ``compute``; products of sparse features are always float32."""
+    if isinstance(x, FeaturesOnDisk):
+        return DiskOperand(x, FLOAT32 if isinstance(compute, Int8) else compute)
     if isinstance(compute, Int8):
         return compute.operand(x) if isinstance(x, torch.Tensor) else x
     return Rounded(x, compute) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
@@ -61,8 +65,10 @@ def matmul(
     """
     if isinstance(x, torch.Tensor):
         return layer_product(x, weight, bias, plus, backend)
-    if isinstance(x, Narrow):
+    if isinstance(x, Narrow | DiskOperand):
         return x.times(weight, bias, plus, backend)
+    if isinstance(x, FeaturesOnDisk):
+        return DiskOperand(x).times(weight, bias, plus, backend)
     if isinstance(x, LabelledFeatures):
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
         return sum_of(spmm(x.x, weight, backend=backend) + given, bias, plus)

@@ -17,13 +17,16 @@ from hpcgnn.base.host import index_array
 from hpcgnn.exchange import QuantizedRows
 from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_plan import NodeRoute
 from hpcgnn.kernels import Csr, buffers
-from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.spmm import multiply
+from hpcgnn.nn.on_disk import DiskRows
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.world import World
 from hpcgnn.world.node_memory import NodeMemory
+
+Rows = Tensor | FeaturesOnDisk  # (n, F), that are aggregated
 
 
 def as_csr(matrix: SparseMatrix) -> Csr:
@@ -86,9 +89,11 @@ class FloatRows:
     def __init__(self, linear: LinearMap) -> None:
         self.linear = linear
 
-    def scaled(self, x: Tensor, *, overwrites: bool = False) -> Tensor | Int8Rows:
-        """``x' = Dr x`` (n, F), in the form in which it is aggregated. overwrites: x may be written to."""
+    def scaled(self, x: Any, *, overwrites: bool = False) -> Any:
+        """``x' = Dr x`` of rows (n, F), in the form in which it is aggregated. overwrites: x may be written to."""
         right = self.linear.right
+        if isinstance(x, FeaturesOnDisk):
+            return DiskRows(x, right, self.linear.plan.local)
         if right is None:
             return x.contiguous()
         if overwrites:
@@ -97,6 +102,9 @@ class FloatRows:
 
     def multiply(self, matrix: Csr, x: Any, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """``matrix @ x``, for x as :meth:`scaled` has made it; in ``out``, or added to it."""
+        if isinstance(x, DiskRows):
+            assert not accumulate, "a layer adds to the sums of features on disk afterwards"
+            return x.times(matrix, out, self.linear.backend)
         return multiply(matrix, x, out, self.linear.backend, accumulate=accumulate)
 
     def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> QuantizedRows | None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError, WrongValueError
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.aggregator import Aggregator
@@ -355,15 +356,17 @@ class SGC(GraphModel):
 
     def scores(self, x: Features) -> torch.Tensor:
         if self.is_kept:
-            assert isinstance(x, torch.Tensor)
+            assert isinstance(x, torch.Tensor | FeaturesOnDisk)
             return self.dense(self._propagated(x))
         transformed = matmul(operand(x, self.dense.compute), self.dense.weight, self.backend)
         return self._propagated(transformed) + self.dense.bias
 
-    def _propagated(self, x: torch.Tensor) -> torch.Tensor:
-        for hop in self.hops:
-            x = hop(x)
-        return x
+    def _propagated(self, x: torch.Tensor | FeaturesOnDisk) -> torch.Tensor:
+        first, *others = self.hops
+        y = first(x)
+        for hop in others:
+            y = hop(y)
+        return y
 
 
 @register("appnp")

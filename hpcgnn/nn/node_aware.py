@@ -25,7 +25,7 @@ from hpcgnn.kernels import spmm
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.correction import Correction, signless
-from hpcgnn.nn.linear_map import LinearMap, RowKind, destinations, first_sources, padded
+from hpcgnn.nn.linear_map import LinearMap, RowKind, Rows, destinations, first_sources, padded
 from hpcgnn.nn.shared_wires import SharedWires
 
 
@@ -37,7 +37,7 @@ class NodeAggregator(Aggregator):
         self.links = linear.links[0]
         self.wires = SharedWires(self.links.memory, self.links.node, self.links.far, self.backend)
 
-    def _share(self, own: Any, x: Tensor) -> None:
+    def _share(self, own: Any, x: Rows) -> None:
         """Write ``S x'`` to the memory of the node, and wait for its other ranks."""
         links, width = self.links, x.shape[1]
         links.memory.prepare(width * x.element_size())

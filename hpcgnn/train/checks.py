@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.devices import Device
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr
@@ -65,6 +66,8 @@ def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
         held = features.num_entries * (_INDEX_BYTES + _FLOAT_BYTES) + nodes * _OFFSET_BYTES
     elif isinstance(features, FeaturesByType):
         held = sum(block.numel() for block in features.blocks) * _FLOAT_BYTES
+    elif isinstance(features, FeaturesOnDisk):
+        held = 0
     else:
         held = nodes * graph.meta.num_features * _FLOAT_BYTES
     held += 0 if graph.y is None else graph.y.nbytes
@@ -124,7 +127,11 @@ def _largest(graph: LocalGraph) -> float:
     """The largest magnitude of a feature of this rank."""
     features = graph.features
     whole = features.weight if isinstance(features, Csr) else features
-    values = whole.blocks if isinstance(whole, FeaturesByType) else () if whole is None else (whole,)
+    values: Iterable[torch.Tensor] = () if whole is None else (whole,) if isinstance(whole, torch.Tensor) else ()
+    if isinstance(whole, FeaturesByType):
+        values = whole.blocks
+    elif isinstance(whole, FeaturesOnDisk):
+        values = (block for _, block in whole.blocks())
     ends = [end for each in values if each.numel() for end in torch.aminmax(each)]
     return max((abs(end.item()) for end in ends), default=0.0)
 

@@ -25,7 +25,7 @@ from hpcgnn.base.settings import (
 )
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
-from hpcgnn.graph import METHODS
+from hpcgnn.graph import DISK, METHODS, PLACES
 from hpcgnn.nn.config import (
     ACTIVATION_MODES,
     COMPUTES,
@@ -37,6 +37,7 @@ from hpcgnn.nn.config import (
     Int8Config,
     ModelConfig,
     check_differences,
+    check_features_on_disk,
     check_kept_input,
 )
 from hpcgnn.plan import STRATEGIES
@@ -114,6 +115,13 @@ class RunConfig(Checked):
         "takes the order that is fastest in a measurement on each rank, so a repeated run may differ in the last bits.",
         choices=METHODS,
     )
+    features: str = setting(
+        PLACES[0],
+        "Place of the features while training. memory; disk: they stay in PARTS, and each rank reads its own in blocks of rows, "
+        "as often as the first layer uses them, which takes longer and leaves their memory free. Only for dense features and "
+        "CPUs.",
+        choices=PLACES,
+    )
     cache_input_aggregation: bool = setting(
         False,
         "Aggregate the input features once, with float32 messages, and keep the result; the first layer then sends nothing. "
@@ -172,6 +180,10 @@ class RunConfig(Checked):
         _check_task(self)
         if self.cache_input_aggregation:
             check_kept_input(self.model)
+        if self.features == DISK:
+            check_features_on_disk(self.model, self.compute)
+            if self.node_order != METHODS[0]:
+                raise WrongValueError("--features disk reads features in the order of PARTS: leave out --node-order")
         values, known = self._values(), settings_by_name()
         for name, sentence in self.unused().items():
             if name in values and values[name] != known[name].setting.default:

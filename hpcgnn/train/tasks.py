@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.schema import MASKS, MULTI_LABEL, REGRESSION
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, keyed
@@ -344,7 +345,7 @@ def features_of(graph: LocalGraph, model: Trainable) -> Given:
     features, dtype = graph.features, next(model.parameters()).dtype
     if features is None:  # of a model that embeds all nodes
         return torch.empty(graph.num_nodes, 0, dtype=dtype, device=graph.device.torch_device)
-    if isinstance(features, torch.Tensor):
+    if isinstance(features, torch.Tensor | FeaturesOnDisk):
         return features.to(dtype)
     if isinstance(features, FeaturesByType):
         return features.map(lambda block: block.to(dtype))
