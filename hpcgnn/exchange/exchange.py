@@ -376,11 +376,12 @@ class Step:
             self._exchange.settle(self._box)  # the last message is sent from this very memory, and must have left
         return self.rows
 
-    def start(self, given: QuantizedRows | None = None) -> Message:
+    def start(self, given: QuantizedRows | None = None, again: int | None = None) -> Message:
         """Encode :attr:`rows`, and start moving them. Collective.
 
-        given: the rows that are 8-bit integers already. Returns the message to wait for and to add: with stale rows, this is the
-        message of an earlier epoch.
+        given: the rows that are 8-bit integers already. again: number of the call that is repeated: its rows are rounded with the
+        same noise, and policies do not see them a second time. Returns the message to wait for and to add: with stale rows, this
+        is the message of an earlier epoch.
         """
         exchange, messages, box = self._exchange, self._exchange.messages, self._box
         present, traffic, changes = messages.current_pass, messages.traffic, exchange.changes
@@ -394,14 +395,15 @@ class Step:
         received, start = self._wires[box.next_turn() if len(self._wires) > 1 and box is not None else 0]
         message = Message(self.codec, self._sent, received, present.epoch, self._differences, box)
         message.is_constant = self.is_constant
-        call = traffic.calls.get(exchange.id, 0)
-        traffic.calls[exchange.id] = call + 1
+        message.call = call = traffic.calls.get(exchange.id, 0) if again is None else again
+        if again is None:
+            traffic.calls[exchange.id] = call + 1
         key = present.noise_key(exchange.id, call, messages.world.rank)
-        if changes is not None and present.is_training:
+        if changes is not None and present.is_training and again is None:
             with messages.timings.measure("policy_seconds"):
                 changes.note(self.rows, given, call, present.epoch)
         nonfinite = self.codec.encode(self.rows, self._sent, key, self._differences, given)
-        if exchange.ranges is not None and present.is_training:
+        if exchange.ranges is not None and present.is_training and again is None:
             self.codec.add_ranges(self._sent, exchange.ranges)
         traffic.started(exchange.id, self._counted, nonfinite)
         messages.world.meet()

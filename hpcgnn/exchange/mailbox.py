@@ -42,6 +42,7 @@ class Message:
     mailbox: Mailbox | None = None  # keeps the message; None: its rows are used at once
     pending: Pending | None = None  # the started collective; None once the rows have arrived
     sums: torch.Tensor | None = None  # (b, F) over the boundary nodes' local neighbours in that epoch, for corrections
+    call: int = 0  # number of earlier calls of its exchange in the same step
     is_constant: bool = False  # its rows are those of every epoch, unless the input of the exchange changes
 
 

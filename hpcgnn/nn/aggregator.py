@@ -83,10 +83,13 @@ class Aggregator:
         for one in (self, self.reverse):
             one.rows = one.kind.rows(one.linear, int8)
 
-    def start_step(self, x: Rows, *, is_temporary: bool = False) -> tuple[Any, Message]:
+    def start_step(self, x: Rows, again: int | None = None, *, is_temporary: bool = False) -> tuple[Any, Message]:
         """Run the first half of an aggregation, up to the start of the exchange. Not differentiable. Collective.
 
-        is_temporary: x is made anew in each pass, and nothing else uses it, so its memory may be written to.
+        Args:
+            x: (n, F) features.
+            again: see :meth:`hpcgnn.exchange.exchange.Step.start`.
+            is_temporary: x is made anew in each pass, and nothing else uses it, so its memory may be written to.
 
         Returns:
             The scaled features and the message, which are the arguments of :meth:`finish_step`.
@@ -98,7 +101,7 @@ class Aggregator:
         step = self.exchange.step(x.shape[1], x.dtype, None if changes else x)
         message = step.reused()
         if message is None:
-            message = step.start(self._pre_aggregate(own, step))  # encode, start
+            message = step.start(self._pre_aggregate(own, step), again)  # encode, start
         return own, message
 
     def finish_step(self, x: Any, message: Message, plus: Tensor | None = None) -> Tensor:

@@ -159,20 +159,21 @@ def connected(
     kind: RowKind = SUMMED,
     copies: Copies | None = None,
     routes: NodeRoutes | None = None,
+    collective: str | None = None,
 ) -> Aggregator:
     """The aggregator of a plan and diagonals in their present order, with an exchange over links that suit it. Collective.
 
     Arrays that were made on the host are moved to the device of ``messages`` here.
 
     kind: what its rows are. copies: see :class:`hpcgnn.nn.correction.Correction`. routes: the route of rows between the ranks of
-    a node, if the plan was made for ranks that share nodes.
+    a node, if the plan was made for ranks that share nodes. collective: of MPI; None: that of the settings.
     """
     counts = plan.send_to.counts(messages.world.size), plan.receive_from.counts(messages.world.size)
     torch_device = messages.device.torch_device
     plan = plan.map(lambda csr: csr.to(torch_device))
     left, right = (None if diagonal is None else diagonal.to(torch_device) for diagonal in (left, right))
     row_bytes = -(-width * messages.config.bits // 8)
-    links = choose_links(messages.world, *counts, messages.config.collective, row_bytes)
+    links = choose_links(messages.world, *counts, collective or messages.config.collective, row_bytes)
     exchange = Exchange(messages, *counts, backend=backend, links=links)
     linear = LinearMap(plan, left, right, backend, () if routes is None else routes.links(plan))
     if routes is None:

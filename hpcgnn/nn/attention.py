@@ -34,15 +34,15 @@ from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
-from hpcgnn.nn.halo import AttentionEdges, edge_ids, identity
+from hpcgnn.nn.halo import AttentionEdges, edge_ids, mover, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
-from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
-from hpcgnn.nn.linear_map import RowKind, destinations
+from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Operand, matmul, operand
+from hpcgnn.nn.linear_map import destinations
+from hpcgnn.nn.pieces import Block, HaloPieces, PiecewiseAttention, Scores
 from hpcgnn.nn.plans import with_self_loops
-from hpcgnn.plan import AggregationPlan, PeerRows
+from hpcgnn.plan import PeerRows
 
 NEGATIVE_SLOPE = 0.2
 
@@ -125,8 +125,8 @@ def make_partial_plan(
         ),
         send_ids=edge_ids(of_row[plan.send.entry_rows()], ids[plan.send.indices.long()]).to(torch_device),
         merge_ids=edge_ids(ids[merge.entry_rows()], all_ids[merge.indices.long()]).to(torch_device),
-        scores=_mover(pre_received, pre_to_send, messages, backend, of_scores),
-        rows=_mover(plan.send_to, plan.receive_from, messages, backend, (sent_for, received_for)),
+        scores=mover(pre_received, pre_to_send, of_scores, messages=messages, backend=backend),
+        rows=mover(plan.send_to, plan.receive_from, (sent_for, received_for), messages=messages, backend=backend),
     )
 
 
@@ -151,29 +151,12 @@ def _log_sum_exp(csr: Csr, scores: torch.Tensor, backend: str) -> torch.Tensor:
 # -- construction of the plan -------------------------------------------------------------------------------------------
 
 
-def picks(columns: torch.Tensor, num_cols: int) -> Csr:
-    """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
-    return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
-
-
 def _beside(left: Csr, right: Csr) -> Csr:
     """``left`` (n, a) and ``right`` (n, b) side by side as (n, a + b); in each row, the entries of ``left`` come first."""
     rows = torch.cat((left.entry_rows(), right.entry_rows()))
     columns = torch.cat((left.indices, right.indices + left.num_cols))
     indptr = left.indptr + right.indptr
     return Csr(indptr, columns[torch.argsort(rows, stable=True)], left.num_cols + right.num_cols, check=False)
-
-
-def _mover(
-    send_to: PeerRows, receive_from: PeerRows, messages: Messages, backend: str, nodes: tuple[np.ndarray, np.ndarray]
-) -> Aggregator:
-    """An aggregator that only moves rows: L is empty, S and R are identities. nodes: those for which the rows stand.
-    Collective.
-    """
-    no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
-    nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send_to.total, check=False)
-    plan = AggregationPlan(nothing, identity(send_to.total), identity(receive_from.total), send_to, receive_from)
-    return connected(plan, messages=messages, backend=backend, kind=RowKind(nodes=nodes))
 
 
 @dataclass(frozen=True)
@@ -237,6 +220,19 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         heads = self.heads
         return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)).add_(self.bias)
 
+    def in_pieces(
+        self, over: HaloPieces, scores: Scores, rows: torch.Tensor, target: torch.Tensor, *parameters: torch.Tensor
+    ) -> torch.Tensor:
+        """The layer's result by attention over the pieces of a halo (:class:`hpcgnn.nn.pieces.PiecewiseAttention`)."""
+        masks, heads = (
+            [each.mask() for each in self.drops if isinstance(each, KeyedDropout)],
+            (self.heads.count, self.heads.width),
+        )
+        attend = PiecewiseAttention(over, scores, masks, heads, self.backend)
+        if self.heads.join:  # which need no sums without the bias beside the result
+            return attend(rows, target, self.bias, *parameters)
+        return self.joined(attend(rows, target, None, *parameters))
+
     def scores(self, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """(r, H) products of each head of (r, H*C) with its vector of (H, C), by one product and without an (r, H*C) temporary.
 
@@ -257,25 +253,30 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         return isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass
 
 
+def parts(over: tuple[Aggregator, AttentionEdges] | HaloPieces) -> list[Aggregator]:
+    """The aggregators of a halo, whole or in pieces."""
+    return [piece.mover for piece in over.pieces] if isinstance(over, HaloPieces) else [over[0]]
+
+
 class GATLayer(AttentionLayer):
     """GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``.
 
-    over: the halo's aggregator and the edges, or the plan of partial attention.
+    over: the halo's aggregator and the edges, the halo in pieces, or the plan of partial attention.
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, AttentionEdges] | PartialPlan,
+        over: tuple[Aggregator, AttentionEdges] | HaloPieces | PartialPlan,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
         super().__init__(
-            heads, [over.scores, over.rows] if isinstance(over, PartialPlan) else [over[0]], drops, compute
+            heads, [over.scores, over.rows] if isinstance(over, PartialPlan) else parts(over), drops, compute
         )
         self.over = over
-        if not isinstance(over, PartialPlan):
+        if isinstance(over, tuple):
             over[0].row_squares = partial(self.row_squares, over[1].csr)
         self.weight = xavier(in_width, heads.count * heads.width)
         self.attend_source = xavier(heads.count, heads.width)
@@ -285,6 +286,8 @@ class GATLayer(AttentionLayer):
         own = matmul(operand(x, self.compute), self.weight, self.backend)
         if isinstance(self.over, PartialPlan):
             return self.joined(self._partial(self.over, own))
+        if isinstance(self.over, HaloPieces):
+            return self._in_pieces(self.over, own)
         halo, edges = self.over
         is_coarse = halo.exchange.is_coarse
         under_way = halo.begin(torch.cat((own, self.scores(own, self.attend_source)), 1) if is_coarse else own)
@@ -296,6 +299,21 @@ class GATLayer(AttentionLayer):
             source = self.scores(rows, self.attend_source)
         weights = self.kept(attention_weights(edges.csr, target, source, NEGATIVE_SLOPE, self.backend))
         return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
+
+    def _in_pieces(self, over: HaloPieces, own: torch.Tensor) -> torch.Tensor:
+        """The layer's result for transformed rows (n, H*C). In backward, scores are made again, and by floats."""
+        width, target, backend = own.shape[1], self.scores(own, self.attend_target), self.backend
+        is_coarse = any(piece.mover.exchange.is_coarse for piece in over.pieces)
+
+        def scores(block: Block, target: torch.Tensor, rows: torch.Tensor, *attend: torch.Tensor) -> torch.Tensor:
+            source = rows[:, width:].contiguous()
+            for vectors in attend:
+                source = layer_product(rows, torch.block_diag(*vectors[:, :, None]), backend=backend)
+            return F.leaky_relu(sddmm(block.csr, target, source, "add", backend=backend), NEGATIVE_SLOPE, inplace=True)
+
+        if not is_coarse:
+            return self.in_pieces(over, scores, own, target, self.attend_source)
+        return self.in_pieces(over, scores, torch.cat((own, self.scores(own, self.attend_source)), 1), target)
 
     def _partial(self, plan: PartialPlan, rows: torch.Tensor) -> torch.Tensor:
         """The (n, H*C) weighted sums of ``rows`` (n, H*C) by partial attention; differentiable. Collective."""
@@ -319,22 +337,24 @@ class GATv2Layer(AttentionLayer):
     """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j + W_e e_ij)``, as in PyG's ``GATv2Conv``, without the
     last term where edges have no features e (entries, D).
 
-    over: the halo's aggregator and the edges. The rows in the LeakyReLU, one for each edge, exist for one block of edges at a
-    time (:mod:`hpcgnn.nn.edge_blocks`), so (entries, H) weights are what an edge keeps; PyG's layer keeps (entries, H*C).
+    over: the halo's aggregator and the edges, or the halo in pieces. The rows in the LeakyReLU, one for each edge, exist for one
+    block of edges at a time (:mod:`hpcgnn.nn.edge_blocks`), so (entries, H) weights are what an edge keeps; PyG's layer keeps
+    (entries, H*C).
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, AttentionEdges],
+        over: tuple[Aggregator, AttentionEdges] | HaloPieces,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(heads, [over[0]], drops, compute)
+        super().__init__(heads, parts(over), drops, compute)
         self.over, width = over, heads.count * heads.width
-        attr = over[1].attr
-        over[0].row_squares = partial(self.row_squares, over[1].csr)
+        attr = over[1].attr if isinstance(over, tuple) else over.local.attr
+        if isinstance(over, tuple):
+            over[0].row_squares = partial(self.row_squares, over[1].csr)
         self.weight_source = xavier(in_width, width)
         self.bias_source = torch.nn.Parameter(torch.zeros(width))
         self.weight_target = xavier(in_width, width)
@@ -343,16 +363,32 @@ class GATv2Layer(AttentionLayer):
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        given, (halo, edges) = operand(x, self.compute), self.over
+        given = operand(x, self.compute)
+        if isinstance(self.over, HaloPieces):
+            return self._in_pieces(self.over, given)
+        halo, edges = self.over
         under_way = halo.begin(matmul(given, self.weight_source, self.backend, bias=self.bias_source))
         target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)  # while rows travel
         rows = under_way.finish()
-        weights = self.kept(edge_softmax(edges.csr, self._joint_scores(target, rows), backend=self.backend))
+        weights = self.kept(edge_softmax(edges.csr, self._joint_scores(edges, target, rows), backend=self.backend))
         return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
 
-    def _joint_scores(self, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _in_pieces(self, over: HaloPieces, given: Operand) -> torch.Tensor:
+        """The layer's result. In backward, scores are made again, and by floats."""
+
+        def scores(block: Block, target: torch.Tensor, rows: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+            attend, *edge = weights
+            features = EdgeFeatures(block.attr, *edge) if block.attr is not None and edge else None
+            return joint_scores(block.csr, (target, rows), attend, features, NEGATIVE_SLOPE, self.backend)
+
+        rows = matmul(given, self.weight_source, self.backend, bias=self.bias_source)
+        target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)
+        edge = () if self.weight_edge is None else (self.weight_edge,)
+        return self.in_pieces(over, scores, rows, target, self.attend, *edge)
+
+    def _joint_scores(self, edges: AttentionEdges, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """(entries, H) scores, from target (n, H*C) and rows (m, H*C)."""
-        (_, edges), features = self.over, None
+        features = None
         if edges.attr is not None and self.weight_edge is not None:
             features = EdgeFeatures(edges.attr, self.weight_edge)
         if not self.scores_are_integers:

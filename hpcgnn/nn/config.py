@@ -57,6 +57,11 @@ class Int8Config(Checked):
 NORMS = (AUTO, "mean", "batch", "layer", "none")
 ACTIVATIONS = ("relu", "elu")
 ATTENTIONS = ("halo", "partial")
+WHOLE, PIECES = "whole", "pieces"
+KEEPS_NO_ROW = (
+    "--halo pieces keeps no row for a later epoch, as stale rows and differences need it: take --halo whole, or --staleness off "
+    "and --message-coding plain"
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,19 @@ class GATSettings:
         "Messages of attention. halo: ranks send the rows of boundary nodes; partial: ranks send partial weighted sums, which "
         "the receiver merges (log-sum-exp merge).",
         choices=ATTENTIONS,
+        is_free=True,
+    )
+
+
+@dataclass(frozen=True)
+class HaloSettings:
+    """Settings of models that can do without most rows of other ranks."""
+
+    halo: str = setting(
+        WHOLE,
+        "Rows of other ranks that a rank holds in a layer. whole: those of all boundary nodes; pieces: those of one piece at a "
+        "time, which are sent again in the backward pass.",
+        choices=(WHOLE, PIECES),
         is_free=True,
     )
 
@@ -235,12 +253,12 @@ KNOWN = {
         (
             "gat",
             "attention over neighbours",
-            (LayerSettings, EdgeTypesSettings, GATSettings, AttentionSettings),
+            (LayerSettings, EdgeTypesSettings, GATSettings, HaloSettings, AttentionSettings),
         ),
         (
             "gatv2",
             "attention whose ranking of neighbours depends on the node, and on features of edges if there are any",
-            _ATTENTION,
+            (LayerSettings, HaloSettings, AttentionSettings),
         ),
         (
             "gcn",
@@ -358,6 +376,7 @@ class DistributedConfig(Checked):
     input_dropout: float = 0.0
     label_inputs: bool = False
     decoder: str = "none"
+    halo: str = WHOLE
 
 
 def check_kept_input(config: ModelConfig | DistributedConfig) -> None:

@@ -34,6 +34,7 @@ from hpcgnn.nn.layers import (
     MeanNorm,
 )
 from hpcgnn.nn.linear import Features, Given
+from hpcgnn.nn.pieces import HaloPieces
 from hpcgnn.nn.relational import TypedEdges
 from hpcgnn.nn.typed_input import TypedInput
 from hpcgnn.policy.base import ExchangeFacts
@@ -43,7 +44,8 @@ from hpcgnn.policy.base import ExchangeFacts
 class Connection:
     """The connection of a model to other ranks. aggregator: of the model's kind. edges: the edges for attention over the halo,
     else None. partial: the plan of partial attention, else None. relations: the rows of sums over relations, else None. typed:
-    the edges for attention by types, else None. join: of the rows of types of edges that have weights of their own, else None.
+    the edges for attention by types, else None. pieces: those for attention over the halo in pieces, else None. join: of the rows
+    of types of edges that have weights of their own, else None.
     """
 
     aggregator: Aggregator
@@ -51,13 +53,15 @@ class Connection:
     partial: PartialPlan | None = None
     relations: Relations | None = None
     typed: TypedEdges | None = None
+    pieces: HaloPieces | None = None
     join: Join | None = None
 
     def of_edges(self) -> dict[str, int]:
         """The facts about edges in which a checkpoint must agree with a model, by :data:`hpcgnn.nn.config.OF_EDGES`."""
         by_type = self.relations or self.typed
         relations = {} if by_type is None else {"relations": len(by_type.sizes)}
-        attr = next((each.attr for each in (self.edges, self.typed) if each is not None), None)
+        local = None if self.pieces is None else self.pieces.local
+        attr = next((each.attr for each in (self.edges, self.typed, local) if each is not None), None)
         return relations | ({} if attr is None else {"edge_features": attr.shape[1]})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import connected
 from hpcgnn.nn.correction import Copies
 from hpcgnn.nn.int8 import COPIED_TO_HALO
-from hpcgnn.nn.linear_map import MOVED
+from hpcgnn.nn.linear_map import MOVED, RowKind
 from hpcgnn.nn.plans import plan_of
 from hpcgnn.plan import AggregationPlan, PeerRows
 
@@ -134,6 +135,30 @@ def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool
     indptr, order = cluster(destination, shape[0], check=check)
     order = order.long()
     return Csr(indptr, source[order].to(torch.int32), shape[1], check=False), order
+
+
+def picks(columns: torch.Tensor, num_cols: int) -> Csr:
+    """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
+    return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
+
+
+def mover(
+    send_to: PeerRows,
+    receive_from: PeerRows,
+    nodes: tuple[np.ndarray, np.ndarray],
+    send: Csr | None = None,
+    **how: Any,
+) -> Aggregator:
+    """An aggregator that only moves rows: L is empty, and R is the identity. Collective.
+
+    nodes: those for which the rows stand. send: S; None: the identity. how: other arguments of
+    :func:`hpcgnn.nn.aggregators.connected`.
+    """
+    send = identity(send_to.total) if send is None else send
+    no_rows = torch.zeros(receive_from.total + 1, dtype=torch.int64)
+    nothing = Csr(no_rows, torch.zeros(0, dtype=torch.int32), send.num_cols, check=False)
+    plan = AggregationPlan(nothing, send, identity(receive_from.total), send_to, receive_from)
+    return connected(plan, kind=RowKind(nodes=nodes), **how)
 
 
 @dataclass(frozen=True)

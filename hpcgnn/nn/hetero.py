@@ -23,9 +23,10 @@ from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, attention_weights, spmm
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
-from hpcgnn.nn.attention import NEGATIVE_SLOPE, Heads, WeighingLayer, picks
+from hpcgnn.nn.attention import NEGATIVE_SLOPE, Heads, WeighingLayer
 from hpcgnn.nn.config import FLOAT32, MAX, MEAN
 from hpcgnn.nn.grouped import block_products
+from hpcgnn.nn.halo import picks
 from hpcgnn.nn.layers import KeyedDropout
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
 from hpcgnn.nn.relational import TypedEdges, TypedNodes, matrices, products

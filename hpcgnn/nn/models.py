@@ -26,6 +26,7 @@ from hpcgnn.nn.aggregators import make_relation_aggregator
 from hpcgnn.nn.attention import AttentionLayer, GATLayer, GATv2Layer, Heads, WeighingLayer, make_partial_plan
 from hpcgnn.nn.config import (
     IGNORE,
+    PIECES,
     AttentionSettings,
     BasesSettings,
     HopSettings,
@@ -39,6 +40,7 @@ from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.hetero import GATByType, Join, SumsByType, check_within_types
 from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
+from hpcgnn.nn.pieces import make_pieces
 from hpcgnn.nn.relational import typed_edges
 from hpcgnn.nn.typed_input import has_input_layer
 
@@ -191,6 +193,9 @@ class AttentionStack(Stack):
             return Connection(make_halo(graph, **named), typed=typed, join=join)
         attr_type = how["dtype"] if cls.uses_edge_features else None
         edges = attention_edges(graph, self_loops=cls.self_loops, attr_type=attr_type)
+        if config.halo == PIECES:
+            pieces = make_pieces(graph, edges, keyed=config.attention_dropout > 0, **named)
+            return Connection(pieces.pieces[0].mover, pieces=pieces)
         return Connection(make_halo(graph, **named), edges=edges)
 
     @classmethod
@@ -204,6 +209,10 @@ class AttentionStack(Stack):
             raise WrongValueError(
                 "attention partial adds up edges of all types: take halo with edge_types, or ignore types"
             )
+        if config.halo == PIECES and (config.edge_types != IGNORE or config.attention == "partial"):
+            raise WrongValueError(
+                "halo pieces needs attention halo, and edge_types ignore: take halo whole with others"
+            )
 
     def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
         is_last, rate, edges = depth == self.config.layers - 1, self.config.attention_dropout, context.connection.edges
@@ -214,6 +223,12 @@ class AttentionStack(Stack):
             drops = self.new_edge_dropouts(rate, typed.ids if rate else None)
             halo = self.add_aggregator(self.aggregator)
             return GATByType(width, heads, halo, typed, join, drops, self.compute)
+        wide_from = None if self.scores_joint_rows else heads.count * heads.width
+        pieces = context.connection.pieces
+        if pieces is not None:
+            own = pieces.with_movers(lambda mover: self.add_aggregator(mover, wide_from))
+            drops = self.new_edge_dropouts(rate, *(block.ids for block in pieces.blocks))
+            return self.layer(width, heads, own, drops, self.compute)
         if edges is None:
             plan = context.connection.partial
             assert plan is not None
@@ -225,7 +240,6 @@ class AttentionStack(Stack):
             return GATLayer(
                 width, heads, plan, self.new_edge_dropouts(rate, plan.send_ids, plan.merge_ids), self.compute
             )
-        wide_from = None if self.scores_joint_rows else heads.count * heads.width
         halos = [self.add_aggregator(self.aggregator, wide_from) for _ in range(self.exchanges)]
         ids = edges.ids if rate else None  # 8 bytes an edge
         return self.layer(width, heads, (*halos, edges), self.new_edge_dropouts(rate, ids), self.compute)

@@ -25,10 +25,10 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, edge_softmax, keyed, sddmm, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer, picks
+from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.grouped import block_products
-from hpcgnn.nn.halo import edge_ids
+from hpcgnn.nn.halo import edge_ids, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute

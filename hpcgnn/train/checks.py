@@ -16,7 +16,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import IGNORE, MODELS, AttentionSettings, LayerSettings, ModelConfig
+from hpcgnn.nn.config import IGNORE, MODELS, WHOLE, AttentionSettings, LayerSettings, ModelConfig
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.world import raise_on_all_ranks
 
@@ -45,7 +45,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     floats = nodes * (hidden_layers * rows * config.hidden + out)
     in_last_layer = 0  # what the last layer keeps
     in_backward = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
-    if _attends(config):
+    if _attends(config) and config.halo == WHOLE:  # a weight of every edge is kept
         edges = graph.indices.size
         floats += edges * hidden_layers * config.heads
         in_last_layer = edges * config.output_heads
@@ -55,7 +55,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
 
 
 def _attends(config: ModelConfig) -> bool:
-    """Return whether each rank has a weight of every edge that ends at its nodes."""
+    """Return whether each rank holds every edge that ends at its nodes."""
     return AttentionSettings in config.sections() and config.attention != "partial"
 
 

@@ -32,7 +32,9 @@ from hpcgnn.nn.config import (
     DECODERS,
     INTEGERS,
     KEEP,
+    KEEPS_NO_ROW,
     MODELS,
+    PIECES,
     DistributedConfig,
     Int8Config,
     ModelConfig,
@@ -41,7 +43,7 @@ from hpcgnn.nn.config import (
     check_kept_input,
 )
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, UNIFORM, PolicyConfig
+from hpcgnn.policy.config import BITS_POLICIES, FALLBACK_BITS, FIXED, OFF, UNIFORM, PolicyConfig
 from hpcgnn.train.config import (
     LINK_METRICS,
     METRICS,
@@ -177,6 +179,7 @@ class RunConfig(Checked):
         super().check()
         check_device_name(self.device)
         _check_delta(self)
+        _check_halo(self)
         _check_task(self)
         if self.cache_input_aggregation:
             check_kept_input(self.model)
@@ -280,6 +283,12 @@ def _check_delta(run: RunConfig) -> None:
         reason = f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences"
     if reason:
         raise WrongValueError(f"--message-coding delta {reason}")
+
+
+def _check_halo(run: RunConfig) -> None:
+    """Raise WrongValueError if rows of other ranks are forgotten that a later epoch needs."""
+    if run.model.halo == PIECES and (run.policy.staleness != OFF or run.messages.message_coding == "delta"):
+        raise WrongValueError(KEEPS_NO_ROW)
 
 
 def _check_task(run: RunConfig) -> None:

@@ -31,6 +31,9 @@ CONFIGS = (
     | {
         "gat, elu": small("gat", activation="elu", norm="none", output_heads=2),
         "gat, partial": small("gat", attention="partial"),
+        "gat, pieces": small("gat", halo="pieces", output_heads=2),
+        "gat, pieces, elu": small("gat", halo="pieces", activation="elu", norm="none"),
+        "gatv2, pieces": small("gatv2", halo="pieces"),
         "gat, partial, 2 heads": small("gat", attention="partial", activation="elu", norm="none", output_heads=2),
         "gcnii, 8 layers": small("gcnii", layers=8, norm="batch"),
         "gcnii, mean": small("gcnii", norm="mean"),

@@ -62,7 +62,12 @@ REFUSED = [
     ({"cache_input_aggregation": True, "label_propagation": 0.5}, "(--label-propagation)"),
     ({"model": "gat", "heads": 3}, "heads must divide hidden"),
     ({"task": "link", "link_split": [0.5, 0.6]}, "two shares of at least 0 whose sum is below 1"),
+    ({"model": "gat", "halo": "pieces", "staleness": "pipeline"}, "--halo pieces keeps no row for a later epoch"),
+    (DELTA | {"model": "gat", "halo": "pieces", "dropout": 0.0}, "--halo pieces keeps no row for a later epoch"),
+    ({"model": "gat", "halo": "pieces", "attention": "partial"}, "halo pieces needs attention halo"),
+    ({"model": "gat", "halo": "pieces", "edge_types": "sum"}, "halo pieces needs attention halo, and edge_types ignore"),
     # Settings that the run does not use.
+    ({"model": "gcn", "halo": "pieces"}, "--halo is not used by gcn: gat and gatv2 use it"),
     ({"model": "gcn", "teleport": 0.1}, "--teleport is not used by gcn: appnp and gcnii use it"),
     ({"model": "gatv2", "attention": "partial"}, "--attention is not used by gatv2: gat uses it"),
     ({"model": "sgc", "layers": 2}, "--layers is not used by sgc: appnp, "),

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.nn.config import IGNORE, MODELS, HopSettings, ModelConfig, SGCSettings
+from hpcgnn.nn.config import IGNORE, MODELS, PIECES, HopSettings, ModelConfig, SGCSettings
 from hpcgnn.nn.layers import linear_first
 
 
@@ -148,11 +148,11 @@ def steps_of(
 ) -> Steps:
     """The training step of a model; arguments as of :class:`Steps`. Raises HpcgnnError for a model that is not covered."""
     maker = _MAKERS.get(MODELS[config.model].work)
-    if maker is None or config.attention == "partial" or config.edge_types != IGNORE:
+    if maker is None or config.attention == "partial" or config.edge_types != IGNORE or config.halo == PIECES:
         covered = ", ".join(name for name in MODELS if MODELS[name].work in _MAKERS)
         raise HpcgnnError(
-            f"the cost model covers the models {covered} (gat with --attention halo, and all with --edge-types ignore), not of "
-            f"{config.model}"
+            f"the cost model covers the models {covered} (gat with --attention halo, and all with --edge-types ignore and --halo "
+            f"whole), not of {config.model}"
         )
     steps = Steps(config, in_width, out_width, is_sparse, learns, keeps, repeats)
     maker(steps)

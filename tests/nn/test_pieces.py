@@ -1,0 +1,202 @@
+"""Attention over a halo in pieces: equal to that over the whole halo, with few rows in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import models, pieces
+
+import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.exchange.exchange import Step
+from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.halo import attention_edges
+from hpcgnn.nn.pieces import make_pieces, schedule
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+@pytest.mark.parametrize("kind", ["attr", "cut", "apart", "ordered"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_pieces_equal_the_whole_halo(tmp_path, ranks, kind, name):
+    """Scores and gradients, with dropout of attention weights; of three or more ranks, the last one has no nodes."""
+    found = on_threads(ranks, lambda world: pieces.difference(world, tmp_path, name, kind))
+    assert max(found) < 1e-10
+
+
+def test_each_piece_has_few_rows_and_all_have_every_row_once():
+    """A rank receives and sends at most so many rows at a time, whatever it has in common with the others."""
+    counts = np.random.default_rng(0).integers(0, 40, (9, 9)) * np.random.default_rng(1).integers(0, 2, (9, 9))
+    ranks = np.arange(9)
+    most = np.array([max(counts[r, (r + k) % 9] for r in ranks) for k in range(1, 9)])
+    steps = schedule(most, 25)
+    seen = np.zeros_like(counts)
+    for distances, first in steps:
+        step = np.zeros_like(counts)
+        for distance in distances:
+            from_rank = (ranks + distance) % 9
+            step[ranks, from_rank] = (counts[ranks, from_rank] - first).clip(0, 25)
+        assert max(step.sum(0).max(), step.sum(1).max()) <= 25
+        seen += step
+    np.fill_diagonal(counts, 0)
+    assert (seen == counts).all()
+    assert len(schedule(np.zeros(3, np.int64), 5)) == 1  # all ranks take part in one exchange at least
+
+
+class Received:
+    """The sizes and the values of the rows that aggregators return, by exchange and rank."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[Any, list[torch.Tensor]] = defaultdict(list)
+        finish = Aggregator.finish_step
+
+        def noted(aggregator: Aggregator, *under_way: Any) -> torch.Tensor:
+            rows = finish(aggregator, *under_way)
+            exchange = aggregator.exchange
+            self.rows[exchange.messages.world.rank, exchange.id].append(rows.clone())
+            return rows
+
+        monkeypatch.setattr(Aggregator, "finish_step", noted)
+
+
+def test_a_rank_holds_no_more_rows_of_others_than_a_piece_has(tmp_path, monkeypatch):
+    received = Received(monkeypatch)
+
+    def run(world: World) -> int:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        pieces.trained(graph, pieces.model_of(graph, "gat", halo="pieces"))
+        return graph.halo_ids.numel()
+
+    halos = on_threads(3, run)
+    bound = 60 // 3 // 4
+    forward = [rows.shape[0] for (_, of), each in received.rows.items() if not of.is_backward for rows in each]
+    assert max(forward) == bound
+    assert sum(forward) == 2 * 3 * sum(halos)  # forward and backward, in three layers
+    assert max(halos) > 4 * bound
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_rows_that_are_sent_again_are_the_same_bits(tmp_path, monkeypatch, bits):
+    received = Received(monkeypatch)
+
+    def run(world: World) -> None:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        model = pieces.model_of(graph, "gat", bits, halo="pieces")
+        pieces.trained(graph, model)
+        traffic = model.messages.traffic
+        for each in model.aggregators:  # bytes are counted each time
+            sent = int(each.exchange.step(*each.last).codec.send_counts.sum()) * 64
+            assert traffic.bytes_sent[each.exchange.id] == 2 * sent
+
+    start = Aggregator.start_step
+
+    def noted(aggregator: Aggregator, x: torch.Tensor, again: int | None = None) -> Any:
+        aggregator.last = x.shape[1], x.dtype
+        return start(aggregator, x, again)
+
+    monkeypatch.setattr(Aggregator, "start_step", noted)
+    on_threads(3, run)
+    compared = 0
+    for (_, of), each in received.rows.items():
+        if not of.is_backward:
+            first, second = each
+            assert torch.equal(first, second)
+            compared += first.numel()
+    assert compared
+
+
+def test_two_forward_passes_before_one_backward_repeat_their_own_noise(tmp_path, monkeypatch):
+    received = Received(monkeypatch)
+
+    def run(world: World) -> None:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        model = pieces.model_of(graph, "gat", 2, halo="pieces", layers=1)
+        (model(graph.features.double()).sum() + model(graph.features.double()).sum()).backward()
+
+    on_threads(2, run)
+    for (_, of), each in received.rows.items():
+        if not of.is_backward and each[0].numel():
+            assert not torch.equal(each[0], each[1])
+            assert torch.equal(each[0], each[3])  # autograd goes backward through the second pass first
+            assert torch.equal(each[1], each[2])
+
+
+def test_policies_see_rows_once(tmp_path, monkeypatch):
+    traced: list[bool] = []
+    start = Step.start
+
+    def noted(step: Step, given: Any = None, again: int | None = None) -> Any:
+        changes = step._exchange.changes
+        before = None if changes is None else changes.noted
+        message = start(step, given, again)
+        if before is not None and again is not None:
+            traced.append(changes.noted == before)
+        return message
+
+    def run(world: World) -> None:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        model = pieces.model_of(graph, "gat", 2, halo="pieces")
+        for each in model.aggregators:
+            note, changes = each.exchange.trace_changes().note, each.exchange.changes
+            changes.noted = 0
+
+            def count(*given: Any, changes: Any = changes, note: Any = note) -> None:
+                changes.noted += 1
+                note(*given)
+
+            changes.note = count
+        pieces.trained(graph, model)
+
+    monkeypatch.setattr(Step, "start", noted)
+    on_threads(2, run)
+    assert traced
+    assert all(traced)
+
+
+def refused(tmp_path: Any, config: MessageConfig) -> str:
+    """The sentence with which all of three ranks refuse pieces."""
+
+    def run(world: World) -> str:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        messages = Messages(world, config)
+        with pytest.raises(HpcgnnError) as error:
+            hpcgnn.build_model(models.small("gat", halo="pieces"), graph, messages=messages)
+        return str(error.value)
+
+    (sentence,) = set(on_threads(3, run))
+    return sentence
+
+
+def test_messages_that_keep_rows_are_refused(tmp_path):
+    delta = MessageConfig(bits=2, message_coding="delta")
+    assert "--halo pieces keeps no row for a later epoch" in refused(tmp_path, delta)
+    assert "leave --node-aware at auto" in refused(tmp_path, MessageConfig(node_aware="on"))
+
+
+def test_backward_after_another_pass_has_begun_is_refused(tmp_path):
+    def run(world: World) -> str:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        model = pieces.model_of(graph, "gat", halo="pieces")
+        scores = model(graph.features.double())
+        model.begin_epoch(4)
+        with pytest.raises(HpcgnnError) as error:
+            scores.sum().backward()
+        return str(error.value)
+
+    assert all("call backward before it" in sentence for sentence in on_threads(2, run))
+
+
+def test_the_number_of_rows_of_a_piece_can_be_chosen(tmp_path):
+    def run(world: World) -> tuple[int, int]:
+        graph = pieces.graph_on(world, tmp_path, "whole")
+        made = make_pieces(graph, attention_edges(graph), messages=Messages(world), rows=3)
+        sizes = [piece.block.csr.num_cols for piece in made.pieces]
+        return max(sizes), sum(sizes) - graph.halo_ids.numel()
+
+    assert on_threads(2, run) == [(3, 0), (3, 0)]
