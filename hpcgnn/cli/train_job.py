@@ -17,10 +17,11 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import library, resolve
 from hpcgnn.nn.build import build_model
-from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.config import AUTO, KEEP, ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import AdaQPSettings
 from hpcgnn.train import checkpoint
+from hpcgnn.train.account import account_of
 from hpcgnn.train.checks import check_fits
 from hpcgnn.train.config import TrainConfig, in_words
 from hpcgnn.train.links import split_links
@@ -60,8 +61,16 @@ def run(asked: TrainArguments, timeout: float, configured: Callable[[], RunConfi
         if asked.tensorboard and world.rank == 0:
             writers()
     _compare(world, config)
+    is_limited = config.memory_limit != "none"
+    if is_limited:
+        disable_malloc_trimming(is_limited=True)  # also of reading and planning
     trainer = _make_trainer(world, asked, config, stop)
-    disable_malloc_trimming()  # allocations have the same sizes from here on; memory of reading and planning was returned before
+    # allocations have the same sizes from here on; memory of reading and planning was returned before
+    disable_malloc_trimming(is_limited=is_limited)
+    predicted = {} if trainer.account is None else trainer.account.largest()
+    if world.rank == 0 and predicted and not (asked.quiet or asked.as_json):
+        rows = ((name, console.size(count)) for name, count in predicted.items() if count)
+        console.table("memory of a rank, predicted (the largest of each part)", rows)
     if world.rank == 0:
         _write_config(trainer, asked, config)
     stop.advice = lambda: advice(asked.out)
@@ -122,6 +131,10 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     parts, out = asked.parts, asked.out
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
+    account, activations = None, KEEP if config.activations == AUTO else config.activations
+    if config.memory_limit != "none":
+        account, activations = account_of(world, parts, config, device)
+        logging.getLogger("hpcgnn").info("activations: %s", activations)
     graph = load(parts, world, features=config.features)
     log = None if str(config.replay) == "none" else config.replay
     clock = Clock(None if log is None else read_log(world, log, graph.data))
@@ -151,10 +164,11 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
         seed=config.seed,
         compute=config.compute,
         int8=config.int8,
-        activations=config.activations,
+        activations=activations,
         keep_input_aggregation=config.cache_input_aggregation,
     )
     trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
+    trainer.account = account
     if asked.resume:
         trainer.resume()
         if trainer.next_epoch > config.train.epochs:
@@ -205,6 +219,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         "bit-widths, by share of rows": f"{shares} ({summary['bits_policy']})" if has_policies else "",
         "epochs with stale rows": stale if summary["staleness"] != "off" else "",
         "peak memory per rank, largest": console.size(summary["peak_memory_bytes_per_rank"]),
+        **_memory_rows(summary.get("memory_bytes", {})),
         "devices x ranks": _counts(summary["devices"]) if has_gpus else "",
         "peak GPU memory per rank, largest": console.size(summary["peak_device_memory_bytes_per_rank"])
         if has_gpus
@@ -217,6 +232,16 @@ def _show(summary: dict[str, Any], out: Path) -> None:
     }
     title = "training finished" if summary["finished"] else "training stopped (--resume continues it)"
     console.table(title, ((name, value) for name, value in rows.items() if value not in ("", 0)))
+
+
+def _memory_rows(account: dict[str, dict[str, int]]) -> dict[str, str]:
+    """The parts of the memory, measured, and as they were predicted."""
+    measured, predicted = (account.get(name, {}) for name in ("measured", "predicted"))
+    return {
+        f"  {part}": console.size(count) + (f", predicted {console.size(predicted[part])}" if predicted else "")
+        for part, count in measured.items()
+        if count or predicted.get(part)
+    }
 
 
 def _counts(named: dict[str, int]) -> str:

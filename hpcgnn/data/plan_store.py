@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -51,6 +51,16 @@ def wanted_attributes(parts: PartsFile) -> dict[str, int | str]:
     """The attributes of a current plan for the parts and edges of a file."""
     found: dict[str, int | str] = {"plan_version": PLAN_VERSION, "parts_uuid": parts.uuid}
     return found | {name: value for name, value in parts.digests.items() if name == EDGES}
+
+
+class PlanCounts(NamedTuple):
+    """The sizes of one rank's plan. local, send, receive: entries of L, S and R. sent, received: *post* rows and *pre* rows."""
+
+    local: int
+    send: int
+    receive: int
+    sent: tuple[int, int]
+    received: tuple[int, int]
 
 
 class StoredPlan:
@@ -166,6 +176,13 @@ class StoredPlan:
         if (post + pre == 0).any():
             raise self._damaged(f"{way}_post", f"and {way}_pre name a peer of part {part} without a row")
         return PeerRows(peers, post, pre)
+
+    def counts(self, part: int) -> PlanCounts:
+        """The sizes of one part's plan, for which its matrices are not read."""
+        entries = {matrix: int(np.diff(self.offsets[f"{matrix}_offsets"][part : part + 2, 1])[0]) for matrix in "LSR"}
+        sent, received = (self._peers(way, part) for way in ("send", "recv"))
+        rows = [(int(peers.post.sum()), int(peers.pre.sum())) for peers in (sent, received)]
+        return PlanCounts(entries["L"], entries["S"], entries["R"], *rows)
 
     def pairs(self) -> PairRows:
         """The rows of all pairs that exchange any, sorted by receiver; the tables of senders and receivers are compared.

@@ -459,9 +459,9 @@ class LocalGraph(OfRanks):
             raise HpcgnnError(f"{self.path} has no types of edges: convert a graph with edge_type", agreed=True)
         return types
 
-    def built_plan(self, strategy: str, rows: ResultRows | None = None) -> AggregationPlan[SparseMatrix]:
+    def built_plan(self, strategy: str | np.ndarray, rows: ResultRows | None = None) -> AggregationPlan[SparseMatrix]:
         """Build this rank's plan: each rank plans the rows that it receives, and tells its peers to send them. Collective.
-        rows: the rows of the sums; None for a row of each node."""
+        strategy: see :func:`hpcgnn.plan.plan_receiver`. rows: the rows of the sums; None for a row of each node."""
         world = self.world
         with raise_on_all_ranks(world, "plan the messages"):
             check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)

@@ -15,13 +15,18 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Provider = Callable[[int, int, torch.dtype], Tensor]
+_PRESENT = threading.local()  # ranks that are threads have one each
+
 # Smaller results come from torch's allocator, because the C library keeps memory of such sizes itself.
-_LEAST_BYTES = 1 << 20
+LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
 # A smaller result in a large buffer wastes memory that is there already; a buffer of its own would be there for ever.
 _MOST_TIMES = 8
@@ -35,27 +40,29 @@ class BufferPool:
 
     All its buffers together, used or not, take at most twice the largest number of bytes that was in use at one time;
     :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least an
-    eighth of it; a request takes the smallest one that fits.
+    eighth of it; a request takes the smallest one that fits. new_memory: makes a buffer of a number of bytes; None: memory of the
+    system.
     """
 
-    def __init__(self) -> None:
-        self._free: list[mmap.mmap] = []
+    def __init__(self, new_memory: Callable[[int], Any] | None = None) -> None:
+        self._new_memory = new_memory or _map
+        self._free: list[Any] = []
         # Tensors may end on any thread, and in a garbage collection that starts while this thread holds the lock. So buffers
         # come back through a queue that needs no lock.
-        self._returned: collections.deque[mmap.mmap] = collections.deque()
+        self._returned: collections.deque[Any] = collections.deque()
         self._lock = threading.Lock()
         self._used_bytes = self._most_used_bytes = 0
 
     def empty(self, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A (rows, width) tensor of any type, contiguous, at the start of a page if large; its values are arbitrary."""
         num_bytes = rows * width * dtype.itemsize
-        if num_bytes < _LEAST_BYTES:
+        if num_bytes < LEAST_BYTES:
             return torch.empty(rows, width, dtype=dtype)
-        memory = self._take(num_bytes)
+        memory = self.take(num_bytes)
         known = _NUMPY_DTYPES.get(dtype)
         array = np.ndarray((rows, width) if known else num_bytes, known or np.uint8, memory)
         # torch keeps the array until the last tensor over it is gone; the end of the array shows that the memory is free.
-        weakref.finalize(array, self._returned.append, memory).atexit = False
+        weakref.finalize(array, self.give_back, memory).atexit = False
         tensor = torch.from_numpy(array)
         return tensor if known else tensor.view(dtype).view(rows, width)
 
@@ -72,12 +79,24 @@ class BufferPool:
             self._take_back()
             self._free.clear()
 
-    def _take(self, num_bytes: int) -> mmap.mmap:
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all its buffers, used or not."""
+        with self._lock:
+            self._take_back()
+            return self._used_bytes + sum(map(len, self._free))
+
+    def give_back(self, memory: Any) -> None:
+        """Let the buffer be handed out again."""
+        self._returned.append(memory)
+
+    def take(self, num_bytes: int) -> Any:
+        """A buffer of at least so many bytes, which is used until :meth:`give_back`."""
         with self._lock:
             self._take_back()
             size = math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
             fitting = [memory for memory in self._free if size <= len(memory) <= size * _MOST_TIMES]
-            memory = min(fitting, key=len) if fitting else _map(size)
+            memory = min(fitting, key=len) if fitting else self._new_memory(size)
             self._free = [other for other in self._free if other is not memory]
             self._used_bytes += len(memory)
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
@@ -116,5 +135,24 @@ def empty(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU
 
     On other devices it comes from torch, whose allocator keeps memory there itself.
     """
+    provider: Provider | None = getattr(_PRESENT, "provider", None)
+    if provider is not None and device.type == "cpu":
+        return provider(rows, width, dtype)
+    return provided(rows, width, dtype, device)
+
+
+def provided(rows: int, width: int, dtype: torch.dtype, device: torch.device = _CPU) -> Tensor:
+    """The result of :func:`empty` where nothing takes its place."""
     pool = default_pool() if device.type == "cpu" else None
     return torch.empty(rows, width, dtype=dtype, device=device) if pool is None else pool.empty(rows, width, dtype)
+
+
+@contextlib.contextmanager
+def provided_by(provider: Provider) -> Iterator[None]:
+    """In this context, on this thread, ``provider(rows, width, dtype)`` makes the results in this machine's memory."""
+    before = getattr(_PRESENT, "provider", None)
+    _PRESENT.provider = provider
+    try:
+        yield
+    finally:
+        _PRESENT.provider = before

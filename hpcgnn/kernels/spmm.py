@@ -6,7 +6,8 @@ They raise ValueError, which names the argument, where one is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -128,6 +129,17 @@ class NativeSpmm(SpmmKernels):
             )  # fmt: skip
 
         return multiply
+
+
+@contextlib.contextmanager
+def packing_from(share: float) -> Iterator[None]:
+    """In this context, a matrix of ``share`` of a size is treated as one of that size is otherwise; on all threads."""
+    global _LEAST_BYTES_TO_PACK
+    before, _LEAST_BYTES_TO_PACK = _LEAST_BYTES_TO_PACK, int(share * _LEAST_BYTES_TO_PACK)
+    try:
+        yield
+    finally:
+        _LEAST_BYTES_TO_PACK = before
 
 
 def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:

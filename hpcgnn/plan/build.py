@@ -62,9 +62,11 @@ def _alternating_reach(graph: sp.csr_matrix, destination_of: np.ndarray, source_
     return reached
 
 
-def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str) -> np.ndarray:
-    """(m,) bool: whether an edge is aggregated after its source has travelled, with ``pre``, ``post`` or ``hybrid``.
-    sources, sums: (m,) integers that name the source of each edge, and the row that would carry it as a sum."""
+def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str | np.ndarray) -> np.ndarray:
+    """(m,) bool: whether an edge is aggregated after its source has travelled, with ``pre``, ``post`` or ``hybrid``, or as (m,)
+    bool say. sources, sums: (m,) integers that name the source of each edge, and the row that would carry it as a sum."""
+    if not isinstance(strategy, str):
+        return strategy
     if strategy != "hybrid":
         return np.full(sources.size, strategy == "post")
     lefts, left = np.unique(sources, return_inverse=True)
@@ -99,7 +101,7 @@ def plan_receiver(
     indices: np.ndarray,
     node_offsets: np.ndarray,
     part: int,
-    strategy: str,
+    strategy: str | np.ndarray,
     rows: ResultRows | None = None,
 ) -> ReceiverPlan:
     """Plan the rows that one part receives.
@@ -108,7 +110,7 @@ def plan_receiver(
         indptr: (n + 1,) int64 slab of the global CSR by destination (``indptr[0]`` is the part's first edge).
         indices: (edges,) int64 source positions.
         node_offsets: (P + 1,) int64 first position of each part.
-        part: the receiver. strategy: ``pre``, ``post`` or ``hybrid``.
+        part: the receiver. strategy: ``pre``, ``post`` or ``hybrid``; or (edges,) bool, the edges that are *post*.
         rows: the rows of the sums; None for a row of each node.
 
     Memory is O(edges of the part); time O(edges log edges) plus the matching.
@@ -121,12 +123,13 @@ def plan_receiver(
     inside = (indices >= first) & (indices < last)
     local = csr_matrix(rows.of_edge[inside], (indices[inside] - first), edges[inside], (rows.count, num_nodes))
     cut = indices[~inside], rows.of_edge[~inside], edges[~inside]
-    return _route(local, *cut, node_offsets, rows.count, strategy)
+    chosen = strategy if isinstance(strategy, str) else strategy[~inside]
+    return _route(local, *cut, node_offsets, rows.count, chosen)
 
 
 def _route(
     local: SparseMatrix, sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray,
-    num_rows: int, strategy: str,
+    num_rows: int, strategy: str | np.ndarray,
 ) -> ReceiverPlan:  # fmt: skip
     """Number the rows that carry the cut edges; make R, whose columns they are, and S's rows that this part asks for.
     destinations: the row of z to which each edge is added, of ``num_rows``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +145,8 @@ class RunConfig(Checked):
         KEEP,
         "How a training step keeps what its gradients need. keep: in memory; recompute: one row of a node and layer, from which "
         "local arithmetic is repeated, with the same result bit for bit; 8bit: matrices as 8-bit integers with stochastic "
-        "rounding, which changes gradients slightly. A resumed run may change it.",
+        "rounding, which changes gradients slightly; auto: the first of these that --memory-limit allows. A resumed run may "
+        "change it.",
         choices=ACTIVATION_MODES,
     )
     device: str = setting(
@@ -156,6 +158,12 @@ class RunConfig(Checked):
     ranks_per_gpu: int = setting(1, "Largest number of ranks of a node that share a GPU.", least=1)
     timeout: float = setting(
         1800.0, "Seconds that a rank waits for another rank before the job is aborted.", above=0, is_finite=False
+    )
+    memory_limit: str = setting(
+        "none",
+        "Memory that the ranks of one machine may take together, such as 20GiB or 500MB. A run that would take more is refused "
+        "before it reads the graph, and large blocks return to the system when they are freed, which takes time.",
+        metavar="SIZE",
     )
     replay: Path | None = setting(
         None,
@@ -178,6 +186,7 @@ class RunConfig(Checked):
         """
         super().check()
         check_device_name(self.device)
+        bytes_of(self.memory_limit)
         _check_delta(self)
         _check_halo(self)
         _check_task(self)
@@ -289,6 +298,22 @@ def _check_halo(run: RunConfig) -> None:
     """Raise WrongValueError if rows of other ranks are forgotten that a later epoch needs."""
     if run.model.halo == PIECES and (run.policy.staleness != OFF or run.messages.message_coding == "delta"):
         raise WrongValueError(KEEPS_NO_ROW)
+
+
+_UNITS = {"": 1, "B": 1, **{f"{name}{unit}": base**power for power, name in enumerate("KMGT", 1)
+                            for unit, base in (("B", 1000), ("iB", 1024))}}  # fmt: skip
+
+
+def bytes_of(size: str) -> int | None:
+    """The bytes of a size such as ``20GiB``, ``1.5 GB`` or ``500000``; None for ``none``. Raises WrongValueError otherwise."""
+    if size == "none":
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", size)
+    if found is not None and found[2] in _UNITS:
+        return int(float(found[1]) * _UNITS[found[2]])
+    raise WrongValueError(
+        f"memory_limit must be a number of bytes with a unit, such as 20GiB or 500MB, or none, not {size!r}"
+    )
 
 
 def _check_task(run: RunConfig) -> None:

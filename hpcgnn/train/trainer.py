@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hpcgnn.base.arguments import check_callable, check_type
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import StopRequest, seconds_since_start
+from hpcgnn.base.process import StopRequest, peak_memory_bytes, seconds_since_start
 from hpcgnn.data.schema import REGRESSION
 from hpcgnn.exchange import PHASES
 from hpcgnn.graph.local_graph import LocalGraph
@@ -24,6 +24,7 @@ from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import checkpoint, checks
 from hpcgnn.train.config import Best, LinkConfig, TrainConfig, learning_rate_factor
+from hpcgnn.train.ledger import Ledger
 from hpcgnn.train.links import LinkSplit
 from hpcgnn.train.optimiser import Adam, GradientBucket, parameter_groups
 from hpcgnn.train.owned_rows import OwnedRows, shared_state
@@ -34,6 +35,9 @@ from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import METRICS, summarise
 from hpcgnn.train.tasks import LinkTask, NodeTask, RegressionTask, Trainable
 from hpcgnn.world import raise_on_all_ranks
+
+if TYPE_CHECKING:
+    from hpcgnn.train.account import Account
 
 _WIRE = PHASES.index("wire_seconds")
 
@@ -119,6 +123,8 @@ class Trainer:
         self.records: list[dict[str, Any]] = []
         self.stop_reason: str | None = None
         self._startup_seconds: float | None = None
+        self.ledger: Ledger | None = None  # where a step says which of its halves begins
+        self.account: Account | None = None  # measures the memory of the first epoch
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
         """Settings that only built the model and that it does not keep have their defaults."""
@@ -161,7 +167,9 @@ class Trainer:
             first_epoch = self.next_epoch
             self._stop_if_exhausted()
             while self.next_epoch < self.config.epochs and self.stop_reason is None:
-                self.run_epoch()
+                is_measured = self.account is not None and not self.account.measured
+                with self.account.measuring(self) if is_measured else contextlib.nullcontext():  # type: ignore[union-attr]
+                    self.run_epoch()
                 if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
                     self.save()
             if self.next_epoch > first_epoch:
@@ -248,7 +256,11 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * factor
         self.optimiser.zero_grad()
+        if self.ledger is not None:
+            self.ledger.mark("step")
         loss, learned = self.task.loss(epoch)
+        if self.ledger is not None:
+            self.ledger.mark("backward")
         self.policies.begin_backward()
         loss.backward()
         messages = self.model.messages
@@ -407,6 +419,7 @@ class Trainer:
             "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
             "startup_seconds": self._startup_seconds or 0.0,
+            **({} if self.account is None else {"memory_bytes": self.account.summary(peak_memory_bytes())}),
         } | self._test_ranking()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
         if run is not None and self.world.rank == 0:

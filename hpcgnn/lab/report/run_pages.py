@@ -69,7 +69,23 @@ def _result(run: Run) -> Section:
         if isinstance(found := run.summary.get(name), dict):
             rows.append((name, ", ".join(f"{each} {value}" for each, value in found.items())))
     known = tuple((name, str(text)) for name, text in rows if text)
-    return Section("Result", tables=(Table("In short", ("", ""), known, label_columns=2),))
+    return Section("Result", tables=(Table("In short", ("", ""), known, label_columns=2), *_account(run)))
+
+
+def _account(run: Run) -> tuple[Table, ...]:
+    """The table of the parts of memory, which runs of earlier versions do not have."""
+    found = run.summary.get("memory_bytes")
+    predicted, measured = (
+        ((found.get(name) or {}) for name in ("predicted", "measured")) if isinstance(found, dict) else ({}, {})
+    )
+    if not all(isinstance(parts, dict) and all(map(is_number, parts.values())) for parts in (predicted, measured)):
+        return ()
+    rows = tuple(
+        (part, *(words.size(parts[part]) if part in parts else "" for parts in (predicted, measured)))
+        for part in dict.fromkeys((*predicted, *measured))
+    )
+    title = "Memory of a rank, the largest of each part"
+    return (Table(title, ("part", "predicted", "measured"), rows, label_columns=1),) if rows else ()
 
 
 def _all_settings(run: Run) -> Section:

@@ -1,0 +1,198 @@
+"""The account of memory: the parts as they are predicted and as they are measured, and the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_graphs
+import torch
+
+import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data import plan_store
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.devices import CPU
+from hpcgnn.exchange import Messages
+from hpcgnn.kernels import buffers
+from hpcgnn.train import account
+from hpcgnn.train.ledger import Ledger, held
+from hpcgnn.train.run_config import RunConfig, bytes_of
+from hpcgnn.train.standin import StandIn, facts_of, part_facts
+from hpcgnn.world.thread_world import on_threads
+
+NODES, MIB = 1500, 1 << 20
+MODELS = {
+    "sage": {"model": "sage"},
+    "gat": {"model": "gat", "heads": 2},
+    "gin, bf16": {"model": "gin", "compute": "bf16-emulated"},
+    "rgcn": {"model": "rgcn"},
+}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A graph with typed edges in 2 parts."""
+    graph = small_graphs.with_typed_edges(small_graphs.even_graph(NODES, 8 * NODES))
+    path = small_graphs.in_parts(tmp_path_factory.mktemp("account") / "parts.h5", graph, 2)
+    plan_store.store_plans(path, ["hybrid", "post"], jobs=1)
+    return path
+
+
+def run_of(settings):
+    return RunConfig.from_settings({"layers": 3, "hidden": 32, "epochs": 3, "compute": "float32"} | settings)
+
+
+def measured(run, path):
+    """The account of each rank after one epoch."""
+
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        trainer = account.trainer_of(account.trial_config(run, run.compute), graph, Messages(world, run.messages))
+        trainer.account = account.Account(world, {}, 0)
+        trainer.fit()
+        return trainer.account.measured
+
+    return on_threads(2, program)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_part_is_as_predicted(name, parts, monkeypatch):
+    """Both are counted by the same ledger, on the graph itself and on stand-ins of which the larger is as large as the part."""
+    monkeypatch.setattr(account, "_LEAST_MEASURED", 1)
+    run = run_of(MODELS[name])
+    for rank, found in enumerate(measured(run, parts)):
+        with PartsFile(parts) as file:
+            facts = part_facts(file, rank, account.strategy_of(run))
+        said = account.predicted(account.trial_config(run, run.compute), facts, is_limited=True)
+        for part in (account.ACTIVATIONS, account.HALO, account.MESSAGES, account.FEATURES, account.GRAPH):
+            assert said[part] == pytest.approx(found[part], rel=0.25, abs=40_000), (rank, part, said, found)
+
+
+def test_the_halo_of_attention_is_counted(parts):
+    """Rows of the owned and the halo nodes: GAT's layers keep one of 32 columns each, and features have their own."""
+    run = run_of(MODELS["gat"])
+    with PartsFile(parts) as file:
+        facts = part_facts(file, 0, "post")
+    said = account.predicted(account.trial_config(run, "float32"), facts)
+    assert said[account.HALO] > 2 * 4 * 32 * sum(facts.plan.received)
+
+
+def test_a_larger_graph_is_predicted_from_a_small_share(parts, monkeypatch):
+    """Stand-ins of a third and a sixth of the part say the same as the whole."""
+    run = run_of(MODELS["sage"])
+    with PartsFile(parts) as file:
+        facts = part_facts(file, 0, "hybrid")
+    whole = account.predicted(account.trial_config(run, "float32"), facts)
+    monkeypatch.setattr(account, "_VALUES", facts.edges * 32 // 3)
+    monkeypatch.setattr(account, "_FEWEST_NODES", 1)
+    third = account.predicted(account.trial_config(run, "float32"), facts)
+    assert sum(third.values()) == pytest.approx(sum(whole.values()), rel=0.1)
+
+
+def test_a_stand_in_has_the_plan_of_the_part(parts):
+    with PartsFile(parts) as file:
+        facts = part_facts(file, 1, "hybrid")
+    stand_in = StandIn(facts, 1.0)
+
+    def program(world):
+        plan = stand_in.part(world).plan("hybrid")
+        return plan.local.num_entries, plan.send_to.total, plan.receive_from.total
+
+    (local, sent, received), *_ = on_threads(stand_in.ranks, program)
+    assert local == facts.plan.local
+    assert sent == pytest.approx(sum(facts.plan.sent), rel=0.05)
+    assert received == pytest.approx(sum(facts.plan.received), rel=0.05)
+
+
+def test_the_sizes_of_a_part_without_a_plan_are_those_of_post(tmp_path, parts):
+    graph = small_graphs.with_typed_edges(small_graphs.even_graph(NODES, 8 * NODES))
+    path = small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+    for rank, found in enumerate(on_threads(2, lambda world: facts_of(world, path, "hybrid"))):
+        with PartsFile(parts) as file:
+            wanted = part_facts(file, rank, "post")
+        assert found.plan == wanted.plan
+        assert (found.nodes, found.edges, found.trained) == (wanted.nodes, wanted.edges, wanted.trained)
+
+
+def test_a_trial_leaves_no_trace(parts):
+    run = account.trial_config(run_of(MODELS["sage"]), "float32")
+    with PartsFile(parts) as file:
+        facts = part_facts(file, 0, "hybrid")
+    pool, threads, state = buffers.default_pool(), torch.get_num_threads(), torch.get_rng_state()
+    before = pool.held_bytes
+    account.predicted(run, facts)
+    assert pool.held_bytes == before
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_ledger_notes_what_is_allocated_and_freed():
+    with Ledger() as ledger:
+        kept = torch.ones(1000)
+        result = buffers.empty(500, 8, torch.float32)
+        kept + 1
+        view = kept[1:]
+    sizes = [each.num_bytes for each in ledger.blocks]
+    assert sizes == [4000, 16000, 4000]
+    assert [each.is_result for each in ledger.blocks] == [False, True, False]
+    assert ledger.events == [0, 1, 2, ~2]
+    assert {*ledger.live.values()} == {0, 1}
+    assert sum(count for _, count in held([kept, view, result, {"a": np.ones(3)}], set())) == 4000 + 16000 + 24
+
+
+@pytest.mark.parametrize(("limit", "fits"), [("100GiB", True), ("1MB", False)])
+def test_a_run_that_takes_more_than_the_limit_is_refused_on_all_ranks(limit, fits, parts):
+    run = run_of(MODELS["sage"] | {"memory_limit": limit})
+
+    def program(world):
+        try:
+            return account.account_of(world, parts, run, CPU)[0].predicted[account.ACTIVATIONS]
+        except HpcgnnError as error:
+            return str(error)
+
+    said, other = on_threads(2, program)
+    if fits:
+        assert said > 0
+        return
+    assert said == other
+    assert "GiB on a machine with 2 ranks (in GiB: libraries" in said
+    assert "but --memory-limit is 0.00 GiB" in said
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken"), [("100GiB", "keep"), ("60GiB", "recompute"), ("30GiB", "8bit"), ("10GiB", None)]
+)
+def test_auto_takes_the_first_way_that_fits(limit, taken, parts, monkeypatch):
+    """Two ranks on one machine, which would take 40, 20 and 10 GiB each."""
+    needs = {"keep": 40, "recompute": 20, "8bit": 10}
+
+    def predicted(run, facts, *, is_limited):
+        return dict.fromkeys(account.PARTS[1:], 0) | {account.ACTIVATIONS: needs[run.activations] << 30}
+
+    monkeypatch.setattr(account, "predicted", predicted)
+    run = run_of({"model": "sage", "activations": "auto", "memory_limit": limit})
+
+    def program(world):
+        try:
+            return account.account_of(world, parts, run, CPU)[1]
+        except HpcgnnError as error:
+            return str(error)
+
+    said = on_threads(2, program)
+    assert said[0] == said[1]
+    assert said[0] == taken or (taken is None and "GiB: activations 20.00" in said[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("none", None), ("20GiB", 20 << 30), ("500MB", 500_000_000), ("1.5 KiB", 1536), ("7", 7)]
+)
+def test_sizes_are_read(text, count):
+    assert bytes_of(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "many", "20 bananas", "-1GB", "1.2.3MB"])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(HpcgnnError, match="memory_limit must be a number of bytes with a unit"):
+        bytes_of(text)
