@@ -409,7 +409,8 @@ def may_overwrite(ctx: Any) -> bool:
 def _references(gradient: Tensor) -> tuple[int, ...]:
     """The numbers of references to a gradient and to its memory, by Python and by torch; and whether it is contiguous."""
     memory = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)
-    return sys.getrefcount(gradient), gradient._use_count(), memory, int(gradient.is_contiguous())
+    of_torch = gradient._use_count()  # type: ignore[attr-defined]  # torch's stubs leave it out
+    return sys.getrefcount(gradient), of_torch, memory, int(gradient.is_contiguous())
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from hpcgnn.kernels import dense
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import once_differentiable, tracked
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
+from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand
 from hpcgnn.nn.on_disk import DiskOperand
 
@@ -54,11 +55,12 @@ def aggregated_product(
     order: Order, x: Features | LabelledFeatures, weight: Tensor, root: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """``A x W + x W_root + b``; root and bias may be None. Collective, forward and backward."""
+    if not (isinstance(x, Tensor) and isinstance(order.aggregator, Aggregator)):
+        return _composed(order, x, weight, root, bias)
+    kind: Any = _TransformFirst if order.transform_first else _AggregateFirst
     given = (x, weight, root, bias)
-    if isinstance(x, Tensor) and isinstance(order.aggregator, Aggregator):
-        kind = _TransformFirst if order.transform_first else _AggregateFirst
-        return kind.apply(*given, order) if tracked(*given) else kind.forward(_Nothing(), *given, order)
-    return _composed(order, *given)
+    found: Tensor = kind.apply(*given, order) if tracked(*given) else kind.forward(_Nothing(), *given, order)
+    return found
 
 
 def _composed(
@@ -97,13 +99,15 @@ class _AggregateFirst(torch.autograd.Function):
         y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
         z = aggregator.finish_step(scaled, message)
         del scaled
-        ctx.message = aggregator.kept(message) if order.repeats else None
+        # Integers would be rounded anew.
+        repeats = order.repeats and not isinstance(order.compute, Int8)
+        ctx.order, ctx.message = order, aggregator.kept(message) if repeats else None
         sums = operand(z, order.compute)
         y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
-        if ctx.message is not None:  # x says all, and so does what came
-            sums = own
-        _save(ctx, (weight, root), None if root is None and ctx.message is None else own, sums)
-        ctx.order = order
+        if ctx.message is not None:
+            _save(ctx, (weight, root), x, None)
+        else:
+            _save(ctx, (weight, root), None if root is None else own, sums)
         return y
 
     @staticmethod
@@ -118,6 +122,7 @@ class _AggregateFirst(torch.autograd.Function):
         # while gradients travel
         if ctx.message is not None:
             sums = operand(_forward_aggregator(order).again(own, ctx.message), order.compute)
+            own = operand(own, order.compute)
         dweight = order.gradient(sums, dy) if needs[1] else None
         del sums
         droot = order.gradient(own, dy) if root is not None and needs[2] else None
@@ -185,7 +190,7 @@ def _form(each: Tensor | Narrow) -> Kept:
     return ([each], lambda tensors: tensors[0]) if isinstance(each, Tensor) else each.kept()
 
 
-def _saved(ctx: Any) -> tuple[Sequence[Tensor | None], list[Any]]:
+def _saved(ctx: Any) -> tuple[Any, list[Any]]:
     """The weights and the operands of :func:`_save`."""
     tensors = ctx.saved_tensors
     getattr(ctx, "maybe_clear_saved_tensors", int)()  # so that the backward pass can free one before it makes another

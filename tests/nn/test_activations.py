@@ -19,14 +19,14 @@ from hpcgnn.world.thread_world import on_threads
 MODELS = ("gcn", "sage", "gin", "gcnii", "gat")
 
 
-def trained(path, ranks, model, activations, *, bits=32, epochs=3, norm="auto"):
+def trained(path, ranks, model, activations, *, bits=32, epochs=3, norm="auto", compute="float32"):
     """The losses of some epochs, and the weights after them."""
 
     def program(world):
         graph = hpcgnn.load(path, world)
         config = hpcgnn.ModelConfig(model, layers=3, hidden=32, dropout=0.4, norm=norm)
         messages = Messages(world, MessageConfig(bits=bits))
-        built = hpcgnn.build_model(config, graph, messages=messages, activations=activations)
+        built = hpcgnn.build_model(config, graph, messages=messages, activations=activations, compute=compute)
         trainer = hpcgnn.Trainer(built, graph, hpcgnn.TrainConfig(epochs=epochs, eval_every=100, checkpoint_every=1000))
         found = [trainer.run_epoch()["loss"] for _ in range(epochs)]
         return found, [each.detach().clone() for each in built.parameters()]
@@ -45,6 +45,14 @@ def test_recomputed_activations_give_the_same_bits(parts, model, ranks, bits, no
     path = parts(ranks)
     kept = trained(path, ranks, model, "keep", bits=bits, norm=norm)
     again = trained(path, ranks, model, "recompute", bits=bits, norm=norm)
+    assert kept[0] == again[0]
+    assert all(map(torch.equal, kept[1], again[1]))
+
+
+@pytest.mark.parametrize("compute", ["bf16-emulated", "int8-always"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_recomputed_activations_give_the_same_bits_in_other_arithmetics(parts, model, compute):
+    kept, again = (trained(parts(2), 2, model, mode, compute=compute) for mode in ("keep", "recompute"))
     assert kept[0] == again[0]
     assert all(map(torch.equal, kept[1], again[1]))
 
