@@ -1,10 +1,10 @@
 // The operations between two layers, y = dropout(relu(norm(x))), in one pass forward and one backward. norm is torch's
-// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, or x + beta; both may be left out, and so may
-// dropout, which is that of dropout.h.
+// LayerNorm, (x - mean) / sqrt(variance + eps) * gamma + beta for each row, or x + beta; both may be left out, and so
+// may dropout, which is that of dropout.h.
 //
-// Sums over a row have the order of pack.h. The gradients of gamma and beta, and other sums of columns, are sums over all
-// rows: first over the rows of a segment in order, then over the segments in order. The number of segments depends on the
-// number of rows alone.
+// Sums over a row have the order of pack.h. The gradients of gamma and beta, and other sums of columns, are sums over
+// all rows: first over the rows of a segment in order, then over the segments in order. The number of segments depends
+// on the number of rows alone.
 #pragma once
 
 #include <algorithm>
@@ -264,8 +264,8 @@ inline void add_rows_to(double* sums, const float* matrix, const int64_t width, 
         for (int64_t i = 0; i < width; ++i) sums[i] += matrix[begin * width + i];
 }
 
-// Calls each(begin, end) for segments of rows, on threads, and writes to `sums`, unless null, the sums of the columns of
-// `matrix`, whose rows `each` has written.
+// Calls each(begin, end) for segments of rows, on threads, and writes to `sums`, unless null, the sums of the columns
+// of `matrix`, whose rows `each` has written.
 template <typename Each>
 void for_segments(const int64_t rows, const int64_t width, const float* matrix, double* sums, const int threads,
                   const Each& each) {

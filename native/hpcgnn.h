@@ -242,8 +242,8 @@ HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int thre
 HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
                                        float* dbeta, int threads);
 
-// The same without gamma, where the result y of `activate` says enough: dx = dy * scale, or 0 where y <= 0. dx may be dy.
-// sums: (width,) sums of the columns of dx, or null.
+// The same without gamma, where the result y of `activate` says enough: dx = dy * scale, or 0 where y <= 0. dx may be
+// dy. sums: (width,) sums of the columns of dx, or null.
 HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const float* y, const float* dy, float scale, float* dx,
                                    double* sums, int threads);
 

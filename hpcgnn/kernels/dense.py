@@ -49,10 +49,7 @@ class DenseKernels(Protocol):
 
     def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
         """Write ``x.T @ dy``, of ``x`` (n, F) and ``dy`` (n, H), to ``dweight`` (F, H), and column sums of ``dy`` to ``sums``."""
-        if x.shape[1] > dy.shape[1]:  # torch's libraries are up to 15 times slower with the long side first
-            dweight.copy_(torch.mm(dy.T, x).T)
-        else:
-            torch.mm(x.T, dy, out=dweight)
+        torch.mm(x.T, dy, out=dweight)
         if sums is not None:
             torch.sum(dy, 0, out=sums)
 
@@ -90,6 +87,8 @@ def blocks_of(weights: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int
 # that results do not, either.
 _LEAST_MULTIPLICATIONS = 1 << 22
 _LEAST_WIDTH = 8
+# torch's ``x.T @ dy`` takes 3 to 15 times as long as the native kernel for 2 to 7 columns of dy and an x of this size.
+_LEAST_VALUES_BESIDE_FEW_COLUMNS = 1 << 20
 _SUFFIX = {"float32": "f32", "bf16": "bf16"}
 
 
@@ -97,6 +96,12 @@ def pays(rows: int, in_width: int, out_width: int) -> bool:
     """Return whether native kernels are faster than torch's for the product (rows, in_width) x (in_width, out_width)."""
     is_large = rows * in_width * out_width >= _LEAST_MULTIPLICATIONS and min(in_width, out_width) >= _LEAST_WIDTH
     return is_large and isa() != "scalar"
+
+
+def _pays_for_gradient(rows: int, in_width: int, out_width: int) -> bool:
+    """The same for the gradient of the weight."""
+    has_few = 2 <= out_width < _LEAST_WIDTH and rows * in_width >= _LEAST_VALUES_BESIDE_FEW_COLUMNS
+    return (has_few and isa() != "scalar") or pays(rows, in_width, out_width)
 
 
 class _Native(DenseKernels):
@@ -112,7 +117,7 @@ class _Native(DenseKernels):
             super().product(x, weight, bias, accumulate, out, compute)
 
     def weight_gradient(self, x: Tensor, dy: Tensor, dweight: Tensor, sums: Tensor | None, compute: str) -> None:
-        if compute != "float32" or (x.dtype == torch.float32 and pays(x.shape[0], *dweight.shape)):
+        if compute != "float32" or (x.dtype == torch.float32 and _pays_for_gradient(x.shape[0], *dweight.shape)):
             contract(x, dy, dweight, sums, compute)
         else:
             super().weight_gradient(x, dy, dweight, sums, compute)

@@ -1,4 +1,4 @@
-"""How a training step keeps what its backward pass needs: ``--activations``.
+"""The ways in which a training step keeps what its backward pass needs: ``--activations``.
 
 ``keep`` keeps it. ``recompute`` keeps one row of a node and layer, and repeats local arithmetic in backward, bit for bit: sums of
 neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. ``8bit``

@@ -29,7 +29,7 @@ from hpcgnn.nn.on_disk import DiskOperand
 
 @dataclass(frozen=True)
 class Order:
-    """How a layer computes its product. aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel,
+    """The order and the arithmetic of a layer's product. aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel,
     False for ``(A x) W``, whose rows of F columns do. compute: the arithmetic of products. repeats: whether backward computes A
     x again, from x and the received bytes, in place of keeping it."""
 

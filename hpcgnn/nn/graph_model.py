@@ -230,7 +230,7 @@ class GraphModel(torch.nn.Module, ABC):
             return torch.nn.Identity()
         if (bias := getattr(layer, "last_bias", None)) is not None:
             bias.requires_grad_(False)  # the optimiser sees a gradient of zeros
-        return (BatchNorm if name == "batch" else MeanNorm)(width, self.messages.world)
+        return (BatchNorm if name == "batch" else MeanNorm)(width, self.messages.world, backend=self.backend)
 
     def activated(
         self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None
@@ -239,7 +239,7 @@ class GraphModel(torch.nn.Module, ABC):
         assert isinstance(drop, KeyedDropout | None)
         fused, mask = None, None if drop is None else drop.mask()
         if isinstance(norm, MeanNorm) and self._activation == "relu":
-            return norm.activated(x, mask, self.backend)
+            return norm.activated(x, mask)
         if isinstance(norm, torch.nn.LayerNorm) and self._activation == "relu":
             fused = Norm(norm.weight, norm.bias, norm.eps)
         elif norm is not None:

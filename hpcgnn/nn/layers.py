@@ -380,15 +380,15 @@ class MeanNorm(torch.nn.Module):
     which makes rare features as large as common ones.
     """
 
-    def __init__(self, num_features: int, world: World, momentum: float = 0.1) -> None:
+    def __init__(self, num_features: int, world: World, momentum: float = 0.1, *, backend: str = "auto") -> None:
         super().__init__()
-        self.world, self.momentum = world, momentum
+        self.world, self.momentum, self.backend = world, momentum, backend
         self.bias = torch.nn.Parameter(torch.zeros(num_features))
         self.running_mean: torch.Tensor
         self.register_buffer("running_mean", torch.zeros(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean = mean_over_ranks(x, self.world)[0] if self.training else self.running_mean
+        mean = mean_over_ranks(x, self.world, self.backend)[0] if self.training else self.running_mean
         return x - (self._noted(mean).to(x.dtype) - self.bias)
 
     def _noted(self, mean: torch.Tensor) -> torch.Tensor:
@@ -396,14 +396,14 @@ class MeanNorm(torch.nn.Module):
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean
 
-    def activated(self, x: torch.Tensor, mask: DropoutMask | None, backend: str) -> torch.Tensor:
+    def activated(self, x: torch.Tensor, mask: DropoutMask | None) -> torch.Tensor:
         """``dropout(relu(forward(x)))`` in one pass, of whose (n, F) tensors only the result is kept for backward."""
         averages, total = self.training, 0.0
-        kernels = activation_kernels(x, None, mask, backend)
+        kernels = activation_kernels(x, None, mask, self.backend)
 
         def run(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             nonlocal total
-            mean, total = mean_over_ranks(x, self.world) if averages else (self.running_mean, 1.0)
+            mean, total = mean_over_ranks(x, self.world, self.backend) if averages else (self.running_mean, 1.0)
             shift = Shift(bias - self._noted(mean).to(x.dtype))
             y = activate(kernels, x, shift, mask)[0]
             if ctx is not None:
@@ -427,9 +427,11 @@ class BatchNorm(torch.nn.Module):
     Forward takes x (n, F). Sums travel as float64, so that any number of ranks gives the same statistics.
     """
 
-    def __init__(self, num_features: int, world: World, eps: float = 1e-5, momentum: float = 0.1) -> None:
+    def __init__(
+        self, num_features: int, world: World, eps: float = 1e-5, momentum: float = 0.1, *, backend: str = "auto"
+    ) -> None:
         super().__init__()
-        self.world, self.eps, self.momentum = world, eps, momentum
+        self.world, self.eps, self.momentum, self.backend = world, eps, momentum, backend
         self.weight = torch.nn.Parameter(torch.ones(num_features))
         self.bias = torch.nn.Parameter(torch.zeros(num_features))
         self.running_mean: torch.Tensor
@@ -445,7 +447,7 @@ class BatchNorm(torch.nn.Module):
         of training those running values, and 0."""
         if not self.training:
             return self.running_mean.double(), self.running_var.double(), 0.0
-        mean, total = mean_over_ranks(x, self.world)
+        mean, total = mean_over_ranks(x, self.world, self.backend)
         parts = ((rows.double() - mean).square_().sum(0) for rows in x.split(_ROWS_AT_ONCE))
         squares = sum(parts, torch.zeros_like(mean))
         variance = sum_over_ranks(squares, self.world) / total
@@ -461,7 +463,7 @@ class _BatchNormed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm) -> torch.Tensor:
         mean, variance, ctx.total = norm.moments(x)
-        ctx.world, ctx.mean, ctx.per_std = norm.world, mean, (variance + norm.eps).rsqrt()
+        ctx.norm, ctx.mean, ctx.per_std = norm, mean, (variance + norm.eps).rsqrt()
         ctx.save_for_backward(x, weight)
         return (x - mean.to(x.dtype)).mul_((weight * ctx.per_std).to(x.dtype)).add_(bias)
 
@@ -469,15 +471,17 @@ class _BatchNormed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight), dy = ctx.saved_tensors, gradients[0]
-        of_bias = column_sums(dy)
+        of_bias, backend = column_sums(dy, ctx.norm.backend), ctx.norm.backend
         pairs = zip(x.split(_ROWS_AT_ONCE), dy.split(_ROWS_AT_ONCE), strict=True)
         mean, nothing = ctx.mean.to(dy.dtype), torch.zeros_like(of_bias)
-        of_weight = ctx.per_std * sum((column_sums((rows - mean).mul_(given)) for rows, given in pairs), nothing)
+        of_weight = ctx.per_std * sum(
+            (column_sums((rows - mean).mul_(given), backend) for rows, given in pairs), nothing
+        )
         factor = weight * ctx.per_std
         if not ctx.total:  # the statistics are constants
             return dy * factor.to(dy.dtype), of_weight.to(dy.dtype), of_bias.to(dy.dtype), None
         # dx = factor * (dy - mean(dy) - x' mean(dy x')) for the normalised x' = (x - mean) / std, with means over all ranks
-        mean_dy, mean_product = sum_over_ranks(torch.stack((of_bias, of_weight)), ctx.world) / ctx.total
+        mean_dy, mean_product = sum_over_ranks(torch.stack((of_bias, of_weight)), ctx.norm.world) / ctx.total
         slope = -factor * ctx.per_std * mean_product
         dx = torch.addcmul((-factor * mean_dy - slope * ctx.mean).to(dy.dtype), dy, factor.to(dy.dtype))
         dx.addcmul_(x, slope.to(dy.dtype))

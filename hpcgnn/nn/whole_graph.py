@@ -40,13 +40,13 @@ class _ColumnSums(torch.autograd.Function):
     """(F,) float64 sums of the columns of (n, F), without a copy of it in float64."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, backend: str) -> torch.Tensor:
         ctx.shape, ctx.dtype = x.shape, x.dtype
-        return column_sums(x.detach())
+        return column_sums(x.detach(), backend)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0].to(ctx.dtype).expand(ctx.shape)
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0].to(ctx.dtype).expand(ctx.shape), None
 
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
@@ -54,10 +54,10 @@ def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     return _SumOverRanks.apply(values, world)
 
 
-def mean_over_ranks(x: torch.Tensor, world: World) -> tuple[torch.Tensor, float]:
+def mean_over_ranks(x: torch.Tensor, world: World, backend: str = "auto") -> tuple[torch.Tensor, float]:
     """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
     count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
-    sums = sum_over_ranks(torch.cat((_ColumnSums.apply(x), count)), world)
+    sums = sum_over_ranks(torch.cat((_ColumnSums.apply(x, backend), count)), world)
     total = float(x.shape[0] if world.size == 1 else sums[-1].detach())
     return sums[:-1] / total, total
 
@@ -125,7 +125,7 @@ def sum(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
     """
     rows, world = _rows(x), _world(graph)
     with torch._C.DisableTorchFunction():
-        found = sum_over_ranks(_ColumnSums.apply(rows), world).view(x.shape[1:])
+        found = sum_over_ranks(_ColumnSums.apply(rows, "auto"), world).view(x.shape[1:])
         return found.to(x.dtype if x.is_floating_point() else torch.int64)
 
 

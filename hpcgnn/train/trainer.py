@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,10 +36,25 @@ from hpcgnn.train.summary import METRICS, summarise
 from hpcgnn.train.tasks import LinkTask, NodeTask, RegressionTask, Trainable
 from hpcgnn.world import raise_on_all_ranks
 
-if TYPE_CHECKING:
-    from hpcgnn.train.account import Account
-
 _WIRE = PHASES.index("wire_seconds")
+
+
+class MemoryAccount(Protocol):
+    """An account of memory (:class:`hpcgnn.train.account.Account`)."""
+
+    measured: dict[str, int]
+
+    def measuring(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
+        """Measure the epoch that runs in this context. Not collective."""
+        ...
+
+    def largest(self) -> dict[str, int]:
+        """The most bytes of any rank by part, as predicted. Collective."""
+        ...
+
+    def summary(self, peak: float) -> dict[str, dict[str, int]]:
+        """``memory_bytes`` of ``summary.json``. Collective."""
+        ...
 
 
 class Trainer:
@@ -124,7 +139,7 @@ class Trainer:
         self.stop_reason: str | None = None
         self._startup_seconds: float | None = None
         self.ledger: Ledger | None = None  # where a step says which of its halves begins
-        self.account: Account | None = None  # measures the memory of the first epoch
+        self.account: MemoryAccount | None = None  # measures the memory of the first epoch
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
         """Settings that only built the model and that it does not keep have their defaults."""
@@ -167,8 +182,8 @@ class Trainer:
             first_epoch = self.next_epoch
             self._stop_if_exhausted()
             while self.next_epoch < self.config.epochs and self.stop_reason is None:
-                is_measured = self.account is not None and not self.account.measured
-                with self.account.measuring(self) if is_measured else contextlib.nullcontext():  # type: ignore[union-attr]
+                account = self.account
+                with contextlib.nullcontext() if account is None or account.measured else account.measuring(self):
                     self.run_epoch()
                 if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
                     self.save()

@@ -18,7 +18,31 @@ struct Activation {
 
 struct Activated {
     Floats y, dx, statistics, dgamma, dbeta;
+    Floats sums;  // of the columns of dx, without norm; added up in float64
 };
+
+int64_t num_segments_of(const int64_t rows) {
+    return std::min<int64_t>(128, std::max<int64_t>(1, rows / 64));
+}
+
+// Sums of columns, four rows at a time within a segment.
+Floats sums_of_columns(const Floats& matrix, const int64_t rows, const int64_t width) {
+    std::vector<double> total(static_cast<size_t>(width));
+    const int64_t segments = num_segments_of(rows);
+    for (int64_t s = 0; s < segments; ++s) {
+        std::vector<double> sums(static_cast<size_t>(width));
+        for (int64_t r = rows * s / segments, end = rows * (s + 1) / segments; r < end;) {
+            const int64_t together = r + 4 <= end ? 4 : 1;
+            for (int64_t i = 0; i < width; ++i) {
+                const auto at = [&](const int64_t k) { return static_cast<double>(matrix[(r + k) * width + i]); };
+                sums[i] += together == 4 ? (at(0) + at(1)) + (at(2) + at(3)) : at(0);
+            }
+            r += together;
+        }
+        for (int64_t i = 0; i < width; ++i) total[i] += sums[i];
+    }
+    return Floats(total.begin(), total.end());
+}
 
 // Computes row r, and adds to the gradients of gamma and beta.
 void activate_row(const Activation& of, const int64_t r, Activated& result, Floats& dgamma, Floats& dbeta) {
@@ -54,8 +78,8 @@ void activate_row(const Activation& of, const int64_t r, Activated& result, Floa
 
 Activated activate_plainly(const Activation& of) {
     const size_t size = static_cast<size_t>(of.x.size()), width = static_cast<size_t>(of.width);
-    Activated result{Floats(size), Floats(size), Floats(static_cast<size_t>(of.norm ? 2 * of.rows : 0)), {}, {}};
-    const int64_t segments = std::min<int64_t>(128, std::max<int64_t>(1, of.rows / 64));
+    Activated result{Floats(size), Floats(size), Floats(static_cast<size_t>(of.norm ? 2 * of.rows : 0)), {}, {}, {}};
+    const int64_t segments = num_segments_of(of.rows);
     for (int64_t s = 0; s < segments; ++s) {
         Floats dgamma(width), dbeta(width);
         for (int64_t r = of.rows * s / segments; r < of.rows * (s + 1) / segments; ++r)
@@ -64,6 +88,7 @@ Activated activate_plainly(const Activation& of) {
         for (size_t i = 0; i < width && s > 0; ++i) result.dgamma[i] += dgamma[i], result.dbeta[i] += dbeta[i];
     }
     if (!of.norm) result.dgamma = result.dbeta = {};
+    if (!of.norm) result.sums = sums_of_columns(result.dx, of.rows, of.width);
     return result;
 }
 
@@ -73,7 +98,7 @@ void test_activation(Isas& isas, Activation of) {
     const Activated wanted = activate_plainly(of);
     const std::string what = text("activation: rows", of.rows, "width", of.width, "norm", of.norm, "drop", of.drop,
                                   "threshold", of.threshold);
-    expect(isas, what, together(wanted.y, wanted.dx, wanted.statistics, wanted.dgamma, wanted.dbeta),
+    expect(isas, what, together(wanted.y, wanted.dx, wanted.statistics, wanted.dgamma, wanted.dbeta, wanted.sums),
            [&](const Way& way) {
                const int64_t size = of.x.size(), columns = of.norm ? of.width : 0;
                Exact<float> y(size), dx(size), statistics(of.norm ? 2 * of.rows : 0), dgamma(columns), dbeta(columns);
@@ -84,8 +109,20 @@ void test_activation(Isas& isas, Activation of) {
                                            ids,     kKey,     of.threshold, kScale, kEps};
                KERNEL(way, activate)(&job, y.data(), way.threads);
                check_isa(way);
-               KERNEL(way, activate_backward)(&job, of.dy.data(), dx.data(), dgamma.data(), dbeta.data(), way.threads);
-               return together(y, dx, statistics, dgamma, dbeta);
+               if (of.norm) {
+                   KERNEL(way, activate_backward)
+                   (&job, of.dy.data(), dx.data(), dgamma.data(), dbeta.data(), way.threads);
+                   return together(y, dx, statistics, dgamma, dbeta, Exact<float>(0));
+               }
+               Exact<double> sums(of.width), again(of.width);
+               KERNEL(way, relu_backward)
+               (of.rows, of.width, y.data(), of.dy.data(), of.drop ? kScale : 1, dx.data(), sums.data(), way.threads);
+               KERNEL(way, column_sums)(of.rows, of.width, dx.data(), again.data(), way.threads);
+               Exact<float> rounded(of.width);
+               for (int64_t i = 0; i < of.width; ++i)
+                   rounded[i] =
+                       std::memcmp(&sums[i], &again[i], sizeof(double)) == 0 ? static_cast<float>(sums[i]) : kNan;
+               return together(y, dx, statistics, dgamma, dbeta, rounded);
            });
 }
 

@@ -172,7 +172,7 @@ def test_norms_over_all_ranks_keep_one_matrix_and_have_torchs_gradients(kind):
         if kind is BatchNorm:
             norm.weight.data.copy_(weight)
         given = x[rows].clone().requires_grad_()
-        y = norm.activated(given, None, "auto") if kind is MeanNorm else norm(given).relu()
+        y = norm.activated(given, None) if kind is MeanNorm else norm(given).relu()
         y.backward(upstream[rows])
         found = [each.grad for each in norm.parameters()]
         return y.detach(), given.grad, [torch.from_numpy(world.allreduce(each.numpy())) for each in found], norm
