@@ -29,9 +29,12 @@ from hpcgnn.nn.on_disk import DiskOperand
 
 @dataclass(frozen=True)
 class Order:
-    """The order and the arithmetic of a layer's product. aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel,
-    False for ``(A x) W``, whose rows of F columns do. compute: the arithmetic of products. repeats: whether backward computes A
-    x again, from x and the received bytes, in place of keeping it."""
+    """The order and the arithmetic of a layer's product.
+
+    aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel, False for ``(A x) W``, whose rows of F
+    columns do. compute: the arithmetic of products. repeats: whether backward computes A x again, from x and the received bytes,
+    in place of keeping it.
+    """
 
     aggregator: Aggregator | CachedAggregator
     transform_first: bool

@@ -199,7 +199,7 @@ def _quiet(share: float) -> Iterator[None]:
 
 
 def block_sizes(large: Trial, small: Trial) -> list[Size]:
-    """The growth of the blocks of the larger trial. The n-th block with a key is the same in both, unless there are more of them in
+    """The growth of the larger trial's blocks. The n-th block with a key is the same in both, unless there are more of them in
     one: those are pieces of a fixed size."""
     of_small: dict[Any, list[Block]] = defaultdict(list)
     for each in small.ledger.blocks:

@@ -38,6 +38,8 @@ NEW_SETTINGS = {
     "class_weight": "none",
     "label_smoothing": 0.0,
     "activations": "keep",
+    "features": "memory",
+    "memory_limit": "none",
     "embed": "",
     "target": "",
     "edge_types": "ignore",
