@@ -27,6 +27,7 @@ _NOISE = 0xAC  # distinguishes these keys from other keys
 _LEAST_WIDTH = 16  # narrower rows, such as attention weights, would be coded with many scales
 _LEAST_VALUES = 1 << 10
 _POSITIVE = -128
+_ROWS_AT_ONCE = 1 << 13  # limits memory of masks
 
 
 class Activations:
@@ -63,7 +64,8 @@ class Activations:
             return x
         if (rows := self._quantizer.find(x)) is None:
             rows = self._quantizer.rows(x)
-            rows.codes.masked_fill_((rows.codes == 0) & (x.detach() > 0), _POSITIVE)
+            for codes, values in zip(rows.codes.split(_ROWS_AT_ONCE), x.detach().split(_ROWS_AT_ONCE), strict=True):
+                codes.masked_fill_((codes == 0) & (values > 0), _POSITIVE)
         return rows
 
     @staticmethod
@@ -73,4 +75,6 @@ class Activations:
         rows, width = kept.codes.shape
         out = buffers.empty(rows, width, torch.float32, kept.codes.device)
         torch.mul(kept.codes, kept.scale[:, None], out=out)
-        return out.masked_fill_(kept.codes == _POSITIVE, torch.finfo(torch.float32).tiny)
+        for values, codes in zip(out.split(_ROWS_AT_ONCE), kept.codes.split(_ROWS_AT_ONCE), strict=True):
+            values.masked_fill_(codes == _POSITIVE, torch.finfo(torch.float32).tiny)
+        return out

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hpcgnn import kernels
-from hpcgnn.kernels.activation import DropoutMask, Norm
+from hpcgnn.kernels.activation import DropoutMask, Norm, Shift
 from hpcgnn.kernels.backend import FEATURES, Backend, choose
 from hpcgnn.kernels.contract import OPERATORS, Operators
 from hpcgnn.kernels.csr import Csr
@@ -24,6 +24,8 @@ def converted(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor], matrix
         return tensor(value)
     if isinstance(value, Csr):
         return matrix(value)
+    if isinstance(value, Shift):
+        return Shift(tensor(value.bias))
     if isinstance(value, Norm):
         return Norm(tensor(value.weight), tensor(value.bias), value.eps)
     if isinstance(value, DropoutMask):

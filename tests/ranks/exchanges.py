@@ -336,9 +336,9 @@ def trained(graph: hpcgnn.LocalGraph, threads: int, pauses: random.Random | None
         if pauses:
             time.sleep(pauses.uniform(0, 0.01))
 
-    def start(self: Step, given: QuantizedRows | None = None) -> Message:
+    def start(self: Step, given: QuantizedRows | None = None, again: int | None = None) -> Message:
         pause()
-        message = _start(self, given)
+        message = _start(self, given, again)
         sent.update(message.sent.numpy())
         return message
 

@@ -53,7 +53,7 @@ def weights_error(world: World, aggregator: Aggregator) -> float:
     def step_with_one_row(width: int, dtype: torch.dtype, source: torch.Tensor | None) -> Step:
         step = bound(width, dtype)
 
-        def start(given: object = None) -> Message:
+        def start(given: object = None, again: object = None) -> Message:
             step.rows.zero_()
             if sender == world.rank:
                 step.rows[row] = 1
