@@ -275,7 +275,7 @@ def activation(x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = N
     """Compute ``dropout(relu(norm(x)))`` in one pass. Differentiable in ``x`` and in the norm's weight and bias. Not collective.
 
     Args:
-        x: (n, F) float32 or float64. It is kept for the backward pass.
+        x: (n, F) float32 or float64. With ``norm`` it is kept for the backward pass, else the result is: do not write to it.
         norm: layer norm, a ``hpcgnn.kernels.Norm``; None leaves it out.
         mask: dropout mask, a ``hpcgnn.kernels.DropoutMask``; None leaves dropout out.
         backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.

@@ -4,19 +4,19 @@
 neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. ``8bit``
 keeps (n, F) matrices as 8-bit integers with one scale a row and stochastic rounding (ActNN, Chen et al. 2021; EXACT, Liu et al.
 2022), whose errors have mean 0 in the gradients of weights. The code -128, which no value has, stands for positive numbers that
-were rounded to 0, so that the gradient of a ReLU, which reads signs only, is exact.
+were rounded to 0, so that the gradient of a ReLU, which reads signs only, is exact, except after a LayerNorm, whose input is
+rounded.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.kernels import buffers, keyed
 from hpcgnn.kernels.int8 import Int8Rows
@@ -27,6 +27,7 @@ _NOISE = 0xAC  # distinguishes these keys from other keys
 _LEAST_WIDTH = 16  # narrower rows, such as attention weights, would be coded with many scales
 _LEAST_VALUES = 1 << 10
 _POSITIVE = -128
+Form = tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]  # tensors, and what makes something of them
 _ROWS_AT_ONCE = 1 << 13  # limits memory of masks
 
 
@@ -45,13 +46,6 @@ class Activations:
         """Return whether backward repeats local arithmetic."""
         return self.mode == RECOMPUTE
 
-    def local(self, function: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        """``function(*given)``, which sends nothing. With ``recompute``, only ``given`` is kept, and backward calls it again."""
-        if not self.repeats or not torch.is_grad_enabled():
-            return function(*given)
-        found: Tensor = checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
-        return found
-
     def keeping(self) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass."""
         if self.mode != EIGHT_BITS or not torch.is_grad_enabled():
@@ -59,14 +53,34 @@ class Activations:
         return saved_tensors_hooks(self._packed, self._unpacked)
 
     def _packed(self, x: Tensor) -> Tensor | Int8Rows:
+        return x if x.is_leaf else self._coded(x)  # parameters and features stay in memory as they are
+
+    def _coded(self, x: Tensor) -> Tensor | Int8Rows:
         is_narrow = x.dim() != 2 or x.shape[1] < _LEAST_WIDTH or x.numel() < _LEAST_VALUES
-        if is_narrow or x.dtype != torch.float32 or x.is_leaf:  # parameters and features stay in memory as they are
+        if is_narrow or x.dtype != torch.float32:
             return x
         if (rows := self._quantizer.find(x)) is None:
             rows = self._quantizer.rows(x)
             for codes, values in zip(rows.codes.split(_ROWS_AT_ONCE), x.detach().split(_ROWS_AT_ONCE), strict=True):
                 codes.masked_fill_((codes == 0) & (values > 0), _POSITIVE)
         return rows
+
+    def form(self, tensors: list[Tensor], make: Callable[[Sequence[Tensor]], Any]) -> Form:
+        """The form in which ``make(tensors)`` is kept, for tensors that a function makes in its forward pass, in which they look
+        like parameters to autograd's hooks."""
+        if self.mode != EIGHT_BITS:
+            return tensors, make
+        packed = [self._coded(each) for each in tensors]
+        counts = [2 if isinstance(each, Int8Rows) else 1 for each in packed]
+        flat = [one for each in packed for one in ((each.codes, each.scale) if isinstance(each, Int8Rows) else (each,))]
+
+        def unpacked(given: Sequence[Tensor]) -> Any:
+            left = iter(given)
+            return make(
+                [self._unpacked(Int8Rows(next(left), next(left)) if count == 2 else next(left)) for count in counts]
+            )
+
+        return flat, unpacked
 
     @staticmethod
     def _unpacked(kept: Tensor | Int8Rows) -> Tensor:

@@ -10,8 +10,7 @@ Shapes: n owned nodes; x (n, F), W and W_root (F, H), b (H,), y (n, H).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import dense
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import once_differentiable, tracked
+from hpcgnn.nn.activations import Activations, Form
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand
@@ -32,14 +32,14 @@ class Order:
     """The order and the arithmetic of a layer's product.
 
     aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel, False for ``(A x) W``, whose rows of F
-    columns do. compute: the arithmetic of products. repeats: whether backward computes A x again, from x and the received bytes,
-    in place of keeping it.
+    columns do. compute: the arithmetic of products. activations: the way in which A x is kept; with ``recompute`` backward computes
+    it again, from x and the received bytes.
     """
 
     aggregator: Aggregator | CachedAggregator
     transform_first: bool
     compute: Compute
-    repeats: bool = False
+    activations: Activations = field(default_factory=Activations)
 
     def times(self, x: Tensor | Narrow, weight: Tensor, **others: Tensor | None) -> Tensor:
         """``x @ weight`` plus the ``bias`` or the matrix ``plus``."""
@@ -103,14 +103,15 @@ class _AggregateFirst(torch.autograd.Function):
         z = aggregator.finish_step(scaled, message)
         del scaled
         # Integers would be rounded anew.
-        repeats = order.repeats and not isinstance(order.compute, Int8)
-        ctx.order, ctx.message = order, aggregator.kept(message) if repeats else None
+        repeats = order.activations.repeats and not isinstance(order.compute, Int8)
+        message = aggregator.kept(message) if repeats and message.received.nbytes < z.nbytes else None
         sums = operand(z, order.compute)
         y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
-        if ctx.message is not None:
-            _save(ctx, (weight, root), x, None)
+        ctx.order, ctx.repeats = order, message is not None
+        if message is not None:
+            _save(ctx, (weight, root), _form(x), message.form())
         else:
-            _save(ctx, (weight, root), None if root is None else own, sums)
+            _save(ctx, (weight, root), None if root is None else _form(own), order.activations.form(*_form(sums)))
         return y
 
     @staticmethod
@@ -123,8 +124,8 @@ class _AggregateFirst(torch.autograd.Function):
         if needs[0]:
             under_way = reverse.start_step(order.times(given, weight.T), is_temporary=True)
         # while gradients travel
-        if ctx.message is not None:
-            sums = operand(_forward_aggregator(order).again(own, ctx.message), order.compute)
+        if ctx.repeats:  # sums are the message until here
+            sums = operand(_forward_aggregator(order).again(own, sums), order.compute)
             own = operand(own, order.compute)
         dweight = order.gradient(sums, dy) if needs[1] else None
         del sums
@@ -146,7 +147,7 @@ class _TransformFirst(torch.autograd.Function):
         y = aggregator.finish_step(*under_way, y)
         if root is None and bias is not None:
             y.add_(bias)
-        _save(ctx, (weight, root), own, None)
+        _save(ctx, (weight, root), _form(own))
         ctx.order = order
         return y
 
@@ -154,14 +155,16 @@ class _TransformFirst(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         order, reverse = ctx.order, _forward_aggregator(ctx.order).reverse
-        (weight, root), (own, _) = _saved(ctx)
+        (weight, root), (own,) = _saved(ctx)
         dy, needs, dx = gradients[0].contiguous(), ctx.needs_input_grad, None
-        under_way = reverse.start_step(dy)
+        under_way = reverse.start_step(dy) if needs[0] or needs[1] else None
         # while gradients travel
         droot = order.gradient(own, dy) if root is not None and needs[2] else None
         dbias = column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
         if root is not None and needs[0]:
             dx = order.times(operand(dy, order.compute), root.T)
+        if under_way is None:
+            return None, None, droot, dbias, None
         dz = reverse.finish_step(*under_way)
         dweight = order.gradient(own, dz) if needs[1] else None
         if needs[0]:
@@ -174,22 +177,20 @@ def _forward_aggregator(order: Order) -> Aggregator:
     return order.aggregator
 
 
-Kept = tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]
-
-
-def _save(ctx: Any, weights: tuple[Tensor | None, ...], *operands: Tensor | Narrow | None) -> None:
-    """Save weights and the operands of their gradients, in the form in which the products have read them, each tensor once."""
+def _save(ctx: Any, weights: tuple[Tensor | None, ...], *forms: Form | None) -> None:
+    """Save weights and the forms of operands, each tensor once."""
     tensors: list[Tensor | None] = list(weights)
     ctx.makers = []
-    for each in operands:
-        own, make = ([], lambda _: None) if each is None else _form(each)
+    for each in forms:
+        own, make = ([], lambda _: None) if each is None else each
         ctx.makers.append((len(tensors), len(tensors) + len(own), make))
         tensors += own
     ctx.num_weights = len(weights)
     ctx.save_for_backward(*tensors)
 
 
-def _form(each: Tensor | Narrow) -> Kept:
+def _form(each: Tensor | Narrow) -> Form:
+    """The form in which products have read an operand."""
     return ([each], lambda tensors: tensors[0]) if isinstance(each, Tensor) else each.kept()
 
 

@@ -80,7 +80,7 @@ class LinearLayer(BiasedLayer, ABC):
     @property
     def order(self) -> Order:
         """The order and the arithmetic of the layer's operations."""
-        return Order(self.aggregator, self.transform_first, self.compute, self.activations.repeats)
+        return Order(self.aggregator, self.transform_first, self.compute, self.activations)
 
     @abstractmethod
     def add_weights(self, in_width: int, out_width: int) -> None:

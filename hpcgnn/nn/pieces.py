@@ -273,10 +273,11 @@ class PiecewiseAttention:
             later = edges.edge_sum(csr, terms, self.backend)
             weights, out = self._dropped(alpha, number), work[: csr.num_rows]
             values = spmm(csr, self._values(rows), weights, out=out, backend=self.backend, accumulate=False)
-            before = logs[at]
-            logs[at] = total = torch.logaddexp(before, later)
+            total = torch.logaddexp(logs[at], later)
+            earlier = (logs[at] - total).exp_()[:, :, None]
+            logs[at] = total
             values = values.view(-1, heads, width).mul_((later - total).exp_()[:, :, None])
-            sums[at] = values.addcmul_(sums[at], (before - total).exp_()[:, :, None])
+            sums[at] = values.addcmul_(sums[at], earlier)
         result = sums.view(-1, self._width)
         if bias is not None:
             result += bias

@@ -16,7 +16,6 @@ from torch_geometric.nn.dense import Linear
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.linear import matmul
@@ -116,7 +115,6 @@ class Distribution:
         self.has_trainer = False
         self.int8: Int8 | None = None
         self.asked_compute = FLOAT32
-        self.activations = Activations(backend=backend)
         self.given = Given(graph)
 
     def another(self) -> Distribution:
@@ -128,7 +126,6 @@ class Distribution:
         if int8 is not None:
             made.int8, made.asked_compute = Int8(int8.config, int8.uses, messages, bridge.backend), self.asked_compute
             made.int8.is_checked = int8.is_checked
-        made.activations = Activations(self.activations.mode, bridge.backend)
         return made
 
     @property
@@ -145,7 +142,6 @@ class Distribution:
         self.messages.begin_epoch(epoch)
         if self.int8 is not None:
             self.int8.begin_epoch(epoch)
-        self.activations.begin_epoch(self.messages.current_pass.seed, epoch, self.graph.world.rank)
 
     def begin_pass(self, *, training: bool) -> None:
         """Begin a call of the model. In a training loop without a trainer, each training pass is a step."""
@@ -213,8 +209,7 @@ def _forward_on_ranks(
         inputs, named = distribution.given.prepare(model, bridge.mode, inputs, named)
         bridge.in_pass = True
         try:
-            kept = distribution.activations.keeping()
-            with among(distribution.graph.world), draws_of_rank(distribution.graph), kept, bridge.mode:
+            with among(distribution.graph.world), draws_of_rank(distribution.graph), bridge.mode:
                 return forward(*inputs, **named)
         except Refused as refused:
             kind = DirectedError if isinstance(refused, Reversed) else HpcgnnError

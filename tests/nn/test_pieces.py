@@ -22,7 +22,7 @@ from hpcgnn.world.thread_world import on_threads
 
 
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
-@pytest.mark.parametrize("kind", ["attr", "cut", "apart", "ordered"])
+@pytest.mark.parametrize("kind", ["attr", "cut", "apart", "dense", "ordered"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_pieces_equal_the_whole_halo(tmp_path, ranks, kind, name):
     """Scores and gradients, with dropout of attention weights; of three or more ranks, the last one has no nodes."""

@@ -41,7 +41,7 @@ def trained(graph: LocalGraph, model: GraphModel) -> dict[str, torch.Tensor]:
 
 def graph_on(world: World, folder: Path, kind: str) -> LocalGraph:
     """The graph of the tests with features of edges (``attr``), without edges inside parts (``cut``), without edges between them
-    (``apart``), or with nodes in another order (``ordered``)."""
+    (``apart``), with an edge between any two nodes (``dense``), or with nodes in another order (``ordered``)."""
     arrays, path = small_graphs.random_multigraph(), folder / f"{kind}-{world.size}.h5"
     part = small_graphs.random_parts(arrays.num_nodes, world.size, empty=world.size - 1 if world.size > 2 else None)
     if kind == "cut":
@@ -49,6 +49,8 @@ def graph_on(world: World, folder: Path, kind: str) -> LocalGraph:
     elif kind == "apart":
         inside = part[arrays.edge_index[0]] == part[arrays.edge_index[1]]
         arrays.edge_index = arrays.edge_index[:, inside]
+    elif kind == "dense":
+        arrays.edge_index = np.stack(np.nonzero(np.ones((arrays.num_nodes,) * 2)))
     elif kind == "attr":
         arrays = small_graphs.with_typed_edges(arrays)
     if world.rank == 0:
