@@ -14,6 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest, disable_malloc_trimming
 from hpcgnn.cli import console
 from hpcgnn.exchange import Messages
+from hpcgnn.graph import DISK
 from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import library, resolve
 from hpcgnn.nn.build import build_model
@@ -131,6 +132,10 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     parts, out = asked.parts, asked.out
     assert isinstance(config.model, ModelConfig)
     device = choose_device(world, config.device, config.ranks_per_gpu)
+    with raise_on_all_ranks(world, "take the device of a rank"):
+        if device.torch_device.type != "cpu" and (config.features == DISK or config.memory_limit != "none"):
+            named = "--features disk" if config.features == DISK else "--memory-limit"
+            raise HpcgnnError(f"{named} is for ranks on CPUs, and {device.name} is none: pass --device cpu")
     account, activations = None, KEEP if config.activations == AUTO else config.activations
     if config.memory_limit != "none":
         account, activations = account_of(world, parts, config, device)

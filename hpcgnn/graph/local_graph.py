@@ -339,9 +339,7 @@ class LocalGraph(OfRanks):
         """
         torch_device = device.torch_device
         if isinstance(self.features, FeaturesOnDisk) and torch_device.type != "cpu":
-            raise HpcgnnError(
-                f"features on disk are read by CPUs only, and {device.name} is none: pass --device cpu", agreed=True
-            )
+            raise HpcgnnError(f"features on disk are read by CPUs only, and {device.name} is none: pass --device cpu")
         device.use()
         features = self.features
         if not isinstance(features, FeaturesOnDisk | None):

@@ -32,8 +32,8 @@ class Order:
     """The order and the arithmetic of a layer's product.
 
     aggregator: A. transform_first: True for ``A (x W)``, whose rows of H columns travel, False for ``(A x) W``, whose rows of F
-    columns do. compute: the arithmetic of products. activations: the way in which A x is kept; with ``recompute`` backward computes
-    it again, from x and the received bytes.
+    columns do. compute: the arithmetic of products. activations: the way in which A x is kept; with ``recompute``, backward
+    computes it again, from x and the received bytes.
     """
 
     aggregator: Aggregator | CachedAggregator
@@ -104,12 +104,12 @@ class _AggregateFirst(torch.autograd.Function):
         del scaled
         # Integers would be rounded anew.
         repeats = order.activations.repeats and not isinstance(order.compute, Int8)
-        message = aggregator.kept(message) if repeats and message.received.nbytes < z.nbytes else None
+        came = aggregator.kept(message) if repeats and message.received.nbytes < z.nbytes else None
         sums = operand(z, order.compute)
         y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
-        ctx.order, ctx.repeats = order, message is not None
-        if message is not None:
-            _save(ctx, (weight, root), _form(x), message.form())
+        ctx.order, ctx.repeats = order, came is not None
+        if came is not None:
+            _save(ctx, (weight, root), _form(x), came.form())
         else:
             _save(ctx, (weight, root), None if root is None else _form(own), order.activations.form(*_form(sums)))
         return y

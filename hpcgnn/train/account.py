@@ -32,7 +32,7 @@ from hpcgnn.kernels.spmm import packing_from
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import ACTIVATION_MODES, AUTO, INT8_ALWAYS, INTEGERS, MODELS, ModelConfig
-from hpcgnn.policy.config import FIXED
+from hpcgnn.policy.config import FIXED, PolicyConfig
 from hpcgnn.train.ledger import Block, Ledger, held, kept
 from hpcgnn.train.links import split_links
 from hpcgnn.train.run_config import LINK, RunConfig, bytes_of
@@ -95,7 +95,7 @@ def standing(trainer: Trainer, ledger: Ledger) -> tuple[Counter[str], dict[int, 
     """Bytes that stay and are not in the ledger, by part; and the parts of the ledger's blocks that stay."""
     found: Counter[str] = Counter()
     of_block: dict[int, str] = {}
-    seen: set[object] = {id(ledger)}
+    seen: dict[object, object] = {id(ledger): ledger}
     for part, root in standing_parts(trainer):
         for address, num_bytes in held(root, seen):
             if (block := ledger.live.get(address)) is None:
@@ -122,7 +122,10 @@ def _from_torch(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
 def trial_config(run: RunConfig, compute: str) -> RunConfig:
     """The settings of a trial: the run's, with few epochs, bit-widths that no policy chooses, and arithmetic that is not measured
     again. compute: the arithmetic that the run uses."""
-    train = replace(run.train, epochs=EPOCHS, eval_every=1, patience=0, policy=replace(run.train.policy, bits=FIXED))
+    given = run.train.policy
+    kinds = PolicyConfig(FIXED, given.staleness).sections()  # of settings that fixed bits leave in use
+    policy = PolicyConfig(FIXED, given.staleness, own=tuple(each for each in given.own if type(each) in kinds))
+    train = replace(run.train, epochs=EPOCHS, eval_every=1, patience=0, policy=policy)
     messages = replace(run.messages, collective="alltoallv", node_aware="off", gpu_mpi="off")
     return replace(run, train=train, messages=messages, compute=INT8_ALWAYS if compute in INTEGERS else compute)
 
@@ -304,7 +307,8 @@ def predicted(run: RunConfig, facts: PartFacts, *, is_limited: bool = False) -> 
     ``--memory-limit``.
     """
     assert isinstance(run.model, ModelConfig)
-    values = max(facts.edges, facts.nodes) * max(run.model.hidden, 1)
+    features = facts.features or facts.nodes * facts.meta.num_features
+    values = max(max(facts.edges, facts.nodes) * max(run.model.hidden, 1), features)
     share = min(1.0, max(_VALUES / max(values, 1), _FEWEST_NODES / max(facts.nodes, 1)))
     _, large, small = (trial(run, facts, each) for each in (share / 2, share, share / 2))  # the first fills caches
     sizes = block_sizes(large, small)
@@ -399,16 +403,14 @@ def account_of(world: World, path: Path, run: RunConfig, device: Device) -> tupl
 
 def _predicted_account(world: World, path: Path, run: RunConfig, facts: PartFacts, compute: str) -> Account:
     """The prediction for one way of keeping activations. Collective."""
-    predictions, problem = {}, ""
-    try:
-        predictions = predicted(trial_config(run, compute), facts, is_limited=True)
-    except Exception as error:  # of any part of the program: training itself will say what is wrong
-        problem = f" ({type(error).__name__}: {error})"
-    if not world.allreduce(np.array([bool(predictions)], np.int64), "min", "the account of memory")[0]:
-        raise HpcgnnError(
-            f"the memory of training on {path} is not known before it starts{problem}: leave out --memory-limit",
-            agreed=True,
-        )
+    with raise_on_all_ranks(world, "predict the memory of the run"):
+        try:
+            predictions = predicted(trial_config(run, compute), facts, is_limited=True)
+        except Exception as error:  # of any part of the program: training itself will say what is wrong
+            raise HpcgnnError(
+                f"the memory of training on {path} is not known before it starts ({type(error).__name__}: {error}): leave out "
+                "--memory-limit"
+            ) from error
     libraries = resident_memory_bytes()
     return Account(world, {LIBRARIES: libraries} | predictions, libraries)
 

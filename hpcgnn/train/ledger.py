@@ -61,7 +61,7 @@ class Ledger(TorchDispatchMode):
 
     def know(self, *roots: object) -> None:
         """The memory that ``roots`` keep is not new where an operation returns a view of it."""
-        self._known |= {address for address, _ in held(roots, set())}
+        self._known |= {address for address, _ in held(roots, {})}
 
     def mark(self, name: str) -> None:
         """Remember this moment by ``name``."""
@@ -116,15 +116,18 @@ _LEAVES = (str, bytes, int, float, complex, bool, type(None), type, types.Module
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
-def held(root: object, seen: set[object]) -> Iterator[tuple[int, int]]:
-    """The memory that ``root`` keeps, each once: its address and bytes. seen: objects and addresses that are not looked at, to
-    which those that are found are added."""
+def held(root: object, seen: dict[object, object]) -> Iterator[tuple[int, int]]:
+    """The memory that ``root`` keeps, each once: its address and bytes.
+
+    seen: objects by ``id``, and addresses, that are not looked at; those that are found are added. It keeps the objects, so that
+    no other one gets their ``id``.
+    """
     waiting = [root]
     while waiting:
         found = waiting.pop()
         if isinstance(found, _LEAVES) or id(found) in seen:
             continue
-        seen.add(id(found))
+        seen[id(found)] = found
         if isinstance(found, Tensor):
             waiting.append(found.grad if found.is_leaf else None)
             memory: Any = _of_tensor(found)
@@ -134,7 +137,7 @@ def held(root: object, seen: set[object]) -> Iterator[tuple[int, int]]:
             waiting += _parts_of(found)
             continue
         if memory is not None and memory[:1] not in seen:
-            seen.add(memory[:1])
+            seen[memory[:1]] = None
             yield memory
 
 

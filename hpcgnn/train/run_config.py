@@ -186,7 +186,8 @@ class RunConfig(Checked):
         """
         super().check()
         check_device_name(self.device)
-        bytes_of(self.memory_limit)
+        if bytes_of(self.memory_limit) is not None:
+            _check_limited(self)
         _check_delta(self)
         _check_halo(self)
         _check_task(self)
@@ -314,6 +315,13 @@ def bytes_of(size: str) -> int | None:
     raise WrongValueError(
         f"memory_limit must be a number of bytes with a unit, such as 20GiB or 500MB, or none, not {size!r}"
     )
+
+
+def _check_limited(run: RunConfig) -> None:
+    """Raise WrongValueError for runs whose memory is not predicted."""
+    if run.task == LINK or run.features == DISK:
+        what = "--task link" if run.task == LINK else "--features disk"
+        raise WrongValueError(f"--memory-limit does not know the memory of {what}: leave one of them out")
 
 
 def _check_task(run: RunConfig) -> None:

@@ -241,7 +241,9 @@ class StandIn:
         )
         lengths = np.bincount(self.target[mine] - first, minlength=nodes)
         begin = int(np.count_nonzero(self.target < first))
-        trained = rng.random(nodes) < facts.trained / max(facts.nodes, 1)
+        # Each rank has one at least: a stand-in without any would be refused, and few nodes of a part may be trained.
+        count = max(1, round(nodes * facts.trained / max(facts.nodes, 1)))
+        trained = rng.permutation(nodes) < count
         masks = [trained, *(~trained & (rng.random(nodes) < 0.5) for _ in range(2))]
         kinds, posts, columns = self.kind[mine], self.is_post[mine], old.num_edge_features
         return _Part(

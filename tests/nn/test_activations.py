@@ -246,8 +246,5 @@ def test_8_bits_take_a_quarter_of_the_memory(parts, model):
     built.activations.form, built.activations._packed = of_form, of_hook
     built.train()
     y = built(graph.features)
-    matrices = 5 if model == "gcn" else 5  # 3 results, 2 sums of hidden rows; sums of features are narrow
-    assert (
-        sum(found.values()) <= matrices * graph.num_nodes * (64 + 4) + graph.num_nodes * 4 * 2 * graph.features.shape[1]
-    )
+    assert sum(found.values()) <= 5 * graph.num_nodes * (64 + 4) + graph.num_nodes * 4 * 2 * graph.features.shape[1]
     y.square().sum().backward()
