@@ -95,7 +95,10 @@ def test_a_larger_graph_is_predicted_from_a_small_share(parts, monkeypatch):
     third = account.predicted(account.trial_config(run, "float32"), facts)
     for each in (whole, third):
         del each[account.PREPARATION]  # arrays for a moment, which are few in a graph of this size
-    assert sum(third.values()) == pytest.approx(sum(whole.values()), rel=0.1)
+    # Memory of messages that was made anew with another size is taken for memory of a fixed size; here all nodes are sent.
+    assert sum(third.values()) == pytest.approx(sum(whole.values()), rel=0.25)
+    for part in (account.GRAPH, account.PLAN, account.FEATURES):
+        assert third[part] == pytest.approx(whole[part], rel=0.01)
 
 
 def test_a_stand_in_has_the_plan_of_the_part(parts):
