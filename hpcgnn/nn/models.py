@@ -145,7 +145,7 @@ class Propagation(GraphModel):
     """A dense network of ``layers`` layers, [dropout, dense, activation] repeated, followed by exchanges for ``hops`` hops."""
 
     settings = (LayerSettings, HopSettings)  # also of a user's own models of this kind
-    kept_rows = 2
+    kept_rows = 1
     work = "propagation"
 
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
@@ -256,7 +256,7 @@ class GCN(LinearStack):
     """A stack of :class:`GCNLayer`."""
 
     layer = GCNLayer
-    kept_rows = 2
+    kept_rows = 1
     work = "gcn"
 
 
@@ -266,7 +266,7 @@ class SAGE(LinearStack):
 
     aggregation = "mean"
     layer = SAGELayer
-    kept_rows = 3
+    kept_rows = 1
     work = "sage"
 
 
@@ -277,7 +277,7 @@ class GIN(LinearStack):
     usual_norm = "batch"
     aggregation = "sum"
     layer = GINLayer
-    kept_rows = 4
+    kept_rows = 2
     work = "gin"
 
 

@@ -22,7 +22,7 @@ from hpcgnn.world import raise_on_all_ranks
 
 _FLOAT_BYTES, _INDEX_BYTES, _OFFSET_BYTES = 4, 4, 8
 _DIRECTIONS = 2  # a matrix and its transpose
-_KEPT_BY_BATCH_NORM = 2
+_KEPT_BY_BATCH_NORM = 1
 _GIB = 1 << 30
 # float32 ends at 3.4e38, and norms and gradients have squares of rows.
 _LARGEST_FEATURE = 1e18

@@ -434,7 +434,7 @@ class Trainer:
             "compute_asked": self.model.asked_compute,
             "label_propagation": self.config.labels.rate,
             "startup_seconds": self._startup_seconds or 0.0,
-            **({} if self.account is None else {"memory_bytes": self.account.summary(peak_memory_bytes())}),
+            "memory_bytes": {} if self.account is None else self.account.summary(peak_memory_bytes()),
         } | self._test_ranking()
         summary = self.world.broadcast(summarise(self.graph, self.best, records, facts), what="the summary")
         if run is not None and self.world.rank == 0:
