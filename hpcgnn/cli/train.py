@@ -42,7 +42,15 @@ _TITLES: dict[str, tuple[str, ...]] = {
     "Messages between ranks": ("strategy", "messages", "cache_input_aggregation", "timeout"),
     "Policies of --bits and --staleness": ("policy", "replay"),
     "Stale rows": ("stale_correction", "smoothing", "smoothing_decay", "most_stale_epochs", "bypass"),
-    "Memory, arithmetic and devices": ("features", "activations", "compute", "int8", "ranks_per_gpu", "node_order"),
+    "Memory, arithmetic and devices": (
+        "features",
+        "activations",
+        "memory_limit",
+        "compute",
+        "int8",
+        "ranks_per_gpu",
+        "node_order",
+    ),
     "Output": (),
 }
 _PLACES = frozenset(itertools.chain(*_TITLES.values()))
