@@ -8,7 +8,7 @@ Checkpoints hold these rows, and those that receivers hold for delta coding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,11 +44,6 @@ class Message:
     sums: torch.Tensor | None = None  # (b, F) over the boundary nodes' local neighbours in that epoch, for corrections
     call: int = 0  # number of earlier calls of its exchange in the same step
     is_constant: bool = False  # its rows are those of every epoch, unless the input of the exchange changes
-
-    def form(self) -> tuple[list[torch.Tensor], Callable[[Sequence[torch.Tensor]], Message]]:
-        """The received bytes, and what makes a message of them again."""
-        codec, nothing, epoch = self.codec, self.sent[:0], self.epoch
-        return [self.received], lambda tensors: Message(codec, nothing, tensors[0], epoch)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class _AggregateFirst(torch.autograd.Function):
         y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
         ctx.order, ctx.repeats = order, came is not None
         if came is not None:
-            _save(ctx, (weight, root), _form(x), came.form())
+            _save(ctx, (weight, root), _form(x), came)
         else:
             _save(ctx, (weight, root), None if root is None else _form(own), order.activations.form(*_form(sums)))
         return y

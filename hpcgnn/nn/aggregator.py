@@ -21,6 +21,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.autograd import tracked
+from hpcgnn.nn.activations import Form
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, Rows, destinations, first_sources, padded
@@ -130,12 +131,13 @@ class Aggregator:
         left = self.linear.left
         return z if left is None else z.mul_(left)
 
-    def kept(self, message: Message) -> Message | None:
-        """A copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is impossible: a
-        message that is itself kept changes with the epochs, and integers are rounded anew."""
+    def kept(self, message: Message) -> Form | None:
+        """The form of a copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is
+        impossible: a message that is itself kept changes with the epochs, and integers are rounded anew."""
         if message.mailbox is not None or message.differences is not None or type(self.rows) is not FloatRows:
             return None
-        return Message(message.codec, message.sent[:0], message.received.clone(), message.epoch)
+        codec, nothing, epoch = message.codec, message.sent[:0], message.epoch
+        return [message.received.clone()], lambda tensors: Message(codec, nothing, tensors[0], epoch)
 
     def again(self, x: Tensor, message: Message) -> Tensor:
         """The (n, F) result of an aggregation of x once more, bit for bit, with a message of :meth:`kept`. Not collective."""
