@@ -17,16 +17,14 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph import DISK
 from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import library, resolve
-from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import AUTO, KEEP, ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import AdaQPSettings
 from hpcgnn.train import checkpoint
-from hpcgnn.train.account import account_of
+from hpcgnn.train.account import account_of, trainer_of
 from hpcgnn.train.checks import check_fits
 from hpcgnn.train.config import TrainConfig, in_words
-from hpcgnn.train.links import split_links
-from hpcgnn.train.run_config import LINK, LINK_COSTS, NODE, RunConfig
+from hpcgnn.train.run_config import LINK_COSTS, NODE, RunConfig
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.train.summary import TensorBoard, writers
 from hpcgnn.train.trainer import Trainer
@@ -160,19 +158,9 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     logging.getLogger("hpcgnn").info("rank %d: node order %s%s", world.rank, graph.order.method, told)
     check_fits(graph, config.model, device, config.ranks_per_gpu)
     graph = graph.to(device)
-    links = split_links(graph, config.links) if config.task == LINK else None
-    model = build_model(
-        config.model,
-        graph if links is None else links.train,
-        messages=Messages(world, config.messages, device=device),
-        strategy=config.strategy,
-        seed=config.seed,
-        compute=config.compute,
-        int8=config.int8,
-        activations=activations,
-        keep_input_aggregation=config.cache_input_aggregation,
-    )
-    trainer = Trainer(model, links or graph, _with_costs_in(out, config.train), run=run, stop=stop, clock=clock)
+    messages = Messages(world, config.messages, device=device)
+    chosen = replace(config, activations=activations, train=_with_costs_in(out, config.train))
+    trainer = trainer_of(chosen, graph, messages, run=run, stop=stop, clock=clock)
     trainer.account = account
     if asked.resume:
         trainer.resume()

@@ -130,8 +130,9 @@ def trial_config(run: RunConfig, compute: str) -> RunConfig:
     return replace(run, train=train, messages=messages, compute=INT8_ALWAYS if compute in INTEGERS else compute)
 
 
-def trainer_of(run: RunConfig, graph: Any, messages: Messages) -> Trainer:
-    """A trainer with a run's settings, which writes nothing. Collective."""
+def trainer_of(run: RunConfig, graph: Any, messages: Messages, /, **how: Any) -> Trainer:
+    """A trainer with a run's settings, for a graph and messages that follow them; ``how`` are the trainer's other arguments.
+    Collective."""
     assert isinstance(run.model, ModelConfig)
     links = split_links(graph, run.links) if run.task == LINK else None
     model = build_model(
@@ -145,7 +146,7 @@ def trainer_of(run: RunConfig, graph: Any, messages: Messages) -> Trainer:
         keep_input_aggregation=run.cache_input_aggregation,
         activations=run.activations,
     )
-    return Trainer(model, links or graph, run.train, stop=StopRequest())
+    return Trainer(model, links or graph, run.train, **how)
 
 
 def trial(run: RunConfig, facts: PartFacts, share: float) -> Trial:
@@ -162,7 +163,7 @@ def trial(run: RunConfig, facts: PartFacts, share: float) -> Trial:
             ledger.know(graph)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            trainer = trainer_of(run, graph, Messages(world, run.messages))
+            trainer = trainer_of(run, graph, Messages(world, run.messages), stop=StopRequest())
             trainer.ledger = ledger
             ledger.mark("start")
             for _ in range(EPOCHS):
