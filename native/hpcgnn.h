@@ -108,7 +108,8 @@ enum hpcgnn_sddmm { HPCGNN_DOT, HPCGNN_ADD, HPCGNN_LEFT };
 // Writes to out[r, c], or adds if `accumulate`, the sum over the entries e of row r of
 // weight[e, head of c] * scale[indices[e]] * x[indices[e], c].
 //
-// weight: (entries, heads) or null; the columns form `heads` equal groups. scale: (rows of x) or null, for int8.
+// weight: (entries, heads) or null; the columns form `heads` equal groups. scale: (rows of x), for int8, and for one
+// head of floats, or null.
 // packed: the hot rows as `spmm_pack` has copied them with the same tuning, or null; only for one head. Then scale[~p]
 // is the scale of the p-th hot row, which is stored before those of all rows. Without weights, hot_indices may list a
 // row's entries in another order than indices, and should list hot ones first.

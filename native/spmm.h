@@ -287,12 +287,20 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     const bool joins_heads = weight != nullptr && heads > 1 && width / heads % kLanes<Value> == 0;
     if (joins_heads) {
         run_spmm<Storage, Value, kScaled ? Factor::kScaledHeads : Factor::kHeads>(job, threads);
-    } else if constexpr (kScaled) {
-        run_spmm<Storage, Value, Factor::kScale>(job, threads);
-    } else if (weight != nullptr) {
-        run_spmm<Storage, Value, Factor::kWeight>(job, threads);
-    } else {
-        run_spmm<Storage, Value, Factor::kOne>(job, threads);
+        return;
+    }
+    if constexpr (kScaled || std::is_same_v<Storage, float>) {
+        if (scale != nullptr) {
+            run_spmm<Storage, Value, Factor::kScale>(job, threads);
+            return;
+        }
+    }
+    if constexpr (!kScaled) {
+        if (weight != nullptr) {
+            run_spmm<Storage, Value, Factor::kWeight>(job, threads);
+        } else {
+            run_spmm<Storage, Value, Factor::kOne>(job, threads);
+        }
     }
 }
 

@@ -160,6 +160,14 @@ def disable_malloc_trimming(*, is_limited: bool = False) -> bool:
     return mallopt is not None and all(mallopt(option, value) == 1 for option, value in settings)
 
 
+def return_free_memory() -> None:
+    """Give free pieces of the C library's heap back to the system, where it has a function for that: after large temporaries that
+    are made once, which later allocations would not fill."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 _PRIVATE = ("Private_Clean:", "Private_Dirty:")
 # Index of the start time in stat (proc(5)), counted after the command's name, which is in brackets and may have spaces.
 _START_FIELD = 19

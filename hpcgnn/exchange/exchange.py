@@ -159,6 +159,13 @@ class Exchange:
         """Return whether rows may travel in fewer than 8 bits in the present pass; the same on all ranks."""
         return self.messages.is_rounded and (self._bits is not None or self.messages.config.bits < INT8_BITS)
 
+    @property
+    def is_exact(self) -> bool:
+        """Return whether rows arrive in the present pass, and as they were sent; the same on all ranks."""
+        messages = self.messages
+        is_rounded = messages.is_rounded and (self._bits is not None or messages.config.bits != 32)
+        return messages.world.size == 1 or not (is_rounded or messages.keeps_rows)
+
     def assign_bits(self, bits: np.ndarray) -> RowBits:
         """Give each row to send its own bit-width in training, from ``bits`` (send rows,) uint8, and tell the receivers.
 

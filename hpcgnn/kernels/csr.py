@@ -13,11 +13,13 @@ from torch import Tensor
 
 from hpcgnn.base.arguments import check_tensors, check_type, check_whole
 from hpcgnn.base.errors import WrongTypeError, WrongValueError
+from hpcgnn.base.process import return_free_memory
 from hpcgnn.kernels.backend import resolve
 from hpcgnn.kernels.rows import cluster, gather_rows
 
 Array = Tensor | np.ndarray
 T = TypeVar("T")
+_MANY_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,11 @@ class Csr:
         self._origin: weakref.ref[Csr] | None = None
         self.each_column_once = False  # if set, no column is hot, and uses need not be counted
         self._rows_before: Tensor | None = None  # (num_rows,) int64 numbers of rows before in_order()
+        self._blocks: dict[int, list[tuple[slice, Csr]]] = {}  # see row_blocks()
+        self._part_of: tuple[weakref.ref[Csr], slice] | None = None  # the matrix, and the entries, of a block
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"products": {}, "_kept": {}}  # those have addresses of this matrix
+        return vars(self) | {"products": {}, "_kept": {}, "_blocks": {}}  # those have addresses of this matrix
 
     def _check(self) -> None:
         # This raises unless all are on one device, and some backend takes it.
@@ -204,8 +208,14 @@ class Csr:
                 assert weight is not None, "only with_weight() shares a structure"
                 transpose = self._shared.transpose().with_weight(weight)
             transpose._origin = weakref.ref(self)
-            self._transpose = transpose
+            self._transpose = self._trimmed(transpose)
         return self._transpose
+
+    def _trimmed(self, made: T) -> T:
+        """``made`` from this matrix, after temporaries of its size were given back to the system."""
+        if self.num_entries >= _MANY_ENTRIES and self._part_of is None:
+            return_free_memory()
+        return made
 
     def _sorted_by_column(self) -> tuple[Tensor, Tensor]:
         """``indptr`` and ``transpose_order`` of the transpose; within a column, entries are ordered by the number that their row
@@ -234,6 +244,26 @@ class Csr:
         indices = other.indices[other._entries_of(columns)]
         return Csr(ends[self.indptr], indices, other.num_cols, weight, check=False)
 
+    def row_blocks(self, rows: int) -> list[tuple[slice, Csr]]:
+        """The matrix in blocks of so many rows, each with its place; they share its entries, and are made once.
+
+        Products with a block have the bits of products with the whole matrix.
+        """
+        if rows not in self._blocks:
+            self._blocks[rows] = [
+                (slice(first, first + rows), self._block(first, min(first + rows, self.num_rows)))
+                for first in range(0, self.num_rows, rows)
+            ]
+        return self._blocks[rows]
+
+    def _block(self, first: int, last: int) -> Csr:
+        entries = slice(int(self.indptr[first]), int(self.indptr[last]))
+        weight = None if self.weight is None else self.weight[entries]
+        indptr = self.indptr[first : last + 1] - entries.start
+        block = Csr(indptr, self.indices[entries], self.num_cols, weight, check=False)
+        block._part_of = weakref.ref(self), entries
+        return block
+
     def row_lengths(self) -> Tensor:
         """(num_rows,) int64 number of entries of each row."""
         return self.indptr[1:] - self.indptr[:-1]
@@ -252,9 +282,14 @@ class Csr:
         were.
         """
         key = most, least_uses, grouped
-        return self.kept(("hot", *key), lambda: self._find_hot_columns(*key))
+        return self.kept(("hot", *key), lambda: self._trimmed(self._find_hot_columns(*key)))
 
     def _find_hot_columns(self, most: int, least_uses: int, grouped: bool) -> HotColumns | None:
+        if self._part_of is not None:
+            whole, entries = self._part_of[0](), self._part_of[1]
+            assert whole is not None, "a matrix keeps its blocks"
+            found = whole.hot_columns(most, least_uses, grouped=grouped)
+            return None if found is None else HotColumns(found.columns, found.indices[entries])
         if self.each_column_once and least_uses > 1:
             return None
         uses = torch.bincount(self.indices, minlength=self.num_cols)
@@ -265,15 +300,17 @@ class Csr:
         places = torch.arange(columns.numel(), dtype=torch.int32, device=self.device)
         written = torch.arange(self.num_cols, dtype=torch.int32, device=self.device)
         written[columns] = ~places
-        indices = written[self.indices]
-        if grouped:  # two stable counting sorts: by place, then back into rows
-            place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32, device=self.device)
-            place[columns] = places
-            _, by_place = cluster(place[self.indices], columns.numel() + 1, check=False)
-            rows = self.entry_rows(torch.int32)
-            _, by_row = cluster(rows[by_place], self.num_rows, check=False)
-            indices = indices[by_place[by_row]]
-        return HotColumns(columns, indices)
+        if not grouped:
+            return HotColumns(columns, gather_rows(written, self.indices, check=False))
+        # Two stable counting sorts: by place, then back into rows. Arrays of all entries end as early as they can.
+        place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32, device=self.device)
+        place[columns] = places
+        order = cluster(gather_rows(place, self.indices, check=False), columns.numel() + 1, check=False)[1]
+        rows = gather_rows(self.entry_rows(torch.int32), order, check=False)
+        order = gather_rows(order, cluster(rows, self.num_rows, check=False)[1], check=False)
+        del rows
+        order = gather_rows(self.indices, order, check=False)
+        return HotColumns(columns, gather_rows(written, order, check=False))
 
 
 def _array(name: str, given: Array) -> Tensor:

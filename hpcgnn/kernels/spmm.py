@@ -30,7 +30,8 @@ _VALUE_TYPE = {torch.float64: torch.float64} | dict.fromkeys((torch.float32, tor
 
 class SpmmKernels(Protocol):
     """A module may also have ``bind(csr, dtype, width)``, which returns a faster form of its ``spmm`` with the same arguments,
-    for this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it."""
+    for this matrix with ``csr.weight``, and ``x`` of one type and width. It must not refer to ``csr``, which keeps it. And it
+    may have ``by_blocks(csr, x, scale)``, see :func:`_by_blocks`."""
 
     def spmm(
         self, csr: Csr, weight: Tensor | None, x: Tensor, scale: Tensor | None, accumulate: bool, out: Tensor
@@ -103,14 +104,29 @@ class NativeSpmm(SpmmKernels):
     ) -> None:  # fmt: skip
         """Write ``csr @ x`` to ``out``, or add it."""
         hot, packed = pack(csr, weight, x, tuning) or (None, None)
-        if scale is not None and hot is not None:  # the kernel reads the scale of the p-th hot row at ~p
-            columns = hot.columns
-            scale = torch.cat((scale[columns].flip(0), scale))[columns.numel() :]
+        if scale is not None and hot is not None:
+            scale = _with_hot(scale, hot)
         streaming = 0 < tuning.streaming_bytes <= out.nbytes and not accumulate
         native(
             "spmm", x.dtype, csr=csr_argument(csr, hot), weight=weight, heads=_heads(weight), x=x, packed=packed, scale=scale,
             width=x.shape[1], out=out, accumulate=accumulate, tuning=tuning.arguments[streaming],
         )  # fmt: skip
+
+    def by_blocks(self, csr: Csr, x: Tensor, scale: Tensor | None) -> Callable[[Csr, Tensor], None]:
+        """See :func:`_by_blocks`. Rows that many entries name are copied once, and no scaled copy of float32 rows is made."""
+        if scale is not None and x.dtype not in (torch.float32, torch.int8):
+            return _by_blocks(self, csr, x, scale)
+        whole, packed = pack(csr, csr.weight, x) or (None, None)
+        scales = scale if scale is None or whole is None else _with_hot(scale, whole)
+
+        def run(block: Csr, out: Tensor) -> None:
+            hot = None if whole is None else _hot_columns(block, block.weight, x)
+            native(
+                "spmm", x.dtype, csr=csr_argument(block, hot), weight=block.weight, heads=1, x=x, packed=packed,
+                scale=scales, width=x.shape[1], out=out, accumulate=False, tuning=DEFAULT_TUNING.arguments[False],
+            )  # fmt: skip
+
+        return run
 
     def bind(self, csr: Csr, dtype: torch.dtype, width: int) -> Callable[..., None]:
         """:meth:`spmm` for ``x`` of one type and width, with ``csr.weight``; the kernel's other arguments are made once."""
@@ -148,18 +164,27 @@ def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
 
 def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:
     """The columns whose rows of ``x`` are worth copying before the product, and the copies, if there are any."""
-    if not _may_pack(weight, x.nbytes, tuning):
-        return None
-    most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
-    # Without weights, a row's entries can be added in any order: grouped by hot column, entries find their rows of x in the
-    # caches. The order belongs to the matrix, so it is the same for any number of threads.
-    hot = csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
+    hot = _hot_columns(csr, weight, x, tuning)
     if hot is None:
         return None
     job = {"width": x.shape[1], "tuning": tuning.arguments[False]}
     rows = buffers.empty(hot.columns.numel(), function("spmm_packed_columns", x.dtype)(**job), x.dtype)
     native("spmm_pack", x.dtype, **job, hot_rows=hot.columns, num_hot=hot.columns.numel(), x=x, packed=rows)
     return hot, rows
+
+
+def _hot_columns(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> HotColumns | None:
+    if not _may_pack(weight, x.nbytes, tuning):
+        return None
+    most = tuning.hot_bytes // min(tuning.tile_bytes, x.shape[1] * x.element_size())
+    # Without weights, a row's entries can be added in any order: grouped by hot column, entries find their rows of x in the
+    # caches. The order belongs to the matrix, so it is the same for any number of threads.
+    return csr.hot_columns(most, _LEAST_USES, grouped=weight is None)
+
+
+def _with_hot(scale: Tensor, hot: HotColumns) -> Tensor:
+    """``scale`` (C,) after the scales of hot columns, of which the kernel reads the p-th one at ~p."""
+    return torch.cat((scale[hot.columns].flip(0), scale))[hot.columns.numel() :]
 
 
 def _heads(weight: Tensor | None) -> int:
@@ -236,6 +261,31 @@ def _bind(csr: Csr, x: Tensor, backend: str, scale: Tensor | None) -> Callable[.
     run = kernels.bind(csr, x.dtype, x.shape[1]) if hasattr(kernels, "bind") else kernels.spmm
     csr.products[x.dtype, x.shape[1], backend] = run
     return run
+
+
+def products_by_blocks(
+    csr: Csr, x: Tensor, rows: int, backend: str = "auto", *, scale: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """``csr @ (scale * x)`` in blocks of ``rows`` rows, each with its place; a block's memory is that of the last one.
+
+    x, scale: see :func:`multiply`; for x of another type than int8, ``scale`` is of its type. Without ``scale``, all bits are
+    those of :func:`multiply`.
+    """
+    _check_spmm(csr, x, csr.weight, None, scale if x.dtype is torch.int8 else None)
+    kernels: Any = choose(SPMM, backend, x=x, weight=csr.weight, scale=scale, csr=csr.indices)
+    given = csr, x.contiguous(), scale
+    run = kernels.by_blocks(*given) if hasattr(kernels, "by_blocks") else _by_blocks(kernels, *given)
+    memory = buffers.empty(min(rows, csr.num_rows), x.shape[1], _VALUE_TYPE[x.dtype], x.device)
+    for place, block in csr.row_blocks(rows):
+        run(block, memory[: block.num_rows])
+        yield place, memory[: block.num_rows]
+
+
+def _by_blocks(kernels: SpmmKernels, csr: Csr, x: Tensor, scale: Tensor | None) -> Callable[[Csr, Tensor], None]:
+    """A function that writes ``block @ (scale * x)`` to ``out``, for each block of rows of ``csr`` (:meth:`Csr.row_blocks`)."""
+    if scale is not None and x.dtype is not torch.int8:
+        x, scale = torch.mul(x, scale[:, None], out=buffers.empty(*x.shape, x.dtype, x.device)), None
+    return lambda block, out: kernels.spmm(block, block.weight, x, scale, False, out)
 
 
 def add_rows(index: Tensor, src: Tensor, num_rows: int, backend: str = "auto") -> Tensor:

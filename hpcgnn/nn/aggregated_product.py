@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
-from hpcgnn.kernels import dense
+from hpcgnn.kernels import buffers, dense
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import once_differentiable, tracked
 from hpcgnn.nn.activations import Activations, Form
@@ -41,9 +42,24 @@ class Order:
     compute: Compute
     activations: Activations = field(default_factory=Activations)
 
-    def times(self, x: Tensor | Narrow, weight: Tensor, **others: Tensor | None) -> Tensor:
-        """``x @ weight`` plus the ``bias`` or the matrix ``plus``."""
-        return matmul(x, weight, self.aggregator.backend, **others)
+    def times(
+        self,
+        x: Tensor | Narrow,
+        weight: Tensor,
+        out: Tensor | None = None,
+        *,
+        adds: bool = False,
+        **others: Tensor | None,
+    ) -> Tensor:
+        """``x @ weight`` plus the ``bias`` or the matrix ``plus``; in ``out``, or added to it."""
+        backend = self.aggregator.backend
+        if out is None or adds:
+            y = matmul(x, weight, backend, plus=out, **others) if adds else matmul(x, weight, backend, **others)
+            return y if out is None or y.data_ptr() == out.data_ptr() else out.copy_(y)
+        if not isinstance(x, Tensor):
+            return out.copy_(matmul(x, weight, backend, **others))
+        dense.kernels_for(x, backend).product(x, weight, others.get("bias"), False, out, "float32")
+        return out
 
     def gradient(self, x: Any, dy: Tensor) -> Tensor:
         """``x.T @ dy`` (F, H) for x (n, F)."""
@@ -60,9 +76,8 @@ def aggregated_product(
     """``A x W + x W_root + b``; root and bias may be None. Collective, forward and backward."""
     if not (isinstance(x, Tensor) and isinstance(order.aggregator, Aggregator)):
         return _composed(order, x, weight, root, bias)
-    kind: Any = _TransformFirst if order.transform_first else _AggregateFirst
-    given = (x, weight, root, bias)
-    found: Tensor = kind.apply(*given, order) if tracked(*given) else kind.forward(_Nothing(), *given, order)
+    given, product = (x, weight, root, bias, order), _AggregatedProduct
+    found: Tensor = product.apply(*given) if tracked(*given[:4]) else product.forward(_Nothing(), *given)
     return found
 
 
@@ -88,88 +103,135 @@ def _composed(
 class _Nothing:
     """The context of a pass that no gradient follows."""
 
+    needs_input_grad = (False, False, False, False)
+
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep nothing."""
 
 
-class _AggregateFirst(torch.autograd.Function):
-    """``(A x) W + x W_root + b``."""
+class _AggregatedProduct(torch.autograd.Function):
+    """``A x W + x W_root + b``, in either order of A and W.
+
+    With ``t = Aᵀ dy``, gradients are ``dx = t Wᵀ + dy W_rootᵀ`` and ``dW = xᵀ t``, so x alone is kept. But where x needs no
+    gradient, or fewer columns of ``dy Wᵀ`` would travel than of dy, ``dW = (A x)ᵀ dy`` is better, and the sums A x are kept, too.
+    So they are where messages are rounded or stale, which gives dW the errors of features and not those of gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
-        aggregator, own = _forward_aggregator(order), operand(x, order.compute)
-        scaled, message = aggregator.start_step(x)
-        y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
-        z = aggregator.finish_step(scaled, message)
-        del scaled
-        # Integers would be rounded anew.
-        repeats = order.activations.repeats and not isinstance(order.compute, Int8)
-        came = aggregator.kept(message) if repeats and message.received.nbytes < z.nbytes else None
-        sums = operand(z, order.compute)
-        y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
-        ctx.order, ctx.repeats = order, came is not None
-        if came is not None:
-            _save(ctx, (weight, root), _form(x), came)
+        aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad
+        ctx.order, ctx.repeats = order, False
+        is_narrower = weight.shape[1] <= weight.shape[0]
+        ctx.by_rows = order.transform_first or not needs[1]
+        ctx.by_rows = ctx.by_rows or (needs[0] and is_narrower and aggregator.exchange.is_exact)
+        if order.transform_first:
+            y = _transformed(order, own, weight, root, bias)
+        elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
+            y = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
+            if root is not None:
+                order.times(own, root, bias=bias, out=y)
+            for place, sums in blocks:
+                given = operand(sums, order.compute)
+                order.times(given, weight, bias=bias if root is None else None, out=y[place], adds=root is not None)
         else:
-            _save(ctx, (weight, root), None if root is None else _form(own), order.activations.form(*_form(sums)))
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        order, reverse = ctx.order, _forward_aggregator(ctx.order).reverse
-        (weight, root), (own, sums) = _saved(ctx)
-        dy, needs = gradients[0].contiguous(), ctx.needs_input_grad
-        under_way, given, dx = None, operand(dy, order.compute), None
-        if needs[0]:
-            under_way = reverse.start_step(order.times(given, weight.T), is_temporary=True)
-        # while gradients travel
-        if ctx.repeats:  # sums are the message until here
-            sums = operand(_forward_aggregator(order).again(own, sums), order.compute)
-            own = operand(own, order.compute)
-        dweight = order.gradient(sums, dy) if needs[1] else None
-        del sums
-        droot = order.gradient(own, dy) if root is not None and needs[2] else None
-        dbias = column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
-        if under_way is not None:
-            dx = reverse.finish_step(*under_way, None if root is None else order.times(given, root.T))
-        return dx, dweight, droot, dbias, None
-
-
-class _TransformFirst(torch.autograd.Function):
-    """``A (x W) + x W_root + b``."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
-        aggregator, own = _forward_aggregator(order), operand(x, order.compute)
-        under_way = aggregator.start_step(order.times(own, weight), is_temporary=True)
-        y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
-        y = aggregator.finish_step(*under_way, y)
-        if root is None and bias is not None:
-            y.add_(bias)
+            scaled, message = aggregator.start_step(x)
+            y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
+            z = aggregator.finish_step(scaled, message)
+            del scaled
+            sums = operand(z, order.compute)
+            y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
+            if not ctx.by_rows:
+                _keep_sums(ctx, x, own, (weight, root), sums, message)
+                return y
         _save(ctx, (weight, root), _form(own))
-        ctx.order = order
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        order, reverse = ctx.order, _forward_aggregator(ctx.order).reverse
-        (weight, root), (own,) = _saved(ctx)
-        dy, needs, dx = gradients[0].contiguous(), ctx.needs_input_grad, None
-        under_way = reverse.start_step(dy) if needs[0] or needs[1] else None
-        # while gradients travel
-        droot = order.gradient(own, dy) if root is not None and needs[2] else None
-        dbias = column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
-        if root is not None and needs[0]:
-            dx = order.times(operand(dy, order.compute), root.T)
-        if under_way is None:
-            return None, None, droot, dbias, None
-        dz = reverse.finish_step(*under_way)
-        dweight = order.gradient(own, dz) if needs[1] else None
-        if needs[0]:
-            dx = order.times(operand(dz, order.compute), weight.T, plus=dx)
-        return dx, dweight, droot, dbias, None
+        dy = gradients[0].contiguous()
+        return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
+
+
+def _transformed(
+    order: Order, own: Tensor | Narrow, weight: Tensor, root: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """``A (x W) + x W_root + b``."""
+    aggregator = _forward_aggregator(order)
+    under_way = aggregator.start_step(order.times(own, weight), is_temporary=True)
+    y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
+    y = aggregator.finish_step(*under_way, y)
+    if root is None and bias is not None:
+        y.add_(bias)
+    return y
+
+
+def _keep_sums(
+    ctx: Any, x: Tensor, own: Tensor | Narrow, weights: tuple[Tensor, Tensor | None], sums: Tensor | Narrow,
+    message: Message,
+) -> None:  # fmt: skip
+    """Keep x and the sums A x; or, to make these again, the message that arrived."""
+    order, root, width = ctx.order, weights[1], x.shape[1]
+    # Integers would be rounded anew.
+    repeats = order.activations.repeats and not isinstance(order.compute, Int8)
+    is_small = message.received.nbytes < x.shape[0] * width * x.element_size()
+    came = _forward_aggregator(order).kept(message) if repeats and is_small else None
+    ctx.repeats = came is not None
+    if came is not None:
+        _save(ctx, weights, _form(x), came)
+    else:
+        _save(ctx, weights, None if root is None else _form(own), order.activations.form(*_form(sums)))
+
+
+def _gradients_by_sums(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """``dW = (A x)ᵀ dy`` and ``dx = Aᵀ (dy Wᵀ) + dy W_rootᵀ``."""
+    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad
+    (weight, root), (own, sums) = _saved(ctx)
+    under_way, given, dx = None, operand(dy, order.compute), None
+    if needs[0]:
+        under_way = reverse.start_step(order.times(given, weight.T), is_temporary=True)
+    # while gradients travel
+    if ctx.repeats:  # sums are the message until here
+        sums = operand(_forward_aggregator(order).again(own, sums), order.compute)
+        own = operand(own, order.compute)
+    dweight = order.gradient(sums, dy) if needs[1] else None
+    del sums
+    droot, dbias = _gradients_of_root(ctx, own, root, dy)
+    if under_way is not None:
+        dx = reverse.finish_step(*under_way, None if root is None else order.times(given, root.T))
+    return dx, dweight, droot, dbias, None
+
+
+def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """``dW = xᵀ t`` and ``dx = t Wᵀ + dy W_rootᵀ`` with ``t = Aᵀ dy``, which exists in blocks of rows where nothing travels."""
+    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad
+    (weight, root), (own,) = _saved(ctx)
+    if not (needs[0] or needs[1]):
+        return None, None, *_gradients_of_root(ctx, own, root, dy), None
+    blocks, under_way, dx, dweight = reverse.in_blocks(dy), None, None, None
+    if blocks is None:
+        under_way = reverse.start_step(dy)
+    droot, dbias = _gradients_of_root(ctx, own, root, dy)  # while gradients travel
+    if needs[0]:
+        dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
+        if root is not None:
+            order.times(operand(dy, order.compute), root.T, out=dx)
+    if under_way is not None:
+        blocks = iter([(slice(None), reverse.finish_step(*under_way))])
+    for place, t in blocks:
+        if needs[1]:
+            found = order.gradient(own[place] if isinstance(own, Tensor) else own.rows(place), t)
+            dweight = found if dweight is None else dweight.add_(found)
+        if dx is not None:
+            order.times(operand(t, order.compute), weight.T, out=dx[place], adds=root is not None)
+    return dx, dweight, droot, dbias, None
+
+
+def _gradients_of_root(ctx: Any, own: Any, root: Tensor | None, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of W_root and of b."""
+    order, needs = ctx.order, ctx.needs_input_grad
+    droot = order.gradient(own, dy) if root is not None and needs[2] else None
+    return droot, column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
 
 
 def _forward_aggregator(order: Order) -> Aggregator:

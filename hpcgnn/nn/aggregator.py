@@ -6,7 +6,7 @@ The backward pass makes the same seven calls on the transposed matrices, with Dl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,8 @@ from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, Rows, destinations, first_sources, padded
 from hpcgnn.policy.base import ExchangeFacts
+
+_BLOCK_BYTES = 1 << 24  # of a block of rows: several megabytes for each of many threads
 
 
 class Aggregator:
@@ -130,6 +132,27 @@ class Aggregator:
         """``Dl z``, over z."""
         left = self.linear.left
         return z if left is None else z.mul_(left)
+
+    def in_blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]] | None:
+        """The result for x (n, F) in blocks of rows, each with its place, on a rank that is alone; None elsewhere, where local
+        sums are computed while rows travel. A block's memory is that of the last one. Not differentiable."""
+        messages = self.exchange.messages
+        if not self._is_alone or messages.keeps_rows:
+            return None
+        self.exchange.wait(self.exchange.step(x.shape[1], x.dtype).start())  # which counts the exchange
+        return self._blocks(x)
+
+    def _blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        size = max(1, _BLOCK_BYTES // max(1, x.shape[1] * x.element_size()))
+        blocks = self.rows.in_blocks(self.plan.local, x, size)
+        while True:
+            with self._aggregating:
+                block = next(blocks, None)
+                if block is not None and self.linear.left is not None:
+                    block[1].mul_(self.linear.left[block[0]])
+            if block is None:
+                return
+            yield block
 
     def kept(self, message: Message) -> Form | None:
         """The form of a copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is

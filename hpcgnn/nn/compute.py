@@ -230,6 +230,10 @@ class Rounded:
         tensors = [self.x if self._rounded is None else self._rounded]
         return tensors, lambda given: Rounded(given[0], compute, is_rounded=is_rounded)
 
+    def rows(self, place: slice) -> Rounded:
+        """The operand of some rows of x."""
+        return Rounded(self.x[place], self._compute, is_rounded=self._rounded is not None)
+
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), for dy (n, H)."""
         arithmetic = self._arithmetic(self.x.shape[1], dy.shape[1], backend)

@@ -260,7 +260,8 @@ class GraphModel(torch.nn.Module, ABC):
         first, *others = layers
         y = first(x)
         for norm, drop, layer in zip(norms, dropouts, others, strict=True):
-            y = layer(self.activated(y, norm, drop))
+            y = self.activated(y, norm, drop)  # which ends the last y before the layer makes another
+            y = layer(y)
         return y
 
     # -- methods for trainers -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.quantizer import Quantizer
-from hpcgnn.kernels.spmm import multiply
+from hpcgnn.kernels.spmm import multiply, products_by_blocks
 from hpcgnn.kernels.spmm import spmm as plain_spmm
 from hpcgnn.nn.compute import ROWS_OF_GPUS, least_seconds, multiply_and_back
 from hpcgnn.nn.config import STOCHASTIC, TENSOR, Int8Config
@@ -237,6 +237,13 @@ class SummedRows(FloatRows):
             return super().multiply(matrix, x, out, accumulate=accumulate)
         return multiply(matrix, x.codes, out, self.linear.backend, scale=x.scale, accumulate=accumulate)
 
+    def in_blocks(self, matrix: Csr, x: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
+        """See :meth:`FloatRows.in_blocks`."""
+        if not self.int8.aggregates(matrix, x):
+            return super().in_blocks(matrix, x, rows)
+        given = self.int8.quantizer.rows(x, self._factor)
+        return products_by_blocks(matrix, given.codes, rows, self.linear.backend, scale=given.scale)
+
     def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """See :meth:`FloatRows.pre_aggregate`."""
         integers = self.integers(x) if codec.sends_int8_rows and self.int8.is_training_pass else None
@@ -312,6 +319,10 @@ class Int8Operand:
             return [self.x], lambda tensors: Int8Operand(tensors[0], owner)
         return [self._rows.codes, self._rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
+    def rows(self, place: slice) -> Int8Operand:
+        """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""
+        return Int8Operand(self.x[place], self._int8)
+
     def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""
         x = self.x.detach()
@@ -322,12 +333,16 @@ class Int8Operand:
 class Int8Factor:
     """The 8-bit integers (n, F) of a matrix whose product was computed in integers."""
 
-    rows: Int8Rows
+    integers: Int8Rows
     quantizer: Quantizer
+
+    def rows(self, place: slice) -> Int8Factor:
+        """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""
+        return Int8Factor(Int8Rows(self.integers.codes[place], self.integers.scale[place]), self.quantizer)
 
     def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
-        return int8.weight_gradient(self.rows, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
+        return int8.weight_gradient(self.integers, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
 
 
 # -- conditions for integers -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Shapes: n owned nodes, F columns, s rows sent, r rows received.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_plan import NodeRoute
 from hpcgnn.kernels import Csr, buffers
-from hpcgnn.kernels.spmm import multiply
+from hpcgnn.kernels.spmm import multiply, products_by_blocks
 from hpcgnn.nn.on_disk import DiskRows
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.world import World
@@ -106,6 +106,11 @@ class FloatRows:
             assert not accumulate, "a layer adds to the sums of features on disk afterwards"
             return x.times(matrix, out, self.linear.backend)
         return multiply(matrix, x, out, self.linear.backend, accumulate=accumulate)
+
+    def in_blocks(self, matrix: Csr, x: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
+        """``matrix @ Dr x`` in blocks of ``rows`` rows (:func:`hpcgnn.kernels.spmm.products_by_blocks`)."""
+        scale = None if self.linear.right is None else self.linear.right.view(-1)
+        return products_by_blocks(matrix, x, rows, self.linear.backend, scale=scale)
 
     def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """Write ``S x'`` to ``rows`` (s, F), and return those rows that are 8-bit integers already and can be sent as such."""

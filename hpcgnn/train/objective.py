@@ -6,6 +6,7 @@ label. For regression, scores are (n, K) predictions and y is (n, K) float64, wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
+from hpcgnn.kernels import buffers
+from hpcgnn.kernels.autograd import once_differentiable
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
+
+_ROWS_AT_ONCE = 1 << 14  # of scores of which a CPU makes the loss
 
 
 def loss_sum(
@@ -28,11 +33,43 @@ def loss_sum(
     """Cross-entropy, summed over (m,) int64 ``nodes``; for multi-label graphs binary cross-entropy, averaged over classes. It is
     differentiable for m = 0, too, so the rank takes part in every backward exchange. weights: (C,) as of :func:`class_weights`.
     smoothing: share of the targets that is spread over all classes, or over both answers for each of several labels."""
-    learned, targets = scores.index_select(0, nodes), y.index_select(0, nodes)
-    if y.dim() == 2:
+
+    def of_rows(learned: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        targets = y.index_select(0, rows)
+        if y.dim() == 1:
+            return F.cross_entropy(learned, targets, weights, reduction="sum", label_smoothing=smoothing)
         wanted = targets.to(scores.dtype) * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(learned, wanted, pos_weight=weights, reduction="sum") / y.shape[1]
-    return F.cross_entropy(learned, targets, weights, reduction="sum", label_smoothing=smoothing)
+
+    found: torch.Tensor = _SumOverBlocks.apply(scores, nodes, of_rows)
+    return found
+
+
+class _SumOverBlocks(torch.autograd.Function):
+    """The sum of ``of_rows(scores[rows], rows)`` over blocks of the rows ``nodes`` (m,) int64. Forward makes the gradient by
+    blocks, too, and keeps nothing else: several (m, C) matrices would exist otherwise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: torch.Tensor, nodes: torch.Tensor, of_rows: Callable[..., torch.Tensor]
+    ) -> torch.Tensor:
+        scores, total = scores.detach(), scores.new_zeros(())
+        gradient = buffers.empty(scores.shape[0], scores.shape[1], scores.dtype, scores.device).zero_()
+        for rows in nodes.split(_ROWS_AT_ONCE if scores.is_cpu else max(1, nodes.numel())):
+            with torch.enable_grad():
+                learned = scores.index_select(0, rows).requires_grad_()
+                loss = of_rows(learned, rows)
+                gradient.index_add_(0, rows, torch.autograd.grad(loss, learned)[0])
+            total += loss.detach()
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (made,) = ctx.saved_tensors
+        out = buffers.empty(made.shape[0], made.shape[1], made.dtype, made.device)
+        return torch.mul(made, gradients[0], out=out), None, None
 
 
 REAL_LOSSES: dict[str, Any] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}

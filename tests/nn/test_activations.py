@@ -92,7 +92,7 @@ def test_one_row_of_a_node_and_hidden_layer_is_kept(parts, model):
     }
     row = graph.num_nodes * 64 * 4
     assert found["recompute"] == 3 * row
-    assert found["keep"] > 5 * row
+    assert found["keep"] == 3 * row + graph.features.nbytes  # sums of features, whose gradients need no exchange
 
 
 def test_rounded_activations_have_errors_with_mean_0(parts):
@@ -146,9 +146,16 @@ def test_one_step_is_the_operations_of_which_it_consists(parts, root, transform_
         return results
 
     path = parts(3)
-    for step, operations in on_threads(3, program):
-        for one, other in zip(step, operations, strict=True):
+    ranks = on_threads(3, program)
+    for step, operations in ranks:
+        for one, other in zip(step[:2], operations[:2], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    # a rank's share of the gradient of a weight is that of its sums, or that of its rows
+    step, operations = (
+        [sum(each) for each in zip(*(found[2:] for found in way), strict=True)] for way in zip(*ranks, strict=True)
+    )
+    for one, other in zip(step, operations, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", [MeanNorm, BatchNorm])
