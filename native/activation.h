@@ -31,6 +31,9 @@ inline __attribute__((always_inline)) void for_packs(const int64_t width, const 
     if (c < width) each(c, static_cast<int>(width - c));
 }
 
+// The bytes of one bit for each of `width` columns.
+inline int64_t bytes_of_bits(const int64_t width) { return (width + 7) / 8; }
+
 // R rows from number `first` on. kNorm: whether they are normalised. kDrop: whether dropout is applied.
 template <bool kNorm, bool kDrop, int R>
 struct ActivatedRows {
@@ -136,6 +139,7 @@ struct ActivatedRows {
                     before += beta.part[k];
                     return masked(before, before, c + k * n, r);
                 });
+                if constexpr (!kNorm) put_bits(y, c, count, r);
                 put_pack(y, out + (first + r) * job.width + c, count, past_caches);
             }
         });
@@ -185,6 +189,17 @@ struct ActivatedRows {
                 put_pack(gradient, dx + (first + r) * job.width + c, count, past_caches);
             }
         });
+    }
+
+    // Writes the bits of `values`, from column c on, of which no byte has columns of another pack.
+    void put_bits(const P& values, const int64_t c, const int count, const int r) const {
+        if (job.positive == nullptr) return;
+        uint32_t bits = 0;
+#pragma GCC unroll 16
+        for (int k = 0; k < P::kRegisters; ++k) bits |= positive_bits<n>(values.part[k]) << (k * n);
+        uint8_t* to = job.positive + (first + r) * bytes_of_bits(job.width) + c / 8;
+        to[0] = static_cast<uint8_t>(bits);
+        if (count > 8) to[1] = static_cast<uint8_t>(bits >> 8);
     }
 
     static void put_pack(const P& values, float* to, const int count, const bool past_caches) {
@@ -264,6 +279,22 @@ inline void add_rows_to(double* sums, const float* matrix, const int64_t width, 
         for (int64_t i = 0; i < width; ++i) sums[i] += matrix[begin * width + i];
 }
 
+// dx = dy * scale where the bit of a column is set, else 0; dx may be dy.
+inline void relu_backward_row(const int64_t width, const uint8_t* positive, const float* dy, const float scale,
+                              float* dx) {
+    constexpr int n = kLanes<float>;
+    using V = Lanes<float, n>;
+    const Lanes<uint32_t, n> lane_bit = 1U << lane_numbers<uint32_t, n>();
+    for_packs(width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
+        const uint32_t bits = positive[c / 8] | (count > 8 ? positive[c / 8 + 1] << 8 : 0);
+        Pack<float> gradient = Pack<float>::read(dy + c, count);
+        gradient.each([&](const V given, const int k) {
+            return (lane_bit & (bits >> (k * n))) != 0 ? given * scale : V{};
+        });
+        gradient.write(dx + c, count);
+    });
+}
+
 // Calls each(begin, end) for segments of rows, on threads, and writes to `sums`, unless null, the sums of the columns
 // of `matrix`, whose rows `each` has written.
 template <typename Each>
@@ -302,12 +333,12 @@ HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float
     (job->ids ? activate_backward<true> : activate_backward<false>)(*job, dy, dx, dgamma, dbeta, threads);
 }
 
-HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const float* y, const float* dy, float scale, float* dx,
-                                   double* sums, int threads) {
+HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const uint8_t* positive, const float* dy, float scale,
+                                   float* dx, double* sums, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     for_segments(rows, width, dx, sums, threads, [&](const int64_t begin, const int64_t end) {
-#pragma GCC ivdep  // dx may be dy
-        for (int64_t i = begin * width; i < end * width; ++i) dx[i] = y[i] <= 0 ? 0 : dy[i] * scale;
+        for (int64_t r = begin; r < end; ++r)
+            relu_backward_row(width, positive + r * bytes_of_bits(width), dy + r * width, scale, dx + r * width);
     });
 }
 

@@ -84,9 +84,10 @@ struct hpcgnn_tuning {
 };
 
 // The operations between two layers: dropout(relu(norm(x))) of x (rows, width). gamma, beta (width,): weight and bias
-// of the norm; null: no norm. statistics (rows, 2): the mean of each row and 1 / sqrt(variance + eps), for the backward
-// pass. ids (rows,): null: no dropout. A value is dropped where its draw is below `threshold` (see keyed.h), and
-// multiplied by `scale` elsewhere.
+// of the norm; null: no norm. For the backward pass are, with a norm, statistics (rows, 2): the mean of each row and
+// 1 / sqrt(variance + eps); and without one, unless null, positive (rows, (width + 7) / 8): one bit a column, the lowest
+// of a byte first, whether the result is positive or NaN. ids (rows,): null: no dropout. A value is dropped where its draw
+// is below `threshold` (see keyed.h), and multiplied by `scale` elsewhere.
 struct hpcgnn_activation {
     int64_t rows;
     int64_t width;
@@ -94,6 +95,7 @@ struct hpcgnn_activation {
     const float* gamma;
     const float* beta;
     float* statistics;
+    uint8_t* positive;
     const int64_t* ids;
     uint64_t key;
     uint32_t threshold;
@@ -236,17 +238,17 @@ HPCGNN_KERNEL(void, sddmm_int8_dot)(const hpcgnn_csr* csr, const int8_t* a, cons
 
 // -- activation.h, dropout.h -----------------------------------------------------------------------------------------
 
-// Writes out (rows, width) and, with gamma, job->statistics. Without gamma, beta is added to x, if it is given.
+// Writes out (rows, width), and job->statistics or job->positive. Without gamma, beta is added to x, if it is given.
 HPCGNN_KERNEL(void, activate)(const hpcgnn_activation* job, float* out, int threads);
 
 // Writes the gradients of x, (rows, width), and of gamma and beta, (width,), from dy; reads job->statistics.
 HPCGNN_KERNEL(void, activate_backward)(const hpcgnn_activation* job, const float* dy, float* dx, float* dgamma,
                                        float* dbeta, int threads);
 
-// The same without gamma, where the result y of `activate` says enough: dx = dy * scale, or 0 where y <= 0. dx may be
-// dy. sums: (width,) sums of the columns of dx, or null.
-HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const float* y, const float* dy, float scale, float* dx,
-                                   double* sums, int threads);
+// The same without gamma: dx = dy * scale where the bit of job->positive is set, else 0. dx may be dy. sums: (width,)
+// sums of the columns of dx, or null.
+HPCGNN_KERNEL(void, relu_backward)(int64_t rows, int64_t width, const uint8_t* positive, const float* dy, float scale,
+                                   float* dx, double* sums, int threads);
 
 // sums (width,) of the columns of x (rows, width).
 HPCGNN_KERNEL(void, column_sums)(int64_t rows, int64_t width, const float* x, double* sums, int threads);

@@ -232,11 +232,23 @@ inline Lanes<int32_t, n> load_first_bytes(const uint8_t* from, const int count) 
     return load_bytes<n>(bytes);
 }
 
+// One bit a lane, the first lane's lowest: whether it is positive or NaN.
+template <int n>
+inline uint32_t positive_bits(const Lanes<float, n> v) {
+    uint32_t bits = 0;
+    for (int i = 0; i < n; ++i) bits |= static_cast<uint32_t>(!(v[i] <= 0)) << i;
+    return bits;
+}
+
 // GCC compiles these conversions element by element, and a minimum to a comparison and a blend.
 #if defined(__AVX512F__)
 template <>
 inline bool any<16>(const Lanes<int32_t, 16> v) {
     return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)) != 0;
+}
+template <>
+inline uint32_t positive_bits<16>(const Lanes<float, 16> v) {
+    return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(v), __m512{}, _CMP_NLE_UQ);
 }
 template <>
 inline Lanes<float, 16> smaller<16>(const Lanes<float, 16> a, const Lanes<float, 16> b) {
@@ -264,6 +276,11 @@ inline Lanes<int32_t, 16> load_first_bytes<16>(const uint8_t* from, const int co
 template <>
 inline bool any<8>(const Lanes<int32_t, 8> v) {
     return !_mm256_testz_si256(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
+}
+template <>
+inline uint32_t positive_bits<8>(const Lanes<float, 8> v) {
+    return static_cast<uint32_t>(
+        _mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(v), __m256{}, _CMP_NLE_UQ)));
 }
 template <>
 inline Lanes<float, 8> smaller<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {

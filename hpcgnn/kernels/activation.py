@@ -123,8 +123,8 @@ class ActivationKernels(Protocol):
     """All tensors of a call, except a mask's ids, are float32, or all are float64."""
 
     def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``; return the statistics of a :class:`Norm` that its backward pass
-        takes, or None.
+        """Write ``dropout(relu(norm(x)))`` (n, F) to ``out``, and return what the backward pass takes: statistics of a
+        :class:`Norm`, or None; without one, bits that tell where the result is positive or NaN.
 
         ``x`` and the tensors of ``norm`` and ``mask`` need not be contiguous.
         """
@@ -138,13 +138,12 @@ class ActivationKernels(Protocol):
         not be contiguous either."""
         ...
 
-    def relu_backward(self, dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
-        """Write the gradient ``dx`` of ``x`` (n, F) without a :class:`Norm`, for which the result ``y`` says enough: ``dy *
-        scale``, or 0 where ``y <= 0``. ``dx`` may be ``dy``. sums: (F,) float64, to which the sums of its columns are written.
+    def relu_backward(self, dy: Tensor, positive: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+        """Write the gradient ``dx`` of ``x`` (n, F) without a :class:`Norm`: ``dy * scale`` where the bit is set that
+        :meth:`activate` has returned as ``positive``, else 0. ``dx`` may be ``dy``. sums: (F,) float64, to which the sums of its
+        columns are written.
         """
-        torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dx).mul_(scale)
-        if sums is not None:
-            self.column_sums(dx, sums)
+        ...
 
     def column_sums(self, x: Tensor, sums: Tensor) -> None:
         """Write the sums of the columns of ``x`` (n, F) to ``sums`` (F,) float64."""
@@ -158,13 +157,13 @@ class ByTorch(ActivationKernels):
         self._kernels = kernels
 
     def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-        """Nothing is kept."""
+        """No statistics are kept."""
         y = _normalised(x, norm).relu()
         if mask is None:
             out.copy_(y)
         else:
             self._drop(y, mask, out)
-        return None
+        return None if isinstance(norm, Norm) else _bits(~(out <= 0))
 
     def activate_backward(
         self, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None,
@@ -181,8 +180,35 @@ class ByTorch(ActivationKernels):
         for result, gradient in zip((dx, dweight, dbias), torch.autograd.grad(y, wanted, given), strict=True):
             result.copy_(gradient)
 
+    def relu_backward(self, dy: Tensor, positive: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+        """A bool a value exists for a moment."""
+        torch.mul(dy, scale, out=dx).masked_fill_(~_from_bits(positive, dx.shape[1]), 0)
+        if sums is not None:
+            self.column_sums(dx, sums)
+
     def _drop(self, values: Tensor, mask: DropoutMask, out: Tensor) -> None:
         self._kernels.dropout(values, mask.ids.contiguous(), mask.key, mask.threshold, mask.scale, out)
+
+
+def bytes_of_bits(width: int) -> int:
+    """The bytes of one bit for each of ``width`` columns."""
+    return (width + 7) // 8
+
+
+def _bits(flags: Tensor) -> Tensor:
+    """(n, F) bool as bits, (n, bytes_of_bits(F)) uint8, the first column in the lowest."""
+    rows, width = flags.shape
+    bits = F.pad(flags.byte(), (0, -width % 8)).view(rows, bytes_of_bits(width), 8)
+    return (bits << _places(flags.device)).sum(2, dtype=torch.uint8)
+
+
+def _from_bits(bits: Tensor, width: int) -> Tensor:
+    """The (n, width) bool of :func:`_bits`."""
+    return ((bits[:, :, None] >> _places(bits.device)) & 1).flatten(1)[:, :width].bool()
+
+
+def _places(device: torch.device) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 def _normalised(x: Tensor, norm: Norm | Shift | None) -> Tensor:
@@ -192,14 +218,18 @@ def _normalised(x: Tensor, norm: Norm | Shift | None) -> Tensor:
 
 
 class _Native(ByTorch):
-    """One pass for float32; each row's mean and 1/std, (n, 2), are kept. float64 goes to torch."""
+    """One pass for float32; each row's mean and 1/std, (n, 2), or its bits are kept. float64 goes to torch."""
 
     def activate(self, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
         if x.dtype != torch.float32:
             return super().activate(x, norm, mask, out)
-        statistics = torch.empty(x.shape[0], 2) if isinstance(norm, Norm) else None
-        native("activate", job=_job(x, norm, mask, statistics), out=out)
-        return statistics
+        if isinstance(norm, Norm):
+            kept = torch.empty(x.shape[0], 2)
+            native("activate", job=_job(x, norm, mask, statistics=kept), out=out)
+        else:
+            kept = buffers.empty(x.shape[0], bytes_of_bits(x.shape[1]), torch.uint8)
+            native("activate", job=_job(x, norm, mask, positive=kept), out=out)
+        return kept
 
     def activate_backward(
         self, dy: Tensor, x: Tensor, statistics: Tensor | None, norm: Norm, mask: DropoutMask | None,
@@ -208,15 +238,15 @@ class _Native(ByTorch):
         if x.dtype != torch.float32:
             super().activate_backward(dy, x, statistics, norm, mask, dx, dweight, dbias)
             return
-        job = _job(x, norm, mask, statistics)
+        job = _job(x, norm, mask, statistics=statistics)
         native("activate_backward", job=job, dy=dy.contiguous(), dx=dx, dgamma=dweight, dbeta=dbias)
 
-    def relu_backward(self, dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
-        if y.dtype != torch.float32:
-            super().relu_backward(dy, y, scale, dx, sums)
+    def relu_backward(self, dy: Tensor, positive: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+        if dy.dtype != torch.float32:
+            super().relu_backward(dy, positive, scale, dx, sums)
             return
-        rows, width = y.shape
-        native("relu_backward", rows=rows, width=width, y=y, dy=dy.contiguous(), scale=scale, dx=dx, sums=sums)
+        (rows, width), given = dy.shape, {"positive": positive, "dy": dy.contiguous(), "scale": scale}
+        native("relu_backward", rows=rows, width=width, **given, dx=dx, sums=sums)
 
     def column_sums(self, x: Tensor, sums: Tensor) -> None:
         if x.dtype != torch.float32:
@@ -225,7 +255,10 @@ class _Native(ByTorch):
         native("column_sums", rows=x.shape[0], width=x.shape[1], x=x.contiguous(), sums=sums)
 
 
-def _job(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, statistics: Tensor | None) -> Struct:
+def _job(
+    x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None,
+    *, statistics: Tensor | None = None, positive: Tensor | None = None,
+) -> Struct:  # fmt: skip
     """The native kernel's argument."""
     fields: dict[str, Any] = {"gamma": None, "beta": None, "eps": 0.0}
     fields |= {"ids": None, "key": 0, "threshold": 0, "scale": 1.0}
@@ -236,7 +269,8 @@ def _job(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, statist
     if mask is not None:
         fields |= {"ids": mask.ids.contiguous(), "key": mask.key, "threshold": mask.threshold, "scale": mask.scale}
     rows, width = x.shape
-    return struct("hpcgnn_activation")(rows=rows, width=width, x=x.contiguous(), statistics=statistics, **fields)
+    fields |= {"statistics": statistics, "positive": positive}
+    return struct("hpcgnn_activation")(rows=rows, width=width, x=x.contiguous(), **fields)
 
 
 ACTIVATION: Operator[ActivationKernels] = Operator(
@@ -267,8 +301,8 @@ def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> 
 def activate(
     kernels: ActivationKernels, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None
 ) -> tuple[Tensor, Tensor | None]:
-    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and the statistics of a :class:`Norm`, which its gradient
-    needs beside ``x``. Arguments were checked by :func:`check_activation`."""
+    """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and what its gradient needs: with a :class:`Norm` ``x`` and
+    statistics, without one a bit of each value. Arguments were checked by :func:`check_activation`."""
     out = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     return out, kernels.activate(x, norm, mask, out)
 
@@ -284,13 +318,13 @@ def activate_backward(
 
 
 def relu_backward(
-    kernels: ActivationKernels, dy: Tensor, y: Tensor, mask: DropoutMask | None, sums: Tensor | None = None,
+    kernels: ActivationKernels, dy: Tensor, positive: Tensor, mask: DropoutMask | None, sums: Tensor | None = None,
     *, overwrites: bool,
 ) -> Tensor:  # fmt: skip
-    """The gradient of x from ``dy`` and the result ``y`` (n, F) of :func:`activate` without a :class:`Norm`. sums: see
+    """The gradient of x from ``dy`` (n, F) and the bits that :func:`activate` has returned without a :class:`Norm`. sums: see
     :meth:`ActivationKernels.relu_backward`. overwrites: write it over ``dy``."""
-    dx = dy if overwrites else buffers.empty(y.shape[0], y.shape[1], y.dtype, y.device)
-    kernels.relu_backward(dy, y, 1.0 if mask is None else mask.scale, dx, sums)
+    dx = dy if overwrites else buffers.empty(dy.shape[0], dy.shape[1], dy.dtype, dy.device)
+    kernels.relu_backward(dy, positive, 1.0 if mask is None else mask.scale, dx, sums)
     return dx
 
 

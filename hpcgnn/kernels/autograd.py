@@ -275,7 +275,7 @@ def activation(x: Tensor, norm: Norm | None = None, mask: DropoutMask | None = N
     """Compute ``dropout(relu(norm(x)))`` in one pass. Differentiable in ``x`` and in the norm's weight and bias. Not collective.
 
     Args:
-        x: (n, F) float32 or float64. With ``norm`` it is kept for the backward pass, else the result is: do not write to it.
+        x: (n, F) float32 or float64. With ``norm`` it is kept for the backward pass, else one bit of each value is.
         norm: layer norm, a ``hpcgnn.kernels.Norm``; None leaves it out.
         mask: dropout mask, a ``hpcgnn.kernels.DropoutMask``; None leaves dropout out.
         backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
@@ -533,21 +533,22 @@ def _reused(plus: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _activation(kernels: ActivationKernels, x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> Tensor:
-    """``dropout(relu(norm(x)))``. Backward computes masks and norm again from ``x``; without a norm, the result is enough, which
-    the next layer keeps anyway."""
+    """``dropout(relu(norm(x)))``. Backward computes masks and norm again from ``x``; without a norm, a bit of each value is
+    enough."""
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     if not tracked(x, weight, bias):
         return plain_activation.activate(kernels, x, norm, mask)[0]
 
     def run(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        y, statistics = plain_activation.activate(kernels, x, norm, mask)
-        ctx.save_for_backward(*((y,) if norm is None else (x, weight, bias, statistics)))
+        y, kept = plain_activation.activate(kernels, x, norm, mask)
+        ctx.save_for_backward(*((kept,) if norm is None else (x, weight, bias, kept)))
         return y
 
     def back(ctx: Any, dy: Tensor) -> Gradients:
         if norm is None:
-            (y,) = ctx.saved_tensors
-            return plain_activation.relu_backward(kernels, dy, y, mask, overwrites=may_overwrite(ctx)), None, None
+            (positive,) = ctx.saved_tensors
+            dx = plain_activation.relu_backward(kernels, dy, positive, mask, overwrites=may_overwrite(ctx))
+            return dx, None, None
         x, weight, bias, statistics = ctx.saved_tensors
         return plain_activation.activate_backward(kernels, dy, x, statistics, Norm(weight, bias, eps), mask)
 

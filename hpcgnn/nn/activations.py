@@ -3,9 +3,8 @@
 ``keep`` keeps it. ``recompute`` keeps one row of a node and layer, and repeats local arithmetic in backward, bit for bit: sums of
 neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. ``8bit``
 keeps (n, F) matrices as 8-bit integers with one scale a row and stochastic rounding (ActNN, Chen et al. 2021; EXACT, Liu et al.
-2022), whose errors have mean 0 in the gradients of weights. The code -128, which no value has, stands for positive numbers that
-were rounded to 0, so that the gradient of a ReLU, which reads signs only, is exact, except after a LayerNorm, whose input is
-rounded.
+2022), whose errors have mean 0 in the gradients of weights. The gradient of a ReLU, of which a bit of each value is kept in all
+ways, is exact, except after a LayerNorm, whose input is rounded.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ from hpcgnn.nn.config import EIGHT_BITS, KEEP, RECOMPUTE
 _NOISE = 0xAC  # distinguishes these keys from other keys
 _LEAST_WIDTH = 16  # narrower rows, such as attention weights, would be coded with many scales
 _LEAST_VALUES = 1 << 10
-_POSITIVE = -128
 Form = tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]  # tensors, and what makes something of them
-_ROWS_AT_ONCE = 1 << 13  # limits memory of masks
 
 
 class Activations:
@@ -59,11 +56,7 @@ class Activations:
         is_narrow = x.dim() != 2 or x.shape[1] < _LEAST_WIDTH or x.numel() < _LEAST_VALUES
         if is_narrow or x.dtype != torch.float32:
             return x
-        if (rows := self._quantizer.find(x)) is None:
-            rows = self._quantizer.rows(x)
-            for codes, values in zip(rows.codes.split(_ROWS_AT_ONCE), x.detach().split(_ROWS_AT_ONCE), strict=True):
-                codes.masked_fill_((codes == 0) & (values > 0), _POSITIVE)
-        return rows
+        return self._quantizer.rows(x)
 
     def form(self, tensors: list[Tensor], make: Callable[[Sequence[Tensor]], Any]) -> Form:
         """The form in which ``make(tensors)`` is kept, for tensors that a function makes in its forward pass, in which they look
@@ -88,7 +81,4 @@ class Activations:
             return kept
         rows, width = kept.codes.shape
         out = buffers.empty(rows, width, torch.float32, kept.codes.device)
-        torch.mul(kept.codes, kept.scale[:, None], out=out)
-        for values, codes in zip(out.split(_ROWS_AT_ONCE), kept.codes.split(_ROWS_AT_ONCE), strict=True):
-            values.masked_fill_(codes == _POSITIVE, torch.finfo(torch.float32).tiny)
-        return out
+        return torch.mul(kept.codes, kept.scale[:, None], out=out)

@@ -25,6 +25,7 @@ from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import AttentionEdges
 from hpcgnn.nn.linear import Compute, Features, Given, LabelledFeatures, matmul, operand
 from hpcgnn.nn.on_disk import add_scaled
+from hpcgnn.nn.own_rows import sums_with_own
 from hpcgnn.nn.whole_graph import mean_over_ranks, sum_over_ranks
 from hpcgnn.world import World
 
@@ -140,22 +141,24 @@ class GINLayer(LinearLayer):
         return self.out.bias
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        backend = self.aggregator.backend
+        # Each of the functions frees what it has made, but its result.
+        return self.out(layer_activation(self._hidden(x), backend=self.aggregator.backend))
+
+    def _hidden(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        """(n, H), before the ReLU."""
+        backend, factor = self.aggregator.backend, 1 + self.eps
         if self.transform_first:
             own = matmul(operand(x, self.compute), self.weight, backend)
-            hidden = self.aggregator(own) + (1 + self.eps) * own + self.bias
-        else:
-            given, factor = _dense(x), 1 + self.eps
-            under_way = self.aggregator.begin(given)
-            scaled = given if isinstance(given, FeaturesOnDisk) else factor * given  # while rows travel
-            sums = self.sums(under_way.finish())
-            both = add_scaled(sums, factor, scaled) if isinstance(scaled, FeaturesOnDisk) else sums + scaled
-            hidden = matmul(operand(both, self.compute), self.weight, backend, bias=self.bias)
-        return self.out(layer_activation(hidden, backend=backend))
+            return self.with_own(own, factor) + self.bias
+        return matmul(operand(self.with_own(_dense(x), factor), self.compute), self.weight, backend, bias=self.bias)
 
-    def sums(self, aggregated: torch.Tensor) -> torch.Tensor:
-        """The (n, F_in) sums over neighbours, from the aggregator's result."""
-        return aggregated
+    def with_own(self, x: torch.Tensor | FeaturesOnDisk, factor: torch.Tensor) -> torch.Tensor:
+        """The (n, F) sums over neighbours, plus ``factor * x``."""
+        if isinstance(x, FeaturesOnDisk):
+            return add_scaled(self.aggregator(x), factor, x)
+        if isinstance(self.aggregator, Aggregator):
+            return sums_with_own(self.aggregator, x, factor, self.compute)
+        return self.aggregator(x) + factor * x
 
 
 class GINELayer(GINLayer):
@@ -181,10 +184,13 @@ class GINELayer(GINLayer):
         self.weight_edge = xavier(edges.attr.shape[1], in_width)
         self.bias_edge = torch.nn.Parameter(torch.zeros(in_width))
 
-    def sums(self, aggregated: torch.Tensor) -> torch.Tensor:
+    def with_own(self, x: torch.Tensor | FeaturesOnDisk, factor: torch.Tensor) -> torch.Tensor:
         assert self.edges.attr is not None
+        assert isinstance(x, torch.Tensor), "edges with features have their ends' features in memory"
+        under_way = self.aggregator.begin(x)
+        scaled = factor * x  # while rows travel
         features = EdgeFeatures(self.edges.attr, self.weight_edge, self.bias_edge)
-        return relu_sums(self.edges.csr, aggregated, features, self.aggregator.backend)
+        return relu_sums(self.edges.csr, under_way.finish(), features, self.aggregator.backend) + scaled
 
 
 class GCNIILayer(torch.nn.Module):
@@ -397,7 +403,7 @@ class MeanNorm(torch.nn.Module):
         return mean
 
     def activated(self, x: torch.Tensor, mask: DropoutMask | None) -> torch.Tensor:
-        """``dropout(relu(forward(x)))`` in one pass, of whose (n, F) tensors only the result is kept for backward."""
+        """``dropout(relu(forward(x)))`` in one pass, which keeps a bit of each value for backward."""
         averages, total = self.training, 0.0
         kernels = activation_kernels(x, None, mask, self.backend)
 
@@ -405,15 +411,15 @@ class MeanNorm(torch.nn.Module):
             nonlocal total
             mean, total = mean_over_ranks(x, self.world, self.backend) if averages else (self.running_mean, 1.0)
             shift = Shift(bias - self._noted(mean).to(x.dtype))
-            y = activate(kernels, x, shift, mask)[0]
+            y, positive = activate(kernels, x, shift, mask)
             if ctx is not None:
-                ctx.save_for_backward(y)
+                ctx.save_for_backward(positive)
             return y
 
         def back(ctx: Any, dy: torch.Tensor) -> Gradients:
-            (y,) = ctx.saved_tensors
-            sums = torch.empty(y.shape[1], dtype=torch.float64, device=y.device)
-            dx = relu_backward(kernels, dy, y, mask, sums, overwrites=may_overwrite(ctx))
+            (positive,) = ctx.saved_tensors
+            sums = torch.empty(dy.shape[1], dtype=torch.float64, device=dy.device)
+            dx = relu_backward(kernels, dy, positive, mask, sums, overwrites=may_overwrite(ctx))
             if averages:
                 dx -= (sum_over_ranks(sums, self.world) / total).to(dx.dtype)
             return dx, sums.to(dx.dtype)

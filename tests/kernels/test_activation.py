@@ -217,25 +217,26 @@ def test_sparse_features_are_dropped_as_dense_ones():
 
 @pytest.mark.parametrize("with_mask", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_shift_before_relu_has_a_gradient_that_follows_from_the_result(backend, dtype, with_mask):
-    """Forward, the gradient over its own memory or not, and the sums of its columns; a NaN stays one."""
+def test_a_shift_before_relu_has_a_gradient_that_follows_from_a_bit_of_each_value(backend, dtype, with_mask):
+    """Forward, the gradient over its own memory or not, and the sums of its columns; the bit of a NaN is set."""
     x, _, mask, dy = Layer(333, 40, with_norm=False, dtype=dtype).arguments()
     mask, bias = mask if with_mask else None, torch.linspace(-3, 3, 40, dtype=dtype)
     kernels = activation_kernels(x, None, mask, backend)
-    y, statistics = activate(kernels, x, Shift(bias), mask)
-    assert statistics is None
+    y, positive = activate(kernels, x, Shift(bias), mask)
+    assert positive.dtype == torch.uint8
+    assert positive.shape == (333, 5)
     factor = torch.ones_like(x) if mask is None else dropout(torch.ones_like(x), mask.ids, KEY, mask.probability)
     torch.testing.assert_close(y, (x + bias).relu() * factor)
     wanted, sums = dy * factor * (x + bias > 0), torch.empty(40, dtype=torch.float64)
     given = dy.clone()
-    dx = relu_backward(kernels, given, y, mask, sums, overwrites=False)
+    dx = relu_backward(kernels, given, positive, mask, sums, overwrites=False)
     torch.testing.assert_close(dx, wanted)
     assert torch.equal(given, dy)
     torch.testing.assert_close(sums, wanted.double().sum(0))
-    assert relu_backward(kernels, given, y, mask, overwrites=True) is given
+    assert relu_backward(kernels, given, positive, mask, overwrites=True) is given
     assert torch.equal(given, dx)
     torch.testing.assert_close(column_sums(x, backend), x.double().sum(0))
-    y[3, 5] = torch.nan
-    assert float(relu_backward(kernels, dy, y, mask, overwrites=False)[3, 5]) == float(
-        dy[3, 5] * (mask.scale if mask else 1)
-    )
+    x[3] = torch.nan
+    y, positive = activate(kernels, x, Shift(bias), mask)
+    found = relu_backward(kernels, dy, positive, mask, overwrites=False)
+    assert torch.equal(found[3], dy[3] * (mask.scale if mask else 1) * y[3].isnan())

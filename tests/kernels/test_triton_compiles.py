@@ -117,6 +117,8 @@ def dense_rows() -> None:
         for some_norm, some_mask in ((norm, mask), (norm, None), (None, mask), (None, None)):
             kept = activation.activate(x, some_norm, some_mask, torch.empty_like(x))
             weights = (None, None) if some_norm is None else (x[0].clone(), x[1].clone())
+            if some_norm is None:
+                activation.relu_backward(x, kept, 2.0 if some_mask else 1.0, torch.empty_like(x), None)
             activation.activate_backward(x, x, kept, some_norm, some_mask, torch.empty_like(x), *weights)
         activation.dropout(x, ids, 5, keyed.threshold(0.5), 2.0, torch.empty_like(x))
     x = torch.zeros(NODES, WIDTH)

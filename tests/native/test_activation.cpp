@@ -105,8 +105,10 @@ void test_activation(Isas& isas, Activation of) {
                const float *gamma = of.norm ? of.gamma.data() : nullptr, *beta = of.norm ? of.beta.data() : nullptr;
                const int64_t* ids = of.drop ? of.ids.data() : nullptr;
                float* kept = of.norm ? statistics.data() : nullptr;
-               const hpcgnn_activation job{of.rows, of.width, of.x.data(),  gamma,  beta, kept,
-                                           ids,     kKey,     of.threshold, kScale, kEps};
+               Exact<uint8_t> positive(of.norm ? 0 : of.rows * ((of.width + 7) / 8));
+               const hpcgnn_activation job{
+                   of.rows, of.width, of.x.data(), gamma,        beta,   kept, of.norm ? nullptr : positive.data(),
+                   ids,     kKey,                  of.threshold, kScale, kEps};
                KERNEL(way, activate)(&job, y.data(), way.threads);
                check_isa(way);
                if (of.norm) {
@@ -116,7 +118,7 @@ void test_activation(Isas& isas, Activation of) {
                }
                Exact<double> sums(of.width), again(of.width);
                KERNEL(way, relu_backward)
-               (of.rows, of.width, y.data(), of.dy.data(), of.drop ? kScale : 1, dx.data(), sums.data(), way.threads);
+               (of.rows, of.width, positive.data(), of.dy.data(), of.drop ? kScale : 1, dx.data(), sums.data(), way.threads);
                KERNEL(way, column_sums)(of.rows, of.width, dx.data(), again.data(), way.threads);
                Exact<float> rounded(of.width);
                for (int64_t i = 0; i < of.width; ++i)

@@ -13,6 +13,7 @@ from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, _composed, aggregated_product
 from hpcgnn.nn.aggregators import make_aggregator
+from hpcgnn.nn.config import Int8Config
 from hpcgnn.nn.layers import BatchNorm, MeanNorm
 from hpcgnn.world.thread_world import on_threads
 
@@ -90,9 +91,23 @@ def test_one_row_of_a_node_and_hidden_layer_is_kept(parts, model):
     found = {
         mode: kept_bytes(hpcgnn.build_model(config, graph, activations=mode), graph) for mode in ("keep", "recompute")
     }
-    row = graph.num_nodes * 64 * 4
-    assert found["recompute"] == 3 * row
-    assert found["keep"] == 3 * row + graph.features.nbytes  # sums of features, whose gradients need no exchange
+    row, bits = graph.num_nodes * 64 * 4, graph.num_nodes * 64 // 8
+    assert found["recompute"] == 3 * (row + bits)
+    assert found["keep"] == 3 * (row + bits) + graph.features.nbytes  # sums of features: their gradients need no exchange
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+def test_integers_are_all_that_is_kept_of_a_hidden_layer(parts, model):
+    """The codes of inputs of products, and a bit of each value for the gradients of ReLU."""
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig(model, layers=3, hidden=64, dropout=0.5, norm="mean")
+    settings = Int8Config(most_error=1, before_softmax=True)
+    built = hpcgnn.build_model(config, graph, compute="int8-always", int8=settings)
+    row = graph.num_nodes * 64
+    inputs = {"gcn": 2, "sage": 2, "gin": 7}[model]  # of width 64
+    of_features = 2 * graph.num_nodes * graph.features.shape[1]
+    most = inputs * row + 5 * row // 8 + of_features + 10 * graph.num_nodes * 4
+    assert kept_bytes(built, graph) <= most
 
 
 def test_rounded_activations_have_errors_with_mean_0(parts):
@@ -111,16 +126,17 @@ def test_rounded_activations_have_errors_with_mean_0(parts):
     assert not all(map(torch.equal, draws[0], exact))
 
 
-def test_the_sign_of_a_small_positive_number_survives_rounding():
-    x = torch.full((1 << 10, 32), 1e-6, requires_grad=True) * 1
-    x.data[:, 0], x.data[:, 1], x.data[:, 2] = 100.0, 0.0, -1e-6
-    activations = Activations("8bit")
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_the_sign_of_a_small_positive_number_survives_rounding(backend):
+    """It would be rounded to 0, beside a large one."""
+    x = torch.full((1 << 10, 32), 1e-6)
+    x[:, 0], x[:, 1], x[:, 2] = 100.0, 0.0, -1e-6
+    leaf, activations = x.clone().requires_grad_(), Activations("8bit")
     activations.begin_epoch(0, 0, 0)
-    packed = activations._packed(x)
-    assert isinstance(packed, Int8Rows)
-    y = activations._unpacked(packed)
-    assert torch.equal(y > 0, x > 0)
-    assert float(y[:, 3:].abs().max()) < 1e-30
+    with activations.keeping():
+        y = kernels.activation(leaf * 1, backend=backend)
+    y.sum().backward()
+    assert torch.equal(leaf.grad, (x > 0).float())
 
 
 @pytest.mark.parametrize("root", [True, False])

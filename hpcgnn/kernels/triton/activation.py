@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hpcgnn.kernels.activation import DropoutMask, Norm, Shift
+from hpcgnn.kernels.activation import DropoutMask, Norm, Shift, bytes_of_bits
 from hpcgnn.kernels.triton import keyed
 from hpcgnn.kernels.triton.launch import WARP, launch, padded, rows_of_tile, warps
 
@@ -25,10 +25,13 @@ _SEGMENTS_TOGETHER, _COLUMNS_TOGETHER = 256, 8  # size of a tile in the kernel t
 
 
 def activate(x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None, out: Tensor) -> Tensor | None:
-    statistics = x.new_empty(x.shape[0], 2) if isinstance(norm, Norm) else None  # mean and 1/std
-    constants = {"EPS": norm.eps if isinstance(norm, Norm) else None} | _of_mask(mask)
-    _launch_forward(x.contiguous(), statistics, _tensors(norm, mask), out, RELU=True, **constants)
-    return statistics
+    rows, width = x.shape
+    if isinstance(norm, Norm):
+        kept, eps = x.new_empty(rows, 2), norm.eps  # mean and 1/std
+    else:
+        kept, eps = torch.empty(rows, bytes_of_bits(width), dtype=torch.uint8, device=x.device), None
+    _launch_forward(x.contiguous(), kept, _tensors(norm, mask), out, RELU=True, EPS=eps, **_of_mask(mask))
+    return kept
 
 
 def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out: Tensor) -> None:
@@ -36,14 +39,12 @@ def dropout(x: Tensor, ids: Tensor, key: int, threshold: int, scale: float, out:
     _launch_forward(x, None, tensors, out, RELU=False, EPS=None, THRESHOLD=threshold, SCALE=scale)
 
 
-def _launch_forward(
-    x: Tensor, statistics: Tensor | None, tensors: tuple[Any, ...], out: Tensor, **constants: Any
-) -> None:
+def _launch_forward(x: Tensor, kept: Tensor | None, tensors: tuple[Any, ...], out: Tensor, **constants: Any) -> None:
     rows, width = x.shape
-    wide = padded(width)
+    wide = max(padded(width), 8)  # columns with bits in one byte
     together = rows_of_tile(rows, wide, WARP)
     launch(
-        _forward, triton.cdiv(rows, together) if width else 0, x, statistics, *tensors, out, rows,
+        _forward, triton.cdiv(rows, together) if width else 0, x, kept, *tensors, out, rows,
         **constants, WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(together * wide),
     )  # fmt: skip
 
@@ -69,8 +70,14 @@ def activate_backward(
     )  # fmt: skip
 
 
-def relu_backward(dy: Tensor, y: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
-    torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dx).mul_(scale)
+def relu_backward(dy: Tensor, positive: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
+    rows, width = dy.shape
+    wide = padded(width)
+    together = rows_of_tile(rows, wide, WARP)
+    launch(
+        _relu_backward, triton.cdiv(rows, together) if width else 0, dy.contiguous(), positive, dx, rows,
+        SCALE=scale, WIDTH=width, ROWS=together, PADDED=wide, num_warps=warps(together * wide),
+    )  # fmt: skip
     if sums is not None:
         column_sums(dx, sums)
 
@@ -104,7 +111,7 @@ def _dropped(values, key, ids, i, count, column, THRESHOLD: tl.constexpr, SCALE:
 
 @triton.jit(do_not_specialize=["key", "count"])
 def _forward(
-    x, statistics, weight, bias, ids, key: tl.uint64, out, count,
+    x, kept, weight, bias, ids, key: tl.uint64, out, count,
     RELU: tl.constexpr, EPS: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
@@ -121,8 +128,8 @@ def _forward(
         y = y - mean[:, None]
         variance = tl.sum(tl.where(exists, y * y, 0.0), axis=1) / WIDTH
         per_std = 1.0 / tl.sqrt(variance + EPS)
-        tl.store(statistics + 2 * i, mean, mask=i < count)
-        tl.store(statistics + 2 * i + 1, per_std, mask=i < count)
+        tl.store(kept + 2 * i, mean, mask=i < count)
+        tl.store(kept + 2 * i + 1, per_std, mask=i < count)
         gamma = tl.load(weight + column, mask=exists, other=0.0)
         y = y * per_std[:, None] * gamma
     if bias is not None:
@@ -130,7 +137,26 @@ def _forward(
     values = _dropped(y, key, ids, i, count, column, THRESHOLD, SCALE)
     if RELU:
         values = tl.where(y <= 0, 0.0, values)  # a NaN remains
+        if EPS is None:
+            bits = tl.where(values <= 0, 0, 1) << (column % 8)
+            bits = tl.sum(tl.reshape(bits, (ROWS, PADDED // 8, 8)), axis=2)
+            byte, row_bytes = tl.arange(0, PADDED // 8)[None, :], (WIDTH + 7) // 8
+            exists = (i < count)[:, None] & (byte < row_bytes)
+            tl.store(kept + (i * row_bytes)[:, None] + byte, bits.to(tl.uint8), mask=exists)
     tl.store(out + at, values, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _relu_backward(
+    dy, positive, dx, count, SCALE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr
+):
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, PADDED)[None, :]
+    mask = (i < count)[:, None] & (column < WIDTH)
+    at = (i * WIDTH)[:, None] + column
+    bits = tl.load(positive + (i * ((WIDTH + 7) // 8))[:, None] + column // 8, mask=mask, other=0).to(tl.int32)
+    values = tl.load(dy + at, mask=mask, other=0.0) * SCALE
+    tl.store(dx + at, tl.where(((bits >> (column % 8)) & 1) == 1, values, 0.0), mask=mask)
 
 
 @triton.jit(do_not_specialize=["key", "count", "segments"])

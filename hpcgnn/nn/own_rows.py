@@ -1,0 +1,70 @@
+"""``A x + factor x``, the sums over neighbours with the scaled rows of the nodes themselves (GIN), as one step.
+
+The rows are added in the memory of the sums, forward and backward, a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn.kernels.autograd import once_differentiable, tracked
+from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.int8 import Int8
+from hpcgnn.nn.linear import Compute
+
+_ROWS_AT_ONCE = 1 << 10  # which fit the caches
+
+
+def sums_with_own(aggregator: Aggregator, x: Tensor, factor: Tensor, compute: Compute) -> Tensor:
+    """``A x + factor x``, (n, F), differentiable in x and in factor (1,). Collective, forward and backward.
+
+    For the gradient of the factor, a sum over all values, x is kept; or its 8-bit integers if A is applied to them: their
+    rounding errors have mean 0.
+    """
+    if tracked(x, factor):
+        found: Tensor = _SumsWithOwn.apply(x, factor, aggregator, compute)
+        return found
+    return _run(aggregator, x, factor)
+
+
+def _run(aggregator: Aggregator, x: Tensor, factor: Tensor) -> Tensor:
+    z = aggregator.finish_step(*aggregator.start_step(x))
+    for sums, rows in zip(z.split(_ROWS_AT_ONCE), x.split(_ROWS_AT_ONCE), strict=True):
+        sums.add_(factor * rows)
+    return z
+
+
+class _SumsWithOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, aggregator: Aggregator, compute: Compute) -> Tensor:
+        z = _run(aggregator, x, factor)
+        rows = compute.quantizer.known(x) if isinstance(compute, Int8) else None
+        ctx.aggregator = aggregator
+        ctx.save_for_backward(factor, *((x,) if rows is None else (rows.codes, rows.scale)))
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        factor, *kept = ctx.saved_tensors
+        dz, reverse, dx = gradients[0].contiguous(), ctx.aggregator.reverse, None
+        under_way = reverse.start_step(dz) if ctx.needs_input_grad[0] else None
+        dfactor = _product(kept, dz).to(dz.dtype).view(1) if ctx.needs_input_grad[1] else None  # while gradients travel
+        if under_way is not None:
+            dx = reverse.finish_step(*under_way)
+            for sums, rows in zip(dx.split(_ROWS_AT_ONCE), dz.split(_ROWS_AT_ONCE), strict=True):
+                sums.add_(factor * rows)
+        return dx, dfactor, None, None
+
+
+def _product(kept: Sequence[Tensor], dz: Tensor) -> Tensor:
+    """The float64 sum of the products of all values of x (n, F), as it was kept, and ``dz`` (n, F)."""
+    total = dz.new_zeros((), dtype=torch.float64)
+    for rows, *parts in zip(dz.split(_ROWS_AT_ONCE), *(each.split(_ROWS_AT_ONCE) for each in kept), strict=True):
+        products = (rows * parts[0]).sum(1, dtype=torch.float64)
+        total += (products if len(parts) == 1 else products * parts[1]).sum()
+    return total
