@@ -121,9 +121,7 @@ class _AggregatedProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
         aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad
         ctx.order, ctx.repeats = order, False
-        is_narrower = weight.shape[1] <= weight.shape[0]
-        ctx.by_rows = order.transform_first or not needs[1]
-        ctx.by_rows = ctx.by_rows or (needs[0] and is_narrower and aggregator.exchange.is_exact)
+        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and _prefers_rows(order, weight, root))
         if order.transform_first:
             y = _transformed(order, own, weight, root, bias)
         elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
@@ -151,6 +149,12 @@ class _AggregatedProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy = gradients[0].contiguous()
         return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
+
+
+def _prefers_rows(order: Order, weight: Tensor, root: Tensor | None) -> bool:
+    """Return whether to keep x and not the sums A x. A product with x has made its integers, if products read integers."""
+    is_coded = root is not None or not isinstance(order.compute, Int8)
+    return weight.shape[1] <= weight.shape[0] and _forward_aggregator(order).exchange.is_exact and is_coded
 
 
 def _transformed(
