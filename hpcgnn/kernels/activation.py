@@ -299,11 +299,17 @@ def check_activation(x: Tensor, norm: Norm | None, mask: DropoutMask | None) -> 
 
 
 def activate(
-    kernels: ActivationKernels, x: Tensor, norm: Norm | Shift | None, mask: DropoutMask | None
+    kernels: ActivationKernels,
+    x: Tensor,
+    norm: Norm | Shift | None,
+    mask: DropoutMask | None,
+    *,
+    overwrites: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """``dropout(relu(norm(x)))`` of ``x`` (n, F) float32 or float64, and what its gradient needs: with a :class:`Norm` ``x`` and
-    statistics, without one a bit of each value. Arguments were checked by :func:`check_activation`."""
-    out = buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
+    statistics, without one a bit of each value. overwrites: write the result over ``x``, which is contiguous, and not needed for
+    the gradient. Arguments were checked by :func:`check_activation`."""
+    out = x.detach() if overwrites else buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)
     return out, kernels.activate(x, norm, mask, out)
 
 

@@ -406,11 +406,28 @@ def may_overwrite(ctx: Any) -> bool:
     return bool(ctx.references == _references_of_one_user())
 
 
-def _references(gradient: Tensor) -> tuple[int, ...]:
-    """The numbers of references to a gradient and to its memory, by Python and by torch; and whether it is contiguous."""
-    memory = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)
-    of_torch = gradient._use_count()  # type: ignore[attr-defined]  # torch's stubs leave it out
-    return sys.getrefcount(gradient), of_torch, memory, int(gradient.is_contiguous())
+def is_unshared(x: Tensor) -> bool:
+    """Return whether one variable of the caller is all that refers to ``x`` and its memory: no other tensor, no function that has
+    saved it for its backward pass, no user. Then the caller may write a result over it."""
+    return _references(x) == _references_of_one_variable()
+
+
+@functools.cache
+def _references_of_one_variable() -> tuple[int, ...]:
+    """:func:`_references` in a function that is given a tensor to which one variable of its caller refers."""
+
+    def count(x: Tensor) -> tuple[int, ...]:
+        return _references(x)
+
+    x = torch.zeros(1)
+    return count(x)
+
+
+def _references(x: Tensor) -> tuple[int, ...]:
+    """The numbers of references to a tensor and to its memory, by Python and by torch; and whether it is contiguous."""
+    memory = torch._C._storage_Use_Count(x.untyped_storage()._cdata)
+    of_torch = x._use_count()  # type: ignore[attr-defined]  # torch's stubs leave it out
+    return sys.getrefcount(x), of_torch, memory, int(x.is_contiguous())
 
 
 @functools.cache

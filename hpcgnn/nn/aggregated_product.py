@@ -20,9 +20,10 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import buffers, dense
 from hpcgnn.kernels.activation import column_sums
-from hpcgnn.kernels.autograd import once_differentiable, tracked
+from hpcgnn.kernels.autograd import is_unshared, once_differentiable, tracked
 from hpcgnn.nn.activations import Activations, Form
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
+from hpcgnn.nn.compute import Rounded
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand
 from hpcgnn.nn.on_disk import DiskOperand
@@ -212,23 +213,37 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     (weight, root), (own,) = _saved(ctx)
     if not (needs[0] or needs[1]):
         return None, None, *_gradients_of_root(ctx, own, root, dy), None
-    blocks, under_way, dx, dweight = reverse.in_blocks(dy), None, None, None
+    blocks, given, under_way, dx, dweight = reverse.in_blocks(dy), operand(dy, order.compute), None, None, None
+    # dx may be written over x, block by block; where gradients travel, this takes time that hides them
+    takes = blocks is not None or (order.activations.repeats and not isinstance(order.compute, Int8))
     if blocks is None:
         under_way = reverse.start_step(dy)
     droot, dbias = _gradients_of_root(ctx, own, root, dy)  # while gradients travel
     if needs[0]:
-        dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
-        if root is not None:
-            order.times(operand(dy, order.compute), root.T, out=dx)
+        if takes and isinstance(own, Tensor) and is_unshared(own):
+            dx = own.detach()
+        elif takes and isinstance(own, Rounded) and own.x.dtype is dy.dtype and is_unshared(own.x):
+            dx = own.x.detach()
+        else:
+            dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
+        if root is not None and not takes:
+            order.times(given, root.T, out=dx)
     if under_way is not None:
-        blocks = iter([(slice(None), reverse.finish_step(*under_way))])
+        blocks = iter([(slice(0, dy.shape[0]), reverse.finish_step(*under_way))])
     for place, t in blocks:
         if needs[1]:
-            found = order.gradient(own[place] if isinstance(own, Tensor) else own.rows(place), t)
+            found = order.gradient(_rows(own, place), t)
             dweight = found if dweight is None else dweight.add_(found)
         if dx is not None:
+            if root is not None and takes:
+                order.times(_rows(given, place), root.T, out=dx[place])
             order.times(operand(t, order.compute), weight.T, out=dx[place], adds=root is not None)
     return dx, dweight, droot, dbias, None
+
+
+def _rows(each: Any, place: slice) -> Any:
+    """Some rows of an operand."""
+    return each[place] if isinstance(each, Tensor) else each.rows(place)
 
 
 def _gradients_of_root(ctx: Any, own: Any, root: Tensor | None, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:

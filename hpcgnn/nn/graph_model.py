@@ -15,7 +15,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, Norm
-from hpcgnn.kernels.autograd import layer_activation
+from hpcgnn.kernels.autograd import is_unshared, layer_activation
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.aggregators import Relations, make_aggregator
@@ -233,13 +233,15 @@ class GraphModel(torch.nn.Module, ABC):
         return (BatchNorm if name == "batch" else MeanNorm)(width, self.messages.world, backend=self.backend)
 
     def activated(
-        self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None
-    ) -> torch.Tensor:
-        """Apply norm, activation and dropout to x (n, F), in as few passes over memory as possible. Collective."""
+        self, x: torch.Tensor, norm: torch.nn.Module | None = None, drop: torch.nn.Module | None = None,
+        *, overwrites: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
+        """Apply norm, activation and dropout to x (n, F), in as few passes over memory as possible. overwrites: the result may be
+        written over x. Collective."""
         assert isinstance(drop, KeyedDropout | None)
         fused, mask = None, None if drop is None else drop.mask()
         if isinstance(norm, MeanNorm) and self._activation == "relu":
-            return norm.activated(x, mask)
+            return norm.activated(x, mask, overwrites=overwrites)
         if isinstance(norm, torch.nn.LayerNorm) and self._activation == "relu":
             fused = Norm(norm.weight, norm.bias, norm.eps)
         elif norm is not None:
@@ -260,7 +262,8 @@ class GraphModel(torch.nn.Module, ABC):
         first, *others = layers
         y = first(x)
         for norm, drop, layer in zip(norms, dropouts, others, strict=True):
-            y = self.activated(y, norm, drop)  # which ends the last y before the layer makes another
+            is_free = is_unshared(y)
+            y = self.activated(y, norm, drop, overwrites=is_free)
             y = layer(y)
         return y
 

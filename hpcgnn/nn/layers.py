@@ -402,8 +402,9 @@ class MeanNorm(torch.nn.Module):
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean
 
-    def activated(self, x: torch.Tensor, mask: DropoutMask | None) -> torch.Tensor:
-        """``dropout(relu(forward(x)))`` in one pass, which keeps a bit of each value for backward."""
+    def activated(self, x: torch.Tensor, mask: DropoutMask | None, *, overwrites: bool = False) -> torch.Tensor:
+        """``dropout(relu(forward(x)))`` in one pass, which keeps a bit of each value for backward; with
+        ``overwrites``, over x."""
         averages, total = self.training, 0.0
         kernels = activation_kernels(x, None, mask, self.backend)
 
@@ -411,7 +412,7 @@ class MeanNorm(torch.nn.Module):
             nonlocal total
             mean, total = mean_over_ranks(x, self.world, self.backend) if averages else (self.running_mean, 1.0)
             shift = Shift(bias - self._noted(mean).to(x.dtype))
-            y, positive = activate(kernels, x, shift, mask)
+            y, positive = activate(kernels, x, shift, mask, overwrites=overwrites)
             if ctx is not None:
                 ctx.save_for_backward(positive)
             return y
