@@ -284,7 +284,7 @@ def products_by_blocks(
 def _by_blocks(kernels: SpmmKernels, csr: Csr, x: Tensor, scale: Tensor | None) -> Callable[[Csr, Tensor], None]:
     """A function that writes ``block @ (scale * x)`` to ``out``, for each block of rows of ``csr`` (:meth:`Csr.row_blocks`)."""
     if scale is not None and x.dtype is not torch.int8:
-        x, scale = torch.mul(x, scale[:, None], out=buffers.empty(*x.shape, x.dtype, x.device)), None
+        x, scale = torch.mul(x, scale[:, None], out=buffers.empty(x.shape[0], x.shape[1], x.dtype, x.device)), None
     return lambda block, out: kernels.spmm(block, block.weight, x, scale, False, out)
 
 

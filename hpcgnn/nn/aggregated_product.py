@@ -58,7 +58,7 @@ class Order:
             y = matmul(x, weight, backend, plus=out, **others) if adds else matmul(x, weight, backend, **others)
             return y if out is None or y.data_ptr() == out.data_ptr() else out.copy_(y)
         if not isinstance(x, Tensor):
-            return out.copy_(matmul(x, weight, backend, **others))
+            return self.times(x, weight, out.zero_(), adds=True, **others)  # a copy would take a second matrix
         dense.kernels_for(x, backend).product(x, weight, others.get("bias"), False, out, "float32")
         return out
 
@@ -122,23 +122,23 @@ class _AggregatedProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
         aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad
         ctx.order, ctx.repeats = order, False
-        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and _prefers_rows(order, weight, root))
+        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and _prefers_rows(order, len(x), weight, root))
         if order.transform_first:
             y = _transformed(order, own, weight, root, bias)
         elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
             y = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
             if root is not None:
                 order.times(own, root, bias=bias, out=y)
-            for place, sums in blocks:
-                given = operand(sums, order.compute)
+            for place, block in blocks:
+                given = operand(block, order.compute)
                 order.times(given, weight, bias=bias if root is None else None, out=y[place], adds=root is not None)
         else:
             scaled, message = aggregator.start_step(x)
-            y = None if root is None else order.times(own, root, bias=bias)  # while rows travel
+            rooted = None if root is None else order.times(own, root, bias=bias)  # while rows travel
             z = aggregator.finish_step(scaled, message)
             del scaled
             sums = operand(z, order.compute)
-            y = order.times(sums, weight, plus=y, bias=bias if root is None else None)
+            y = order.times(sums, weight, plus=rooted, bias=bias if root is None else None)
             if not ctx.by_rows:
                 _keep_sums(ctx, x, own, (weight, root), sums, message)
                 return y
@@ -152,9 +152,11 @@ class _AggregatedProduct(torch.autograd.Function):
         return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
 
 
-def _prefers_rows(order: Order, weight: Tensor, root: Tensor | None) -> bool:
+def _prefers_rows(order: Order, rows: int, weight: Tensor, root: Tensor | None) -> bool:
     """Return whether to keep x and not the sums A x. A product with x has made its integers, if products read integers."""
-    is_coded = root is not None or not isinstance(order.compute, Int8)
+    is_coded = root is not None or not (
+        isinstance(order.compute, Int8) and order.compute.multiplies(rows, *weight.shape)
+    )
     return weight.shape[1] <= weight.shape[0] and _forward_aggregator(order).exchange.is_exact and is_coded
 
 
@@ -213,11 +215,10 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     (weight, root), (own,) = _saved(ctx)
     if not (needs[0] or needs[1]):
         return None, None, *_gradients_of_root(ctx, own, root, dy), None
-    blocks, given, under_way, dx, dweight = reverse.in_blocks(dy), operand(dy, order.compute), None, None, None
+    blocks, given, dx, dweight = reverse.in_blocks(dy), operand(dy, order.compute), None, None
     # dx may be written over x, block by block; where gradients travel, this takes time that hides them
     takes = blocks is not None or (order.activations.repeats and not isinstance(order.compute, Int8))
-    if blocks is None:
-        under_way = reverse.start_step(dy)
+    under_way = reverse.start_step(dy) if blocks is None else None
     droot, dbias = _gradients_of_root(ctx, own, root, dy)  # while gradients travel
     if needs[0]:
         if takes and isinstance(own, Tensor) and is_unshared(own):
@@ -228,9 +229,7 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
         if root is not None and not takes:
             order.times(given, root.T, out=dx)
-    if under_way is not None:
-        blocks = iter([(slice(0, dy.shape[0]), reverse.finish_step(*under_way))])
-    for place, t in blocks:
+    for place, t in blocks or [(slice(0, dy.shape[0]), reverse.finish_step(*under_way))]:
         if needs[1]:
             found = order.gradient(_rows(own, place), t)
             dweight = found if dweight is None else dweight.add_(found)

@@ -20,7 +20,7 @@ from under_test import BACKENDS, FLOATS, TRITON, Case, budget, cases, not_refuse
 
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.csr import as_columns
-from hpcgnn.kernels.spmm import Tuning, multiply
+from hpcgnn.kernels.spmm import Tuning, multiply, packing_from, products_by_blocks
 
 DTYPES = (*FLOATS, torch.bfloat16, torch.int8)
 
@@ -226,6 +226,31 @@ def test_a_transpose_outlives_its_origin():
         spmm(again, torch.eye(30)), torch.zeros(20, 30).index_put_((row, col), torch.ones(90), accumulate=True)
     )
     assert torch.equal(again.indices, transpose.entry_rows(torch.int32)[transpose.transpose_order])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+def test_blocks_of_rows_have_the_bits_of_the_whole_product(backend, weighted, dtype):
+    """Also with rows that many entries name, which are copied once for all blocks."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, 90, (70,), generator=generator)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    indices = torch.randint(0, 40, (int(indptr[-1]),), generator=generator)
+    weight = torch.rand(indices.numel(), generator=generator) if weighted else None
+    csr = Csr(indptr, indices, 40, weight if dtype != torch.float64 or weight is None else weight.double())
+    x, scale = (torch.randn(40, 24, generator=generator) * 9).to(dtype), torch.rand(40, generator=generator) + 0.5
+    scales = {"scale": scale} if dtype == torch.int8 else {}
+    with packing_from(0):
+        whole = multiply(csr, x, backend=backend, **scales)
+        found = [(place, rows.clone()) for place, rows in products_by_blocks(csr, x, 16, backend, **scales)]
+        assert torch.equal(torch.cat([rows for _, rows in found]), whole)
+        assert [place.start for place, _ in found] == [0, 16, 32, 48, 64]
+        if dtype in FLOATS:
+            scale = scale.to(dtype)
+            scaled = [rows.clone() for _, rows in products_by_blocks(csr, x, 16, backend, scale=scale)]
+            wanted = multiply(csr, x * scale[:, None], backend=backend)
+            torch.testing.assert_close(torch.cat(scaled), wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_hot_columns_are_those_that_most_entries_name():

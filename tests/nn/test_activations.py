@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
 import pytest
 import small_graphs
 import torch
@@ -9,6 +12,7 @@ import torch
 import hpcgnn
 from hpcgnn import kernels
 from hpcgnn.exchange import MessageConfig, Messages
+from hpcgnn.kernels import buffers
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, _composed, aggregated_product
@@ -93,7 +97,25 @@ def test_one_row_of_a_node_and_hidden_layer_is_kept(parts, model):
     }
     row, bits = graph.num_nodes * 64 * 4, graph.num_nodes * 64 // 8
     assert found["recompute"] == 3 * (row + bits)
-    assert found["keep"] == 3 * (row + bits) + graph.features.nbytes  # sums of features: their gradients need no exchange
+    assert (
+        found["keep"] == 3 * (row + bits) + graph.features.nbytes
+    )  # sums of features: their gradients need no exchange
+
+
+def test_rounded_messages_keep_their_sums(parts):
+    """With 2 bits, a rank's gradient of a weight follows from the sums that it has made, and with 32 bits from its rows."""
+
+    def program(world):
+        graph, found = hpcgnn.load(path, world), []
+        for bits in (32, 2):
+            messages = Messages(world, MessageConfig(bits=bits))
+            config = hpcgnn.ModelConfig("sage", layers=4, hidden=64, dropout=0.5)
+            found.append(kept_bytes(hpcgnn.build_model(config, graph, messages=messages), graph))
+        return found, graph.num_nodes * 64 * 4
+
+    path = parts(2)
+    for (exact, rounded), row in on_threads(2, program):
+        assert exact < 4 * row < 5 * row < rounded
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
@@ -172,6 +194,66 @@ def test_one_step_is_the_operations_of_which_it_consists(parts, root, transform_
     )
     for one, other in zip(step, operations, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "mean"])
+def test_a_rank_that_is_alone_makes_sums_in_blocks(parts, kind, monkeypatch):
+    """The product and its gradients are those of the operations, with blocks of 7 rows, also a second time."""
+    monkeypatch.setattr("hpcgnn.nn.aggregator._BLOCK_BYTES", 7 * 6 * 8)
+    graph, results = hpcgnn.load(parts(1)), []
+    aggregator = make_aggregator(graph, kind, "hybrid", dtype=torch.float64)
+    torch.manual_seed(0)
+    rows, weight, root, upstream = (
+        torch.randn(n, 6, dtype=torch.float64) for n in (graph.num_nodes, 6, 6, graph.num_nodes)
+    )
+    for function in (aggregated_product, _composed):
+        x, *weights = (each.clone().requires_grad_() for each in (rows, weight, root))
+        order = Order(aggregator, False, "float32")
+        y = function(order, x * 1, weights[0], weights[1] if kind == "mean" else None, None)
+        wanted = [x, weights[0], *weights[1 : 1 + (kind == "mean")]]
+        kept = torch.autograd.grad(y, wanted, upstream, retain_graph=True)
+        found = torch.autograd.grad(y, wanted, upstream)
+        assert all(map(torch.equal, kept, found))
+        results.append([y.detach(), *found])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_results_that_a_user_holds_are_not_overwritten(parts):
+    """A hook holds what layers return and take; the gradients are those without it."""
+    graph, held = hpcgnn.load(parts(1)), []
+    config = hpcgnn.ModelConfig("sage", layers=3, hidden=32, dropout=0.3)
+    torch.manual_seed(0)
+    model = hpcgnn.build_model(config, graph)
+    wanted = gradients(model, graph)
+    for layer in model.layers:
+        layer.register_forward_hook(lambda _, given, y: held.extend((each, each.clone()) for each in (*given, y)))
+    assert all(map(torch.equal, wanted, gradients(model, graph)))
+    assert len(held) == 6
+    assert all(torch.equal(each, copy) for each, copy in held)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_a_step_takes_one_matrix_more_than_it_keeps(parts, model):
+    """Results and gradients are written over rows that were read for the last time; the other matrix is a block of sums."""
+    graph, bytes_in_use = hpcgnn.load(parts(1)), [0, 0]
+
+    def in_use(change):
+        bytes_in_use[0] += change
+        bytes_in_use[1] = max(bytes_in_use)
+
+    def provider(rows, width, dtype):
+        array = np.empty((rows, width), {torch.float32: np.float32, torch.uint8: np.uint8}[dtype])
+        in_use(array.nbytes)
+        weakref.finalize(array, in_use, -array.nbytes)
+        return torch.from_numpy(array)
+
+    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, dropout=0.3)
+    built = hpcgnn.build_model(config, graph, activations="recompute")
+    with buffers.provided_by(provider):
+        gradients(built, graph)
+    row = graph.num_nodes * 512 * 4
+    assert 4 * row < bytes_in_use[1] < 5.5 * row
 
 
 @pytest.mark.parametrize("kind", [MeanNorm, BatchNorm])
