@@ -229,7 +229,8 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
         if root is not None and not takes:
             order.times(given, root.T, out=dx)
-    for place, t in blocks or [(slice(0, dy.shape[0]), reverse.finish_step(*under_way))]:
+    whole = [] if under_way is None else [(slice(0, dy.shape[0]), reverse.finish_step(*under_way))]
+    for place, t in blocks or whole:
         if needs[1]:
             found = order.gradient(_rows(own, place), t)
             dweight = found if dweight is None else dweight.add_(found)
