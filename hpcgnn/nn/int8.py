@@ -455,6 +455,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
 
 BITS = (4, 5, 6, 7, 8)
 _EPSILON = 0.0005  # the epsilon of Tango's Eq. 4
+_ROWS_AT_ONCE = 1 << 12  # limits memory of temporaries
 
 
 def errors(x: Tensor, largest: Tensor | None = None) -> tuple[list[float], int]:
@@ -464,19 +465,15 @@ def errors(x: Tensor, largest: Tensor | None = None) -> tuple[list[float], int]:
     Values are rounded to the nearest, with a scale for each row, or one for all rows if the ``largest`` magnitude (1,) of a value
     on any rank is given.
     """
-    x = x.detach().float()
-    if largest is not None:
-        largest = largest.to(x.device)
-    elif x.numel():
-        largest = x.abs().amax(1, keepdim=True)
-    else:
-        largest = x
-    found = []
-    for bits in BITS:
-        step = (largest / (2 ** (bits - 1) - 1)).clamp(min=torch.finfo(torch.float32).tiny)
-        near = torch.round(x / step) * step
-        found.append(float(((x - near).abs() / ((x + near).abs() + _EPSILON)).double().sum()))
-    return found, x.numel()
+    found = torch.zeros(len(BITS), dtype=torch.float64, device=x.device)
+    for rows in x.detach().split(_ROWS_AT_ONCE) if x.numel() else ():
+        rows = rows.float()
+        most = rows.abs().amax(1, keepdim=True) if largest is None else largest.to(x.device)
+        for place, bits in enumerate(BITS):
+            step = (most / (2 ** (bits - 1) - 1)).clamp(min=torch.finfo(torch.float32).tiny)
+            near = torch.round(rows / step) * step
+            found[place] += ((rows - near).abs() / ((rows + near).abs() + _EPSILON)).sum(dtype=torch.float64)
+    return found.tolist(), x.numel()
 
 
 def bits_needed(totals: np.ndarray, count: float, most_error: float) -> tuple[int | None, float]:

@@ -149,7 +149,7 @@ class GINLayer(LinearLayer):
         backend, factor = self.aggregator.backend, 1 + self.eps
         if self.transform_first:
             own = matmul(operand(x, self.compute), self.weight, backend)
-            return self.with_own(own, factor) + self.bias
+            return self.with_own(own, factor).add_(self.bias)
         return matmul(operand(self.with_own(_dense(x), factor), self.compute), self.weight, backend, bias=self.bias)
 
     def with_own(self, x: torch.Tensor | FeaturesOnDisk, factor: torch.Tensor) -> torch.Tensor:
