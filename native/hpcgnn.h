@@ -290,8 +290,10 @@ HPCGNN_KERNEL(int64_t, decode_int8)(int64_t count, const int64_t* rows, int64_t 
                                     const int64_t* payload_at, const int64_t* params_at, int8_t* codes, float* scale,
                                     int threads);
 
-// Convert `count` values to the nearest bfloat16, ties to even, with the same bits for every NaN; and back, exactly.
-HPCGNN_KERNEL(void, pack_bf16)(int64_t count, const float* x, hpcgnn_bfloat16* out, int threads);
+// Convert x (rows, width), each row multiplied by its `factor` (rows; null: ones), to the nearest bfloat16, ties to
+// even, with the same bits for every NaN; and `count` values back, exactly.
+HPCGNN_KERNEL(void, pack_bf16)(int64_t rows, int64_t width, const float* x, const float* factor, hpcgnn_bfloat16* out,
+                               int threads);
 HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float* out, int threads);
 
 // -- ceiling.h -------------------------------------------------------------------------------------------------------

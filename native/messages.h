@@ -192,10 +192,17 @@ HPCGNN_KERNEL(int64_t, decode_rows)(int64_t count, const int64_t* rows, int64_t 
                      [&](const auto constant) { return decode_rows<constant>(places, out, accumulate != 0, threads); });
 }
 
-HPCGNN_KERNEL(void, pack_bf16)(int64_t count, const float* x, hpcgnn_bfloat16* out, int threads) {
+HPCGNN_KERNEL(void, pack_bf16)(int64_t rows, int64_t width, const float* x, const float* factor, hpcgnn_bfloat16* out,
+                               int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-#pragma omp parallel for simd schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < count; ++i) out[i].bits = to_bfloat16(bits_of(x[i]));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* from = x + r * width;
+        hpcgnn_bfloat16* to = out + r * width;
+        const float times = factor == nullptr ? 1 : factor[r];  // 1 * x is x, and any NaN is stored as the same one
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) to[c].bits = to_bfloat16(bits_of(from[c] * times));
+    }
 }
 
 HPCGNN_KERNEL(void, unpack_bf16)(int64_t count, const hpcgnn_bfloat16* x, float* out, int threads) {

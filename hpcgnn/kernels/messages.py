@@ -91,7 +91,7 @@ class MessageKernels(Protocol):
             buffer[_bytes(params_at, PARAMS_BYTES)] = params.view(torch.uint8)
         elif bits == 16:
             packed = torch.empty(values.shape, dtype=torch.bfloat16)
-            NARROW.reference.pack_bf16(values, packed)
+            NARROW.reference.pack_bf16(values, None, packed)
             payload = packed.view(torch.uint8)
         else:
             payload = values.view(torch.uint8)

@@ -9,15 +9,17 @@ from torch import Tensor
 
 from hpcgnn.base.arguments import check_given
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.backend import Operator, choose, misfit
-from hpcgnn.kernels.library import native
+from hpcgnn.kernels.backend import Operator, choose, misfit, resolve
+from hpcgnn.kernels.library import isa, native
 
 
 class NarrowKernels(Protocol):
     """Conversions of matrices."""
 
-    def pack_bf16(self, x: Tensor, out: Tensor) -> None:
-        """Write ``x`` (n, F) float32 to ``out`` bfloat16, rounded to the nearest, ties to even; every NaN becomes 0x7FC0."""
+    def pack_bf16(self, x: Tensor, factor: Tensor | None, out: Tensor) -> None:
+        """Write ``x`` (n, F) float32, times ``factor`` (n,) float32 by row, to ``out`` bfloat16, rounded to the nearest, ties to
+        even; every NaN becomes 0x7FC0."""
+        x = x if factor is None else x * factor[:, None]
         out.copy_(x).masked_fill_(x.isnan(), torch.nan)  # copy_ writes one of two NaNs, depending on the position
 
     def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
@@ -26,8 +28,9 @@ class NarrowKernels(Protocol):
 
 
 class _Native(NarrowKernels):
-    def pack_bf16(self, x: Tensor, out: Tensor) -> None:
-        native("pack_bf16", count=x.numel(), x=x, out=out)
+    def pack_bf16(self, x: Tensor, factor: Tensor | None, out: Tensor) -> None:
+        rows, width = x.shape
+        native("pack_bf16", rows=rows, width=width, x=x, factor=factor, out=out)
 
     def unpack_bf16(self, x: Tensor, out: Tensor) -> None:
         native("unpack_bf16", count=x.numel(), x=x, out=out)
@@ -36,10 +39,15 @@ class _Native(NarrowKernels):
 NARROW: Operator[NarrowKernels] = Operator("narrow", NarrowKernels, _Native())
 
 
-def pack_bf16(x: Tensor, *, backend: str = "auto") -> Tensor:
-    """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0."""
+def pack_bf16(x: Tensor, factor: Tensor | None = None, *, backend: str = "auto") -> Tensor:
+    """``x`` (n, F) float32 as bfloat16, rounded to the nearest, ties to even; every NaN becomes the one with the bits 0x7FC0.
+
+    factor: (n,) float32, by which rows are multiplied before they are rounded; None: they are not.
+    """
     kernels, out = _kernels_and_result(x, torch.float32, torch.bfloat16, backend)
-    kernels.pack_bf16(x.detach().contiguous(), out)
+    if factor is not None and (factor.shape != x.shape[:1] or factor.dtype != x.dtype or not factor.is_contiguous()):
+        raise misfit("factor", factor, f"contiguous torch.float32 of shape ({x.shape[0]},)")
+    kernels.pack_bf16(x.detach().contiguous(), factor, out)
     return out
 
 
@@ -48,6 +56,15 @@ def unpack_bf16(x: Tensor, *, backend: str = "auto") -> Tensor:
     kernels, out = _kernels_and_result(x, torch.bfloat16, torch.float32, backend)
     kernels.unpack_bf16(x.detach().contiguous(), out)
     return out
+
+
+def speeds_up_sums(backend: str = "auto", torch_device: torch.device | str = "cpu") -> bool:
+    """Return whether sums of many gathered rows (:mod:`hpcgnn.kernels.spmm`) are faster with bfloat16 rows than with float32's.
+
+    They are with registers of 64 bytes. With AVX2, the conversion to floats costs as much time as the smaller rows save. On
+    GPUs, on ARM and with numba's kernels this was not measured.
+    """
+    return resolve(backend, x=torch.empty(0, device=torch_device)) == "native" and isa() == "avx512"
 
 
 def _kernels_and_result(

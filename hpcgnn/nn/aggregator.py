@@ -81,10 +81,10 @@ class Aggregator:
         :class:`hpcgnn.exchange.Exchange`; None: as here."""
         return self.over(self.exchange.for_layer(layer, wide_from))
 
-    def use_int8(self, int8: Int8 | None) -> None:
-        """Aggregate in 8-bit integers from now on, forward and backward; None returns to floats."""
+    def use_compute(self, compute: str | Int8) -> None:
+        """Aggregate in this arithmetic from now on, forward and backward: its name, or 8-bit integers."""
         for one in (self, self.reverse):
-            one.rows = one.kind.rows(one.linear, int8)
+            one.rows = one.kind.rows(one.linear, compute)
 
     def start_step(self, x: Rows, again: int | None = None, *, is_temporary: bool = False) -> tuple[Any, Message]:
         """Run the first half of an aggregation, up to the start of the exchange. Not differentiable. Collective.

@@ -120,7 +120,7 @@ def make_relation_aggregator(
     sent = np.where(plan.send_to.is_post(), first_sources(plan.send), -1)
     received = np.where(plan.receive_from.is_post(), -1, index_array(node[destinations(plan.receive)]))
     aggregator = connected(
-        plan, left, messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received)),
+        plan, left, messages=messages, backend=backend, width=width, kind=RowKind(nodes=(sent, received), are_summed=True),
     )  # fmt: skip
     of_node = torch.argsort(node, stable=True).to(torch.int32)
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(node, minlength=graph.num_nodes).cumsum(0)))

@@ -68,9 +68,9 @@ def build_model(
         messages: bit-widths and coding of boundary messages; None sends float32.
         backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
         dtype: type of the weights, ``torch.float32`` or ``torch.float64``.
-        compute: arithmetic of dense products: ``float32``, ``bf16``, ``bf16-emulated``, ``tf32``, ``int8``, ``int8-always``,
-            or ``auto``, with which all ranks agree on the faster of ``bf16`` and ``float32``. ``model.compute`` is the
-            choice.
+        compute: arithmetic of products and sums of rows: ``float32``, ``bf16``, ``bf16-emulated``, ``tf32``, ``int8``,
+            ``int8-always``, or ``auto``, with which all ranks agree on the faster of ``bf16`` and ``float32``.
+            ``model.compute`` is the choice.
         keep_input_aggregation: aggregate the features once and keep the result. This needs dense features without dropout.
         int8: settings of ``compute="int8"``.
         activations: ``keep``, ``recompute`` or ``8bit``: how a training step keeps what its gradients need

@@ -1,4 +1,5 @@
-"""The arithmetic of dense products: ``float32``, or ``bf16`` for products, with weights and everything else in float32.
+"""The arithmetic of dense products: ``float32``, or ``bf16`` for products, with weights in float32. With ``bf16``, aggregations
+gather bfloat16 rows as well, where that is faster (:func:`hpcgnn.nn.linear_map.gathers_bf16`), and everything else is float32.
 
 A bfloat16 product rounds its operands to 8 bits of mantissa and adds in float32. On CPUs with AVX512_BF16
 (:func:`hpcgnn.kernels.dense.has_bf16`) our own kernels do so, from float32 matrices to float32 results. Otherwise torch

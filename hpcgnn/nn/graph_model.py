@@ -101,7 +101,7 @@ def _use_float32(part: Part) -> None:
             vars(module)["compute"] = FLOAT32
     aggregator = getattr(part, "aggregator", None) if isinstance(part, torch.nn.Module) else part
     if isinstance(aggregator, Aggregator):
-        aggregator.use_int8(None)
+        aggregator.use_compute(FLOAT32)
 
 
 class GraphModel(torch.nn.Module, ABC):
@@ -197,6 +197,7 @@ class GraphModel(torch.nn.Module, ABC):
         """Use a copy of ``aggregator`` for the next exchange of a training pass. wide_from: see
         :meth:`hpcgnn.nn.aggregator.Aggregator.for_layer`."""
         self.aggregators.append(own := aggregator.for_layer(len(self.aggregators), wide_from))
+        own.use_compute(self.compute)
         return own
 
     def new_dense(self, in_width: int, out_width: int) -> Dense:
@@ -291,7 +292,8 @@ class GraphModel(torch.nn.Module, ABC):
                 vars(module)["activations"] = self.activations
 
     def use_compute(self, compute: str) -> None:
-        """Compute products in this arithmetic from now on, in all layers that have an attribute ``compute``.
+        """Compute products and sums in this arithmetic from now on, in all layers that have an attribute ``compute`` and in all
+        aggregators.
 
         In 8-bit integers, the layer before the softmax stays in float32 (Tango §3.2), unless the settings say otherwise.
         """
@@ -302,7 +304,7 @@ class GraphModel(torch.nn.Module, ABC):
                 vars(module)["compute"] = integers or compute
         for aggregator in self.aggregators:
             if isinstance(aggregator, Aggregator):
-                aggregator.use_int8(integers)
+                aggregator.use_compute(integers or compute)
         if integers is None:
             return
         for part in () if integers.config.before_softmax else self.before_softmax():

@@ -286,7 +286,7 @@ class HaloRows(SummedRows):
             self.int8.quantizer.keep(z, rows)
 
 
-SUMMED = RowKind(SummedRows, SummedRows)
+SUMMED = RowKind(SummedRows, SummedRows, are_summed=True)
 COPIED_TO_HALO = RowKind(HaloRows)  # gradients of copies are added up as floats
 
 

@@ -1,4 +1,5 @@
-"""The matrices of an aggregation on one rank, and its rows: floats here, 8-bit integers in :mod:`hpcgnn.nn.int8`.
+"""The matrices of an aggregation on one rank, and its rows: floats here (float32 or bfloat16), 8-bit integers in
+:mod:`hpcgnn.nn.int8`.
 
 Shapes: n owned nodes, F columns, s rows sent, r rows received.
 """
@@ -19,8 +20,10 @@ from hpcgnn.exchange.codecs import Codec
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_plan import NodeRoute
-from hpcgnn.kernels import Csr, buffers
+from hpcgnn.kernels import Csr, buffers, pack_bf16
+from hpcgnn.kernels.narrow import speeds_up_sums
 from hpcgnn.kernels.spmm import multiply, products_by_blocks
+from hpcgnn.nn.config import BF16, EMULATED
 from hpcgnn.nn.on_disk import DiskRows
 from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.world import World
@@ -83,17 +86,38 @@ class LinearMap:
         return LinearMap(self.plan.reverse(), self.right, self.left, self.backend, self.links[::-1])
 
 
-class FloatRows:
-    """The rows of an aggregation, as floats: what a step asks about its rows is answered here."""
+# Sums of fewer entries, or of narrower rows, may be slower with bfloat16, rounding included: those of rows that the caches hold.
+_LEAST_ENTRIES_A_ROW = 12
+_LEAST_WIDTH = 64
 
-    def __init__(self, linear: LinearMap) -> None:
-        self.linear = linear
+
+def gathers_bf16(csr: Csr, width: int) -> bool:
+    """Return whether ``csr`` has so many entries for each row of x, which are so wide, that rounding x to bfloat16 first is
+    faster.
+
+    The time of rounding grows with the rows of x, and that of the sum with the entries, each by its width. So the size of x does
+    not matter, and ranks with parts of different sizes mostly decide alike.
+    """
+    return width >= _LEAST_WIDTH and csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
+
+
+class FloatRows:
+    """The rows of an aggregation, as floats: what a step asks about its rows is answered here.
+
+    rounds: whether rows are rounded to bfloat16 before they are added up, where that is faster; sums are float32. All products
+    with ``x'`` read the rounded rows, also those for other ranks, so results do not depend on which rank owns a row.
+    """
+
+    def __init__(self, linear: LinearMap, *, rounds: bool = False) -> None:
+        self.linear, self._rounds = linear, rounds
 
     def scaled(self, x: Any, *, overwrites: bool = False) -> Any:
         """``x' = Dr x`` of rows (n, F), in the form in which it is aggregated. overwrites: x may be written to."""
-        right = self.linear.right
+        right, rounds = self.linear.right, self._is_rounded(x)
         if isinstance(x, FeaturesOnDisk):
-            return DiskRows(x, right, self.linear.plan.local)
+            return DiskRows(x, right, self.linear.plan.local, rounds=rounds)
+        if rounds:
+            return pack_bf16(x, None if right is None else right.view(-1), backend=self.linear.backend)
         if right is None:
             return x.contiguous()
         if overwrites:
@@ -109,8 +133,13 @@ class FloatRows:
 
     def in_blocks(self, matrix: Csr, x: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
         """``matrix @ Dr x`` in blocks of ``rows`` rows (:func:`hpcgnn.kernels.spmm.products_by_blocks`)."""
+        if self._is_rounded(x):
+            return products_by_blocks(matrix, self.scaled(x), rows, self.linear.backend)
         scale = None if self.linear.right is None else self.linear.right.view(-1)
         return products_by_blocks(matrix, x, rows, self.linear.backend, scale=scale)
+
+    def _is_rounded(self, x: Rows) -> bool:
+        return self._rounds and x.dtype == torch.float32 and gathers_bf16(self.linear.plan.local, x.shape[1])
 
     def pre_aggregate(self, x: Any, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """Write ``S x'`` to ``rows`` (s, F), and return those rows that are 8-bit integers already and can be sent as such."""
@@ -130,20 +159,27 @@ class RowKind:
 
     features, gradients: make the rows of a map in 8-bit integers, forward and backward; None: they stay floats. nodes: the (s,)
     and (r,) owned nodes for which sent and received rows stand, or -1 where only the other rank knows the node; None: they
-    follow from the plan.
+    follow from the plan. are_summed: whether rows are added up, so that they may be rounded to bfloat16; copies stay exact.
     """
 
     features: InIntegers | None = None
     gradients: InIntegers | None = None
     nodes: tuple[np.ndarray, np.ndarray] | None = None
+    are_summed: bool = False
 
     def reverse(self) -> RowKind:
         """The rows of the backward pass."""
-        return RowKind(self.gradients, self.features)
+        return RowKind(self.gradients, self.features, are_summed=self.are_summed)
 
-    def rows(self, linear: LinearMap, int8: Any) -> FloatRows:
-        """The rows of a map: 8-bit integers where ``int8`` (:class:`hpcgnn.nn.int8.Int8`) is given and the kind allows it."""
-        return FloatRows(linear) if int8 is None or self.features is None else self.features(linear, int8)
+    def rows(self, linear: LinearMap, compute: Any) -> FloatRows:
+        """The rows of a map in the arithmetic ``compute``, its name or 8-bit integers (:class:`hpcgnn.nn.int8.Int8`), as far as
+        the kind allows it."""
+        if isinstance(compute, str):
+            device = linear.plan.local.device
+            rounds = compute == EMULATED and device.type == "cpu"  # however slow
+            rounds |= compute == BF16 and speeds_up_sums(linear.backend, device)
+            return FloatRows(linear, rounds=self.are_summed and rounds)
+        return FloatRows(linear) if self.features is None else self.features(linear, compute)
 
 
 MOVED = RowKind()  # rows that are only moved to other ranks stay what they are

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
-from hpcgnn.kernels import Csr, buffers, dense
+from hpcgnn.kernels import Csr, buffers, dense, pack_bf16
 from hpcgnn.kernels.autograd import layer_product, recorded
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.nn.compute import Rounded
@@ -60,11 +60,11 @@ class DiskRows:
     """``x' = Dr x`` of one aggregation of features on disk, in the place of a tensor (n, F).
 
     right: (n, 1) Dr, or None for the identity. local: L, whose product is asked for last. One pass over the file serves the rows
-    to send and L: each block is multiplied by its columns of both matrices.
+    to send and L: each block is multiplied by its columns of both matrices. rounds: whether ``x'`` is rounded to bfloat16.
     """
 
-    def __init__(self, x: FeaturesOnDisk, right: Tensor | None, local: Csr) -> None:
-        self._x, self._right, self._local = x, right, local
+    def __init__(self, x: FeaturesOnDisk, right: Tensor | None, local: Csr, *, rounds: bool = False) -> None:
+        self._x, self._right, self._local, self._rounds = x, right, local, rounds
         self._sums: Tensor | None = None  # L x', once another matrix was asked for
 
     def times(self, matrix: Csr, out: Tensor | None, backend: str) -> Tensor:
@@ -80,6 +80,8 @@ class DiskRows:
         for rows, block in self._x.blocks():
             if self._right is not None:
                 block *= self._right[rows]
+            if self._rounds:
+                block = pack_bf16(block, backend=backend)
             for factor, sums in products:
                 multiply(columns_of(factor, rows), block, sums, backend)
         return result

@@ -27,6 +27,7 @@ from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
+from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.halo import edge_matrix, make_halo, make_halo_of_type
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
@@ -335,7 +336,8 @@ class Bridge:
         if key not in self.exchanges:
             self.exchanges[key] = aggregator.for_layer(len(self.exchanges))
         if not name.startswith(_HALO):  # computations with halo rows are done by the layer's own code
-            self.exchanges[key].use_int8(None if layer in self.float32_layers else self.int8)
+            int8 = None if layer in self.float32_layers else self.int8
+            self.exchanges[key].use_compute(FLOAT32 if int8 is None else int8)
         return self.exchanges[key]
 
 

@@ -132,9 +132,10 @@ class RunConfig(Checked):
     )
     compute: str = setting(
         "auto",
-        "Arithmetic of dense products; weights, optimiser state and checkpoints are float32 in any case. float32; bf16: "
-        "operands in bfloat16 (8 bits of mantissa) and sums in float32, refused if that is slower than float32; auto: bf16 if a "
-        "short measurement shows that it is faster on every rank, else float32; bf16-emulated: bfloat16 even if it is slower; "
+        "Arithmetic of dense products and aggregations; weights, optimiser state and checkpoints are float32 in any case. "
+        "float32; bf16: operands of products, and with AVX-512 the rows that are aggregated where that is faster, in bfloat16 (8 "
+        "bits of mantissa), and sums in float32, refused if products are slower than in float32; auto: bf16 if a short "
+        "measurement shows that its products are faster on every rank, else float32; bf16-emulated: bfloat16 even if slower; "
         "tf32: 10 bits of mantissa, on NVIDIA GPUs; int8: products and aggregations in 8-bit integers where that is faster "
         "(Tango), but not in the layer before the softmax or in evaluations; int8-always: 8-bit integers even where they are "
         "slower; int4: refused, because there is no arithmetic for it.",

@@ -127,6 +127,8 @@ def test_bf16_equals_torch(backend: str) -> None:
     packed = pack_bf16(x, backend=backend)
     assert_same(packed, x.to(torch.bfloat16))
     assert packed.view(torch.int16)[x.isnan()].unique().tolist() == [0x7FC0]
+    factor = torch.randn(300)
+    assert_same(pack_bf16(x, factor, backend=backend), (x * factor[:, None]).to(torch.bfloat16))
     every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16).view(256, 256)
     unpacked = unpack_bf16(every, backend=backend)
     assert torch.equal(unpacked.view(torch.int32), every.view(torch.int16).int() << 16)
@@ -138,6 +140,9 @@ def test_wrong_arguments_of_the_narrow_formats_are_refused_by_name() -> None:
     x = torch.ones(2, 2)
     calls = [
         ("x must", lambda: pack_bf16(x.double())),
+        ("factor must", lambda: pack_bf16(x, x[:, 0])),
+        ("factor must", lambda: pack_bf16(x, torch.ones(3))),
+        ("factor must", lambda: pack_bf16(x, torch.ones(2).double())),
         ("x must", lambda: unpack_bf16(x)),
     ]
     assert not_refused(calls) == []

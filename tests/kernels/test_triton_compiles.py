@@ -127,7 +127,7 @@ def dense_rows() -> None:
         dense.grouped_product(x, weights, (NODES - 1, 1), torch.empty_like(x))
         dense.grouped_product(x, weights.mT, (NODES - 1, 1), torch.empty_like(x))
         dense.grouped_gradient(x, x, (NODES - 1, 1), weights)
-    words.pack_bf16(x, x.bfloat16())
+    words.pack_bf16(x, None, x.bfloat16())
     words.unpack_bf16(x.bfloat16(), x)
 
 

@@ -67,7 +67,20 @@ void test_bfloat16(Isas& isas, const int64_t count, Random& random) {
     for (int64_t i = 0; i < count; ++i) packed[i].bits = static_cast<uint16_t>(expected[i]);
     expect(isas, text("pack_bf16 count", count), expected, [&](const Way& way) {
         Exact<uint16_t> out(count);
-        KERNEL(way, pack_bf16)(count, x.data(), reinterpret_cast<hpcgnn_bfloat16*>(out.data()), way.threads);
+        KERNEL(way, pack_bf16)(1, count, x.data(), nullptr, reinterpret_cast<hpcgnn_bfloat16*>(out.data()),
+                               way.threads);
+        return together<uint32_t>(out);
+    });
+    Exact<float> factor(count);
+    std::vector<uint32_t> scaled(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+        factor[i] = static_cast<float>(i % 5) - 1.5F;
+        scaled[i] = nearest_bfloat16(x[i] * factor[i]);
+    }
+    expect(isas, text("pack_bf16 with factors, count", count), scaled, [&](const Way& way) {
+        Exact<uint16_t> out(count);
+        auto* to = reinterpret_cast<hpcgnn_bfloat16*>(out.data());
+        KERNEL(way, pack_bf16)(count, 1, x.data(), factor.data(), to, way.threads);
         return together<uint32_t>(out);
     });
     for (uint32_t& bits : expected) bits <<= 16;

@@ -99,7 +99,7 @@ def integers_of(aggregator: Aggregator) -> Int8:
     """Make ``aggregator`` compute in 8-bit integers from now on."""
     int8 = make_int8(Int8Config(), aggregator.exchange.messages, always=True)
     int8.begin_epoch(0)
-    aggregator.use_int8(int8)
+    aggregator.use_compute(int8)
     return int8
 
 

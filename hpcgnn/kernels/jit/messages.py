@@ -221,7 +221,8 @@ def to_bfloat16(pattern):
 
 
 @on_torch_threads
-def pack_bf16(x: Tensor, out: Tensor) -> None:
+def pack_bf16(x: Tensor, factor: Tensor | None, out: Tensor) -> None:
+    x = x if factor is None else x * factor[:, None]
     _pack_bf16(x.view(torch.uint32).numpy().reshape(-1), out.view(torch.uint16).numpy().reshape(-1))
 
 

@@ -125,7 +125,8 @@ def decode_words(
     tl.store(nonfinite + tl.program_id(0), _count_not_finite(pattern, here))
 
 
-def pack_bf16(x: Tensor, out: Tensor) -> None:
+def pack_bf16(x: Tensor, factor: Tensor | None, out: Tensor) -> None:
+    x = x if factor is None else x * factor[:, None]
     _launch(_pack, x.view(torch.int32), out.view(torch.int16))
 
 
