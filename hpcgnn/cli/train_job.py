@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import StopRequest, disable_malloc_trimming
+from hpcgnn.base.process import StopRequest, disable_malloc_trimming, return_free_memory
 from hpcgnn.cli import console
 from hpcgnn.exchange import Messages
 from hpcgnn.graph import DISK
 from hpcgnn.graph.local_graph import load
 from hpcgnn.kernels import library, resolve
-from hpcgnn.nn.config import AUTO, KEEP, ModelConfig
+from hpcgnn.nn.config import ModelConfig
 from hpcgnn.policy.clock import Clock, read_log
 from hpcgnn.policy.config import AdaQPSettings
 from hpcgnn.train import checkpoint
-from hpcgnn.train.account import account_of, trainer_of
+from hpcgnn.train.account import TOTAL, account_of, trainer_of
 from hpcgnn.train.checks import check_fits
 from hpcgnn.train.config import TrainConfig, in_words
 from hpcgnn.train.run_config import LINK_COSTS, NODE, RunConfig
@@ -64,7 +64,7 @@ def run(asked: TrainArguments, timeout: float, configured: Callable[[], RunConfi
     if is_limited:
         disable_malloc_trimming(is_limited=True)  # also of reading and planning
     trainer = _make_trainer(world, asked, config, stop)
-    # allocations have the same sizes from here on; memory of reading and planning was returned before
+    return_free_memory()  # of reading and planning; allocations have the same sizes from here on
     disable_malloc_trimming(is_limited=is_limited)
     predicted = {} if trainer.account is None else trainer.account.largest()
     if world.rank == 0 and predicted and not (asked.quiet or asked.as_json):
@@ -134,10 +134,8 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
         if device.torch_device.type != "cpu" and (config.features == DISK or config.memory_limit != "none"):
             named = "--features disk" if config.features == DISK else "--memory-limit"
             raise HpcgnnError(f"{named} is for ranks on CPUs, and {device.name} is none: pass --device cpu")
-    account, activations = None, KEEP if config.activations == AUTO else config.activations
-    if config.memory_limit != "none":
-        account, activations = account_of(world, parts, config, device)
-        logging.getLogger("hpcgnn").info("activations: %s", activations)
+    account, activations = account_of(world, parts, config, device)
+    logging.getLogger("hpcgnn").info("activations: %s", activations)
     graph = load(parts, world, features=config.features)
     log = None if str(config.replay) == "none" else config.replay
     clock = Clock(None if log is None else read_log(world, log, graph.data))
@@ -161,7 +159,8 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     messages = Messages(world, config.messages, device=device)
     chosen = replace(config, activations=activations, train=_with_costs_in(out, config.train))
     trainer = trainer_of(chosen, graph, messages, run=run, stop=stop, clock=clock)
-    trainer.account = account
+    if device.torch_device.type == "cpu":
+        trainer.account = account
     if asked.resume:
         trainer.resume()
         if trainer.next_epoch > config.train.epochs:
@@ -233,7 +232,7 @@ def _memory_rows(account: dict[str, dict[str, int]]) -> dict[str, str]:
     return {
         f"  {part}": console.size(count) + (f", predicted {console.size(predicted[part])}" if predicted else "")
         for part, count in measured.items()
-        if count or predicted.get(part)
+        if (count or predicted.get(part)) and (predicted or part != TOTAL)  # the peak is the total
     }
 
 

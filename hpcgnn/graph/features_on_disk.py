@@ -23,8 +23,8 @@ _MOST_BLOCKS = 64  # each block of an aggregation looks at all rows of the resul
 class FeaturesOnDisk:
     """Dense features (n, F) of a rank's nodes, in the order of the file, which never take more memory than two blocks of rows.
 
-    rows: of the file. width: F. dtype: of the blocks, whatever the file has. mask: dropout that blocks are given. Products with
-    these features read them once each, forward and backward.
+    rows: of the file. width: F. dtype: of the blocks, whatever the file has. mask: dropout that blocks are given. block_share:
+    size of a block, as a share of the usual one. Products with these features read them once each, forward and backward.
     """
 
     rows: RowsOnDisk
@@ -32,6 +32,7 @@ class FeaturesOnDisk:
     dtype: torch.dtype = torch.float32
     mask: DropoutMask | None = None
     backend: str = "auto"
+    block_share: float = 1.0
 
     # As of a tensor: nothing differentiates with respect to features, and nobody writes to them.
     requires_grad: ClassVar[bool] = False
@@ -58,7 +59,8 @@ class FeaturesOnDisk:
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
         """All rows in order: pairs of a range of rows and their features (m, F), memory of the caller's own."""
         count, row_bytes = self.rows.count, max(1, self.width * self.dtype.itemsize)
-        parts = max(1, min(_MOST_BLOCKS, -(-count * row_bytes // _BLOCK_BYTES)))
+        block_bytes = max(1, round(self.block_share * _BLOCK_BYTES))
+        parts = max(1, min(_MOST_BLOCKS, -(-count * row_bytes // block_bytes)))
         ranges = [slice(*pair) for pair in pairwise(count * part // parts for part in range(parts + 1))]
         for rows, following in zip(ranges, [*ranges[1:], slice(0, 0)], strict=True):
             yield rows, self._block(rows, following)

@@ -81,4 +81,5 @@ class Activations:
             return kept
         rows, width = kept.codes.shape
         out = buffers.empty(rows, width, torch.float32, kept.codes.device)
-        return torch.mul(kept.codes, kept.scale[:, None], out=out)
+        # The product of both would copy the codes as floats for a moment.
+        return out.copy_(kept.codes).mul_(kept.scale[:, None])

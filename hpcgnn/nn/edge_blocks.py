@@ -95,7 +95,7 @@ def relu_sums(csr: Csr, x: Tensor, features: EdgeFeatures, backend: str = "auto"
             rows = edges.repeat_rows(block.csr, x[block.rows], backend)
             rows = dense.run_product(kernels, given, weight, bias, rows, "float32")
             gradient = gather_rows(dz, block.csr.indices, backend, check=False)
-            gradient = torch.ops.aten.threshold_backward(gradient, rows, 0)
+            gradient = torch.ops.aten.threshold_backward(gradient, rows, 0, grad_input=gradient)
             if dx is not None:
                 dx[block.rows] += edges.edge_sum(block.csr, gradient, backend)
             dweight += dense.run_weight_gradient(kernels, given, gradient)[0]
@@ -155,7 +155,7 @@ def joint_scores(
             """The gradient of the block's scores, and that of the argument of its leaky ReLU."""
             of_scores = block.of(gradient, order)
             of_joint = dense.run_product(kernels, of_scores, by_head.T, None, None, "float32")
-            return of_scores, torch.ops.aten.leaky_relu_backward(of_joint, rows, slope, True)
+            return of_scores, torch.ops.aten.leaky_relu_backward(of_joint, rows, slope, True, grad_input=of_joint)
 
         for block, rows in joint(csr, a, b, weight, None):
             of_scores, of_joint = of_rows(block, rows, None)

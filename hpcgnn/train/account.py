@@ -24,16 +24,23 @@ import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import LARGE_BYTES, StopRequest, peak_memory_bytes, resident_memory_bytes
+from hpcgnn.base.process import (
+    LARGE_BYTES,
+    StopRequest,
+    peak_memory_bytes,
+    resident_memory_bytes,
+    return_free_memory,
+)
 from hpcgnn.devices import Device
 from hpcgnn.exchange import Messages
+from hpcgnn.graph import DISK
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.spmm import packing_from
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.compute import choose_compute
-from hpcgnn.nn.config import ACTIVATION_MODES, AUTO, INT8_ALWAYS, INTEGERS, MODELS, ModelConfig
+from hpcgnn.nn.config import ACTIVATION_MODES, AUTO, INT8_ALWAYS, INTEGERS, KEEP, MODELS, ModelConfig
 from hpcgnn.policy.config import FIXED, PolicyConfig
-from hpcgnn.train.ledger import Block, Ledger, held, kept
+from hpcgnn.train.ledger import Ledger, held, kept
 from hpcgnn.train.links import split_links
 from hpcgnn.train.run_config import LINK, RunConfig, bytes_of
 from hpcgnn.train.standin import PartFacts, StandIn, facts_of
@@ -151,7 +158,7 @@ def trainer_of(run: RunConfig, graph: Any, messages: Messages, /, **how: Any) ->
 
 def trial(run: RunConfig, facts: PartFacts, share: float) -> Trial:
     """Train ``run``, made by :func:`trial_config`, on a stand-in of ``share`` of a part. Not collective: ranks are threads."""
-    stand_in = StandIn(facts, share)
+    stand_in = StandIn(facts, share, on_disk=run.features == DISK)
 
     share_of_edges = stand_in.share_of_edges  # of this rank's among those of all threads
 
@@ -203,19 +210,21 @@ def _quiet(share: float) -> Iterator[None]:
 
 
 def block_sizes(large: Trial, small: Trial) -> list[Size]:
-    """The growth of the larger trial's blocks. The n-th block with a key is the same in both, unless there are more of them in
-    one: those are pieces of a fixed size."""
-    of_small: dict[Any, list[Block]] = defaultdict(list)
-    for each in small.ledger.blocks:
-        of_small[each.key].append(each)
-    counts, turns = Counter(each.key for each in large.ledger.blocks), Counter[Any]()
-    sizes = []
+    """The growth of the larger trial's blocks. The n-th block with a key is the same in both, unless one has more of them: those
+    are pieces of a fixed size, or memory that was made anew for larger messages, and grow as the largest of them."""
+    of_large, of_small = defaultdict[Any, list[int]](list), defaultdict[Any, list[int]](list)
+    for found, of_key in ((large, of_large), (small, of_small)):
+        for each in found.ledger.blocks:
+            of_key[each.key].append(each.num_bytes)
+    turns, sizes = Counter[Any](), []
     for each in large.ledger.blocks:
-        others, turn = of_small[each.key], turns[each.key]
-        turns[each.key] += 1
-        same = len(others) == counts[each.key]
-        other = others[turn].num_bytes if same else each.num_bytes
-        sizes.append(line(large.share, each.num_bytes, small.share, other))
+        mine, others = of_large[each.key], of_small[each.key] or [each.num_bytes]
+        if len(mine) == len(others):
+            sizes.append(line(large.share, each.num_bytes, small.share, others[turns[each.key]]))
+            turns[each.key] += 1
+        else:
+            growth = line(large.share, max(mine), small.share, max(others)).full / max(mine)
+            sizes.append(Size(each.num_bytes * growth, 0))
     return sizes
 
 
@@ -250,7 +259,7 @@ def replayed(large: Trial, sizes: list[Size], *, is_limited: bool = False) -> tu
         if event >= 0:
             live[block] = size
             pooled = is_result and size >= buffers.LEAST_BYTES
-            places[block] = pool.take(size) if pooled else number < start or (is_limited and size >= LARGE_BYTES)
+            places[block] = pool.take(size) if pooled else size >= LARGE_BYTES if is_limited else number < start
         else:
             del live[block]
         place = places[block]
@@ -322,14 +331,8 @@ def predicted(run: RunConfig, facts: PartFacts, *, is_limited: bool = False) -> 
     before = prepared(large, sizes) + line(large.share, large.arrays, small.share, small.arrays).full
     parts[PREPARATION] = max(0, before - most)
     parts.update(stays)
-    _give_back()
+    return_free_memory()
     return {name: parts[name] for name in PARTS if name != LIBRARIES}
-
-
-def _give_back() -> None:
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 # -- an account of a run -------------------------------------------------------------------------------------------------
@@ -381,13 +384,15 @@ class Account:
 
 
 def account_of(world: World, path: Path, run: RunConfig, device: Device) -> tuple[Account, str]:
-    """The account of a run with ``memory_limit`` that is about to start, and how it keeps activations: with ``auto``, in the
-    fastest way whose prediction is within the limit. Collective. Only what ranks hold before they read the graph is allocated.
+    """The account of a run that is about to start, and how it keeps activations. Without ``memory_limit``, the account only
+    measures, and ``auto`` keeps. With it, the account has a prediction, and ``auto`` is the fastest way whose prediction is
+    within the limit. Collective. Only what ranks hold before they read the graph is allocated.
 
-    Raises HpcgnnError on every rank if the ranks of some machine would take more, or if that is unknown.
+    Raises HpcgnnError on every rank if the ranks of some machine would take more than the limit, or if that is unknown.
     """
     limit = bytes_of(run.memory_limit)
-    assert limit is not None
+    if limit is None:
+        return Account(world, {}, resident_memory_bytes()), KEEP if run.activations == AUTO else run.activations
     compute = choose_compute(world, run.compute, torch.float32, device)
     with raise_on_all_ranks(world, "predict the memory of the run"):
         facts = facts_of(world, path, strategy_of(run))

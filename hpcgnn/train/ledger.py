@@ -7,6 +7,7 @@ A :class:`Ledger` sees the results of torch's operations and those of our kernel
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 import weakref
 from collections.abc import Iterator
@@ -22,13 +23,15 @@ from hpcgnn.devices import Device
 from hpcgnn.kernels import buffers
 from hpcgnn.world import World
 
-Key = tuple[str, tuple[int, ...], str]
+Place = tuple[tuple[int, int], ...]
+Key = tuple[Place, str, tuple[int, ...], str]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Memory that was allocated. key: the operation, the shape of a row and the type, by which the same block of another run
-    is known. rows: the first dimension of its tensor. is_result: whether a kernel asked for it."""
+    """Memory that was allocated. key: the place in the program, the operation, the shape of a row (of tensors with several) and
+    the type, by which the same block of another run in this process is known. rows: the first dimension of its tensor.
+    is_result: whether a kernel asked for it."""
 
     key: Key
     num_bytes: int
@@ -99,8 +102,9 @@ class Ledger(TorchDispatchMode):
         if num_bytes < self._least or not address or address in self.live or address in self._known:
             return
         number = len(self.blocks)
-        key = name, tuple(tensor.shape[1:]), str(tensor.dtype)
-        self.blocks.append(Block(key, num_bytes, tensor.shape[0] if tensor.dim() else 1, is_result))
+        rows = tensor.shape[0] if tensor.dim() else 1
+        key = _place(), name, tuple(tensor.shape[1:]) if rows > 1 else (), str(tensor.dtype)
+        self.blocks.append(Block(key, num_bytes, rows, is_result))
         self.events.append(number)
         self.live[address] = number
         weakref.finalize(storage, self._end, address, number).atexit = False
@@ -109,6 +113,16 @@ class Ledger(TorchDispatchMode):
         if self.live.get(address) == number:
             del self.live[address]
             self.events.append(~number)
+
+
+def _place() -> Place:
+    """The functions that are running on this thread, and their lines."""
+    frame: types.FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append((id(frame.f_code), frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
 
 
 _LEAVES = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.FunctionType, types.MethodType,

@@ -187,8 +187,7 @@ class RunConfig(Checked):
         """
         super().check()
         check_device_name(self.device)
-        if bytes_of(self.memory_limit) is not None:
-            _check_limited(self)
+        bytes_of(self.memory_limit)
         _check_delta(self)
         _check_halo(self)
         _check_task(self)
@@ -316,13 +315,6 @@ def bytes_of(size: str) -> int | None:
     raise WrongValueError(
         f"memory_limit must be a number of bytes with a unit, such as 20GiB or 500MB, or none, not {size!r}"
     )
-
-
-def _check_limited(run: RunConfig) -> None:
-    """Raise WrongValueError for runs whose memory is not predicted."""
-    if run.task == LINK or run.features == DISK:
-        what = "--task link" if run.task == LINK else "--features disk"
-        raise WrongValueError(f"--memory-limit does not know the memory of {what}: leave one of them out")
 
 
 def _check_task(run: RunConfig) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_store import PlanCounts, StoredPlan
 from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, REGRESSION, GraphMeta
+from hpcgnn.data.stored import RowsOnDisk
+from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr
@@ -121,17 +124,36 @@ class _Part(LocalGraph):
     def built_plan(self, strategy: str | np.ndarray, rows: ResultRows | None = None) -> AggregationPlan[SparseMatrix]:
         return super().built_plan(self.is_post() if strategy == "hybrid" else strategy, rows)
 
+    def with_edges(self, kept: np.ndarray) -> LocalGraph:
+        def of_kept(make: Callable[[], Any]) -> Callable[[], Any]:
+            return lambda: make()[kept]
+
+        found = super().with_edges(kept)
+        assert isinstance(found, _Part)
+        makers = {name: of_kept(make) for name, make in self.make.items()}
+        return replace(found, is_post=of_kept(self.is_post), make=makers)
+
     def _read_of_edges(self, name: str) -> torch.Tensor:
         if name not in self._of_edges:
             self._of_edges[name] = self.make[name]()
         return self._of_edges[name]
 
 
-class StandIn:
-    """A graph of ``share`` of the sizes in ``facts`` on rank 0, and of its peers."""
+class _MadeRows(RowsOnDisk):
+    """Features that are made when they are read, and in no memory before."""
 
-    def __init__(self, facts: PartFacts, share: float, seed: int = 0) -> None:
-        self.facts, self.rng = facts, np.random.default_rng(seed)
+    def __init__(self, count: int, dtype: str) -> None:
+        self.count, self.dtype = count, np.dtype(dtype)
+
+    def read(self, rows: slice, out: np.ndarray, following: slice) -> None:
+        out.fill(1)
+
+
+class StandIn:
+    """A graph of ``share`` of the sizes in ``facts`` on rank 0, and of its peers. on_disk: whether features stay on disk."""
+
+    def __init__(self, facts: PartFacts, share: float, *, on_disk: bool = False) -> None:
+        self.facts, self.share, self.on_disk, self.rng = facts, share, on_disk, np.random.default_rng(0)
         self.count = lambda number: min(number, max(1, round(share * number)))  # nothing stays nothing
         sent = sum(facts.plan.sent)
         wanted = -(-sent // max(facts.nodes, 1))  # a node has at most one row for each peer
@@ -268,7 +290,9 @@ class StandIn:
             },
         )
 
-    def _features(self, rng: np.random.Generator, nodes: int, rank: int) -> torch.Tensor | Csr | FeaturesByType | None:
+    def _features(
+        self, rng: np.random.Generator, nodes: int, rank: int
+    ) -> torch.Tensor | Csr | FeaturesByType | FeaturesOnDisk | None:
         meta, width = self.facts.meta, self.facts.meta.num_features
         if meta.x_by_type:
             ends = np.cumsum(self.sizes[rank])
@@ -283,6 +307,8 @@ class StandIn:
             indptr = np.arange(nodes + 1) * values // max(nodes, 1)
             return Csr(indptr, rng.integers(0, width, values).astype(np.int32), width,
                        rng.random(values, np.float32), check=False)  # fmt: skip
+        if self.on_disk:  # blocks have the share of the sizes of the run's, and are as many
+            return FeaturesOnDisk(_MadeRows(nodes, meta.x_dtype), width, block_share=self.share)
         return torch.from_numpy(rng.random((nodes, width), np.float32)) if width else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,8 @@ MODELS = {
     "gat": {"model": "gat", "heads": 2},
     "gin, bf16": {"model": "gin", "compute": "bf16-emulated"},
     "rgcn": {"model": "rgcn"},
+    "links": {"model": "gcn", "task": "link"},
+    "features on disk": {"model": "sage", "features": "disk"},
 }
 
 
@@ -48,7 +51,7 @@ def measured(run, path):
     """The account of each rank after one epoch."""
 
     def program(world):
-        graph = hpcgnn.load(path, world)
+        graph = hpcgnn.load(path, world, features=run.features)
         trainer = account.trainer_of(account.trial_config(run, run.compute), graph, Messages(world, run.messages))
         trainer.account = account.Account(world, {}, 0)
         trainer.fit()
@@ -68,7 +71,9 @@ def test_each_part_is_as_predicted(name, parts, monkeypatch):
         said = account.predicted(account.trial_config(run, run.compute), facts, is_limited=True)
         for part in (account.ACTIVATIONS, account.HALO, account.FEATURES, account.GRAPH):
             # Memory of messages that an evaluation replaces counts as activations in a trial: a matrix, where all nodes are sent.
-            assert said[part] == pytest.approx(found[part], rel=0.3, abs=40_000), (rank, part, said, found)
+            # More of a stand-in's negative links end at other ranks, which are larger there.
+            least = 70_000 if name == "links" else 100_000 if part == account.ACTIVATIONS else 40_000
+            assert said[part] == pytest.approx(found[part], rel=0.3, abs=least), (rank, part, said, found)
         if (
             name == "sage"
         ):  # in the others, a part of this memory is made after the peak of the first epoch, which is measured
@@ -95,10 +100,51 @@ def test_a_larger_graph_is_predicted_from_a_small_share(parts, monkeypatch):
     third = account.predicted(account.trial_config(run, "float32"), facts)
     for each in (whole, third):
         del each[account.PREPARATION]  # arrays for a moment, which are few in a graph of this size
-    # Memory of messages that was made anew with another size is taken for memory of a fixed size; here all nodes are sent.
-    assert sum(third.values()) == pytest.approx(sum(whole.values()), rel=0.25)
-    for part in (account.GRAPH, account.PLAN, account.FEATURES):
-        assert third[part] == pytest.approx(whole[part], rel=0.01)
+    assert sum(third.values()) == pytest.approx(sum(whole.values()), rel=0.1)
+    for part in (account.GRAPH, account.PLAN, account.FEATURES, account.MESSAGES):
+        assert third[part] == pytest.approx(whole[part], rel=0.02)
+
+
+def test_blocks_of_two_trials_are_known_by_their_place():
+    """A matrix grows, though pieces of a fixed size have rows like its own. Messages grow, though one trial makes more."""
+
+    def at(share):
+        with Ledger() as ledger:
+            torch.ones(round(1000 * share), 8)
+            for _ in range(round(10 * share)):
+                torch.ones(50, 8)
+            for size in (900, 1000)[-round(5 * share) :]:
+                torch.ones(1, round(size * share))
+        return account.Trial(share, ledger, Counter(), {}, {})
+
+    sizes = [each.full for each in account.block_sizes(at(0.4), at(0.2))]
+    assert sizes == [32_000, *[1600] * 4, 3600, 4000]
+
+
+def test_a_run_without_a_limit_is_measured(parts):
+    run = run_of(MODELS["sage"] | {"activations": "auto"})
+
+    def program(world):
+        accounts, activations = account.account_of(world, parts, run, CPU)
+        trainer = account.trainer_of(
+            replace(run, activations=activations), hpcgnn.load(parts, world), Messages(world, run.messages)
+        )
+        trainer.account = accounts
+        return activations, trainer.fit()
+
+    (activations, summary), _ = on_threads(2, program)
+    found = summary["memory_bytes"]
+    assert (activations, found["predicted"]) == ("keep", {})
+    for part in (
+        account.LIBRARIES,
+        account.GRAPH,
+        account.PLAN,
+        account.FEATURES,
+        account.ACTIVATIONS,
+        account.MESSAGES,
+    ):
+        assert found["measured"][part] > 0, part
+    assert found["measured"]["total"] == summary["peak_memory_bytes_per_rank"]
 
 
 def test_a_stand_in_has_the_plan_of_the_part(parts):
@@ -182,12 +228,6 @@ def test_a_part_with_hardly_any_training_node_is_predicted(parts):
     with PartsFile(parts) as file:
         facts = replace(part_facts(file, 0, "hybrid"), trained=0)
     assert account.predicted(run, facts)[account.ACTIVATIONS] > 0
-
-
-@pytest.mark.parametrize("asked", [{"task": "link", "decoder": "dot"}, {"features": "disk"}])
-def test_runs_whose_memory_is_unknown_are_refused(asked):
-    with pytest.raises(HpcgnnError, match="--memory-limit does not know the memory of"):
-        run_of({"model": "sage", "memory_limit": "1GiB"} | asked).check()
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
 
 @model.command(
     **_command("predict model.toml parts.h5 --rate 300mbit --strategy all --bits 2", "ranks", "strategy", "bits", "staleness",
-               "message_coding")
+               "message_coding", "memory")
 )  # fmt: skip
 @_fitted
 @click.argument("parts", type=click.Path(path_type=Path))
@@ -194,8 +194,13 @@ def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_jso
 @click.option("--staleness", metavar="off|pipeline|sylvie|pipeqs|sancus", help="Policy of stale rows.  [default: off]")
 @click.option("--message-coding", metavar="plain|delta",
               help="Content of messages: rows, or differences from the last rows.  [default: plain]")  # fmt: skip
+@click.option("--memory", is_flag=True,
+              help="Also predict what each part of the memory takes on the rank with the most, by a trial of the training on "
+                   "small graphs, which takes seconds.")  # fmt: skip
 @_with_settings
-def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, **given: Any) -> None:
+def predict(
+    fitted: str, parts: Path, ranks: int | None, strategy: str, bits: str, memory: bool, **given: Any
+) -> None:  # fmt: skip
     """Predict seconds, bytes and memory of an epoch, without training.
 
     The seconds are those of each phase, on the slowest rank. Rows and bytes are exact: they are counted from the plan in
@@ -215,11 +220,17 @@ def predict(fitted: str, parts: Path, ranks: int | None, strategy: str, bits: st
         how = _how(given) | {"profile": profile, "read": {}}
         settings = [configuration | {"strategy": each, "bits": bits} for each in chosen]
         predictions = [predicting.predict(found_model, file, each, **how).as_dict() for each in settings]
+        for each, found in zip(settings, predictions, strict=True) if memory else ():
+            rank = found["memory_bytes_of_ranks"].index(found["largest_memory_bytes_of_a_rank"])
+            parts_of = predicting.memory_parts(file, each, found_model.auto_compute, rank)
+            found["memory_parts_bytes"] = parts_of | {"total": sum(parts_of.values())}
     report = {each["strategy"]: each for each in predictions}
     if given["as_json"]:
         print(json.dumps({"model": fitted, "machine": found_model.machine, "predictions": report}))
     elif not quiet:
         _show_predictions(list(report.values()))
+        if memory:
+            _show_memory(report)
 
 
 @model.command(
@@ -427,6 +438,15 @@ def _show_predictions(reports: list[dict[str, Any]]) -> None:
     out.print(shown)
     timed = {each["messages_timed"] for each in reports}
     out.print(f"messages timed {' or '.join(sorted(timed))}", highlight=False)
+
+
+def _show_memory(reports: dict[str, dict[str, Any]]) -> None:
+    """Print the parts of memory by strategy."""
+    found = [each["memory_parts_bytes"] for each in reports.values()]
+    rows = [
+        (part, *(console.size(each[part]) for each in found)) for part in found[0] if any(each[part] for each in found)
+    ]
+    Table("memory of the rank with the most, by a trial", ("part", *reports), tuple(rows), label_columns=1).show()
 
 
 def _milliseconds(seconds: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.process import resident_memory_bytes
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model import policies
 from hpcgnn.lab.cost_model.constants import MEMORY, WORK, Model, cores_of
@@ -23,6 +24,8 @@ from hpcgnn.lab.cost_model.setup import NetworkTimes, Setup, run_of, setup_of
 from hpcgnn.lab.cost_model.workload import Workload
 from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import FIXED, OFF
+from hpcgnn.train import account
+from hpcgnn.train.standin import part_facts
 
 _SLACK = 1.02  # within so much of a range's end nothing is extrapolated
 _NETWORKS_OWN = ("byte", "shared_byte", "message", "turn")  # what a real network has in place of these constants
@@ -136,6 +139,15 @@ def predict(
         is_grouped=any(each.sent.nnz > most_messages for each in outcome.workload.exchanges),
         warnings=warnings_of(model, setup, outcome.workload) + _estimates(model, profile, chosen if plain else None),
     )
+
+
+def memory_parts(file: PartsFile, configuration: Mapping[str, Any], compute: str, rank: int) -> dict[str, int]:
+    """Bytes of a rank by part while it trains, from a trial on this machine (:mod:`hpcgnn.train.account`). compute: the
+    arithmetic that ``auto`` chooses. The libraries are those of this process. Takes seconds."""
+    run = run_of(configuration)
+    run = account.trial_config(run, compute if run.compute == "auto" else run.compute)
+    libraries = {account.LIBRARIES: resident_memory_bytes()}
+    return libraries | account.predicted(run, part_facts(file, rank, account.strategy_of(run)))
 
 
 def warnings_of(model: Model, setup: Setup, workload: Workload) -> list[str]:

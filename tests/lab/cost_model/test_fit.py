@@ -267,6 +267,14 @@ def test_predict(study, small_model):
     assert "megabits per second is 3000, fitted on 100 to 1000" in warnings
 
 
+def test_the_parts_of_memory(study, small_model):
+    flags = ("--model", "gcn", "--hidden", 64, "--bits", "2", "--memory")
+    found = told("model", "predict", small_model, study / "parts/2.h5", *flags)["predictions"]["hybrid"]
+    parts = found["memory_parts_bytes"]
+    assert parts["total"] == sum(parts.values()) - parts["total"]
+    assert parts["activations"] > parts["messages"] > 0
+
+
 def test_within_what_was_fitted_nothing_is_warned_of(study, small_model):
     about = {"hidden": 16, "rate": "1gbit", "bits": "32"}
     with PartsFile(study / "parts/2.h5") as file:
