@@ -173,7 +173,7 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor, op: str = "dot", heads: int | None = N
     def back(ctx: Any, gradient: Tensor) -> Gradients:
         gradient, wanted = gradient.contiguous(), ctx.needs_input_grad[-2:]
         if op == "add":
-            return _end_sums(csr, gradient, wanted, backend)
+            return end_sums(csr, gradient, wanted, backend)
         a, b = ctx.saved_tensors
         da = plain_spmm(csr, b, gradient, backend=backend) if wanted[0] else None
         if not wanted[1]:
@@ -316,7 +316,7 @@ def attention_weights(csr: Csr, a: Tensor, b: Tensor, slope: float, backend: str
         a, b, alpha = ctx.saved_tensors
         of_scores = plain_edges.edge_softmax_backward(csr, alpha, gradient.contiguous(), backend)
         slopes = plain_edges.sddmm(csr, a, b, "add", backend=backend).gt_(0).mul_(1 - slope).add_(slope)
-        return _end_sums(csr, of_scores.mul_(slopes), ctx.needs_input_grad[-2:], backend)
+        return end_sums(csr, of_scores.mul_(slopes), ctx.needs_input_grad[-2:], backend)
 
     return recorded(run, back, a, b)
 
@@ -458,7 +458,7 @@ def _to_transpose(csr: Csr, values: Tensor, backend: str) -> Tensor:
     return plain_rows.gather_rows(values, csr.transpose_order, backend, check=False)
 
 
-def _end_sums(csr: Csr, values: Tensor, wanted: Sequence[bool], backend: str) -> tuple[Tensor | None, Tensor | None]:
+def end_sums(csr: Csr, values: Tensor, wanted: Sequence[bool], backend: str) -> tuple[Tensor | None, Tensor | None]:
     """The sums of ``values`` (entries, H) over each row, (R, H), and over each column, (C, H); None where not wanted."""
     of_rows = plain_edges.edge_sum(csr, values, backend) if wanted[0] else None
     if not wanted[1]:

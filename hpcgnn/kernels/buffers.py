@@ -29,7 +29,7 @@ _PRESENT = threading.local()  # ranks that are threads have one each
 LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
 # A smaller result in a large buffer wastes memory that is there already; a buffer of its own would be there for ever.
-_MOST_TIMES = 8
+_MOST_TIMES = 4
 _CPU = torch.device("cpu")
 # Tensors of these types are made without a view: autograd adds up gradients in place only if no other tensor shares the memory.
 _NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -39,9 +39,9 @@ class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
     All its buffers together, used or not, take at most twice the largest number of bytes that was in use at one time;
-    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least an
-    eighth of it; a request takes the smallest one that fits. new_memory: makes a buffer of a number of bytes; None: memory of the
-    system.
+    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least a
+    quarter of it; a request takes the smallest one that fits. new_memory: makes a buffer of a number of bytes; None: memory of
+    the system.
     """
 
     def __init__(self, new_memory: Callable[[int], Any] | None = None) -> None:

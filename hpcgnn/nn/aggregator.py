@@ -107,13 +107,14 @@ class Aggregator:
             message = step.start(self._pre_aggregate(own, step), again)  # encode, start
         return own, message
 
-    def finish_step(self, x: Any, message: Message, plus: Tensor | None = None) -> Tensor:
+    def finish_step(self, x: Any, message: Message, plus: Tensor | None = None, *, has_own: bool = False) -> Tensor:
         """Run the second half of an aggregation, and return the (n, F) result, to which ``plus`` is added, whose memory it may
-        take. Collective."""
+        take. has_own: ``plus`` is L x itself, and nothing is added to the result; where L moves rows only, their memory can be
+        that of x. Collective."""
         sums = then = None
-        adds = plus is not None and self.linear.left is None and message.mailbox is None
+        adds = has_own or (plus is not None and self.linear.left is None and message.mailbox is None)
         with self._aggregating:
-            z = self._aggregate_locally(x, plus if adds else None)  # while rows travel
+            z = self._aggregate_locally(x, plus if adds else None, has_own=has_own)  # while rows travel
             if message.mailbox is not None and message.mailbox.corrects:
                 sums = self.correction.sums(x, z)
         self.exchange.wait(message)
@@ -180,8 +181,11 @@ class Aggregator:
         with self._aggregating:
             return self.rows.pre_aggregate(own, rows, step.codec)
 
-    def _aggregate_locally(self, x: Any, plus: Tensor | None = None) -> Tensor:
-        """``L x``, in new memory or added to ``plus``."""
+    def _aggregate_locally(self, x: Any, plus: Tensor | None = None, *, has_own: bool = False) -> Tensor:
+        """``L x``, in new memory or added to ``plus``, unless that has it."""
+        if has_own:
+            assert plus is not None
+            return plus
         return self.rows.multiply(self.plan.local, x, plus, accumulate=plus is not None)
 
     def _add_received(self, message: Message, z: Tensor) -> None:

@@ -17,9 +17,10 @@ head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -33,18 +34,22 @@ from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, sddmm
 from hpcgnn.kernels import int8_autograd as integers
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.kernels.edges import repeat_rows
+from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator
+from hpcgnn.nn.attention_step import Attention, GATScores, GATv2Scores, Map
+from hpcgnn.nn.attention_step import Scores as StepScores
 from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
 from hpcgnn.nn.halo import AttentionEdges, edge_ids, mover, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Operand, matmul, operand
-from hpcgnn.nn.linear_map import destinations
+from hpcgnn.nn.linear_map import FloatRows, destinations
 from hpcgnn.nn.pieces import Block, HaloPieces, PiecewiseAttention, Scores
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import PeerRows
 
 NEGATIVE_SLOPE = 0.2
+Over = tuple[Aggregator, AttentionEdges]
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,12 @@ class WeighingLayer(torch.nn.Module):
         return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
+def is_one_step(x: Features | LabelledFeatures, halo: Aggregator, compute: Compute) -> TypeGuard[torch.Tensor]:
+    """Return whether attention over this halo is one step (:mod:`hpcgnn.nn.attention_step`): not with sparse features, and not
+    with integers."""
+    return isinstance(x, torch.Tensor) and isinstance(compute, str) and type(halo.rows) is FloatRows
+
+
 class AttentionLayer(WeighingLayer, BiasedLayer):
     """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads, and a bias. Its call is collective.
 
@@ -214,11 +225,29 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
     ) -> None:
         super().__init__(heads, parts, drops, compute)
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
+        self.activations = Activations()
+
+    def at_once(
+        self, over: Over, scores: StepScores, x: torch.Tensor, maps: Sequence[Map], *attend: torch.Tensor
+    ) -> torch.Tensor:
+        """The layer's result by :class:`hpcgnn.nn.attention_step.Attention`, whose arguments these are."""
+        (halo, edges), (drop,), heads = over, self.drops, self.heads
+        mask = drop.mask() if isinstance(drop, KeyedDropout) else None
+        note = self.kept if self._keeps_weights and self.training else None
+        assert isinstance(self.compute, str)
+        step = Attention(
+            halo, edges.csr, (heads.count, heads.width), scores, self.compute, self.activations, mask, note
+        )
+        return step(x, self.bias, maps, *attend) if heads.join else self.joined(step(x, None, maps, *attend))
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
         """Concatenate or average the heads of (n, H*C), and add the bias: (n, H*C) or (n, C)."""
         heads = self.heads
         return (y if heads.join else y.view(-1, heads.count, heads.width).mean(1)).add_(self.bias)
+
+    def _edge_weights(self, weight: torch.Tensor) -> torch.Tensor:
+        """(H, D, C) weights of edges, by head, of (D, H*C)."""
+        return weight.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
 
     def in_pieces(
         self, over: HaloPieces, scores: Scores, rows: torch.Tensor, target: torch.Tensor, *parameters: torch.Tensor
@@ -283,6 +312,9 @@ class GATLayer(AttentionLayer):
         self.attend_target = xavier(heads.count, heads.width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        if isinstance(self.over, tuple) and not self._scores_travel and is_one_step(x, self.over[0], self.compute):
+            scores = GATScores(NEGATIVE_SLOPE, self.backend)
+            return self.at_once(self.over, scores, x, [(self.weight, None)], self.attend_source, self.attend_target)
         own = matmul(operand(x, self.compute), self.weight, self.backend)
         if isinstance(self.over, PartialPlan):
             return self.joined(self._partial(self.over, own))
@@ -299,6 +331,12 @@ class GATLayer(AttentionLayer):
             source = self.scores(rows, self.attend_source)
         weights = self.kept(attention_weights(edges.csr, target, source, NEGATIVE_SLOPE, self.backend))
         return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
+
+    @property
+    def _scores_travel(self) -> bool:
+        """Return whether scores of sources travel beside their rows, which are too coarse for them."""
+        halo = self.parts[0]
+        return halo.exchange.is_coarse and halo.overlaps()
 
     def _in_pieces(self, over: HaloPieces, own: torch.Tensor) -> torch.Tensor:
         """The layer's result for transformed rows (n, H*C). In backward, scores are made again, and by floats."""
@@ -363,6 +401,11 @@ class GATv2Layer(AttentionLayer):
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
+        if isinstance(self.over, tuple) and is_one_step(x, self.over[0], self.compute):
+            scores = GATv2Scores(NEGATIVE_SLOPE, self.backend, self.over[1].attr)
+            maps = [(self.weight_source, self.bias_source), (self.weight_target, self.bias_target)]
+            by_head = [] if self.weight_edge is None else [self._edge_weights(self.weight_edge)]
+            return self.at_once(self.over, scores, x, maps, self.attend, *by_head)
         given = operand(x, self.compute)
         if isinstance(self.over, HaloPieces):
             return self._in_pieces(self.over, given)
@@ -447,19 +490,15 @@ class TransformerLayer(AttentionLayer):
             sums = sums + self._edge_sums(weights, edges.entries, edges.attr)
         return self.joined(sums) + root
 
-    @property
-    def _edge_weights(self) -> torch.Tensor:
-        """(H, D, C) weights of edges, by head."""
-        assert self.weight_edge is not None
-        return self.weight_edge.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
-
     def _edge_scores(self, query: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
         """(entries, H) products ``q_i · (e W_e) = (W_e q_i) · e`` of query (n, H*C)."""
+        assert self.weight_edge is not None
         by_head = query.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
-        seen = by_head @ self._edge_weights.transpose(1, 2)  # (H, n, D)
+        seen = by_head @ self._edge_weights(self.weight_edge).transpose(1, 2)  # (H, n, D)
         return torch.stack([sddmm(entries, each, attr, "dot", backend=self.backend) for each in seen], dim=1)
 
     def _edge_sums(self, weights: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
         """(n, H*C) sums ``sum alpha (e W_e) = (sum alpha e) W_e`` of weights (entries, H)."""
         sums = torch.stack([spmm(entries, attr, each.contiguous(), backend=self.backend) for each in weights.unbind(1)])
-        return (sums @ self._edge_weights).transpose(0, 1).flatten(1)
+        assert self.weight_edge is not None
+        return (sums @ self._edge_weights(self.weight_edge)).transpose(0, 1).flatten(1)

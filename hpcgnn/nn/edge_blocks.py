@@ -125,48 +125,69 @@ def joint_scores(
         slope: positive slope of the leaky ReLU for negative values.
         backend: kernel backend, one of ``hpcgnn.kernels.backends()``, or ``auto``.
     """
-    kernels, values = dense.kernels_for(ends[0], backend), None if features is None else features.values
-
-    def joint(
-        csr: Csr, a: Tensor, b: Tensor, weight: Tensor | None, order: Tensor | None
-    ) -> Iterator[tuple[_Block, Tensor]]:
-        """Each block of ``csr``, and its (entries, F) rows after the leaky ReLU."""
-        for block in _blocks(csr, a.shape[1]):
-            rows = edges.sddmm(block.csr, a[block.rows], b, "add", backend=backend)
-            if values is not None and weight is not None:
-                rows = dense.run_product(kernels, block.of(values, order), weight, None, rows, "float32")
-            yield block, F.leaky_relu_(rows, slope)
+    joint = JointScores(csr, None if features is None else features.values, slope, backend)
 
     def run(ctx: Any, a: Tensor, b: Tensor, attend: Tensor, weight: Tensor | None) -> Tensor:
         ctx.save_for_backward(a, b, attend, weight)
-        by_head = torch.block_diag(*attend[:, :, None])
-        scores = buffers.empty(csr.num_entries, attend.shape[0], a.dtype, a.device)
-        for block, rows in joint(csr, a, b, weight, None):
-            scores[block.entries] = dense.run_product(kernels, rows, by_head, None, None, "float32")
-        return scores
+        return joint.of_edges(a, b, attend, weight)
 
     def back(ctx: Any, gradient: Tensor) -> Gradients:
         a, b, attend, weight = ctx.saved_tensors
+        return joint.gradients(a, b, attend, weight, gradient, torch.zeros_like(b))
+
+    return recorded(run, back, *ends, attend, None if features is None else features.weight)
+
+
+@dataclass(frozen=True)
+class JointScores:
+    """:func:`joint_scores` and their gradients, not differentiable. values: (E, D) features of the edges, or None."""
+
+    csr: Csr
+    values: Tensor | None
+    slope: float
+    backend: str
+
+    def of_edges(self, a: Tensor, b: Tensor, attend: Tensor, weight: Tensor | None) -> Tensor:
+        """(E, H) scores."""
+        by_head, kernels = torch.block_diag(*attend[:, :, None]), dense.kernels_for(a, self.backend)
+        scores = buffers.empty(self.csr.num_entries, attend.shape[0], a.dtype, a.device)
+        for block, rows in self._joint(self.csr, a, b, weight, None):
+            scores[block.entries] = dense.run_product(kernels, rows, by_head, None, None, "float32")
+        return scores
+
+    def gradients(
+        self, a: Tensor, b: Tensor, attend: Tensor, weight: Tensor | None, gradient: Tensor, db: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The gradients of a, b, attend and weight, from ``gradient`` (E, H), that of the scores; b's is added to ``db``."""
+        csr, kernels, values = self.csr, dense.kernels_for(a, self.backend), self.values
         by_head = torch.block_diag(*attend[:, :, None])
-        da, db, dhead = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(by_head)
+        da, dhead = torch.zeros_like(a), torch.zeros_like(by_head)
         dweight = None if weight is None else torch.zeros_like(weight)
 
         def of_rows(block: _Block, rows: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
             """The gradient of the block's scores, and that of the argument of its leaky ReLU."""
             of_scores = block.of(gradient, order)
             of_joint = dense.run_product(kernels, of_scores, by_head.T, None, None, "float32")
-            return of_scores, torch.ops.aten.leaky_relu_backward(of_joint, rows, slope, True, grad_input=of_joint)
+            return of_scores, torch.ops.aten.leaky_relu_backward(of_joint, rows, self.slope, True, grad_input=of_joint)
 
-        for block, rows in joint(csr, a, b, weight, None):
+        for block, rows in self._joint(csr, a, b, weight, None):
             of_scores, of_joint = of_rows(block, rows, None)
-            da[block.rows] += edges.edge_sum(block.csr, of_joint, backend)
+            da[block.rows] += edges.edge_sum(block.csr, of_joint, self.backend)
             dhead += dense.run_weight_gradient(kernels, rows, of_scores)[0]
             if values is not None and dweight is not None:
                 dweight += dense.run_weight_gradient(kernels, values[block.entries], of_joint)[0]
         order = csr.transpose_order
-        for block, rows in joint(csr.structure.transpose(), b, a, weight, order):
-            db[block.rows] += edges.edge_sum(block.csr, of_rows(block, rows, order)[1], backend)
-        dattend = dhead.view(*attend.shape, attend.shape[0]).diagonal(dim1=0, dim2=2).T
-        return da, db, dattend, dweight
+        for block, rows in self._joint(csr.structure.transpose(), b, a, weight, order):
+            db[block.rows] += edges.edge_sum(block.csr, of_rows(block, rows, order)[1], self.backend)
+        return da, db, dhead.view(*attend.shape, attend.shape[0]).diagonal(dim1=0, dim2=2).T, dweight
 
-    return recorded(run, back, *ends, attend, None if features is None else features.weight)
+    def _joint(
+        self, csr: Csr, a: Tensor, b: Tensor, weight: Tensor | None, order: Tensor | None
+    ) -> Iterator[tuple[_Block, Tensor]]:
+        """Each block of ``csr``, and its (entries, F) rows after the leaky ReLU."""
+        kernels = dense.kernels_for(a, self.backend)
+        for block in _blocks(csr, a.shape[1]):
+            rows = edges.sddmm(block.csr, a[block.rows], b, "add", backend=self.backend)
+            if self.values is not None and weight is not None:
+                rows = dense.run_product(kernels, block.of(self.values, order), weight, None, rows, "float32")
+            yield block, F.leaky_relu_(rows, self.slope)

@@ -9,7 +9,7 @@ import torch
 
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_types import FeaturesByType
-from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels import Csr, dense, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.compute import Rounded, sum_of
 from hpcgnn.nn.config import FLOAT32
@@ -73,3 +73,21 @@ def matmul(
         given = spmm(x.labels, x.embedding @ weight, backend=backend)
         return sum_of(spmm(x.x, weight, backend=backend) + given, bias, plus)
     return sum_of(spmm(x, weight, backend=backend), bias, plus)
+
+
+def weight_gradient(x: torch.Tensor | Narrow, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """``x.T @ dy`` (F, H), for x (n, F) and dy (n, H); not differentiable."""
+    if isinstance(x, torch.Tensor):
+        return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
+    return x.weight_gradient(dy, backend)
+
+
+def product_into(
+    out: torch.Tensor, x: torch.Tensor | Narrow, weight: torch.Tensor, bias: torch.Tensor | None, backend: str = "auto"
+) -> torch.Tensor:
+    """``x @ weight + bias``, written to ``out`` (n, H; any strides); not differentiable."""
+    if not (isinstance(x, torch.Tensor) and out.is_contiguous()):
+        return out.copy_(matmul(x, weight, backend, bias=bias))
+    bias = None if bias is None else bias.contiguous()
+    dense.kernels_for(x, backend).product(x.contiguous(), weight, bias, False, out, "float32")
+    return out

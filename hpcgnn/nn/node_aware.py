@@ -57,9 +57,9 @@ class NodeAggregator(Aggregator):
     def kept(self, message: Message) -> None:
         """Nothing: the rows of the node's other ranks are in memory that they write again."""
 
-    def _aggregate_locally(self, x: Any, plus: Tensor | None = None) -> Tensor:
+    def _aggregate_locally(self, x: Any, plus: Tensor | None = None, *, has_own: bool = False) -> Tensor:
         """``L x``, and the rows of the node's other ranks."""
-        z, memory = super()._aggregate_locally(x, plus), self.links.memory
+        z, memory = super()._aggregate_locally(x, plus, has_own=has_own), self.links.memory
         return multiply(self.links.near, memory.written.all(z.shape[1], z.dtype), z, self.backend)
 
     def _add_received(self, message: Message, z: Tensor) -> None:

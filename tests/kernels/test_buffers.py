@@ -111,9 +111,9 @@ def test_tensors_may_end_on_any_thread_and_in_a_garbage_collection(pool):
 def test_smaller_requests_take_a_large_buffer_but_much_smaller_ones_do_not(pool):
     large = pool.empty(20 * ROWS, WIDTH)
     del large
-    much_smaller = pool.empty(2 * ROWS, WIDTH)
+    much_smaller = pool.empty(4 * ROWS, WIDTH)
     assert pool.free_bytes == 20 * ROWS * WIDTH * 4
-    smaller = pool.empty(3 * ROWS, WIDTH)
+    smaller = pool.empty(5 * ROWS, WIDTH)
     assert pool.free_bytes == 0
     del much_smaller, smaller
     pool.clear()

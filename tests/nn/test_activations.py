@@ -14,7 +14,7 @@ from hpcgnn import kernels
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.int8 import Int8Rows
-from hpcgnn.nn import linear_map
+from hpcgnn.nn import attention, attention_step, linear_map
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, _composed, aggregated_product
 from hpcgnn.nn.aggregators import make_aggregator
@@ -22,15 +22,15 @@ from hpcgnn.nn.config import Int8Config
 from hpcgnn.nn.layers import BatchNorm, MeanNorm
 from hpcgnn.world.thread_world import on_threads
 
-MODELS = ("gcn", "sage", "gin", "gcnii", "gat")
+MODELS = ("gcn", "sage", "gin", "gcnii", "gat", "gatv2")
 
 
-def trained(path, ranks, model, activations, *, bits=32, epochs=3, norm="auto", compute="float32"):
+def trained(path, ranks, model, activations, *, bits=32, epochs=3, norm="auto", compute="float32", **settings):
     """The losses of some epochs, and the weights after them."""
 
     def program(world):
         graph = hpcgnn.load(path, world)
-        config = hpcgnn.ModelConfig(model, layers=3, hidden=32, dropout=0.4, norm=norm)
+        config = hpcgnn.ModelConfig(model, layers=3, hidden=32, dropout=0.4, norm=norm, **settings)
         messages = Messages(world, MessageConfig(bits=bits))
         built = hpcgnn.build_model(config, graph, messages=messages, activations=activations, compute=compute)
         trainer = hpcgnn.Trainer(built, graph, hpcgnn.TrainConfig(epochs=epochs, eval_every=100, checkpoint_every=1000))
@@ -55,8 +55,51 @@ def test_recomputed_activations_give_the_same_bits(parts, model, ranks, bits, no
     assert all(map(torch.equal, kept[1], again[1]))
 
 
+@pytest.fixture
+def groups(monkeypatch):
+    """Attention by single heads, and blocks of few rows."""
+    monkeypatch.setattr(attention_step, "_LEAST_VALUES", 0)
+    monkeypatch.setattr(attention_step, "_LEAST_COLUMNS", 1)
+    monkeypatch.setattr(attention_step, "_ROWS_AT_ONCE", 7)
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+@pytest.mark.parametrize(("ranks", "bits"), [(1, 32), (3, 32), (3, 8), (3, 2)])
+def test_recomputed_attention_by_heads_gives_the_same_bits(parts, groups, model, ranks, bits):
+    path, how = parts(ranks), {"bits": bits, "heads": 4, "attention_dropout": 0.3}
+    kept, again = (trained(path, ranks, model, mode, **how) for mode in ("keep", "recompute"))
+    assert kept[0] == again[0]
+    assert all(map(torch.equal, kept[1], again[1]))
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_attention_by_heads_is_the_operations_of_which_it_consists(parts, groups, monkeypatch, model, ranks):
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        config = hpcgnn.ModelConfig(model, layers=3, hidden=32, heads=4, output_heads=2, attention_dropout=0.3)
+        built = hpcgnn.build_model(config, graph, dtype=torch.float64)
+        return gradients(built, graph, epoch=1, dtype=torch.float64)
+
+    path = parts(ranks)
+    step = on_threads(ranks, program)
+    monkeypatch.setattr(attention, "is_one_step", lambda *given: False)
+    operations = on_threads(ranks, program)
+    for one, other in zip(step, operations, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_attention_overwrites_no_gradient_that_others_use(parts, groups):
+    graph, seen = hpcgnn.load(parts(1)), []
+    layer = hpcgnn.build_model(hpcgnn.ModelConfig("gat", layers=2, hidden=32, heads=4), graph).layers[0]
+    y = layer(graph.features)
+    y.register_hook(seen.append)
+    (y * 2).sum().backward()
+    assert bool((seen[0] == 2).all())
+
+
 @pytest.mark.parametrize("compute", ["bf16-emulated", "int8-always"])
-@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
 def test_recomputed_activations_give_the_same_bits_in_other_arithmetics(parts, monkeypatch, model, compute):
     monkeypatch.setattr(linear_map, "gathers_bf16", lambda csr, width: True)  # also for so small a graph
     kept, again = (trained(parts(2), 2, model, mode, compute=compute) for mode in ("keep", "recompute"))
@@ -64,12 +107,12 @@ def test_recomputed_activations_give_the_same_bits_in_other_arithmetics(parts, m
     assert all(map(torch.equal, kept[1], again[1]))
 
 
-def gradients(model, graph, epoch=0):
+def gradients(model, graph, epoch=0, dtype=torch.float32):
     """The gradients of a training pass."""
     model.train()
     model.begin_epoch(epoch)
     model.zero_grad()
-    model(graph.features).square().sum().backward()
+    model(graph.features.to(dtype)).square().sum().backward()
     return [each.grad.clone() for each in model.parameters() if each.grad is not None]
 
 
@@ -90,10 +133,12 @@ def kept_bytes(model, graph):
     return sum(found.values())
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gatv2"])
 def test_one_row_of_a_node_and_hidden_layer_is_kept(parts, model):
+    """Beside two numbers for each head of a node, which are not counted."""
     graph = hpcgnn.load(parts(1))
-    config = hpcgnn.ModelConfig(model, layers=4, hidden=64, dropout=0.5)
+    heads = {"heads": 2} if model.startswith("gat") else {}
+    config = hpcgnn.ModelConfig(model, layers=4, hidden=64, dropout=0.5, **heads)
     found = {
         mode: kept_bytes(hpcgnn.build_model(config, graph, activations=mode), graph) for mode in ("keep", "recompute")
     }
