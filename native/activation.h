@@ -32,7 +32,9 @@ inline __attribute__((always_inline)) void for_packs(const int64_t width, const 
 }
 
 // The bytes of one bit for each of `width` columns.
-inline int64_t bytes_of_bits(const int64_t width) { return (width + 7) / 8; }
+inline int64_t bytes_of_bits(const int64_t width) {
+    return (width + 7) / 8;
+}
 
 // R rows from number `first` on. kNorm: whether they are normalised. kDrop: whether dropout is applied.
 template <bool kNorm, bool kDrop, int R>
@@ -288,9 +290,8 @@ inline void relu_backward_row(const int64_t width, const uint8_t* positive, cons
     for_packs(width, [&](const int64_t c, const int count) __attribute__((always_inline)) {
         const uint32_t bits = positive[c / 8] | (count > 8 ? positive[c / 8 + 1] << 8 : 0);
         Pack<float> gradient = Pack<float>::read(dy + c, count);
-        gradient.each([&](const V given, const int k) {
-            return (lane_bit & (bits >> (k * n))) != 0 ? given * scale : V{};
-        });
+        gradient.each(
+            [&](const V given, const int k) { return (lane_bit & (bits >> (k * n))) != 0 ? given * scale : V{}; });
         gradient.write(dx + c, count);
     });
 }

@@ -85,9 +85,9 @@ struct hpcgnn_tuning {
 
 // The operations between two layers: dropout(relu(norm(x))) of x (rows, width). gamma, beta (width,): weight and bias
 // of the norm; null: no norm. For the backward pass are, with a norm, statistics (rows, 2): the mean of each row and
-// 1 / sqrt(variance + eps); and without one, unless null, positive (rows, (width + 7) / 8): one bit a column, the lowest
-// of a byte first, whether the result is positive or NaN. ids (rows,): null: no dropout. A value is dropped where its draw
-// is below `threshold` (see keyed.h), and multiplied by `scale` elsewhere.
+// 1 / sqrt(variance + eps); and without one, unless null, positive (rows, (width + 7) / 8): one bit a column, the
+// lowest of a byte first, whether the result is positive or NaN. ids (rows,): null: no dropout. A value is dropped
+// where its draw is below `threshold` (see keyed.h), and multiplied by `scale` elsewhere.
 struct hpcgnn_activation {
     int64_t rows;
     int64_t width;

@@ -279,8 +279,7 @@ inline bool any<8>(const Lanes<int32_t, 8> v) {
 }
 template <>
 inline uint32_t positive_bits<8>(const Lanes<float, 8> v) {
-    return static_cast<uint32_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(v), __m256{}, _CMP_NLE_UQ)));
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(v), __m256{}, _CMP_NLE_UQ)));
 }
 template <>
 inline Lanes<float, 8> smaller<8>(const Lanes<float, 8> a, const Lanes<float, 8> b) {

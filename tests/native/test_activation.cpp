@@ -107,8 +107,8 @@ void test_activation(Isas& isas, Activation of) {
                float* kept = of.norm ? statistics.data() : nullptr;
                Exact<uint8_t> positive(of.norm ? 0 : of.rows * ((of.width + 7) / 8));
                const hpcgnn_activation job{
-                   of.rows, of.width, of.x.data(), gamma,        beta,   kept, of.norm ? nullptr : positive.data(),
-                   ids,     kKey,                  of.threshold, kScale, kEps};
+                   of.rows, of.width, of.x.data(),  gamma,  beta, kept, of.norm ? nullptr : positive.data(),
+                   ids,     kKey,     of.threshold, kScale, kEps};
                KERNEL(way, activate)(&job, y.data(), way.threads);
                check_isa(way);
                if (of.norm) {
@@ -118,7 +118,8 @@ void test_activation(Isas& isas, Activation of) {
                }
                Exact<double> sums(of.width), again(of.width);
                KERNEL(way, relu_backward)
-               (of.rows, of.width, positive.data(), of.dy.data(), of.drop ? kScale : 1, dx.data(), sums.data(), way.threads);
+               (of.rows, of.width, positive.data(), of.dy.data(), of.drop ? kScale : 1, dx.data(), sums.data(),
+                way.threads);
                KERNEL(way, column_sums)(of.rows, of.width, dx.data(), again.data(), way.threads);
                Exact<float> rounded(of.width);
                for (int64_t i = 0; i < of.width; ++i)
