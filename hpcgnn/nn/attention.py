@@ -38,6 +38,7 @@ from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.attention_step import Attention, GATScores, GATv2Scores, Map
 from hpcgnn.nn.attention_step import Scores as StepScores
+from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
 from hpcgnn.nn.halo import AttentionEdges, edge_ids, mover, picks
 from hpcgnn.nn.int8 import Int8
@@ -208,10 +209,16 @@ class WeighingLayer(torch.nn.Module):
         return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
-def is_one_step(x: Features | LabelledFeatures, halo: Aggregator, compute: Compute) -> TypeGuard[torch.Tensor]:
-    """Return whether attention over this halo is one step (:mod:`hpcgnn.nn.attention_step`): not with sparse features, and not
-    with integers."""
-    return isinstance(x, torch.Tensor) and isinstance(compute, str) and type(halo.rows) is FloatRows
+def is_one_step(
+    x: Features | LabelledFeatures, halo: Aggregator, rows: tuple[int, int], compute: Compute
+) -> TypeGuard[torch.Tensor]:
+    """Return whether attention over this halo, whose extended rows have the shape ``rows``, is one step
+    (:mod:`hpcgnn.nn.attention_step`): not with sparse features, and not where this pass computes in integers."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    if isinstance(compute, Int8):
+        return not (compute.multiplies(x.shape[0], x.shape[1], rows[1]) or compute.weighs_in_int8(rows))
+    return type(halo.rows) is FloatRows
 
 
 class AttentionLayer(WeighingLayer, BiasedLayer):
@@ -227,6 +234,10 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
         self.activations = Activations()
 
+    def _is_one_step(self, x: Features | LabelledFeatures, over: Over) -> TypeGuard[torch.Tensor]:
+        rows = over[1].csr.num_cols, self.heads.count * self.heads.width
+        return not self.scores_are_integers and is_one_step(x, over[0], rows, self.compute)
+
     def at_once(
         self, over: Over, scores: StepScores, x: torch.Tensor, maps: Sequence[Map], *attend: torch.Tensor
     ) -> torch.Tensor:
@@ -234,10 +245,8 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         (halo, edges), (drop,), heads = over, self.drops, self.heads
         mask = drop.mask() if isinstance(drop, KeyedDropout) else None
         note = self.kept if self._keeps_weights and self.training else None
-        assert isinstance(self.compute, str)
-        step = Attention(
-            halo, edges.csr, (heads.count, heads.width), scores, self.compute, self.activations, mask, note
-        )
+        compute = self.compute if isinstance(self.compute, str) else FLOAT32
+        step = Attention(halo, edges.csr, (heads.count, heads.width), scores, compute, self.activations, mask, note)
         return step(x, self.bias, maps, *attend) if heads.join else self.joined(step(x, None, maps, *attend))
 
     def joined(self, y: torch.Tensor) -> torch.Tensor:
@@ -271,7 +280,7 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         block, compute = torch.block_diag(*vectors[:, :, None]), self.compute
         if isinstance(compute, Int8) and self.scores_are_integers:
             return integers.dense(rows, block, None, None, compute.quantizer)
-        if isinstance(compute, Int8) and rows.is_cpu and compute.weighs_in_int8(rows):
+        if isinstance(compute, Int8) and rows.is_cpu and compute.weighs_in_int8(rows.shape):
             return integers.head_products(rows, vectors, compute.quantizer)  # keeps the integers that the sums read
         return layer_product(rows, block, backend=self.backend)
 
@@ -312,7 +321,7 @@ class GATLayer(AttentionLayer):
         self.attend_target = xavier(heads.count, heads.width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and not self._scores_travel and is_one_step(x, self.over[0], self.compute):
+        if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x, self.over):
             scores = GATScores(NEGATIVE_SLOPE, self.backend)
             return self.at_once(self.over, scores, x, [(self.weight, None)], self.attend_source, self.attend_target)
         own = matmul(operand(x, self.compute), self.weight, self.backend)
@@ -401,7 +410,7 @@ class GATv2Layer(AttentionLayer):
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and is_one_step(x, self.over[0], self.compute):
+        if isinstance(self.over, tuple) and self._is_one_step(x, self.over):
             scores = GATv2Scores(NEGATIVE_SLOPE, self.backend, self.over[1].attr)
             maps = [(self.weight_source, self.bias_source), (self.weight_target, self.bias_target)]
             by_head = [] if self.weight_edge is None else [self._edge_weights(self.weight_edge)]

@@ -126,9 +126,9 @@ class Int8:
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
 
-    def weighs_in_int8(self, x: Tensor) -> bool:
-        """Return whether attention's sums of rows ``x`` (n, F) read 8-bit integers, as far as this is known without the edges."""
-        return self.is_training_pass and self.uses.sums and (self.uses.always or _are_large(*x.shape))
+    def weighs_in_int8(self, shape: Sequence[int]) -> bool:
+        """Return whether attention sums rows of this shape as 8-bit integers, as far as this is known without the edges."""
+        return self.is_training_pass and self.uses.sums and (self.uses.always or _are_large(*shape))
 
     def spmm(self, csr: Csr, x: Tensor, weight: Tensor, backend: str) -> Tensor:
         """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
@@ -269,7 +269,7 @@ class HaloRows(SummedRows):
 
     def integers(self, x: Tensor | Int8Rows) -> Int8Rows | None:
         """The integers of ``x`` (n, F), if attention weighs integers."""
-        return self.int8.quantizer.rows(x) if isinstance(x, Tensor) and self.int8.weighs_in_int8(x) else None
+        return self.int8.quantizer.rows(x) if isinstance(x, Tensor) and self.int8.weighs_in_int8(x.shape) else None
 
     def note(self, x: Tensor, message: Message, z: Tensor) -> None:
         """Remember the integers of ``z`` (n + h, F): those of ``x`` (n, F), followed by rows that came as integers."""
