@@ -289,13 +289,13 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
         run_spmm<Storage, Value, kScaled ? Factor::kScaledHeads : Factor::kHeads>(job, threads);
         return;
     }
-    if constexpr (kScaled || std::is_same_v<Storage, float>) {
-        if (scale != nullptr) {
-            run_spmm<Storage, Value, Factor::kScale>(job, threads);
-            return;
+    if constexpr (kScaled) {  // also without a row of x, whose scales have no address
+        run_spmm<Storage, Value, Factor::kScale>(job, threads);
+        return;
+    } else {
+        if constexpr (std::is_same_v<Storage, float>) {
+            if (scale != nullptr) return run_spmm<Storage, Value, Factor::kScale>(job, threads);
         }
-    }
-    if constexpr (!kScaled) {
         if (weight != nullptr) {
             run_spmm<Storage, Value, Factor::kWeight>(job, threads);
         } else {

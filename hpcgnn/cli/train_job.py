@@ -159,8 +159,7 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     messages = Messages(world, config.messages, device=device)
     chosen = replace(config, activations=activations, train=_with_costs_in(out, config.train))
     trainer = trainer_of(chosen, graph, messages, run=run, stop=stop, clock=clock)
-    if device.torch_device.type == "cpu":
-        trainer.account = account
+    trainer.account, account.is_due = account, device.torch_device.type == "cpu"
     if asked.resume:
         trainer.resume()
         if trainer.next_epoch > config.train.epochs:

@@ -213,7 +213,7 @@ class Csr:
 
     def _trimmed(self, made: T) -> T:
         """``made`` from this matrix, after temporaries of its size were given back to the system."""
-        if self.num_entries >= _MANY_ENTRIES and self._part_of is None:
+        if self.num_entries >= _MANY_ENTRIES and self._part_of is None and self._shared is None:
             return_free_memory()
         return made
 

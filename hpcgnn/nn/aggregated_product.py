@@ -18,14 +18,23 @@ from torch import Tensor
 
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
-from hpcgnn.kernels import buffers, dense
+from hpcgnn.kernels import buffers
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import is_unshared, once_differentiable, tracked
 from hpcgnn.nn.activations import Activations, Form
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.compute import Rounded
-from hpcgnn.nn.int8 import Int8
-from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand
+from hpcgnn.nn.int8 import Int8, Int8Operand
+from hpcgnn.nn.linear import (
+    Compute,
+    Features,
+    LabelledFeatures,
+    Narrow,
+    matmul,
+    operand,
+    product_into,
+    weight_gradient,
+)  # fmt: skip
 from hpcgnn.nn.on_disk import DiskOperand
 
 
@@ -59,16 +68,11 @@ class Order:
             return y if out is None or y.data_ptr() == out.data_ptr() else out.copy_(y)
         if not isinstance(x, Tensor):
             return self.times(x, weight, out.zero_(), adds=True, **others)  # a copy would take a second matrix
-        dense.kernels_for(x, backend).product(x, weight, others.get("bias"), False, out, "float32")
-        return out
+        return product_into(out, x, weight, others.get("bias"), backend)
 
     def gradient(self, x: Any, dy: Tensor) -> Tensor:
         """``x.T @ dy`` (F, H) for x (n, F)."""
-        backend = self.aggregator.backend
-        if isinstance(x, Tensor):
-            return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
-        found: Tensor = x.weight_gradient(dy, backend)
-        return found
+        return weight_gradient(x, dy, self.aggregator.backend)
 
 
 def aggregated_product(
@@ -122,7 +126,8 @@ class _AggregatedProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
         aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad
         ctx.order, ctx.repeats = order, False
-        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and _prefers_rows(order, len(x), weight, root))
+        prefers_rows = weight.shape[1] <= weight.shape[0] and aggregator.exchange.is_exact  # the same on all ranks
+        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and prefers_rows)
         if order.transform_first:
             y = _transformed(order, own, weight, root, bias)
         elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
@@ -130,7 +135,7 @@ class _AggregatedProduct(torch.autograd.Function):
             if root is not None:
                 order.times(own, root, bias=bias, out=y)
             for place, block in blocks:
-                given = operand(block, order.compute)
+                given = operand(block, order.compute, x.shape[0])
                 order.times(given, weight, bias=bias if root is None else None, out=y[place], adds=root is not None)
         else:
             scaled, message = aggregator.start_step(x)
@@ -142,7 +147,7 @@ class _AggregatedProduct(torch.autograd.Function):
             if not ctx.by_rows:
                 _keep_sums(ctx, x, own, (weight, root), sums, message)
                 return y
-        _save(ctx, (weight, root), _form(own))
+        _save(ctx, (weight, root), _form(own.coded(weight.shape[1]) if isinstance(own, Int8Operand) else own))
         return y
 
     @staticmethod
@@ -150,14 +155,6 @@ class _AggregatedProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy = gradients[0].contiguous()
         return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
-
-
-def _prefers_rows(order: Order, rows: int, weight: Tensor, root: Tensor | None) -> bool:
-    """Return whether to keep x and not the sums A x. A product with x has made its integers, if products read integers."""
-    is_coded = root is not None or not (
-        isinstance(order.compute, Int8) and order.compute.multiplies(rows, *weight.shape)
-    )
-    return weight.shape[1] <= weight.shape[0] and _forward_aggregator(order).exchange.is_exact and is_coded
 
 
 def _transformed(
@@ -237,7 +234,9 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         if dx is not None:
             if root is not None and takes:
                 order.times(_rows(given, place), root.T, out=dx[place])
-            order.times(operand(t, order.compute), weight.T, out=dx[place], adds=root is not None)
+            order.times(operand(t, order.compute, dy.shape[0]), weight.T, out=dx[place], adds=root is not None)
+    if needs[1] and dweight is None:  # no row
+        dweight = torch.zeros_like(weight)
     return dx, dweight, droot, dbias, None
 
 

@@ -21,9 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import Csr, buffers, dense, edges
 from hpcgnn.kernels.activation import DropoutMask, column_sums, drop
-from hpcgnn.kernels.autograd import Gradients, end_sums, may_overwrite, recorded, transposed_with
+from hpcgnn.kernels.autograd import Gradients, end_sums, may_overwrite, recorded, tracked, transposed_with
 from hpcgnn.kernels.spmm import spmm
 from hpcgnn.nn.activations import Activations, Form
 from hpcgnn.nn.aggregator import Aggregator
@@ -177,8 +178,11 @@ class Attention:
                 scores of targets use.
             attend: the parameters of the scores, whose first dimension is H.
         """
+        if x.shape[0] != self.csr.num_rows:
+            raise WrongValueError(f"x must have {self.csr.num_rows} rows, one for each owned node, not {x.shape[0]}")
         flat = [each for pair in maps for each in pair]
-        return recorded(partial(self._run, len(flat)), self._back, x, bias, *flat, *attend)
+        keeps = tracked(x, bias, *flat, *attend)
+        return recorded(partial(self._run, len(flat), keeps), self._back, x, bias, *flat, *attend)
 
     @property
     def _backend(self) -> str:
@@ -193,9 +197,9 @@ class Attention:
             size = next(sizes, heads)
         return [Group(slice(at, at + size), slice(at * width, (at + size) * width)) for at in range(0, heads, size)]
 
-    def _run(self, num_maps: int, ctx: Any, x: Tensor, bias: Tensor | None, *parameters: Any) -> Tensor:
+    def _run(self, num_maps: int, keeps: bool, ctx: Any, x: Tensor, bias: Tensor | None, *parameters: Any) -> Tensor:
         maps, attend = _maps(parameters[:num_maps]), parameters[num_maps:]
-        extended, repeats = self._exchanged(x, maps[0])
+        extended, repeats = self._exchanged(x, maps[0], repeats=keeps and self.activations.repeats)
         forms: list[Form] = [] if repeats is None else [repeats]
         weights, work, y, is_narrow = [], self._work(x), None, len(maps) == 1
         for group in self._groups:
@@ -209,10 +213,10 @@ class Attention:
                 weights.append(alpha)
             dropped = self._dropped(alpha, group)
             sums = spmm(self.csr, rows, dropped, out=_rows_of(work[1], x), backend=self._backend, accumulate=False)
-            if repeats is None:
+            if keeps and repeats is None:
                 forms.append(self.activations.form([rows, *(() if is_narrow else (side,))], list))
                 forms.append(([alpha, *((side,) if is_narrow else ())], list))
-            elif is_narrow:
+            elif keeps and is_narrow:
                 forms.append(([side], list))
             y = self._put(y, group, sums)
             del rows, side, alpha, dropped, sums
@@ -224,10 +228,10 @@ class Attention:
         ctx.repeats, ctx.num_maps = repeats is not None, num_maps
         return y if bias is None else y.add_(bias)
 
-    def _exchanged(self, x: Tensor, of_rows: Map) -> tuple[Tensor | None, Form | None]:
+    def _exchanged(self, x: Tensor, of_rows: Map, *, repeats: bool) -> tuple[Tensor | None, Form | None]:
         """The (m, H*C) extended rows, or None for a rank that is alone; and the form in which rows that came are kept, or None if
         backward cannot make them again, or should not. Collective."""
-        halo, num_owned, repeats = self.halo, x.shape[0], self.activations.repeats
+        halo, num_owned = self.halo, x.shape[0]
         if not halo.overlaps():
             return None, ([], list) if repeats else None
         extended = self._empty(self.csr.num_cols, self.heads[0] * self.heads[1], x)
@@ -308,7 +312,7 @@ class Attention:
         for at in range(0, out.shape[0], _ROWS_AT_ONCE):
             block, y = slice(at, at + _ROWS_AT_ONCE), None
             for each, (weight, _) in zip(gradients, maps, strict=True):
-                y = matmul(operand(each[block], self.compute), weight.T, self._backend, plus=y)
+                y = matmul(operand(each[block], self.compute, out.shape[0]), weight.T, self._backend, plus=y)
             assert y is not None
             out[block] = y
         return out
@@ -354,6 +358,7 @@ class Attention:
         receive, width = self.halo.plan.receive, self.heads[0] * self.heads[1]
         rows = buffers.empty(receive.num_cols, width, dtype, receive.device).zero_()
         moves = Csr(receive.indptr[self.csr.num_rows :], receive.indices, receive.num_cols, check=False)
+        moves.each_column_once = True
         self.halo.exchange.add_received(make(tensors), moves, rows)
         return rows
 

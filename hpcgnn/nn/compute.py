@@ -207,12 +207,15 @@ _LEAST_ON_GPUS = (100, 1 << 32)
 class Rounded:
     """A float32 matrix (n, F) whose products are computed in bfloat16 where that is faster, or in TF32.
 
-    compute: one of :data:`COMPUTES`. Our own kernels round x when they read it, so autograd keeps x itself for the gradients.
+    compute: one of :data:`COMPUTES`. of_rows: number of rows of the matrix of which x is a block, and whose size decides; None: x
+    is whole. Our own kernels round x when they read it, so autograd keeps x itself for the gradients.
     For torch, x is rounded once for all products, and autograd keeps the rounded matrix.
     """
 
-    def __init__(self, x: torch.Tensor, compute: str = BF16, *, is_rounded: bool = False) -> None:
-        self.x, self._compute = x, compute
+    def __init__(
+        self, x: torch.Tensor, compute: str = BF16, *, is_rounded: bool = False, of_rows: int | None = None
+    ) -> None:
+        self.x, self._compute, self._of_rows = x, compute, x.shape[0] if of_rows is None else of_rows
         self._rounded: torch.Tensor | None = x if is_rounded else None
 
     def times(
@@ -233,7 +236,9 @@ class Rounded:
 
     def rows(self, place: slice) -> Rounded:
         """The operand of some rows of x."""
-        return Rounded(self.x[place], self._compute, is_rounded=self._rounded is not None)
+        rounded = self._rounded
+        given = self.x if rounded is None else rounded
+        return Rounded(given[place], self._compute, is_rounded=rounded is not None, of_rows=self._of_rows)
 
     def weight_gradient(self, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
         """``x.T @ dy`` (F, H), for dy (n, H)."""
@@ -248,7 +253,7 @@ class Rounded:
         if self._compute == TF32:
             return TF32
         device = self.x.device
-        if not pays(self.x.shape[0], in_width, out_width, backend, device):
+        if not pays(self._of_rows, in_width, out_width, backend, device):
             return "float32"
         return "bf16" if bfloat16(backend, device).way == KERNELS else "torch"
 

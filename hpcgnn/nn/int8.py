@@ -137,9 +137,9 @@ class Int8:
             return integers.spmm(csr, x, weight, self.quantizer)
         return spmm(csr, x, weight, backend=backend)
 
-    def operand(self, x: Tensor) -> Int8Operand:
-        """``x`` (n, F) for use in several products."""
-        return Int8Operand(x, self)
+    def operand(self, x: Tensor, of_rows: int | None = None) -> Int8Operand:
+        """``x`` (n, F) for use in several products; of_rows: see :func:`hpcgnn.nn.linear.operand`."""
+        return Int8Operand(x, self, of_rows)
 
     def record(self) -> dict[str, int]:
         """Counters of the quantizer for this epoch and rank: quantized matrices, reused matrices, and the most bytes kept for
@@ -293,8 +293,8 @@ COPIED_TO_HALO = RowKind(HaloRows)  # gradients of copies are added up as floats
 class Int8Operand:
     """A float32 matrix (n, F) whose products are computed in 8-bit integers where that is faster."""
 
-    def __init__(self, x: Tensor, owner: Int8) -> None:
-        self.x, self._int8 = x, owner
+    def __init__(self, x: Tensor, owner: Int8, of_rows: int | None = None) -> None:
+        self.x, self._int8, self._of_rows = x, owner, x.shape[0] if of_rows is None else of_rows
         self._rows: Int8Rows | None = None
 
     def times(
@@ -305,7 +305,7 @@ class Int8Operand:
         backend: str = "auto",
     ) -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.times`."""
-        if not self._int8.multiplies(self.x.shape[0], *weight.shape):
+        if not self._int8.multiplies(self._of_rows, *weight.shape):
             return layer_product(self.x, weight, bias, plus, backend)
         y = integers.dense(self.x, weight, bias, plus, self._int8.quantizer)
         self._rows = self._int8.quantizer.known(self.x)
@@ -319,9 +319,16 @@ class Int8Operand:
             return [self.x], lambda tensors: Int8Operand(tensors[0], owner)
         return [self._rows.codes, self._rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
+    def coded(self, out_width: int) -> Int8Operand:
+        """This operand, with its integers if the gradient of a weight with so many columns reads them, which a product may not
+        have made."""
+        if self._rows is None and self._int8.multiplies(self._of_rows, self.x.shape[1], out_width):
+            self._rows = self._int8.quantizer.rows(self.x)
+        return self
+
     def rows(self, place: slice) -> Int8Operand:
         """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""
-        return Int8Operand(self.x[place], self._int8)
+        return Int8Operand(self.x[place], self._int8, self._of_rows)
 
     def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""

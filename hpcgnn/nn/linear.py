@@ -39,16 +39,17 @@ Operand = Features | LabelledFeatures | Narrow | DiskOperand
 
 
 @overload
-def operand(x: torch.Tensor, compute: Compute) -> torch.Tensor | Narrow: ...
+def operand(x: torch.Tensor, compute: Compute, of_rows: int | None = None) -> torch.Tensor | Narrow: ...
 @overload
-def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand: ...
-def operand(x: Features | LabelledFeatures, compute: Compute) -> Operand:
-    """``x`` for use in several products in the arithmetic ``compute``; products of sparse features are always float32."""
+def operand(x: Features | LabelledFeatures, compute: Compute, of_rows: int | None = None) -> Operand: ...
+def operand(x: Features | LabelledFeatures, compute: Compute, of_rows: int | None = None) -> Operand:
+    """``x`` for use in several products in the arithmetic ``compute``; products of sparse features are always float32. of_rows:
+    number of rows of the matrix of which x is a block, and whose size decides whether narrow numbers are faster."""
     if isinstance(x, FeaturesOnDisk):
         return DiskOperand(x, FLOAT32 if isinstance(compute, Int8) else compute)
     if isinstance(compute, Int8):
-        return compute.operand(x) if isinstance(x, torch.Tensor) else x
-    return Rounded(x, compute) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
+        return compute.operand(x, of_rows) if isinstance(x, torch.Tensor) else x
+    return Rounded(x, compute, of_rows=of_rows) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
 
 
 def matmul(
@@ -89,5 +90,6 @@ def product_into(
     if not (isinstance(x, torch.Tensor) and out.is_contiguous()):
         return out.copy_(matmul(x, weight, backend, bias=bias))
     bias = None if bias is None else bias.contiguous()
-    dense.kernels_for(x, backend).product(x.contiguous(), weight, bias, False, out, "float32")
+    kernels = dense.checked_kernels(x, weight, bias, out, backend, FLOAT32)
+    kernels.product(x.contiguous(), weight, bias, False, out, "float32")
     return out

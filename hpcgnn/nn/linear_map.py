@@ -105,7 +105,7 @@ class FloatRows:
     """The rows of an aggregation, as floats: what a step asks about its rows is answered here.
 
     rounds: whether rows are rounded to bfloat16 before they are added up, where that is faster; sums are float32. All products
-    with ``x'`` read the rounded rows, also those for other ranks, so results do not depend on which rank owns a row.
+    with ``x'`` read the rounded rows, also those for other ranks.
     """
 
     def __init__(self, linear: LinearMap, *, rounds: bool = False) -> None:

@@ -340,12 +340,16 @@ def predicted(run: RunConfig, facts: PartFacts, *, is_limited: bool = False) -> 
 
 @dataclass
 class Account:
-    """The memory of one rank of a run: ``predicted`` and ``measured`` bytes by part, empty if unknown."""
+    """The memory of one rank of a run: ``predicted`` and ``measured`` bytes by part, empty if unknown. All ranks have one.
+
+    is_due: whether the next epoch is to be measured: the first one of a rank on a CPU.
+    """
 
     world: World
     predicted: dict[str, int]
     libraries: int
     measured: dict[str, int] = field(default_factory=dict)
+    is_due: bool = True
     _peak_before: int = 0  # of resident memory, before the first epoch
 
     @contextlib.contextmanager
@@ -357,14 +361,20 @@ class Account:
         ledger.mark("start")
         with ledger:
             yield
-        trainer.ledger = None
+        trainer.ledger, self.is_due = None, False
+        try:
+            self.measured = self._measured(trainer, ledger)
+        except Exception as error:  # of an object that only a user's program has: this rank must not end alone
+            logging.getLogger("hpcgnn").warning(
+                "the parts of memory are not known (%s: %s)", type(error).__name__, error
+            )
+
+    def _measured(self, trainer: Trainer, ledger: Ledger) -> dict[str, int]:
         found = Trial(1.0, ledger, *standing(trainer, ledger), halo_shares(trainer))
         sizes = [Size(each.num_bytes, 0) for each in ledger.blocks]
         _, blocks = replayed(found, sizes, is_limited=True)
         parts = parts_of(found, sizes, blocks) + found.standing
-        self.measured = {LIBRARIES: self.libraries} | {
-            name: parts[name] for name in PARTS if name not in (LIBRARIES, FREE)
-        }
+        return {LIBRARIES: self.libraries} | {name: parts[name] for name in PARTS if name not in (LIBRARIES, FREE)}
 
     def summary(self, peak: float) -> dict[str, dict[str, int]]:
         """``memory_bytes`` of ``summary.json``: the most bytes of any rank, by part and in total. peak: of resident bytes of this

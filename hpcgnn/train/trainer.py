@@ -42,7 +42,7 @@ _WIRE = PHASES.index("wire_seconds")
 class MemoryAccount(Protocol):
     """An account of memory (:class:`hpcgnn.train.account.Account`)."""
 
-    measured: dict[str, int]
+    is_due: bool  # whether the next epoch is to be measured
 
     def measuring(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
         """Measure the epoch that runs in this context. Not collective."""
@@ -183,7 +183,7 @@ class Trainer:
             self._stop_if_exhausted()
             while self.next_epoch < self.config.epochs and self.stop_reason is None:
                 account = self.account
-                with contextlib.nullcontext() if account is None or account.measured else account.measuring(self):
+                with account.measuring(self) if account is not None and account.is_due else contextlib.nullcontext():
                     self.run_epoch()
                 if self.next_epoch % self.config.checkpoint_every == 0 and self.stop_reason is None:
                     self.save()

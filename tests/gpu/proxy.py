@@ -34,7 +34,8 @@ def converted(value: Any, tensor: Callable[[torch.Tensor], torch.Tensor], matrix
 
 
 class Redirected:
-    """The functions of a backend's module, of which each call is ``call(function, *arguments)``."""
+    """The functions of a backend's module, of which each call is ``call(function, *arguments)``; also of functions that they
+    return."""
 
     def __init__(self, module: Any, call: Callable[..., Any]) -> None:
         self._module, self._call = module, call
@@ -44,7 +45,8 @@ class Redirected:
 
         @functools.wraps(function)
         def called(*given: Any, **named: Any) -> Any:
-            return self._call(function, *given, **named)
+            result = self._call(function, *given, **named)
+            return functools.partial(self._call, result) if callable(result) else result
 
         return called
 
