@@ -175,7 +175,7 @@ class AttentionStack(Stack):
     exchanges: ClassVar[int] = 1
     self_loops: ClassVar[bool] = True
     settings: ClassVar[tuple[type, ...]] = (LayerSettings, AttentionSettings)
-    kept_rows = 4
+    kept_rows = 3
     work = "attention"
 
     @classmethod

@@ -6,7 +6,7 @@ label. For regression, scores are (n, K) predictions and y is (n, K) float64, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hpcgnn.kernels.autograd import once_differentiable
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
 
-_ROWS_AT_ONCE = 1 << 14  # of scores of which a CPU makes the loss
+_ROWS_AT_ONCE = 1 << 14  # of scores, for the loss
 
 
 def loss_sum(
@@ -54,22 +54,30 @@ class _SumOverBlocks(torch.autograd.Function):
         ctx: Any, scores: torch.Tensor, nodes: torch.Tensor, of_rows: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
         scores, total = scores.detach(), scores.new_zeros(())
-        gradient = buffers.empty(scores.shape[0], scores.shape[1], scores.dtype, scores.device).zero_()
-        for rows in nodes.split(_ROWS_AT_ONCE if scores.is_cpu else max(1, nodes.numel())):
+        made = buffers.empty(nodes.numel(), scores.shape[1], scores.dtype, scores.device)
+        for rows, of_scores in _blocks(nodes, made):
             with torch.enable_grad():
                 learned = scores.index_select(0, rows).requires_grad_()
                 loss = of_rows(learned, rows)
-                gradient.index_add_(0, rows, torch.autograd.grad(loss, learned)[0])
+                of_scores.copy_(torch.autograd.grad(loss, learned)[0])
             total += loss.detach()
-        ctx.save_for_backward(gradient)
+        ctx.save_for_backward(nodes, made)
+        ctx.num_rows = scores.shape[0]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (made,) = ctx.saved_tensors
-        out = buffers.empty(made.shape[0], made.shape[1], made.dtype, made.device)
-        return torch.mul(made, gradients[0], out=out), None, None
+        nodes, made = ctx.saved_tensors
+        out = buffers.empty(ctx.num_rows, made.shape[1], made.dtype, made.device).zero_()
+        for rows, of_scores in _blocks(nodes, made):
+            out.index_add_(0, rows, of_scores * gradients[0])
+        return out, None, None
+
+
+def _blocks(nodes: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Both in blocks of rows."""
+    return zip(nodes.split(_ROWS_AT_ONCE), values.split(_ROWS_AT_ONCE), strict=True)
 
 
 REAL_LOSSES: dict[str, Any] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}

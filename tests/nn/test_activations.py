@@ -216,11 +216,11 @@ def test_one_step_is_the_operations_of_which_it_consists(parts, root, transform_
         graph = hpcgnn.load(path, world)
         aggregator = make_aggregator(graph, "gcn" if not root else "mean", "hybrid", dtype=torch.float64)
         order = Order(aggregator, transform_first, "float32")
-        torch.manual_seed(world.rank)
-        rows = torch.randn(graph.num_nodes, 6, dtype=torch.float64)
-        torch.manual_seed(7)
-        weights = [torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64) if root else None]
-        bias, results = torch.randn(5, dtype=torch.float64), []
+        own, shared = (torch.Generator().manual_seed(seed) for seed in (world.rank, 7))  # threads share torch's own
+        rows = torch.randn(graph.num_nodes, 6, dtype=torch.float64, generator=own)
+        weights = [torch.randn(6, 5, dtype=torch.float64, generator=shared) for _ in range(2)]
+        weights = weights if root else [weights[0], None]
+        bias, results = torch.randn(5, dtype=torch.float64, generator=shared), []
         for function in (aggregated_product, _composed):
             given = [None if each is None else each.clone().requires_grad_() for each in (rows, *weights, bias)]
             y = function(order, *given)

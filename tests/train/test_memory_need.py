@@ -57,8 +57,9 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_rank
         for size in sizes if model != "sgc" else [{}]:
             (found,) = device_ranks(1).run(memory.of_training, path, {"model": model} | size)
             assert found.needed < found.taken, (model, size)
-            # Without gat with many classes, because scores of all heads of the last layer exist only for a short time.
-            if model in USUAL and (model, kind) != ("gat", "many classes"):
+            # Without many classes in some: scores of all heads of gat's last layer, and what the loss makes of the scores beside
+            # them, exist only for a short time.
+            if model in USUAL and (model == "gcn" or kind != "many classes"):
                 assert found.needed > 0.5 * found.taken, (model, size)
 
 
