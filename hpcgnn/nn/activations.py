@@ -83,3 +83,18 @@ class Activations:
         out = buffers.empty(rows, width, torch.float32, kept.codes.device)
         # The product of both would copy the codes as floats for a moment.
         return out.copy_(kept.codes).mul_(kept.scale[:, None])
+
+
+def save(ctx: Any, given: Sequence[Tensor | None], forms: Sequence[Form]) -> None:
+    """Save arguments of a function, and forms, for :func:`saved` in its backward pass."""
+    ctx.save_for_backward(*given, *(each for tensors, _ in forms for each in tensors))
+    ctx.counts, ctx.makers = [len(given), *(len(tensors) for tensors, _ in forms)], [make for _, make in forms]
+
+
+def saved(ctx: Any) -> tuple[list[Any], list[Form]]:
+    """The arguments and the forms of :func:`save`. Unless the graph is retained, the caller alone holds their tensors, and can free
+    one before it makes another."""
+    left = iter(ctx.saved_tensors)
+    given, *forms = [[next(left) for _ in range(count)] for count in ctx.counts]
+    getattr(ctx, "maybe_clear_saved_tensors", int)()
+    return given, list(zip(forms, ctx.makers, strict=True))

@@ -21,20 +21,11 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.autograd import is_unshared, once_differentiable, tracked
-from hpcgnn.nn.activations import Activations, Form
+from hpcgnn.nn.activations import Activations, Form, save, saved
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.compute import Rounded
 from hpcgnn.nn.int8 import Int8, Int8Operand
-from hpcgnn.nn.linear import (
-    Compute,
-    Features,
-    LabelledFeatures,
-    Narrow,
-    matmul,
-    operand,
-    product_into,
-    weight_gradient,
-)  # fmt: skip
+from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand, product_into, weight_gradient
 from hpcgnn.nn.on_disk import DiskOperand
 
 
@@ -258,15 +249,8 @@ def _forward_aggregator(order: Order) -> Aggregator:
 
 
 def _save(ctx: Any, weights: tuple[Tensor | None, ...], *forms: Form | None) -> None:
-    """Save weights and the forms of operands, each tensor once."""
-    tensors: list[Tensor | None] = list(weights)
-    ctx.makers = []
-    for each in forms:
-        own, make = ([], lambda _: None) if each is None else each
-        ctx.makers.append((len(tensors), len(tensors) + len(own), make))
-        tensors += own
-    ctx.num_weights = len(weights)
-    ctx.save_for_backward(*tensors)
+    """Save weights, and the forms of operands or None."""
+    save(ctx, weights, [([], lambda _: None) if each is None else each for each in forms])
 
 
 def _form(each: Tensor | Narrow) -> Form:
@@ -276,6 +260,5 @@ def _form(each: Tensor | Narrow) -> Form:
 
 def _saved(ctx: Any) -> tuple[Any, list[Any]]:
     """The weights and the operands of :func:`_save`."""
-    tensors = ctx.saved_tensors
-    getattr(ctx, "maybe_clear_saved_tensors", int)()  # so that the backward pass can free one before it makes another
-    return tensors[: ctx.num_weights], [make(tensors[begin:end]) for begin, end, make in ctx.makers]
+    weights, forms = saved(ctx)
+    return weights, [make(tensors) for tensors, make in forms]

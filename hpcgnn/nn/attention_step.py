@@ -26,7 +26,7 @@ from hpcgnn.kernels import Csr, buffers, dense, edges
 from hpcgnn.kernels.activation import DropoutMask, column_sums, drop
 from hpcgnn.kernels.autograd import Gradients, end_sums, may_overwrite, recorded, tracked, transposed_with
 from hpcgnn.kernels.spmm import spmm
-from hpcgnn.nn.activations import Activations, Form
+from hpcgnn.nn.activations import Activations, Form, save, saved
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.edge_blocks import JointScores
 from hpcgnn.nn.linear import matmul, operand, product_into, weight_gradient
@@ -224,7 +224,7 @@ class Attention:
         if self.note is not None:
             self.note(torch.cat(weights, 1))
         assert y is not None
-        _save(ctx, [x, bias, *parameters], forms)
+        save(ctx, [x, bias, *parameters], forms)
         ctx.repeats, ctx.num_maps = repeats is not None, num_maps
         return y if bias is None else y.add_(bias)
 
@@ -245,7 +245,7 @@ class Attention:
 
     def _back(self, ctx: Any, dy: Tensor) -> Gradients:
         needs, overwrites = ctx.needs_input_grad[2:], may_overwrite(ctx)
-        (x, _, *parameters), forms = _saved(ctx)
+        (x, _, *parameters), forms = saved(ctx)
         maps, attend = _maps(parameters[: ctx.num_maps]), parameters[ctx.num_maps :]
         message = forms.pop(0) if ctx.repeats else None
         came = self._came(message, x.dtype) if message is not None and self.halo.overlaps() else None
@@ -420,20 +420,6 @@ def _of_group(attend: Sequence[Tensor], group: Group) -> list[Tensor]:
 
 def _maps(flat: Sequence[Any]) -> list[Map]:
     return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _save(ctx: Any, given: Sequence[Tensor | None], forms: Sequence[Form]) -> None:
-    """Save the arguments of a function, and forms, whose tensors :func:`_saved` returns."""
-    ctx.save_for_backward(*given, *(each for tensors, _ in forms for each in tensors))
-    ctx.counts, ctx.makers = [len(given), *(len(tensors) for tensors, _ in forms)], [make for _, make in forms]
-
-
-def _saved(ctx: Any) -> tuple[list[Tensor], list[Form]]:
-    left = iter(ctx.saved_tensors)
-    given, *forms = [[next(left) for _ in range(count)] for count in ctx.counts]
-    # so that the backward pass can free one before it makes another
-    getattr(ctx, "maybe_clear_saved_tensors", int)()
-    return given, list(zip(forms, ctx.makers, strict=True))
 
 
 def _opened(form: Form) -> list[Tensor]:

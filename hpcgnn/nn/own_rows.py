@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels.autograd import once_differentiable, tracked
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.int8 import Int8
@@ -28,11 +29,11 @@ def sums_with_own(aggregator: Aggregator, x: Tensor, factor: Tensor, compute: Co
     if tracked(x, factor):
         found: Tensor = _SumsWithOwn.apply(x, factor, aggregator, compute)
         return found
-    return _run(aggregator, x, factor)
+    return _finished(aggregator, aggregator.start_step(x), x, factor)
 
 
-def _run(aggregator: Aggregator, x: Tensor, factor: Tensor) -> Tensor:
-    z = aggregator.finish_step(*aggregator.start_step(x))
+def _finished(aggregator: Aggregator, under_way: tuple[Any, Message], x: Tensor, factor: Tensor) -> Tensor:
+    z = aggregator.finish_step(*under_way)
     for sums, rows in zip(z.split(_ROWS_AT_ONCE), x.split(_ROWS_AT_ONCE), strict=True):
         sums.add_(factor * rows)
     return z
@@ -41,7 +42,7 @@ def _run(aggregator: Aggregator, x: Tensor, factor: Tensor) -> Tensor:
 class _SumsWithOwn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor, aggregator: Aggregator, compute: Compute) -> Tensor:
-        z = _run(aggregator, x, factor)
+        z = _finished(aggregator, aggregator.start_step(x), x, factor)
         rows = compute.quantizer.known(x) if isinstance(compute, Int8) else None
         ctx.aggregator = aggregator
         ctx.save_for_backward(factor, *((x,) if rows is None else (rows.codes, rows.scale)))
@@ -55,9 +56,7 @@ class _SumsWithOwn(torch.autograd.Function):
         under_way = reverse.start_step(dz) if ctx.needs_input_grad[0] else None
         dfactor = _product(kept, dz).to(dz.dtype).view(1) if ctx.needs_input_grad[1] else None  # while gradients travel
         if under_way is not None:
-            dx = reverse.finish_step(*under_way)
-            for sums, rows in zip(dx.split(_ROWS_AT_ONCE), dz.split(_ROWS_AT_ONCE), strict=True):
-                sums.add_(factor * rows)
+            dx = _finished(reverse, under_way, dz, factor)
         return dx, dfactor, None, None
 
 
