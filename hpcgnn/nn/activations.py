@@ -92,8 +92,8 @@ def save(ctx: Any, given: Sequence[Tensor | None], forms: Sequence[Form]) -> Non
 
 
 def saved(ctx: Any) -> tuple[list[Any], list[Form]]:
-    """The arguments and the forms of :func:`save`. Unless the graph is retained, the caller alone holds their tensors, and can free
-    one before it makes another."""
+    """The arguments and the forms of :func:`save`. Unless the graph is retained, the caller alone holds their tensors, and can
+    free one before it makes another."""
     left = iter(ctx.saved_tensors)
     given, *forms = [[next(left) for _ in range(count)] for count in ctx.counts]
     getattr(ctx, "maybe_clear_saved_tensors", int)()

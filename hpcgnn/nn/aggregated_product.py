@@ -43,23 +43,15 @@ class Order:
     compute: Compute
     activations: Activations = field(default_factory=Activations)
 
-    def times(
-        self,
-        x: Tensor | Narrow,
-        weight: Tensor,
-        out: Tensor | None = None,
-        *,
-        adds: bool = False,
-        **others: Tensor | None,
-    ) -> Tensor:
-        """``x @ weight`` plus the ``bias`` or the matrix ``plus``; in ``out``, or added to it."""
-        backend = self.aggregator.backend
-        if out is None or adds:
-            y = matmul(x, weight, backend, plus=out, **others) if adds else matmul(x, weight, backend, **others)
-            return y if out is None or y.data_ptr() == out.data_ptr() else out.copy_(y)
-        if not isinstance(x, Tensor):
-            return self.times(x, weight, out.zero_(), adds=True, **others)  # a copy would take a second matrix
-        return product_into(out, x, weight, others.get("bias"), backend)
+    def times(self, x: Tensor | Narrow, weight: Tensor, **others: Tensor | None) -> Tensor:
+        """``x @ weight`` plus the ``bias`` or the matrix ``plus``."""
+        return matmul(x, weight, self.aggregator.backend, **others)
+
+    def write(
+        self, out: Tensor, x: Tensor | Narrow, weight: Tensor, bias: Tensor | None = None, *, adds: bool = False
+    ) -> None:
+        """Write ``x @ weight`` plus the ``bias`` to ``out``, or add it."""
+        product_into(out, x, weight, bias, self.aggregator.backend, adds=adds)
 
     def gradient(self, x: Any, dy: Tensor) -> Tensor:
         """``x.T @ dy`` (F, H) for x (n, F)."""
@@ -124,10 +116,10 @@ class _AggregatedProduct(torch.autograd.Function):
         elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
             y = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
             if root is not None:
-                order.times(own, root, bias=bias, out=y)
+                order.write(y, own, root, bias)
             for place, block in blocks:
                 given = operand(block, order.compute, x.shape[0])
-                order.times(given, weight, bias=bias if root is None else None, out=y[place], adds=root is not None)
+                order.write(y[place], given, weight, bias if root is None else None, adds=root is not None)
         else:
             scaled, message = aggregator.start_step(x)
             rooted = None if root is None else order.times(own, root, bias=bias)  # while rows travel
@@ -216,7 +208,7 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         else:
             dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
         if root is not None and not takes:
-            order.times(given, root.T, out=dx)
+            order.write(dx, given, root.T)
     whole = [] if under_way is None else [(slice(0, dy.shape[0]), reverse.finish_step(*under_way))]
     for place, t in blocks or whole:
         if needs[1]:
@@ -224,8 +216,8 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             dweight = found if dweight is None else dweight.add_(found)
         if dx is not None:
             if root is not None and takes:
-                order.times(_rows(given, place), root.T, out=dx[place])
-            order.times(operand(t, order.compute, dy.shape[0]), weight.T, out=dx[place], adds=root is not None)
+                order.write(dx[place], _rows(given, place), root.T)
+            order.write(dx[place], operand(t, order.compute, dy.shape[0]), weight.T, adds=root is not None)
     if needs[1] and dweight is None:  # no row
         dweight = torch.zeros_like(weight)
     return dx, dweight, droot, dbias, None

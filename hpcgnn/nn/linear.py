@@ -84,12 +84,18 @@ def weight_gradient(x: torch.Tensor | Narrow, dy: torch.Tensor, backend: str = "
 
 
 def product_into(
-    out: torch.Tensor, x: torch.Tensor | Narrow, weight: torch.Tensor, bias: torch.Tensor | None, backend: str = "auto"
-) -> torch.Tensor:
-    """``x @ weight + bias``, written to ``out`` (n, H; any strides); not differentiable."""
-    if not (isinstance(x, torch.Tensor) and out.is_contiguous()):
+    out: torch.Tensor, x: torch.Tensor | Narrow, weight: torch.Tensor, bias: torch.Tensor | None, backend: str = "auto",
+    *, adds: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """``x @ weight + bias``, written to ``out`` (n, H; any strides), or added to it (contiguous); not differentiable."""
+    if adds:
+        y = matmul(x, weight, backend, bias=bias, plus=out)
+        return y if y.data_ptr() == out.data_ptr() else out.copy_(y)
+    if not out.is_contiguous():
         return out.copy_(matmul(x, weight, backend, bias=bias))
+    if not isinstance(x, torch.Tensor):  # a copy would take a second matrix
+        return product_into(out.zero_(), x, weight, bias, backend, adds=True)
     bias = None if bias is None else bias.contiguous()
     kernels = dense.checked_kernels(x, weight, bias, out, backend, FLOAT32)
-    kernels.product(x.contiguous(), weight, bias, False, out, "float32")
+    kernels.product(x.contiguous(), weight, bias, False, out, FLOAT32)
     return out
