@@ -28,28 +28,60 @@ _PRESENT = threading.local()  # ranks that are threads have one each
 # Smaller results come from torch's allocator, because the C library keeps memory of such sizes itself.
 LEAST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 1 << 21
-# A smaller result in a large buffer wastes memory that is there already; a buffer of its own would be there for ever.
-_MOST_TIMES = 4
+# A result takes a part of a free buffer of at most so many times its size: the rest of that buffer is of use for smaller results
+# only, until this one is gone.
+_MOST_TIMES = 8
 _CPU = torch.device("cpu")
 # Tensors of these types are made without a view: autograd adds up gradients in place only if no other tensor shares the memory.
 _NUMPY_DTYPES: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
+class Buffer:
+    """A part of a piece of memory that a pool made. before, after: its neighbours in that memory, which are other parts."""
+
+    __slots__ = ("after", "before", "first", "is_free", "memory", "size")
+
+    def __init__(self, memory: Any, first: int, size: int) -> None:
+        self.memory, self.first, self.size, self.is_free = memory, first, size, False
+        self.before: Buffer | None = None
+        self.after: Buffer | None = None
+
+    def divide(self, size: int) -> Buffer:
+        """Keep ``size`` bytes; return the rest as a buffer of its own."""
+        rest = Buffer(self.memory, self.first + size, self.size - size)
+        rest.before, rest.after, self.after, self.size = self, self.after, rest, size
+        if rest.after is not None:
+            rest.after.before = rest
+        return rest
+
+    def join(self) -> None:
+        """Take the bytes of the buffer after this one, which is then of no more use."""
+        assert self.after is not None
+        self.size, self.after = self.size + self.after.size, self.after.after
+        if self.after is not None:
+            self.after.before = self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its memory has no other parts."""
+        return self.before is None and self.after is None
+
+
 class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
-    All its buffers together, used or not, take at most twice the largest number of bytes that was in use at one time;
-    :meth:`clear` gives the unused ones back to the system. A buffer is reused for requests of at most its size and at least a
-    quarter of it; a request takes the smallest one that fits. new_memory: makes a buffer of a number of bytes; None: memory of
-    the system.
+    A request takes the smallest free buffer that is large enough, or a part of it; free parts that are neighbours become one
+    again. All memory together, used or not, is at most twice the largest number of bytes that was in use at one time;
+    :meth:`clear` gives unused memory back to the system. new_memory: makes memory of a number of bytes; None: memory of the
+    system.
     """
 
     def __init__(self, new_memory: Callable[[int], Any] | None = None) -> None:
         self._new_memory = new_memory or _map
-        self._free: list[Any] = []
+        self._free: list[Buffer] = []
         # Tensors may end on any thread, and in a garbage collection that starts while this thread holds the lock. So buffers
         # come back through a queue that needs no lock.
-        self._returned: collections.deque[Any] = collections.deque()
+        self._returned: collections.deque[Buffer] = collections.deque()
         self._lock = threading.Lock()
         self._used_bytes = self._most_used_bytes = 0
 
@@ -58,11 +90,11 @@ class BufferPool:
         num_bytes = rows * width * dtype.itemsize
         if num_bytes < LEAST_BYTES:
             return torch.empty(rows, width, dtype=dtype)
-        memory = self.take(num_bytes)
+        buffer = self.take(num_bytes)
         known = _NUMPY_DTYPES.get(dtype)
-        array = np.ndarray((rows, width) if known else num_bytes, known or np.uint8, memory)
+        array = np.ndarray((rows, width) if known else num_bytes, known or np.uint8, buffer.memory, buffer.first)
         # torch keeps the array until the last tensor over it is gone; the end of the array shows that the memory is free.
-        weakref.finalize(array, self.give_back, memory).atexit = False
+        weakref.finalize(array, self.give_back, buffer).atexit = False
         tensor = torch.from_numpy(array)
         return tensor if known else tensor.view(dtype).view(rows, width)
 
@@ -71,48 +103,72 @@ class BufferPool:
         """Bytes kept that no tensor uses."""
         with self._lock:
             self._take_back()
-            return sum(map(len, self._free))
+            return self._free_bytes()
 
     def clear(self) -> None:
-        """Give unused memory back to the system."""
+        """Give memory that no tensor uses a part of back to the system."""
         with self._lock:
             self._take_back()
-            self._free.clear()
+            self._free = [each for each in self._free if not each.is_whole]
 
     @property
     def held_bytes(self) -> int:
         """Bytes of all its buffers, used or not."""
         with self._lock:
             self._take_back()
-            return self._used_bytes + sum(map(len, self._free))
+            return self._used_bytes + self._free_bytes()
 
-    def give_back(self, memory: Any) -> None:
+    def _free_bytes(self) -> int:
+        return sum(each.size for each in self._free)
+
+    def give_back(self, buffer: Buffer) -> None:
         """Let the buffer be handed out again."""
-        self._returned.append(memory)
+        self._returned.append(buffer)
 
-    def take(self, num_bytes: int) -> Any:
+    def take(self, num_bytes: int) -> Buffer:
         """A buffer of at least so many bytes, which is used until :meth:`give_back`."""
         with self._lock:
             self._take_back()
             size = math.ceil(num_bytes / _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-            fitting = [memory for memory in self._free if size <= len(memory) <= size * _MOST_TIMES]
-            memory = min(fitting, key=len) if fitting else self._new_memory(size)
-            self._free = [other for other in self._free if other is not memory]
-            self._used_bytes += len(memory)
+            fitting = [each for each in self._free if size <= each.size <= size * _MOST_TIMES]
+            if fitting:
+                buffer = min(fitting, key=lambda each: each.size)
+                self._free.remove(buffer)
+                buffer.is_free = False
+            else:
+                buffer = Buffer(self._new_memory(size), 0, size)
+            if buffer.size > size:
+                self._add(buffer.divide(size))
+            self._used_bytes += size
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
             self._drop_excess()
-            return memory
+            return buffer
 
     def _take_back(self) -> None:
         while self._returned:
-            self._free.append(self._returned.popleft())
-            self._used_bytes -= len(self._free[-1])
+            buffer = self._returned.popleft()
+            self._used_bytes -= buffer.size
+            self._add(buffer)
+
+    def _add(self, buffer: Buffer) -> None:
+        """Make the buffer free, and one with its free neighbours."""
+        if (after := buffer.after) is not None and after.is_free:
+            self._free.remove(after)
+            buffer.join()
+        if (before := buffer.before) is not None and before.is_free:
+            self._free.remove(before)
+            before.join()
+            buffer = before
+        buffer.is_free = True
+        self._free.append(buffer)
 
     def _drop_excess(self) -> None:
-        """Forget buffers, those that have been free for longest first."""
-        excess = self._used_bytes + sum(map(len, self._free)) - 2 * self._most_used_bytes
-        while excess > 0:
-            excess -= len(self._free.pop(0))
+        """Forget memory of which no part is used, that has been free for longest first."""
+        excess = self._used_bytes + self._free_bytes() - 2 * self._most_used_bytes
+        for each in [each for each in self._free if each.is_whole] if excess > 0 else ():
+            self._free.remove(each)
+            if (excess := excess - each.size) <= 0:
+                break
 
 
 def _map(size: int) -> mmap.mmap:

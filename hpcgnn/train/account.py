@@ -235,7 +235,7 @@ def line(share: float, num_bytes: float, other_share: float, other_bytes: float)
 
 
 class _Memory:
-    """A buffer of a pool that is only counted."""
+    """Memory of a pool that is only counted."""
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
@@ -263,7 +263,7 @@ def replayed(large: Trial, sizes: list[Size], *, is_limited: bool = False) -> tu
         else:
             del live[block]
         place = places[block]
-        if isinstance(place, _Memory):
+        if isinstance(place, buffers.Buffer):
             if event < 0:
                 pool.give_back(place)
         elif place:

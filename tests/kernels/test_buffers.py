@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import threading
@@ -108,16 +109,45 @@ def test_tensors_may_end_on_any_thread_and_in_a_garbage_collection(pool):
     assert 0 < pool.free_bytes <= 20 * 4 * ROWS * WIDTH * 4
 
 
-def test_smaller_requests_take_a_large_buffer_but_much_smaller_ones_do_not(pool):
+def test_requests_take_parts_of_a_large_buffer_but_much_smaller_ones_do_not(pool):
     large = pool.empty(20 * ROWS, WIDTH)
+    address = large.data_ptr()
     del large
-    much_smaller = pool.empty(4 * ROWS, WIDTH)
+    much_smaller = pool.empty(2 * ROWS, WIDTH)
     assert pool.free_bytes == 20 * ROWS * WIDTH * 4
-    smaller = pool.empty(5 * ROWS, WIDTH)
+    parts = [pool.empty(rows * ROWS, WIDTH) for rows in (5, 12, 3)]
+    assert [part.data_ptr() - address for part in parts] == [0, 5 * ROWS * WIDTH * 4, 17 * ROWS * WIDTH * 4]
     assert pool.free_bytes == 0
-    del much_smaller, smaller
+    for number, part in enumerate(parts):
+        part.fill_(number)
+    assert [set(part.flatten().tolist()) for part in parts] == [{0.0}, {1.0}, {2.0}]
+    assert much_smaller.data_ptr() not in range(address, address + 20 * ROWS * WIDTH * 4)
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_free_parts_become_one_buffer_again(order, pool):
+    large = pool.empty(12 * ROWS, WIDTH)
+    address = large.data_ptr()
+    del large
+    parts = [pool.empty(rows * ROWS, WIDTH) for rows in (3, 4, 5)]
+    for each in order:
+        parts[each] = None
     pool.clear()
-    assert pool.free_bytes == 0
+    assert pool.held_bytes == 0  # parts that are not one would stay
+    parts = [pool.empty(12 * ROWS, WIDTH)]
+    address = parts[0].data_ptr()
+    parts = []
+    assert pool.empty(12 * ROWS, WIDTH).data_ptr() == address
+
+
+def test_memory_of_which_a_part_is_used_stays(pool):
+    whole = pool.empty(8 * ROWS, WIDTH)
+    del whole
+    part = pool.empty(3 * ROWS, WIDTH).fill_(7)
+    pool.clear()
+    assert pool.free_bytes == 5 * ROWS * WIDTH * 4
+    pool.empty(5 * ROWS, WIDTH).fill_(1)
+    assert (part == 7).all()
 
 
 def test_many_sizes_do_not_pile_up(pool):
