@@ -6,7 +6,6 @@ They raise ValueError, which names the argument, where one is wrong.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from hpcgnn.kernels.backend import Operator, choose, misfit
 from hpcgnn.kernels.csr import Csr, HotColumns, as_columns
 from hpcgnn.kernels.library import Struct, bound, function, native, segment_entries, struct
 from hpcgnn.kernels.rows import cluster
+from hpcgnn.kernels.sizes import scaled
 
 _REDUCTIONS = ("sum", "mean")
 # The type in which features are added, by the type in which they are stored.
@@ -147,20 +147,11 @@ class NativeSpmm(SpmmKernels):
         return multiply
 
 
-@contextlib.contextmanager
-def packing_from(share: float) -> Iterator[None]:
-    """In this context, a matrix of ``share`` of a size is treated as one of that size is otherwise; on all threads."""
-    global _LEAST_BYTES_TO_PACK
-    before, _LEAST_BYTES_TO_PACK = _LEAST_BYTES_TO_PACK, int(share * _LEAST_BYTES_TO_PACK)
-    try:
-        yield
-    finally:
-        _LEAST_BYTES_TO_PACK = before
-
-
 def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
     # Weights of heads are made for one product: the order of a matrix's hot columns would be 4 bytes an entry more for no gain.
-    return bool(tuning.hot_bytes) and (weight is None or weight.dim() == 1) and num_bytes >= _LEAST_BYTES_TO_PACK
+    return (
+        bool(tuning.hot_bytes) and (weight is None or weight.dim() == 1) and num_bytes >= scaled(_LEAST_BYTES_TO_PACK)
+    )
 
 
 def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:

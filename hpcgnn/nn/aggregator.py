@@ -21,6 +21,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.autograd import tracked
+from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Form
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
@@ -144,7 +145,7 @@ class Aggregator:
         return self._blocks(x)
 
     def _blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        size = max(1, _BLOCK_BYTES // max(1, x.shape[1] * x.element_size()))
+        size = block_size(_BLOCK_BYTES // max(1, x.shape[1] * x.element_size()), x.shape[0])
         blocks = self.rows.in_blocks(self.plan.local, x, size)
         while True:
             with self._aggregating:

@@ -25,6 +25,7 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.kernels import Csr, buffers, dense, edges
 from hpcgnn.kernels.activation import DropoutMask, column_sums, drop
 from hpcgnn.kernels.autograd import Gradients, end_sums, may_overwrite, recorded, tracked, transposed_with
+from hpcgnn.kernels.sizes import block_size, scaled
 from hpcgnn.kernels.spmm import spmm
 from hpcgnn.nn.activations import Activations, Form, save, saved
 from hpcgnn.nn.aggregator import Aggregator
@@ -192,7 +193,7 @@ class Attention:
     def _groups(self) -> list[Group]:
         heads, width = self.heads
         size = heads
-        if self.csr.num_cols * heads * width >= _LEAST_VALUES:
+        if self.csr.num_cols * heads * width >= scaled(_LEAST_VALUES):
             sizes = (each for each in range(1, heads) if heads % each == 0 and each * width >= _LEAST_COLUMNS)
             size = next(sizes, heads)
         return [Group(slice(at, at + size), slice(at * width, (at + size) * width)) for at in range(0, heads, size)]
@@ -309,8 +310,9 @@ class Attention:
         """The gradient of x, block by block of rows, over the first of ``gradients`` (n, H*C) if x has as many columns."""
         first, width = gradients[0], maps[0][0].shape[0]
         out = first if first.shape[1] == width else self._empty(first.shape[0], width, first)
-        for at in range(0, out.shape[0], _ROWS_AT_ONCE):
-            block, y = slice(at, at + _ROWS_AT_ONCE), None
+        size = block_size(_ROWS_AT_ONCE, out.shape[0])
+        for at in range(0, out.shape[0], size):
+            block, y = slice(at, at + size), None
             for each, (weight, _) in zip(gradients, maps, strict=True):
                 y = matmul(operand(each[block], self.compute, out.shape[0]), weight.T, self._backend, plus=y)
             assert y is not None

@@ -21,6 +21,7 @@ from torch import Tensor
 from hpcgnn.kernels import Csr, buffers, dense, edges
 from hpcgnn.kernels.autograd import Gradients, recorded
 from hpcgnn.kernels.rows import gather_rows
+from hpcgnn.kernels.sizes import block_size
 
 # Values of a block's rows: 4 MiB in float32, which caches hold and for which threads need not meet too often; on GPUs, where a
 # kernel takes a while to start, 64 MiB.
@@ -52,7 +53,7 @@ class _Block:
 
 def _blocks(csr: Csr, width: int) -> list[_Block]:
     """The blocks of ``csr`` for rows of ``width`` columns, made once."""
-    size = max(1, (_VALUES if csr.indices.is_cpu else _VALUES_OF_GPUS) // max(width, 1))
+    size = block_size((_VALUES if csr.indices.is_cpu else _VALUES_OF_GPUS) // max(width, 1), csr.num_entries)
     return csr.structure.kept(("blocks", size), lambda: _cut(csr, size))
 
 

@@ -16,6 +16,7 @@ from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
 from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, once_differentiable, recorded, tracked
+from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, aggregated_product
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
@@ -455,7 +456,7 @@ class BatchNorm(torch.nn.Module):
         if not self.training:
             return self.running_mean.double(), self.running_var.double(), 0.0
         mean, total = mean_over_ranks(x, self.world, self.backend)
-        parts = ((rows.double() - mean).square_().sum(0) for rows in x.split(_ROWS_AT_ONCE))
+        parts = ((rows.double() - mean).square_().sum(0) for rows in x.split(block_size(_ROWS_AT_ONCE, x.shape[0])))
         squares = sum(parts, torch.zeros_like(mean))
         variance = sum_over_ranks(squares, self.world) / total
         unbiased = variance * (total / max(total - 1, 1))
@@ -479,7 +480,8 @@ class _BatchNormed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight), dy = ctx.saved_tensors, gradients[0]
         of_bias, backend = column_sums(dy, ctx.norm.backend), ctx.norm.backend
-        pairs = zip(x.split(_ROWS_AT_ONCE), dy.split(_ROWS_AT_ONCE), strict=True)
+        size = block_size(_ROWS_AT_ONCE, x.shape[0])
+        pairs = zip(x.split(size), dy.split(size), strict=True)
         mean, nothing = ctx.mean.to(dy.dtype), torch.zeros_like(of_bias)
         of_weight = ctx.per_std * sum(
             (column_sums((rows - mean).mul_(given), backend) for rows, given in pairs), nothing

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.kernels.autograd import once_differentiable, tracked
+from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.linear import Compute
@@ -34,7 +35,8 @@ def sums_with_own(aggregator: Aggregator, x: Tensor, factor: Tensor, compute: Co
 
 def _finished(aggregator: Aggregator, under_way: tuple[Any, Message], x: Tensor, factor: Tensor) -> Tensor:
     z = aggregator.finish_step(*under_way)
-    for sums, rows in zip(z.split(_ROWS_AT_ONCE), x.split(_ROWS_AT_ONCE), strict=True):
+    size = block_size(_ROWS_AT_ONCE, z.shape[0])
+    for sums, rows in zip(z.split(size), x.split(size), strict=True):
         sums.add_(factor * rows)
     return z
 
@@ -63,7 +65,8 @@ class _SumsWithOwn(torch.autograd.Function):
 def _product(kept: Sequence[Tensor], dz: Tensor) -> Tensor:
     """The float64 sum of the products of all values of x (n, F), as it was kept, and ``dz`` (n, F)."""
     total = dz.new_zeros((), dtype=torch.float64)
-    for rows, *parts in zip(dz.split(_ROWS_AT_ONCE), *(each.split(_ROWS_AT_ONCE) for each in kept), strict=True):
+    size = block_size(_ROWS_AT_ONCE, dz.shape[0])
+    for rows, *parts in zip(dz.split(size), *(each.split(size) for each in kept), strict=True):
         products = (rows * parts[0]).sum(1, dtype=torch.float64)
         total += (products if len(parts) == 1 else products * parts[1]).sum()
     return total

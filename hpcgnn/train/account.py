@@ -35,7 +35,7 @@ from hpcgnn.devices import Device
 from hpcgnn.exchange import Messages
 from hpcgnn.graph import DISK
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.spmm import packing_from
+from hpcgnn.kernels.sizes import scaled_by
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import ACTIVATION_MODES, AUTO, INT8_ALWAYS, INTEGERS, KEEP, MODELS, ModelConfig
@@ -198,7 +198,7 @@ def _quiet(share: float) -> Iterator[None]:
     before, log.disabled = log.disabled, True
     tracemalloc.start(1)
     try:
-        with packing_from(share):
+        with scaled_by(share):
             yield
     finally:
         tracemalloc.stop()

@@ -17,6 +17,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.autograd import once_differentiable
+from hpcgnn.kernels.sizes import block_size
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -77,7 +78,8 @@ class _SumOverBlocks(torch.autograd.Function):
 
 def _blocks(nodes: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Both in blocks of rows."""
-    return zip(nodes.split(_ROWS_AT_ONCE), values.split(_ROWS_AT_ONCE), strict=True)
+    size = block_size(_ROWS_AT_ONCE, nodes.shape[0])
+    return zip(nodes.split(size), values.split(size), strict=True)
 
 
 REAL_LOSSES: dict[str, Any] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}

@@ -20,7 +20,8 @@ from under_test import BACKENDS, FLOATS, TRITON, Case, budget, cases, not_refuse
 
 from hpcgnn.kernels import Csr, spmm
 from hpcgnn.kernels.csr import as_columns
-from hpcgnn.kernels.spmm import Tuning, multiply, packing_from, products_by_blocks
+from hpcgnn.kernels.sizes import scaled_by
+from hpcgnn.kernels.spmm import Tuning, multiply, products_by_blocks
 
 DTYPES = (*FLOATS, torch.bfloat16, torch.int8)
 
@@ -241,7 +242,7 @@ def test_blocks_of_rows_have_the_bits_of_the_whole_product(backend, weighted, dt
     csr = Csr(indptr, indices, 40, weight if dtype != torch.float64 or weight is None else weight.double())
     x, scale = (torch.randn(40, 24, generator=generator) * 9).to(dtype), torch.rand(40, generator=generator) + 0.5
     scales = {"scale": scale} if dtype == torch.int8 else {}
-    with packing_from(0):
+    with scaled_by(0):
         whole = multiply(csr, x, backend=backend, **scales)
         found = [(place, rows.clone()) for place, rows in products_by_blocks(csr, x, 16, backend, **scales)]
         assert torch.equal(torch.cat([rows for _, rows in found]), whole)

@@ -105,6 +105,21 @@ def test_a_larger_graph_is_predicted_from_a_small_share(parts, monkeypatch):
         assert third[part] == pytest.approx(whole[part], rel=0.02)
 
 
+def test_a_trial_divides_its_matrices_as_the_training_will(tmp_path, monkeypatch):
+    """GATv2's joint rows of edges come in blocks, and rows of one group of heads after the other."""
+    nodes, edges, width = 1 << 20, 1 << 25, 256
+    monkeypatch.setattr(account, "_VALUES", 1 << 20)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, 8 * NODES), 1)
+    plan_store.store_plans(path, ["post"], jobs=1)
+    with PartsFile(path) as file:
+        facts = part_facts(file, 0, "post")
+    meta = replace(facts.meta, num_nodes=nodes, num_edges=edges)
+    facts = replace(facts, meta=meta, nodes=nodes, edges=edges, plan=facts.plan._replace(local=edges), trained=nodes // 2)
+    run = run_of({"model": "gatv2", "heads": 4, "hidden": width, "layers": 2, "activations": "recompute"})
+    found = account.predicted(account.trial_config(run, run.compute), facts)
+    assert found["temporary rows"] < 4 * nodes * width * 4 < edges * width // 4 * 4
+
+
 def test_blocks_of_two_trials_are_known_by_their_place():
     """A matrix grows, though pieces of a fixed size have rows like its own. Messages grow, though one trial makes more."""
 
