@@ -114,7 +114,9 @@ def test_a_trial_divides_its_matrices_as_the_training_will(tmp_path, monkeypatch
     with PartsFile(path) as file:
         facts = part_facts(file, 0, "post")
     meta = replace(facts.meta, num_nodes=nodes, num_edges=edges)
-    facts = replace(facts, meta=meta, nodes=nodes, edges=edges, plan=facts.plan._replace(local=edges), trained=nodes // 2)
+    facts = replace(
+        facts, meta=meta, nodes=nodes, edges=edges, plan=facts.plan._replace(local=edges), trained=nodes // 2
+    )
     run = run_of({"model": "gatv2", "heads": 4, "hidden": width, "layers": 2, "activations": "recompute"})
     found = account.predicted(account.trial_config(run, run.compute), facts)
     assert found["temporary rows"] < 4 * nodes * width * 4 < edges * width // 4 * 4

@@ -23,9 +23,9 @@ from hpcgnn.devices import CPU
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.graph.local_graph import LocalGraph, load
-from hpcgnn.lab.bench import pyg, results
+from hpcgnn.lab.bench import peers, results
 from hpcgnn.lab.bench.measure import Timing
-from hpcgnn.lab.bench.names import Advance, PygSettings
+from hpcgnn.lab.bench.names import Advance, PeerSettings
 from hpcgnn.lab.bench.problem import seconds_of
 from hpcgnn.nn.build import build_model
 from hpcgnn.nn.config import ModelConfig
@@ -109,12 +109,12 @@ def cost_of(seconds: np.ndarray) -> dict[str, float]:
 # -- the work of the framework -----------------------------------------------------------------------------------------
 
 
-def overhead(graph: LocalGraph, settings: PygSettings, rounds: int, advance: Advance) -> dict[str, Any]:
+def overhead(graph: LocalGraph, settings: PeerSettings, rounds: int, advance: Advance) -> dict[str, Any]:
     """Measure on all ranks, with one thread in each; ``advance`` counts the rounds and a warm-up. Collective.
 
     PyG's loop is that of ``hpcgnn bench pyg``, with edges sorted by destination. hpcgnn trains the same model on rank 0 and then
     on all ranks, with each bit-width. The seconds are those of rank 0, without evaluations. The calls of Python functions are
-    counted in epochs that are not timed. Raises :class:`HpcgnnError` as :func:`hpcgnn.lab.bench.pyg.run`.
+    counted in epochs that are not timed. Raises :class:`HpcgnnError` as :func:`hpcgnn.lab.bench.peers.run`.
     """
     world = graph.world
     torch.set_num_threads(1)
@@ -153,7 +153,7 @@ def _alone() -> Iterator[World]:
     job.close()
 
 
-def _contenders(graph: LocalGraph, alone: World, settings: PygSettings) -> dict[str, Epochs]:
+def _contenders(graph: LocalGraph, alone: World, settings: PeerSettings) -> dict[str, Epochs]:
     """The contenders by name. Those on one rank do nothing on the other ranks. Collective."""
     world, whole = graph.world, load(graph.path, alone, any_ranks=True)
     with raise_on_all_ranks(world, "train with PyG"):
@@ -165,15 +165,15 @@ def _contenders(graph: LocalGraph, alone: World, settings: PygSettings) -> dict[
     return on_one | {f"hpcgnn, {world.size} ranks, {bits} bits": _by_hpcgnn(graph, settings, bits) for bits in together}
 
 
-def _by_pyg(whole: LocalGraph, settings: PygSettings) -> Epochs:
-    pyg.require()
-    problem = pyg.problem_of(whole)
+def _by_pyg(whole: LocalGraph, settings: PeerSettings) -> Epochs:
+    peers.require()
+    problem = peers.problem_of(whole)
     torch.manual_seed(settings.seed)
-    model = pyg.Model(settings, problem.x.shape[1], problem.classes)
-    return lambda count: pyg.train(model, problem, replace(settings, epochs=count), CPU)[0]
+    model = peers.Model(settings, problem.x.shape[1], problem.classes)
+    return lambda count: peers.train(model, problem, replace(settings, epochs=count), CPU)[0]
 
 
-def _by_hpcgnn(graph: LocalGraph, settings: PygSettings, bits: int) -> Epochs:
+def _by_hpcgnn(graph: LocalGraph, settings: PeerSettings, bits: int) -> Epochs:
     trainer = _trainer(
         graph,
         ModelConfig(layers=settings.layers, hidden=settings.hidden, dropout=settings.dropout, norm=settings.norm),

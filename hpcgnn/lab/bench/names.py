@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcgnn.cli import console
+from hpcgnn.lab.study.axes import PYG
 from hpcgnn.nn import config
 from hpcgnn.train.config import TrainConfig
 
@@ -20,7 +21,7 @@ MODES, ABLATION = ("kernel", "user"), "ablation"
 DIRECTIONS = ("forward", "backward")
 PRODUCTS, PRODUCT_DTYPES = ("y", "dx", "dW", "layer", "product"), ("float32", "tf32", "bf16", "int8")
 EDGE_OPS, EDGE_DTYPES = ("dot", "add"), ("float32", "int8")
-PYG_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
+PEER_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
 
 Advance = Callable[[int], None]
 
@@ -54,10 +55,11 @@ class How:
 
 
 @dataclass(frozen=True)
-class PygSettings:
-    """Settings of PyG's training, as those of `hpcgnn train`. hidden: width of all heads together. threads: threads of the
-    process."""
+class PeerSettings:
+    """Settings of a training by PyG or DGL, as those of `hpcgnn train`. hidden: width of all heads together. threads: threads of
+    the process."""
 
+    library: str = PYG
     model: str = "sage"
     layers: int = 3
     hidden: int = 256

@@ -22,7 +22,7 @@ from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, ROWS, NumberRange
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench import names
-from hpcgnn.lab.bench.names import HOST_NAME, How, PygSettings
+from hpcgnn.lab.bench.names import HOST_NAME, How, PeerSettings
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WIDTH = 256
 _GRAPHS = (("rmat:scale=17,degree=28", _WIDTH), ("rmat:scale=19,degree=25", 128))
 _MESSAGE_BITS = click.Choice([str(bits) for bits in reversed(MESSAGE_BITS)])
-_USUAL = PygSettings()
+_USUAL = PeerSettings()
 
 
 # -- options and output that commands share ----------------------------------------------------------------------------
@@ -411,44 +411,67 @@ def _ways(found: dict[str, Any]) -> str:
     return "CPU" if [*by_way] == ["host"] else ", ".join(f"{count} {words[way]}" for way, count in by_way.items())
 
 
-@bench.command(epilog=_example("pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
-@_graph_file
-@_choice("--model", names.PYG_MODELS, "Model.", _USUAL.model)
-@_option("--layers", "Number of layers.", _USUAL.layers)
-@_option("--hidden", "Number of columns of the hidden layers; with attention, of all heads together.", _USUAL.hidden)
-@_option("--heads", "Number of attention heads; each has --hidden / --heads columns.", _USUAL.heads)
-@_choice("--norm", names.NORMS, "Normalisation after every layer except the last.", _USUAL.norm)
-@_choice("--activation", names.ACTIVATIONS, "Activation function between layers.", _USUAL.activation)
-@_option(
-    "--dropout", "Dropout rate before every layer except the first.", _USUAL.dropout, NumberRange(0, 1, max_open=True)
-)
-@_option("--epochs", "Number of epochs.", _USUAL.epochs)
-@_option("--lr", "Learning rate of Adam.", _USUAL.lr, NumberRange(0, min_open=True))
-@_option("--weight-decay", "Weight decay (L2 penalty) of Adam.", _USUAL.weight_decay, NumberRange(0))
-@_option("--seed", "Seed of the initial weights and of dropout.", _USUAL.seed, click.IntRange(0))
-@_threads
-@_device
-@_as_json
-def pyg(graph: Path, threads: int | None, device: str, as_json: bool, **settings: Any) -> None:
+def _by_peer(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a command that trains with the layers of the library in its name; its own body is never called."""
+    library = command.__name__
+
+    @functools.wraps(command)
+    def measured(graph: Path, threads: int | None, device: str, as_json: bool, **settings: Any) -> None:
+        if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
+            raise click.UsageError(
+                f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
+            )
+        from hpcgnn.lab.bench import peers
+
+        how = How(threads or _cores(), 1, device, quiet=as_json)
+        found = peers.run(graph, PeerSettings(library, threads=how.threads, **settings), how.device)
+        rows = (
+            ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
+            ("peak memory", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB"),
+            ("loss of the last epoch", f"{found['final_loss']:.4f}"),
+        )
+        title = f"{peers.name_of(library)}'s {settings['model']}, {how.threads} threads"
+        _tell(found, as_json, [_table(title, ("", "measured"), rows)])
+
+    options = (
+        _graph_file,
+        _choice("--model", names.PEER_MODELS, "Model.", _USUAL.model),
+        _option("--layers", "Number of layers.", _USUAL.layers),
+        _option("--hidden", "Number of columns of the hidden layers; with attention, of all heads together.", _USUAL.hidden),
+        _option("--heads", "Number of attention heads; each has --hidden / --heads columns.", _USUAL.heads),
+        _choice("--norm", names.NORMS, "Normalisation after every layer except the last.", _USUAL.norm),
+        _choice("--activation", names.ACTIVATIONS, "Activation function between layers.", _USUAL.activation),
+        _option("--dropout", "Dropout rate before every layer except the first.", _USUAL.dropout,
+                NumberRange(0, 1, max_open=True)),
+        _option("--epochs", "Number of epochs.", _USUAL.epochs),
+        _option("--lr", "Learning rate of Adam.", _USUAL.lr, NumberRange(0, min_open=True)),
+        _option("--weight-decay", "Weight decay (L2 penalty) of Adam.", _USUAL.weight_decay, NumberRange(0)),
+        _option("--seed", "Seed of the initial weights and of dropout.", _USUAL.seed, click.IntRange(0)),
+        _threads,
+        _device,
+        _as_json,
+    )  # fmt: skip
+    for option in reversed(options):
+        measured = option(measured)
+    return bench.command(
+        epilog=_example(f"{library} graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10")
+    )(measured)
+
+
+@_by_peer
+def pyg() -> None:
     """Train with PyG's layers in one process, as a baseline.
 
     The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
     """
-    if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
-        raise click.UsageError(
-            f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
-        )
-    from hpcgnn.lab.bench import pyg as by_pyg
 
-    how = How(threads or _cores(), 1, device, quiet=as_json)
-    found = by_pyg.run(graph, PygSettings(threads=how.threads, **settings), how.device)
-    rows = (
-        ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
-        ("peak memory", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB"),
-        ("loss of the last epoch", f"{found['final_loss']:.4f}"),
-    )
-    title = f"PyG's {settings['model']}, {how.threads} threads"
-    _tell(found, as_json, [_table(title, ("", "measured"), rows)])
+
+@_by_peer
+def dgl() -> None:
+    """Train with DGL's layers in one process, as a baseline.
+
+    The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
+    """
 
 
 @bench.command(epilog=_example("breakdown parts.h5 --epochs 100", "mpirun -n 4 "))
@@ -492,7 +515,7 @@ def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) 
     from hpcgnn.lab.bench import epochs as measuring
 
     graph = _loaded(parts)
-    settings = PygSettings(layers=layers, hidden=hidden, dropout=0.0, norm="layer")
+    settings = PeerSettings(layers=layers, hidden=hidden, dropout=0.0, norm="layer")
     with console.progress("rounds", rounds + 1, quiet=as_json or graph.world.rank != 0) as advance:
         found = measuring.overhead(graph, settings, rounds, advance)
     rows = (

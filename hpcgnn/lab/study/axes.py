@@ -22,11 +22,11 @@ from hpcgnn.train.config import LOWER_IS_BETTER
 from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
-HPCGNN, PYG, NATIVE = "hpcgnn", "pyg", "native"
-# The settings that PyG's training takes, and those that do not apply to it: it uses float32 and makes no evaluations.
-OF_PYG = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
+HPCGNN, PYG, DGL, NATIVE = "hpcgnn", "pyg", "dgl", "native"
+# The settings that a training by PyG or DGL takes, and those that do not apply to it: it uses float32 and makes no evaluations.
+OF_PEER = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
           "device")  # fmt: skip
-_NOTHING_TO_PYG = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
+_NOTHING_TO_PEER = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
 # Environment variables that restrict our kernels, torch's, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
     "avx2": {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
@@ -60,7 +60,7 @@ OF_STUDY = {
         ("partitioner", "auto", {"choices": METHODS}),
         ("objective", "cut", {"choices": OBJECTIVES}),
         ("balance", "edges,train", {}),
-        ("framework", HPCGNN, {"choices": (HPCGNN, PYG)}),
+        ("framework", HPCGNN, {"choices": (HPCGNN, PYG, DGL)}),
         ("isa", NATIVE, {"choices": (NATIVE, *ENVIRONMENTS)}),
         ("bench", "", {}),
     )
@@ -165,15 +165,16 @@ def check_kind(given: Mapping[str, Any], kind: str) -> None:
 
 
 def check_framework(given: Mapping[str, Any], where: Placement) -> None:
-    """Raise CombinationError for values that PyG's training cannot take: it runs in one process, and has few of our settings."""
-    if given.get("framework", HPCGNN) != PYG:
+    """Raise CombinationError for values that PyG and DGL cannot take: they train in one process, and have few of our settings."""
+    framework = given.get("framework", HPCGNN)
+    if framework == HPCGNN:
         return
     if where.ranks > 1 or where.hosts:
-        said = f"framework = {PYG!r} trains in one process: ranks must be 1, not {where.ranks}, without hosts and rate"
+        said = f"framework = {framework!r} trains in one process: ranks must be 1, not {where.ranks}, without hosts and rate"
         raise CombinationError(said, "framework", "ranks", "rate", "hosts")
     for name, value in given.items():
-        if name not in (*OF_STUDY, *OF_PYG) and _NOTHING_TO_PYG.get(name, NotImplemented) not in (None, value):
-            raise CombinationError(f"framework = {PYG!r} does not support {name} = {value!r}", name, "framework")
+        if name not in (*OF_STUDY, *OF_PEER) and _NOTHING_TO_PEER.get(name, NotImplemented) not in (None, value):
+            raise CombinationError(f"framework = {framework!r} does not support {name} = {value!r}", name, "framework")
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:

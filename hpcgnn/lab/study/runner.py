@@ -217,8 +217,8 @@ class _Job:
 
 def _done(job: _Job) -> dict[str, Any]:
     """Do the work; return ``status`` and the other results for its record."""
-    by_pyg = job.run.configuration.get("framework", axes.HPCGNN) == axes.PYG
-    usual = _training_by_pyg if by_pyg else _training
+    by_peer = job.run.configuration.get("framework", axes.HPCGNN) != axes.HPCGNN
+    usual = _training_by_peer if by_peer else _training
     try:
         work = {axes.BENCH: _bench, axes.PREPARE: _preparation}.get(job.run.kind, usual)
         return {"status": records.FINISHED} | work(job)
@@ -242,16 +242,17 @@ def _training(job: _Job) -> dict[str, Any]:
     return {"summary": summary, "epochs": epochs, "versions": summary.get("versions", {})}
 
 
-def _training_by_pyg(job: _Job) -> dict[str, Any]:
+def _training_by_peer(job: _Job) -> dict[str, Any]:
     assert job.parts is not None
-    settings = {name: job.run.configuration[name] for name in axes.OF_PYG if name in job.run.configuration}
-    # Without a number of threads PyG takes all cores, as our ranks divide all of them.
+    settings = {name: job.run.configuration[name] for name in axes.OF_PEER if name in job.run.configuration}
+    # Without a number of threads the library takes all cores, as our ranks divide all of them.
     settings |= {"threads": job.run.place.threads} if job.run.place.threads else {}
-    words = ["bench", "pyg", str(job.parts.graph), "--json"]
+    framework = job.run.configuration["framework"]
+    words = ["bench", framework, str(job.parts.graph), "--json"]
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = job.told(words, on_ranks=False)
     if "epoch_seconds_median" not in found:
-        raise HpcgnnError("`hpcgnn bench pyg` ended with code 0 but printed no seconds")
+        raise HpcgnnError(f"`hpcgnn bench {framework}` ended with code 0 but printed no seconds")
     epochs, versions = found.pop("epochs", {}), found.pop("versions", {})
     return {"summary": found, "epochs": epochs, "versions": versions}
 

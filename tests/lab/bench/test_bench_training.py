@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 
+import dgl_layers
 import numpy as np
 import pytest
 import small_graphs
@@ -16,7 +17,7 @@ from standin import standin
 import hpcgnn
 from hpcgnn.base.process import StopRequest
 from hpcgnn.devices import CPU
-from hpcgnn.lab.bench import epochs, pyg
+from hpcgnn.lab.bench import epochs, peers
 from hpcgnn.lab.bench.exchange import CALLS, summary
 from hpcgnn.lab.bench.names import NORMS
 from hpcgnn.world.thread_world import one_rank
@@ -38,15 +39,15 @@ def test_pygs_model_is_ours(model, norm, files):
     """It learns as fast."""
     require_module("torch_geometric")
     path, parts = files
-    settings = pyg.PygSettings(model, hidden=16, heads=2, epochs=12, dropout=0.0, norm=norm, lr=0.01)
-    problem = pyg.read(path, settings, CPU)
-    theirs = pyg.Model(settings, problem.x.shape[1], problem.classes)
+    settings = peers.PeerSettings(model=model, hidden=16, heads=2, epochs=12, dropout=0.0, norm=norm, lr=0.01)
+    problem = peers.read(path, settings, CPU)
+    theirs = peers.Model(settings, problem.x.shape[1], problem.classes)
     graph = hpcgnn.load(parts, one_rank())
     heads = {"heads": 2} if model == "gat" else {}
     mine = hpcgnn.build_model(hpcgnn.ModelConfig(model, layers=3, hidden=16, dropout=0.0, norm=norm, **heads), graph)
     trainer = hpcgnn.Trainer(mine, graph, hpcgnn.TrainConfig(epochs=99, eval_every=99, lr=0.01), stop=StopRequest())
     records = [trainer.run_epoch() for _ in range(12)]
-    seconds, loss = pyg.train(theirs, problem, settings, CPU)
+    seconds, loss = peers.train(theirs, problem, settings, CPU)
     assert len(seconds) == 12
     assert loss == pytest.approx(records[-1]["loss"], rel=0.4)
     assert loss < 0.8 * records[0]["loss"]
@@ -58,7 +59,7 @@ def test_pygs_model_has_as_many_parameters(norm, files):
     require_module("torch_geometric")
     graph = hpcgnn.load(files[1], one_rank())
     mine = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=3, hidden=16, norm=norm), graph)
-    theirs = pyg.Model(pyg.PygSettings("sage", hidden=16, norm=norm), graph.x.shape[1], 10)
+    theirs = peers.Model(peers.PeerSettings(model="sage", hidden=16, norm=norm), graph.x.shape[1], 10)
     counts = [sum(each.numel() for each in one.parameters() if each.requires_grad) for one in (mine, theirs)]
     # ours does not train a bias that the norm subtracts again
     assert counts[0] == counts[1] - (32 if norm in ("mean", "batch") else 0)
@@ -76,17 +77,32 @@ def test_the_command_prints_what_a_record_of_a_study_needs(files):
 def test_backward_on_a_device_runs_in_the_calling_thread(files):
     """A thread of torch's that still releases the last pass when Python exits aborts the process."""
     require_module("torch_geometric")
-    settings, device, threads = pyg.PygSettings(hidden=16, epochs=2), standin(), set()
-    problem = pyg.read(files[0], settings, device)
-    model = pyg.Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
+    settings, device, threads = peers.PeerSettings(hidden=16, epochs=2), standin(), set()
+    problem = peers.read(files[0], settings, device)
+    model = peers.Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
     next(model.parameters()).register_hook(lambda gradient: threads.add(threading.get_ident()))
-    pyg.train(model, problem, settings, device)
+    peers.train(model, problem, settings, device)
     assert threads == {threading.get_ident()}
 
 
-def test_without_pyg_it_is_one_sentence(files, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    assert "pip install torch-geometric" in refusal("bench", "pyg", files[0])
+@pytest.mark.parametrize(
+    ("library", "module", "package"), [("pyg", "torch_geometric", "torch-geometric"), ("dgl",) * 3]
+)
+def test_without_the_library_it_is_one_sentence(library, module, package, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert f"pip install {package}" in refusal("bench", library, files[0])
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_dgls_model_is_pygs(model, files, monkeypatch):
+    """With a stand-in for DGL's graphs and layers, made of PyG's, because DGL has no wheel for this torch: the edges, also those
+    from each node to itself, and the columns of heads are those that PyG's layers get, so the losses are equal."""
+    require_module("torch_geometric")
+    for name, module in dgl_layers.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    about = ("--model", model, "--hidden", 8, "--heads", 2, "--epochs", 4, "--threads", 1)
+    ours, theirs = (told("bench", library, files[0], *about)["final_loss"] for library in ("dgl", "pyg"))
+    assert ours == pytest.approx(theirs, rel=1e-5)
 
 
 def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine_did():
@@ -144,7 +160,7 @@ def test_pyg_needs_features_and_training_nodes(features, told_of, tmp_path):
     graph = small_graphs.Arrays(edges, np.ones((60, features), np.float32), labels)
     whole = hpcgnn.load(small_graphs.in_parts(tmp_path / "parts.h5", graph, 1), one_rank())
     with pytest.raises(hpcgnn.HpcgnnError, match=told_of):
-        pyg.problem_of(whole)
+        peers.problem_of(whole)
 
 
 @pytest.mark.mpi
