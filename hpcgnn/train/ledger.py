@@ -55,6 +55,8 @@ class Ledger(TorchDispatchMode):
         self.live: dict[int, int] = {}  # the number of the block at each address
         self._least, self._new = least_bytes, new or buffers.provided
         self._known: set[int] = set()  # addresses of memory that is older
+        # Epochs repeat their blocks. Each is kept once, because memory of the ledger would be taken for that of arrays.
+        self._alike: dict[Block, Block] = {}
         self._stack, self._is_making = contextlib.ExitStack(), False
 
     @classmethod
@@ -104,7 +106,8 @@ class Ledger(TorchDispatchMode):
         number = len(self.blocks)
         rows = tensor.shape[0] if tensor.dim() else 1
         key = _place(), name, tuple(tensor.shape[1:]) if rows > 1 else (), str(tensor.dtype)
-        self.blocks.append(Block(key, num_bytes, rows, is_result))
+        block = Block(key, num_bytes, rows, is_result)
+        self.blocks.append(self._alike.setdefault(block, block))
         self.events.append(number)
         self.live[address] = number
         weakref.finalize(storage, self._end, address, number).atexit = False
