@@ -77,6 +77,9 @@ BASES = {
     "bench gemm": Base((), ("--shape", "8x8x8", "--dtype", "float32", *_TINY)),
     "bench overhead": Base(("parts.h5",), ("--rounds", "1", "--hidden", "8"), (_PARTS,)),
     "bench pyg": Base(("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,)),
+    "bench dgl": Base(
+        ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,), refused="DGL cannot be imported"
+    ),
     "bench quantize": Base((), ("--rows", "64", "--width", "8", *_TINY)),
     "bench sddmm": Base((), ("--graph", "nowhere:x", "--width", "4", *_TINY), refused="nowhere"),
     "cluster bytes": Base((), _NO_CLUSTER, refused="no.such.cluster"),
