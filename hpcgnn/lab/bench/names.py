@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcgnn.cli import console
-from hpcgnn.lab.study.axes import PYG
 from hpcgnn.nn import config
 from hpcgnn.train.config import TrainConfig
 
@@ -21,6 +20,7 @@ MODES, ABLATION = ("kernel", "user"), "ablation"
 DIRECTIONS = ("forward", "backward")
 PRODUCTS, PRODUCT_DTYPES = ("y", "dx", "dW", "layer", "product"), ("float32", "tf32", "bf16", "int8")
 EDGE_OPS, EDGE_DTYPES = ("dot", "add"), ("float32", "int8")
+PYG, DGL = PEERS = ("pyg", "dgl")
 PEER_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
 
 Advance = Callable[[int], None]

@@ -27,8 +27,7 @@ from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench import results
-from hpcgnn.lab.bench.names import PeerSettings
-from hpcgnn.lab.study.axes import DGL, PYG
+from hpcgnn.lab.bench.names import DGL, PYG, PeerSettings
 
 # Module, name and package of each library.
 _LIBRARIES = {PYG: ("torch_geometric", "PyG", "torch-geometric"), DGL: ("dgl", "DGL", "dgl")}

@@ -15,6 +15,7 @@ import msgspec
 
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
+from hpcgnn.lab.bench.names import PEERS
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
@@ -22,7 +23,7 @@ from hpcgnn.train.config import LOWER_IS_BETTER
 from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by_name
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
-HPCGNN, PYG, DGL, NATIVE = "hpcgnn", "pyg", "dgl", "native"
+HPCGNN, NATIVE = "hpcgnn", "native"
 # The settings that a training by PyG or DGL takes, and those that do not apply to it: it uses float32 and makes no evaluations.
 OF_PEER = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
           "device")  # fmt: skip
@@ -60,7 +61,7 @@ OF_STUDY = {
         ("partitioner", "auto", {"choices": METHODS}),
         ("objective", "cut", {"choices": OBJECTIVES}),
         ("balance", "edges,train", {}),
-        ("framework", HPCGNN, {"choices": (HPCGNN, PYG, DGL)}),
+        ("framework", HPCGNN, {"choices": (HPCGNN, *PEERS)}),
         ("isa", NATIVE, {"choices": (NATIVE, *ENVIRONMENTS)}),
         ("bench", "", {}),
     )
