@@ -87,11 +87,16 @@ def head_products(x: Tensor, vectors: Tensor, quantizer: Quantizer) -> Tensor:
         if ctx.needs_input_grad[-2]:
             dx = layer_product(dy, torch.block_diag(*vectors[:, None, :]), backend=backend)
         if ctx.needs_input_grad[-1]:
-            sums = plain_spmm(_sum_of_all(codes.shape[0]), codes, dy, scale=scale, backend=backend)
-            dvectors = sums.view(vectors.shape)
+            dvectors = vector_gradient(Int8Rows(codes, scale), dy, vectors, backend)
         return dx, dvectors
 
     return recorded(run, back, x, vectors)
+
+
+def vector_gradient(x: Int8Rows, dy: Tensor, vectors: Tensor, backend: str) -> Tensor:
+    """The gradient of ``vectors`` (H, C) for products of each head of ``x`` (n, H*C) with its vector, from theirs (n, H)."""
+    sums = plain_spmm(_sum_of_all(x.shape[0]), x.codes, dy, scale=x.scale, backend=backend)
+    return sums.view(vectors.shape)
 
 
 @functools.lru_cache(maxsize=4)

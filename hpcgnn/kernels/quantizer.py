@@ -67,6 +67,18 @@ class Quantizer:
         found = self.find(x, factor)
         return found or self.keep(x, int8.quantize_rows(x, factor, key=self.next_key(), backend=self.backend), factor)
 
+    def fresh(self, x: torch.Tensor) -> Int8Rows:
+        """``x`` (n, F) float32, quantized now, and not remembered."""
+        self.counts.quantized += 1
+        return int8.quantize_rows(x, key=self.next_key(), backend=self.backend)
+
+    def repeatable(self, key: int) -> Quantizer:
+        """A quantizer with a table of its own, which has the same noise whenever it is made with this key, and counts here."""
+        other = Quantizer(self.backend, is_stochastic=self.is_stochastic)
+        other.begin(key)
+        other.counts = self.counts
+        return other
+
     def find(self, x: torch.Tensor, factor: torch.Tensor | None = None) -> Int8Rows | None:
         """The quantized ``x`` from the table, if it is there and ``x`` has not changed; the reuse is counted."""
         rows = self.known(x, factor)

@@ -159,7 +159,7 @@ class Aggregator:
     def kept(self, message: Message) -> Form | None:
         """The form of a copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is
         impossible: a message that is itself kept changes with the epochs, and integers are rounded anew."""
-        if message.mailbox is not None or message.differences is not None or type(self.rows) is not FloatRows:
+        if message.mailbox is not None or message.differences is not None or not self.rows.is_repeatable:
             return None
         codec, nothing, epoch = message.codec, message.sent[:0], message.epoch
         return [message.received.clone()], lambda tensors: Message(codec, nothing, tensors[0], epoch)

@@ -44,7 +44,7 @@ from hpcgnn.nn.halo import AttentionEdges, edge_ids, mover, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Operand, matmul, operand
-from hpcgnn.nn.linear_map import FloatRows, destinations
+from hpcgnn.nn.linear_map import destinations
 from hpcgnn.nn.pieces import Block, HaloPieces, PiecewiseAttention, Scores
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import PeerRows
@@ -209,18 +209,6 @@ class WeighingLayer(torch.nn.Module):
         return self.compute.spmm if isinstance(self.compute, Int8) else spmm
 
 
-def is_one_step(
-    x: Features | LabelledFeatures, halo: Aggregator, rows: tuple[int, int], compute: Compute
-) -> TypeGuard[torch.Tensor]:
-    """Return whether attention over this halo, whose extended rows have the shape ``rows``, is one step
-    (:mod:`hpcgnn.nn.attention_step`): not with sparse features, and not where this pass computes in integers."""
-    if not isinstance(x, torch.Tensor):
-        return False
-    if isinstance(compute, Int8):
-        return not (compute.multiplies(x.shape[0], x.shape[1], rows[1]) or compute.weighs_in_int8(rows))
-    return type(halo.rows) is FloatRows
-
-
 class AttentionLayer(WeighingLayer, BiasedLayer):
     """A layer with attention: (n, F_in) features to (n, H*C), or (n, C) with averaged heads, and a bias. Its call is collective.
 
@@ -234,9 +222,10 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         self.bias = torch.nn.Parameter(torch.zeros(heads.count * heads.width if heads.join else heads.width))
         self.activations = Activations()
 
-    def _is_one_step(self, x: Features | LabelledFeatures, over: Over) -> TypeGuard[torch.Tensor]:
-        rows = over[1].csr.num_cols, self.heads.count * self.heads.width
-        return not self.scores_are_integers and is_one_step(x, over[0], rows, self.compute)
+    def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
+        """Return whether attention over a whole halo is one step (:mod:`hpcgnn.nn.attention_step`) in this pass: not with sparse
+        features, nor with scores in integers."""
+        return isinstance(x, torch.Tensor) and not self.scores_are_integers
 
     def at_once(
         self, over: Over, scores: StepScores, x: torch.Tensor, maps: Sequence[Map], *attend: torch.Tensor
@@ -245,7 +234,7 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         (halo, edges), (drop,), heads = over, self.drops, self.heads
         mask = drop.mask() if isinstance(drop, KeyedDropout) else None
         note = self.kept if self._keeps_weights and self.training else None
-        compute = self.compute if isinstance(self.compute, str) else FLOAT32
+        compute = FLOAT32 if isinstance(self.compute, Int8) and not self.compute.is_training_pass else self.compute
         step = Attention(halo, edges.csr, (heads.count, heads.width), scores, compute, self.activations, mask, note)
         return step(x, self.bias, maps, *attend) if heads.join else self.joined(step(x, None, maps, *attend))
 
@@ -321,7 +310,7 @@ class GATLayer(AttentionLayer):
         self.attend_target = xavier(heads.count, heads.width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x, self.over):
+        if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x):
             scores = GATScores(NEGATIVE_SLOPE, self.backend)
             return self.at_once(self.over, scores, x, [(self.weight, None)], self.attend_source, self.attend_target)
         own = matmul(operand(x, self.compute), self.weight, self.backend)
@@ -410,7 +399,7 @@ class GATv2Layer(AttentionLayer):
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and self._is_one_step(x, self.over):
+        if isinstance(self.over, tuple) and self._is_one_step(x):
             scores = GATv2Scores(NEGATIVE_SLOPE, self.backend, self.over[1].attr)
             maps = [(self.weight_source, self.bias_source), (self.weight_target, self.bias_target)]
             by_head = [] if self.weight_edge is None else [self._edge_weights(self.weight_edge)]

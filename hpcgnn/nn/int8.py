@@ -126,14 +126,19 @@ class Int8:
             return False
         return self.uses.always or aggregates(csr, x.shape[1])
 
+    def weighs(self, csr: Csr, width: int, heads: int) -> bool:
+        """Return whether attention's sums over ``csr``, of rows of ``width`` columns, read 8-bit integers in this pass."""
+        if not (self.is_training_pass and self.uses.sums):
+            return False
+        return self.uses.always or (aggregates(csr, width) and width >= heads * _LEAST_WIDTH_OF_A_HEAD)
+
     def weighs_in_int8(self, shape: Sequence[int]) -> bool:
         """Return whether attention sums rows of this shape as 8-bit integers, as far as this is known without the edges."""
         return self.is_training_pass and self.uses.sums and (self.uses.always or _are_large(*shape))
 
     def spmm(self, csr: Csr, x: Tensor, weight: Tensor, backend: str) -> Tensor:
         """:func:`hpcgnn.kernels.spmm`, differentiable in x (C, F) and weight (entries, H)."""
-        head_width = x.shape[1] // (weight.shape[1] if weight.dim() == 2 else 1)
-        if self.aggregates(csr, x) and (self.uses.always or head_width >= _LEAST_WIDTH_OF_A_HEAD):
+        if x.dtype == torch.float32 and self.weighs(csr, x.shape[1], weight.shape[1] if weight.dim() == 2 else 1):
             return integers.spmm(csr, x, weight, self.quantizer)
         return spmm(csr, x, weight, backend=backend)
 
@@ -205,6 +210,8 @@ class SummedRows(FloatRows):
     """Rows that are added up: quantized before they are aggregated, where that is faster. Copies of them are sent as the
     integers that they are, if messages have 8 bits."""
 
+    is_repeatable = False
+
     def __init__(self, linear: LinearMap, int8: Int8) -> None:
         super().__init__(linear)
         self.int8 = int8
@@ -262,6 +269,8 @@ class SummedRows(FloatRows):
 class HaloRows(SummedRows):
     """Rows that are copied to the halo, and weighed there by attention: the integers that are sent are those that are weighed,
     on both sides."""
+
+    is_repeatable = True
 
     def scaled(self, x: Tensor, *, overwrites: bool = False) -> Tensor:
         """``x``: the copies of a rank's own rows are floats."""
@@ -342,6 +351,13 @@ class Int8Factor:
 
     integers: Int8Rows
     quantizer: Quantizer
+
+    def times(
+        self, weight: Tensor, bias: Tensor | None = None, plus: Tensor | None = None, backend: str = "auto"
+    ) -> Tensor:
+        """See :meth:`hpcgnn.nn.compute.Rounded.times`; not differentiable."""
+        key = self.quantizer.next_key()
+        return int8.product(self.integers, weight.detach(), bias, plus, weight_key=key, backend=backend)
 
     def rows(self, place: slice) -> Int8Factor:
         """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""

@@ -13,7 +13,7 @@ from hpcgnn.kernels import Csr, dense, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.compute import Rounded, sum_of
 from hpcgnn.nn.config import FLOAT32
-from hpcgnn.nn.int8 import Int8, Int8Operand
+from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand
 from hpcgnn.nn.on_disk import DiskOperand
 
 Features = torch.Tensor | Csr | FeaturesOnDisk
@@ -35,7 +35,7 @@ class LabelledFeatures:
 # The arithmetic of products: one of :data:`hpcgnn.nn.compute.COMPUTES`, or 8-bit integers.
 Compute = str | Int8
 Narrow = Rounded | Int8Operand
-Operand = Features | LabelledFeatures | Narrow | DiskOperand
+Operand = Features | LabelledFeatures | Narrow | Int8Factor | DiskOperand
 
 
 @overload
@@ -66,7 +66,7 @@ def matmul(
     """
     if isinstance(x, torch.Tensor):
         return layer_product(x, weight, bias, plus, backend)
-    if isinstance(x, Narrow | DiskOperand):
+    if isinstance(x, Narrow | Int8Factor | DiskOperand):
         return x.times(weight, bias, plus, backend)
     if isinstance(x, FeaturesOnDisk):
         return DiskOperand(x).times(weight, bias, plus, backend)
@@ -76,7 +76,7 @@ def matmul(
     return sum_of(spmm(x, weight, backend=backend), bias, plus)
 
 
-def weight_gradient(x: torch.Tensor | Narrow, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+def weight_gradient(x: torch.Tensor | Narrow | Int8Factor, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """``x.T @ dy`` (F, H), for x (n, F) and dy (n, H); not differentiable."""
     if isinstance(x, torch.Tensor):
         return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
@@ -84,8 +84,8 @@ def weight_gradient(x: torch.Tensor | Narrow, dy: torch.Tensor, backend: str = "
 
 
 def product_into(
-    out: torch.Tensor, x: torch.Tensor | Narrow, weight: torch.Tensor, bias: torch.Tensor | None, backend: str = "auto",
-    *, adds: bool = False,
+    out: torch.Tensor, x: torch.Tensor | Narrow | Int8Factor, weight: torch.Tensor, bias: torch.Tensor | None,
+    backend: str = "auto", *, adds: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """``x @ weight + bias``, written to ``out`` (n, H; any strides), or added to it (contiguous); not differentiable."""
     if adds:

@@ -101,12 +101,22 @@ def gathers_bf16(csr: Csr, width: int) -> bool:
     return width >= _LEAST_WIDTH and csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
 
 
+def rounds_sums(compute: Any, backend: str, torch_device: torch.device) -> bool:
+    """Return whether sums in the arithmetic ``compute`` read bfloat16 rows, where these are large enough."""
+    if compute == EMULATED:
+        return torch_device.type == "cpu"  # however slow
+    return compute == BF16 and speeds_up_sums(backend, torch_device)
+
+
 class FloatRows:
     """The rows of an aggregation, as floats: what a step asks about its rows is answered here.
 
     rounds: whether rows are rounded to bfloat16 before they are added up, where that is faster; sums are float32. All products
-    with ``x'`` read the rounded rows, also those for other ranks.
+    with ``x'`` read the rounded rows, also those for other ranks. is_repeatable: whether an aggregation can be repeated bit for
+    bit: integers would be rounded anew.
     """
+
+    is_repeatable = True
 
     def __init__(self, linear: LinearMap, *, rounds: bool = False) -> None:
         self.linear, self._rounds = linear, rounds
@@ -175,10 +185,8 @@ class RowKind:
         """The rows of a map in the arithmetic ``compute``, its name or 8-bit integers (:class:`hpcgnn.nn.int8.Int8`), as far as
         the kind allows it."""
         if isinstance(compute, str):
-            device = linear.plan.local.device
-            rounds = compute == EMULATED and device.type == "cpu"  # however slow
-            rounds |= compute == BF16 and speeds_up_sums(linear.backend, device)
-            return FloatRows(linear, rounds=self.are_summed and rounds)
+            rounds = self.are_summed and rounds_sums(compute, linear.backend, linear.plan.local.device)
+            return FloatRows(linear, rounds=rounds)
         return FloatRows(linear) if self.features is None else self.features(linear, compute)
 
 

@@ -64,9 +64,10 @@ def groups(monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["gat", "gatv2"])
+@pytest.mark.parametrize("compute", ["float32", "int8-always"])
 @pytest.mark.parametrize(("ranks", "bits"), [(1, 32), (3, 32), (3, 8), (3, 2)])
-def test_recomputed_attention_by_heads_gives_the_same_bits(parts, groups, model, ranks, bits):
-    path, how = parts(ranks), {"bits": bits, "heads": 4, "attention_dropout": 0.3}
+def test_recomputed_attention_by_heads_gives_the_same_bits(parts, groups, model, ranks, bits, compute):
+    path, how = parts(ranks), {"bits": bits, "heads": 4, "attention_dropout": 0.3, "compute": compute}
     kept, again = (trained(path, ranks, model, mode, **how) for mode in ("keep", "recompute"))
     assert kept[0] == again[0]
     assert all(map(torch.equal, kept[1], again[1]))
@@ -83,10 +84,76 @@ def test_attention_by_heads_is_the_operations_of_which_it_consists(parts, groups
 
     path = parts(ranks)
     step = on_threads(ranks, program)
-    monkeypatch.setattr(attention, "is_one_step", lambda *given: False)
+    monkeypatch.setattr(attention.AttentionLayer, "_is_one_step", lambda *given: False)
     operations = on_threads(ranks, program)
     for one, other in zip(step, operations, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def of_first_layer(world, path, model, compute, epochs):
+    """The result and the gradients of the first layer, by epoch; those of parameters are of all ranks together."""
+    graph, found = hpcgnn.load(path, world), []
+    config = hpcgnn.ModelConfig(model, layers=2, hidden=32, heads=4, attention_dropout=0.3)
+    kind = torch.float32 if compute != "float32" else torch.float64
+    built = hpcgnn.build_model(config, graph, dtype=kind, compute=compute, int8=Int8Config(most_error=1))
+    built.messages.begin_pass(is_training=True)
+    upstream = torch.randn(1 << 10, 32, generator=torch.Generator().manual_seed(1)).to(kind)[graph.original_ids]
+    for epoch in range(epochs):
+        built.begin_epoch(epoch)
+        built.keys.epoch = 0  # dropout is the same in all epochs
+        x, layer = graph.features.to(kind, copy=True).requires_grad_(), built.layers[0]
+        y, given = layer(x), [each for each in layer.parameters() if each.requires_grad]
+        gradients = torch.autograd.grad((y * upstream).sum(), [x, *given])
+        sums = [torch.from_numpy(world.allreduce(each.double().numpy())) for each in gradients[1:]]
+        found.append([y.detach().double(), gradients[0].double(), *sums])
+    return found
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_attention_in_integers_has_errors_with_mean_0(parts, groups, model, ranks):
+    """The mean of results over 60 draws of noise comes near float64's, as the root of their number says, and no single one does.
+    Gradients are near float64's, and their means nearer: what is left are the signs of scores, which noise turns."""
+    path = parts(ranks)
+    exact = on_threads(ranks, lambda world: of_first_layer(world, path, model, "float32", 1)[0])
+    found = on_threads(ranks, lambda world: of_first_layer(world, path, model, "int8-always", 60))
+    for wanted, draws in zip(exact, found, strict=True):
+        for number, each in enumerate(wanted):
+            rounded = torch.stack([draw[number] for draw in draws])
+            size = each.norm() + 1e-6
+            one, mean = (rounded - each).flatten(1).norm(dim=1).mean() / size, (rounded.mean(0) - each).norm() / size
+            assert 1e-4 < one < (0.12 if number else 0.03), number
+            assert mean < (0.7 if number else 0.3) * one, (number, mean, one)
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+def test_attention_in_integers_takes_less_than_in_floats(parts, groups, model):
+    """In each way of keeping what gradients need; codes have a quarter of the bytes of floats."""
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, heads=4, dropout=0.3)
+    peaks = {}
+    for compute in ("float32", "int8-always"):
+        for mode in ("keep", "recompute"):
+            built = hpcgnn.build_model(config, graph, activations=mode, compute=compute, int8=Int8Config(most_error=1))
+            peaks[compute, mode] = most_bytes(built, graph) / (graph.num_nodes * 512 * 4)
+    assert peaks["int8-always", "keep"] < 0.75 * peaks["float32", "keep"], peaks
+    assert peaks["int8-always", "recompute"] < 0.95 * peaks["float32", "recompute"], peaks
+    assert peaks["int8-always", "recompute"] < peaks["int8-always", "keep"], peaks
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_attention_gathers_bfloat16_rows(parts, monkeypatch, ranks):
+    """Forward and backward."""
+    monkeypatch.setattr(attention_step, "gathers_bf16", lambda csr, width: True)  # also for so small a graph
+    path = parts(ranks)
+
+    exact = on_threads(ranks, lambda world: of_first_layer(world, path, "gat", "float32", 1)[0])
+    found = on_threads(ranks, lambda world: of_first_layer(world, path, "gat", "bf16-emulated", 1)[0])
+    for wanted, given in zip(exact, found, strict=True):
+        errors = [float((one - other).norm() / (other.norm() + 1e-6)) for one, other in zip(given, wanted, strict=True)]
+        assert all(each < 0.01 for each in errors), errors
+        assert errors[0] > 1e-4, "rows were not rounded"
+        assert errors[1] > 1e-4, "gradients were not rounded"
 
 
 def test_attention_overwrites_no_gradient_that_others_use(parts, groups):
@@ -302,27 +369,33 @@ def test_results_that_a_user_holds_are_not_overwritten(parts):
     assert all(torch.equal(each, copy) for each, copy in held)
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage"])
-def test_a_step_takes_one_matrix_more_than_it_keeps(parts, model):
-    """Results and gradients are written over rows that were read for the last time; the other matrix is a block of sums."""
-    graph, bytes_in_use = hpcgnn.load(parts(1)), [0, 0]
+def most_bytes(model, graph):
+    """The most bytes of buffers that a training pass uses at one time."""
+    bytes_in_use, kinds = [0, 0], {torch.float32: np.float32, torch.uint8: np.uint8, torch.int8: np.int8}
 
     def in_use(change):
         bytes_in_use[0] += change
         bytes_in_use[1] = max(bytes_in_use)
 
     def provider(rows, width, dtype):
-        array = np.empty((rows, width), {torch.float32: np.float32, torch.uint8: np.uint8}[dtype])
+        array = np.empty((rows, width), kinds[dtype])
         in_use(array.nbytes)
         weakref.finalize(array, in_use, -array.nbytes)
         return torch.from_numpy(array)
 
-    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, dropout=0.3)
-    built = hpcgnn.build_model(config, graph, activations="recompute")
     with buffers.provided_by(provider):
-        gradients(built, graph)
+        gradients(model, graph)
+    return bytes_in_use[1]
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_a_step_takes_one_matrix_more_than_it_keeps(parts, model):
+    """Results and gradients are written over rows that were read for the last time; the other matrix is a block of sums."""
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, dropout=0.3)
+    found = most_bytes(hpcgnn.build_model(config, graph, activations="recompute"), graph)
     row = graph.num_nodes * 512 * 4
-    assert 4 * row < bytes_in_use[1] < 5.5 * row
+    assert 4 * row < found < 5.5 * row
 
 
 @pytest.mark.parametrize("kind", [MeanNorm, BatchNorm])
