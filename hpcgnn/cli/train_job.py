@@ -154,7 +154,7 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     seconds = ", ".join(f"{name} {seconds:.4f} s" for name, seconds in graph.order.seconds.items())
     told = seconds and f" (measured: {seconds})"
     logging.getLogger("hpcgnn").info("rank %d: node order %s%s", world.rank, graph.order.method, told)
-    check_fits(graph, config.model, device, config.ranks_per_gpu)
+    check_fits(graph, config.model, device, config.ranks_per_gpu, activations)
     graph = graph.to(device)
     messages = Messages(world, config.messages, device=device)
     chosen = replace(config, activations=activations, train=_with_costs_in(out, config.train))

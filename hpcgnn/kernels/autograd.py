@@ -24,6 +24,7 @@ from hpcgnn.kernels import dense as plain_dense
 from hpcgnn.kernels import edges as plain_edges
 from hpcgnn.kernels import rows as plain_rows
 from hpcgnn.kernels.activation import ActivationKernels, DropoutMask, Norm
+from hpcgnn.kernels.again import may_be_last
 from hpcgnn.kernels.csr import Csr
 from hpcgnn.kernels.dense import DenseKernels
 from hpcgnn.kernels.spmm import add_rows
@@ -471,6 +472,8 @@ class _Spmm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, csr: Csr, reduce: str, backend: str) -> Tensor:
+        if ctx.needs_input_grad[1] and weight is not None:
+            may_be_last(x, weight)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.csr, ctx.reduce, ctx.backend = csr, reduce, backend
         return plain_spmm(csr, x, weight, reduce, backend=backend)
@@ -520,6 +523,7 @@ def run_dense(
         return product(x, weight, bias, _reused(plus, x.dtype))[0]
 
     def run(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, plus: Tensor | None) -> Tensor:
+        may_be_last(x, weight)
         y, kept = product(x, weight, bias, _reused(plus, x.dtype))
         ctx.save_for_backward(*kept, weight)
         return y

@@ -1,10 +1,11 @@
 """The ways in which a training step keeps what its backward pass needs: ``--activations``.
 
 ``keep`` keeps it. ``recompute`` keeps one row of a node and layer, and repeats local arithmetic in backward, bit for bit: sums of
-neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. ``8bit``
-keeps (n, F) matrices as 8-bit integers with one scale a row and stochastic rounding (ActNN, Chen et al. 2021; EXACT, Liu et al.
-2022), whose errors have mean 0 in the gradients of weights. The gradient of a ReLU, of which a bit of each value is kept in all
-ways, is exact, except after a LayerNorm, whose input is rounded.
+neighbours come again from the rows and from the bytes that had arrived, so nothing is sent twice; dropout draws by key. Layers
+that have no such step of their own run again as a whole (:mod:`hpcgnn.kernels.again`). ``8bit`` keeps (n, F) matrices as 8-bit
+integers with one scale a row and stochastic rounding (ActNN, Chen et al. 2021; EXACT, Liu et al. 2022), whose errors have mean 0
+in the gradients of weights. The gradient of a ReLU, of which a bit of each value is kept in all ways, is exact, except after a
+LayerNorm, whose input is rounded.
 """
 
 from __future__ import annotations

@@ -309,6 +309,12 @@ class GATLayer(AttentionLayer):
         self.attend_source = xavier(heads.count, heads.width)
         self.attend_target = xavier(heads.count, heads.width)
 
+    def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
+        """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
+        if isinstance(self.over, tuple):
+            return not self._scores_travel and self._is_one_step(x, self.over)
+        return isinstance(self.over, HaloPieces)
+
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x):
             scores = GATScores(NEGATIVE_SLOPE, self.backend)
@@ -397,6 +403,10 @@ class GATv2Layer(AttentionLayer):
         self.bias_target = torch.nn.Parameter(torch.zeros(width))
         self.attend = xavier(heads.count, heads.width)
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
+
+    def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
+        """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
+        return isinstance(self.over, HaloPieces) or self._is_one_step(x, self.over)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if isinstance(self.over, tuple) and self._is_one_step(x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -15,6 +16,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, Norm
+from hpcgnn.kernels.again import run_again
 from hpcgnn.kernels.autograd import is_unshared, layer_activation
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
@@ -261,12 +263,32 @@ class GraphModel(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Apply all ``layers`` to x (n, F_in), with norm, activation and dropout between two layers. Collective."""
         first, *others = layers
-        y = first(x)
+        y = self.part(first, first, x)
         for norm, drop, layer in zip(norms, dropouts, others, strict=True):
+            if self._runs_again(layer, y):
+                y = self.part(layer, lambda y, *of: of[2](self.activated(y, *of[:2])), y, norm, drop, layer)
+                continue
             is_free = is_unshared(y)
             y = self.activated(y, norm, drop, overwrites=is_free)
             y = layer(y)
         return y
+
+    def part(self, layer: torch.nn.Module, run: Callable[..., torch.Tensor], x: Any, *others: Any) -> torch.Tensor:
+        """``run(x, *others)``, which calls ``layer`` with rows like x. With ``--activations recompute``, backward runs it again,
+        unless the layer itself keeps one row of a node. Collective.
+
+        The last layer does not run again: its backward follows at once, with all that it has made."""
+        if not self._runs_again(layer, x):
+            return run(x, *others)
+        return run_again(run, x, *others, state=lambda: (self.messages.current_pass, self.training))
+
+    def _runs_again(self, layer: torch.nn.Module, x: Any) -> bool:
+        keeps_rows = getattr(layer, "keeps_rows", None)
+        if not (self.activations.repeats and torch.is_grad_enabled()) or (keeps_rows is not None and keeps_rows(x)):
+            return False
+        # Kept messages change with the epochs, integers are rounded anew, and rows of a node's memory are written over.
+        shares = any(isinstance(each, Aggregator) and each.linear.links for each in self.aggregators)
+        return not (self.messages.keeps_rows or self.compute in INTEGERS or shares or layer is self.layers[-1])
 
     # -- methods for trainers -----------------------------------------------------------------------------------------
 

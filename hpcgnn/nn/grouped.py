@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.kernels import buffers, dense
+from hpcgnn.kernels.again import may_be_last
 from hpcgnn.kernels.autograd import recorded
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.linear import Compute, matmul, operand
@@ -50,6 +51,7 @@ def grouped_product(
     kernels = dense.kernels_for(x, backend)
 
     def run(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+        may_be_last(x, weights)
         ctx.save_for_backward(x, weights)
         y = buffers.empty(x.shape[0], weights.shape[1] * weights.shape[3], x.dtype, x.device)
         kernels.grouped_product(x, weights, sizes, y)

@@ -15,6 +15,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
+from hpcgnn.kernels.again import is_again, once
 from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, once_differentiable, recorded, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Activations
@@ -46,6 +47,11 @@ def linear_first(in_width: int, out_width: int, *, needs_gradient: bool, is_spar
 def xavier(*shape: int) -> torch.nn.Parameter:
     """A matrix of weights, drawn as Glorot and Bengio do."""
     return torch.nn.Parameter(torch.nn.init.xavier_uniform_(torch.empty(*shape)))
+
+
+def keeps_its_input(_: torch.nn.Module, __: Any) -> bool:
+    """The method ``keeps_rows`` of layers that keep one row of a node for gradients, so that backward need not run them again."""
+    return True
 
 
 class BiasedLayer(torch.nn.Module):
@@ -92,6 +98,8 @@ class LinearLayer(BiasedLayer, ABC):
 class GCNLayer(LinearLayer):
     """``Â x W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling); PyG's ``GCNConv``."""
 
+    keeps_rows = keeps_its_input
+
     def add_weights(self, in_width: int, out_width: int) -> None:
         self.weight = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
@@ -102,6 +110,8 @@ class GCNLayer(LinearLayer):
 
 class SAGELayer(LinearLayer):
     """``mean(x_j) W_neighbour + x W_root + b`` (GraphSAGE); PyG's ``SAGEConv`` with mean aggregation."""
+
+    keeps_rows = keeps_its_input
 
     def add_weights(self, in_width: int, out_width: int) -> None:
         self.weight_neighbour = xavier(in_width, out_width)
@@ -114,6 +124,8 @@ class SAGELayer(LinearLayer):
 
 class Dense(BiasedLayer):
     """``x W + b`` in the arithmetic ``compute``: a :class:`torch.nn.Linear` with W (F_in, F_out)."""
+
+    keeps_rows = keeps_its_input
 
     def __init__(self, in_width: int, out_width: int, *, compute: Compute = "float32", backend: str = "auto") -> None:
         super().__init__()
@@ -399,7 +411,7 @@ class MeanNorm(torch.nn.Module):
         return x - (self._noted(mean).to(x.dtype) - self.bias)
 
     def _noted(self, mean: torch.Tensor) -> torch.Tensor:
-        if self.training:
+        if self.training and not is_again():
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean
 
@@ -411,7 +423,9 @@ class MeanNorm(torch.nn.Module):
 
         def run(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             nonlocal total
-            mean, total = mean_over_ranks(x, self.world, self.backend) if averages else (self.running_mean, 1.0)
+            mean, total = self.running_mean, 1.0
+            if averages:
+                mean, total = once(lambda: mean_over_ranks(x, self.world, self.backend))
             shift = Shift(bias - self._noted(mean).to(x.dtype))
             y, positive = activate(kernels, x, shift, mask, overwrites=overwrites)
             if ctx is not None:
@@ -470,7 +484,7 @@ class _BatchNormed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm) -> torch.Tensor:
-        mean, variance, ctx.total = norm.moments(x)
+        mean, variance, ctx.total = once(lambda: norm.moments(x))
         ctx.norm, ctx.mean, ctx.per_std = norm, mean, (variance + norm.eps).rsqrt()
         ctx.save_for_backward(x, weight)
         return (x - mean.to(x.dtype)).mul_((weight * ctx.per_std).to(x.dtype)).add_(bias)

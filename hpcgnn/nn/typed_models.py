@@ -105,5 +105,5 @@ class HGT(GraphModel):
         assert isinstance(y, torch.Tensor)
         y = self.activated(y)
         for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):
-            y = self.activated(layer(drop(y)), norm)
+            y = self.part(layer, lambda y, *of: self.activated(of[1](of[0](y)), of[2]), y, drop, layer, norm)
         return self.last(self.last_dropout(y))

@@ -17,6 +17,7 @@ from hpcgnn.base.arguments import check_type
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels.activation import column_sums
+from hpcgnn.kernels.again import once
 from hpcgnn.world import World
 
 
@@ -28,12 +29,16 @@ class _SumOverRanks(torch.autograd.Function):
         ctx.world = world
         if world.size == 1:  # its device need not wait for the host
             return values.detach().clone()
-        world.meet()
-        return world.allreduce(values.detach(), what="sums over nodes")
+        return once(lambda: _summed(values.detach(), world))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _SumOverRanks.apply(gradients[0], ctx.world), None  # differentiable once more
+
+
+def _summed(values: torch.Tensor, world: World) -> torch.Tensor:
+    world.meet()
+    return world.allreduce(values, what="sums over nodes")
 
 
 class _ColumnSums(torch.autograd.Function):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -23,14 +23,17 @@ from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, spmm
+from hpcgnn.kernels.again import is_again, run_again
 from hpcgnn.kernels.keyed import derive_key
 from hpcgnn.kernels.rows import check_index
+from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.aggregators import aggregator_of_plan, make_aggregator
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.halo import edge_matrix, make_halo, make_halo_of_type
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys, KeyedDropout
+from hpcgnn.nn.whole_graph import among
 from hpcgnn.pyg.halo_rows import HaloRows
 from hpcgnn.pyg.row_mode import RowMode
 from hpcgnn.pyg.rows import ENDS, is_checkpointed, place
@@ -90,22 +93,36 @@ def draws_of_rank(graph: LocalGraph) -> Iterator[None]:
         yield
 
 
+def _generators(graph: LocalGraph) -> list[torch.Generator]:
+    """Torch's global generators for the devices of ``graph``."""
+    torch_device = graph.device.torch_device
+    of_gpu = [torch.cuda.default_generators[torch_device.index or 0]] if torch_device.type == "cuda" else []
+    return [torch.default_generator, *of_gpu]
+
+
+def _states(generators: list[torch.Generator]) -> list[Tensor]:
+    with _GENERATORS:
+        return [generator.get_state() for generator in generators]
+
+
+def _restore(generators: list[torch.Generator], states: list[Tensor]) -> None:
+    with _GENERATORS:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
 @contextmanager
 def seeded(graph: LocalGraph, key: int) -> Iterator[None]:
     """In this context, torch's global generators begin from ``key``, a 64-bit number."""
-    generators = [torch.default_generator]
-    if graph.device.torch_device.type == "cuda":
-        generators.append(torch.cuda.default_generators[graph.device.torch_device.index or 0])
+    generators = _generators(graph)
+    before = _states(generators)
     with _GENERATORS:
-        states = [generator.get_state() for generator in generators]
         for generator in generators:
             generator.manual_seed(key >> 1)
     try:
         yield
     finally:
-        with _GENERATORS:
-            for generator, state in zip(generators, states, strict=True):
-                generator.set_state(state)
+        _restore(generators, before)
 
 
 Operator = Callable[[Tensor], Tensor]
@@ -124,6 +141,7 @@ class Bridge:
         self.int8: Int8 | None = None  # used instead of float32 where it is faster
         self.float32_layers: set[int] = set()  # numbers of the layers that always use float32
         self.graph, self.messages, self.strategy, self.backend = graph, messages, strategy, backend
+        self.activations = Activations()
         self.exact = HaloRows(graph)  # the exchange of rows that are never rounded
         self.mode = RowMode(self.exact, self._drop, self._common_draws)  # follows rows through each call
         self.exchanges: dict[tuple[int, str], Aggregator] = {}
@@ -200,6 +218,39 @@ class Bridge:
         """A context in which all ranks draw the same random numbers, others in each pass and at each use."""
         self._num_common += 1
         return seeded(self.graph, derive_key(self.messages.current_pass.seed, *self._pass, self._num_common))
+
+    def run(self, layer: torch.nn.Module, messages: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """``messages(*given, **named)``, which computes the messages of a layer. With ``activations="recompute"``, backward runs
+        it again, so that no row of an edge is kept. Collective."""
+        # Of rows by type, one exchange serves several layers.
+        others = self.mode.knows_types or is_checkpointed() or self.int8 is not None or self.messages.keeps_rows
+        if not (self.activations.repeats and torch.is_grad_enabled()) or others or self.halo.linear.links:
+            return messages(*given, **named)
+        draws, kind = ({**self._draws}, self._num_common), self.graph.device.torch_device.type
+        states = _states(_generators(self.graph))
+        casts = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+
+        def part() -> Any:
+            with self._as_then(draws, states, casts) if is_again() else nullcontext():
+                return messages(*given, **named)
+
+        return run_again(part, state=lambda: (self.messages.current_pass, self._pass, layer.training))
+
+    @contextmanager
+    def _as_then(
+        self, draws: tuple[dict[bool, int], int], states: list[Tensor], casts: AbstractContextManager[Any]
+    ) -> Iterator[None]:
+        """In this context, a layer runs as within a call of the model, with the draws that it had then."""
+        generators, now = _generators(self.graph), (self._draws, self._num_common)
+        before = _states(generators)
+        _restore(generators, states)
+        self._draws, self._num_common = {**draws[0]}, draws[1]
+        try:
+            with among(self.graph.world), self.mode, casts:
+                yield
+        finally:
+            self._draws, self._num_common = now
+            _restore(generators, before)
 
     # -- methods for layers -------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from torch_geometric.utils import get_laplacian, scatter
 
 from hpcgnn.base.arguments import is_plain
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.kernels.again import once
 from hpcgnn.nn.plans import check_degrees
 from hpcgnn.nn.whole_graph import mean_over_ranks
 from hpcgnn.pyg.bridge import Bridge, Kept, widened
@@ -257,7 +258,8 @@ def adapt(layer: MessagePassing, number: int, bridge: Bridge, normaliser: Normal
             if whole := from_sources & parameters[function]:
                 replace_method(layer, function, _with_own_rows, getattr(layer, function), own, whole)
         kind = EDGES if name == "edge_updater" else NODES
-        replace_method(layer, name, on_ranks.over_halo, original, from_sources, own, kind)
+        over_halo = functools.partial(on_ranks.over_halo, original, from_sources, own, kind)
+        replace_method(layer, name, bridge.run, layer, over_halo)
     for module in layer.modules():
         if isinstance(module, Aggregation) and "max_num_elements" in inspect.signature(module.forward).parameters:
             replace_method(module, "forward", _padded_alike, module.forward, bridge)
@@ -322,7 +324,7 @@ class _Layer:
         size: Any = None,
         **given: Any,
     ) -> Any:
-        """Replaces ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended.
+        """For ``propagate`` and ``edge_updater`` of any layer: calls the original with rows of halo nodes appended.
 
         own: is given the arguments without these rows, for :func:`_with_own_rows`. kind: of the result's rows.
         """
@@ -452,7 +454,7 @@ def _padded_alike(
     is used.
     """
     mine = np.array([int(torch.bincount(index).max()) if index is not None and index.numel() else 0])
-    most = int(bridge.messages.world.allreduce(mine, "max")[0])
+    most = int(once(lambda: bridge.messages.world.allreduce(mine, "max"))[0])
     return original(x, index, *others, **(named | {"max_num_elements": most}))
 
 

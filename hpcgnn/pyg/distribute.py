@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import backends
-from hpcgnn.nn.config import FLOAT32, INTEGERS, Int8Config, check_differences
+from hpcgnn.nn.config import FLOAT32, INTEGERS, KEEP, RECOMPUTE, Int8Config, check_differences
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
 from hpcgnn.pyg.given import Call
@@ -32,6 +33,7 @@ def distribute(
     check: bool = True,
     compute: str = FLOAT32,
     int8: Int8Config | None = None,
+    activations: str = KEEP,
 ) -> M:
     """Distribute a model that was written with PyTorch Geometric for one process over all ranks. Collective.
 
@@ -56,6 +58,9 @@ def distribute(
         compute: ``float32``; ``int8``, which trains linear layers and linear convolutions in 8-bit integers where that is
             faster; or ``int8-always``.
         int8: settings of ``int8`` and ``int8-always``.
+        activations: ``keep``, or ``recompute``, with which backward computes the messages of layers again that are not linear in
+            the neighbours' rows, from the rows that had arrived and with the same bits, so that no row of an edge is kept.
+            Layers on dictionaries by type, 8-bit integers, stale rows, delta coding and ranks that share a node keep them.
 
     Returns:
         The distributed model, of the class of ``model``.
@@ -73,6 +78,7 @@ def distribute(
         check_type("check", check, bool)
         check_type("int8", int8, Int8Config, type(None))
         check_choice("compute", compute, (FLOAT32, *INTEGERS))
+        check_choice("activations", activations, (KEEP, RECOMPUTE))
         _check_model(model)
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
         rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
@@ -81,7 +87,8 @@ def distribute(
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)
     given.reseed(int(seed))
-    twin = on_ranks(model, graph, given, strategy=strategy, backend=backend, compute=compute, int8=int8)
+    how: dict[str, Any] = {"backend": backend, "compute": compute, "int8": int8, "activations": activations}
+    twin = on_ranks(model, graph, given, strategy=strategy, **how)
     if check:
         before = rehearsed, _flags(twin)
         distribution_of(twin).given.before_new = partial(_rehearse_again, twin, graph, before)

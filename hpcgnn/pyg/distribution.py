@@ -16,7 +16,8 @@ from torch_geometric.nn.dense import Linear
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, Int8Config
+from hpcgnn.nn.activations import Activations
+from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, KEEP, Int8Config
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.linear import matmul
 from hpcgnn.nn.whole_graph import among
@@ -123,6 +124,7 @@ class Distribution:
         messages = Messages(self.graph.world, self.messages.config, seed=present.seed, device=self.graph.device)
         made = Distribution(self.graph, messages, bridge.strategy, bridge.backend)
         made.begin_epoch(present.epoch)
+        made.bridge.activations = bridge.activations
         if int8 is not None:
             made.int8, made.asked_compute = Int8(int8.config, int8.uses, messages, bridge.backend), self.asked_compute
             made.int8.is_checked = int8.is_checked
@@ -160,10 +162,12 @@ def on_ranks(
     backend: str = "auto",
     compute: str = FLOAT32,
     int8: Int8Config | None = None,
+    activations: str = KEEP,
 ) -> M:
     """Distribute a model as :func:`hpcgnn.distribute` does, but without a rehearsal. Collective."""
     twin = copy.deepcopy(model, _shared_tensors(model))
     distribution = Distribution(graph, messages, strategy, backend)
+    distribution.bridge.activations = Activations(activations, backend)
     assert distribution.bridge.halo is not None  # made here, where all ranks are
     if compute in INTEGERS:
         distribution.asked_compute = compute

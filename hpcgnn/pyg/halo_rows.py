@@ -14,6 +14,7 @@ import torch
 
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph, asked_rows
+from hpcgnn.kernels.again import once
 from hpcgnn.kernels.keyed import splitmix64
 from hpcgnn.plan.plan import offsets_of
 
@@ -109,7 +110,7 @@ class HaloRows:
 
     def _moved(self, rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
         flat = rows.detach().cpu().reshape(len(rows), math.prod(rows.shape[1:])).contiguous()
-        came, _ = self._graph.world.alltoallv(flat, counts)
+        came, _ = once(lambda: self._graph.world.alltoallv(flat, counts))
         return came.view(-1, *rows.shape[1:]).to(rows.device)
 
 

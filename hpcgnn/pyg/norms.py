@@ -14,6 +14,7 @@ import torch
 import torch_geometric.nn.norm as pyg
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.kernels.again import is_again
 from hpcgnn.nn.whole_graph import mean_over_ranks, moments_over_ranks
 from hpcgnn.pyg.bridge import widened
 from hpcgnn.world import World
@@ -59,7 +60,7 @@ class BatchNorm1d(_OverRanks, torch.nn.BatchNorm1d):
         else:
             *moments, total = moments_over_ranks(x, self.world)
             mean, variance = (each.to(x.dtype) for each in moments)
-            if self.training and self.track_running_stats:
+            if self.training and self.track_running_stats and not is_again():
                 self._remember(mean.detach(), variance.detach() * total / max(total - 1, 1))
         y = (x - mean) * (variance + self.eps).rsqrt()
         return y * self.weight + self.bias if self.affine else y

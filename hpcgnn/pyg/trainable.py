@@ -12,7 +12,6 @@ import torch.fx
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
@@ -50,7 +49,7 @@ class TrainableModule:
         self.int8: Int8 | None = self._of.int8
         self.asked_compute = self._of.asked_compute
         self.keeps_input = False
-        self.activations = Activations()  # other ways are for the layers of hpcgnn
+        self.activations = self._of.bridge.activations
         self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
         dtype, weight = next(model.parameters()).dtype, self.graph.edge_weight
         self._others: dict[str, Any] = {}

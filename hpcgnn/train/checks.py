@@ -16,7 +16,7 @@ from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import IGNORE, MODELS, WHOLE, AttentionSettings, LayerSettings, ModelConfig
+from hpcgnn.nn.config import IGNORE, KEEP, MODELS, RECOMPUTE, WHOLE, AttentionSettings, LayerSettings, ModelConfig
 from hpcgnn.train.config import TrainConfig
 from hpcgnn.world import raise_on_all_ranks
 
@@ -32,20 +32,23 @@ _ENOUGH_EPOCHS, _LEAST_DECREASE = 10, 0.02
 _LOG = logging.getLogger("hpcgnn")
 
 
-def needed_bytes(graph: LocalGraph, config: ModelConfig) -> int:
+def needed_bytes(graph: LocalGraph, config: ModelConfig, activations: str = KEEP) -> int:
     """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its
-    gradients. The trial of hpcgnn.train.account counts only memory of this machine."""
+    gradients, with ``recompute`` one row of a node at most. The trial of hpcgnn.train.account counts only memory of this
+    machine."""
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
     model, hidden_layers = MODELS[config.model], 0
     if LayerSettings in config.sections():
         hidden_layers = config.section(LayerSettings).layers - (0 if model.ends_hidden else 1)
     rows = model.kept_rows if config.edge_types == IGNORE else 0  # those of a model by types of edges are unknown
-    if rows and config.norm_in_use == "batch":
+    if activations != KEEP:
+        rows = min(rows, int(activations == RECOMPUTE))
+    elif rows and config.norm_in_use == "batch":
         rows += _KEPT_BY_BATCH_NORM
     floats = nodes * (hidden_layers * rows * config.hidden + out)
     in_last_layer = 0  # what the last layer keeps
     in_backward = nodes * config.hidden if rows else 0  # gradients in a hidden layer, after that
-    if _attends(config) and config.halo == WHOLE:  # a weight of every edge is kept
+    if _attends(config) and config.halo == WHOLE and activations == KEEP:  # a weight of every edge is kept
         edges = graph.indices.size
         floats += edges * hidden_layers * config.heads
         in_last_layer = edges * config.output_heads
@@ -76,13 +79,15 @@ def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:
     return held + _DIRECTIONS * (edges * _INDEX_BYTES + nodes * _OFFSET_BYTES)
 
 
-def check_fits(graph: LocalGraph, config: ModelConfig, device: Device, ranks_per_gpu: int = 1) -> None:
+def check_fits(
+    graph: LocalGraph, config: ModelConfig, device: Device, ranks_per_gpu: int = 1, activations: str = KEEP
+) -> None:
     """Raise HpcgnnError on every rank if a part does not fit into the free memory of its device. Collective."""
     free, world = device.free_bytes(), graph.world
     with raise_on_all_ranks(world, f"put {graph.path} into the memory of a device"):
         if free is None:
             return
-        needed, share = needed_bytes(graph, config), free // ranks_per_gpu
+        needed, share = needed_bytes(graph, config, activations), free // ranks_per_gpu
         if needed > share:
             ranks = math.ceil(world.size * needed / max(share, 1))
             raise HpcgnnError(

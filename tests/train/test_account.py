@@ -29,6 +29,7 @@ MODELS = {
     "gat": {"model": "gat", "heads": 2},
     "gin, bf16": {"model": "gin", "compute": "bf16-emulated"},
     "rgcn": {"model": "rgcn"},
+    "rgat, recompute": {"model": "rgat", "heads": 2, "activations": "recompute"},
     "links": {"model": "gcn", "task": "link"},
     "features on disk": {"model": "sage", "features": "disk"},
 }

@@ -64,6 +64,15 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_rank
 
 
 @NEEDS_STANDIN
+@pytest.mark.parametrize("model", ["gin", "gat", "transformer", "rgat"])
+def test_layers_that_run_again_take_more_than_is_said(model, device_ranks, tmp_path):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", arrays_of("many edges"), 1)
+    settings = {"model": model, "layers": 4, "hidden": 128}
+    kept, again = (device_ranks(1).run(memory.of_training, path, settings, mode)[0] for mode in ("keep", "recompute"))
+    assert again.needed < again.taken < 0.9 * kept.taken
+
+
+@NEEDS_STANDIN
 @pytest.mark.parametrize("model", sorted(USUAL) if EVERYTHING else ["gcn"])
 def test_on_ranks_too(device_ranks, tmp_path, model):
     path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, 6 * NODES), 2)
