@@ -150,8 +150,23 @@ inline void int8_product(Int8Product job, const float* weight, const int64_t row
 struct Int8Gradient {
     int64_t rows;
     const int8_t* codes;
-    const float *scale, *dy;
+    const float *scale, *dy;  // dy is null where it is dy_codes times dy_scale
+    const int8_t* dy_codes;
+    const float* dy_scale;
     Keyed rounding;
+
+    // `count` values of a row of dy, from column c on.
+    template <bool kCoded>
+    Floats values(const int64_t row, const int64_t width, const int64_t c, const int count) const {
+        if constexpr (kCoded) {
+            const int8_t* from = dy_codes + row * width + c;
+            const auto bytes =
+                count == kFloats ? load<int8_t, kFloats>(from) : load_first<int8_t, kFloats>(from, count);
+            return widen<kFloats>(bytes) * dy_scale[row];
+        } else {
+            return load_some<kFloats>(dy + row * width + c, count);
+        }
+    }
 };
 
 // One thread's share, as SegmentSums, with the codes of a block of rows: dy times the scales of x, quantized by
@@ -179,14 +194,14 @@ struct Int8Sums : SegmentSums<Int8Arithmetic> {
 };
 
 // Finds the scales of a block's columns, and adds the values of dy to the sums of its columns.
+template <bool kCoded>
 inline void measure_columns(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
     const int64_t width = own.panels.width, padded = own.panels.padded_width();
     std::fill_n(own.largest.get(), padded, 0);
     for (int64_t i = first; i < first + count; ++i) {
-        const float* row = job.dy + i * width;
         for (int64_t c = 0; c < width; c += kFloats) {
             const int lanes = static_cast<int>(std::min<int64_t>(width - c, kFloats));
-            const Floats value = load_some<kFloats>(row + c, lanes);
+            const Floats value = job.values<kCoded>(i, width, c, lanes);
             store<float, kFloats>(own.column_sums.get() + c, load<float, kFloats>(own.column_sums.get() + c) + value);
             const auto most = load<int32_t, kFloats>(own.largest.get() + c);
             store<int32_t, kFloats>(own.largest.get() + c, larger_magnitude<kFloats>(most, value * job.scale[i]));
@@ -198,15 +213,14 @@ inline void measure_columns(Int8Sums& own, const Int8Gradient& job, const int64_
     }
 }
 
-template <Rounding rounding>
+template <Rounding rounding, bool kCoded>
 inline void quantize_block(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
     const int64_t width = own.panels.width, padded = own.panels.padded_width();
     const float* per_step = own.per_step.get();
     for (int64_t i = 0; i < count; ++i) {
-        const float* row = job.dy + (first + i) * width;
         const float factor = job.scale[first + i];
-        const auto steps = [=](const int64_t c, const int lanes) {
-            return load_some<kFloats>(row + c, lanes) * factor * load_some<kFloats>(per_step + c, lanes);
+        const auto steps = [=, &job](const int64_t c, const int lanes) {
+            return job.values<kCoded>(first + i, width, c, lanes) * factor * load_some<kFloats>(per_step + c, lanes);
         };
         int8_row<rounding>(steps, width, row_hash(job.rounding.key, first + i), own.codes.get() + i * padded);
     }
@@ -274,12 +288,21 @@ void int8_gradient_tile(Int8Sums& own, const uint32_t* packed_x, const int64_t s
     }
 }
 
-inline void add_int8_block(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
-    measure_columns(own, job, first, count);
+template <bool kCoded>
+inline void quantize_columns(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
+    measure_columns<kCoded>(own, job, first, count);
     if (job.rounding.to_nearest) {
-        quantize_block<Rounding::kCentre>(own, job, first, count);
+        quantize_block<Rounding::kCentre, kCoded>(own, job, first, count);
     } else {
-        quantize_block<Rounding::kRandom>(own, job, first, count);
+        quantize_block<Rounding::kRandom, kCoded>(own, job, first, count);
+    }
+}
+
+inline void add_int8_block(Int8Sums& own, const Int8Gradient& job, const int64_t first, const int64_t count) {
+    if (job.dy == nullptr) {
+        quantize_columns<true>(own, job, first, count);
+    } else {
+        quantize_columns<false>(own, job, first, count);
     }
     pack_gradient_panels(own, count);
     const int64_t steps = steps_of<Int8Arithmetic>(count), depth = own.depth;

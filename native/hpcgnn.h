@@ -221,14 +221,17 @@ HPCGNN_KERNEL(void, dense_int8_dot)(int64_t rows, int64_t depth, int64_t width, 
                                     int weight_to_nearest, uint64_t weight_key, const float* bias, int accumulate,
                                     float* y, int threads);
 
-// dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width); sums (width) = the
-// sums of dy's columns, unless null. It takes memory as dense_gradient_f32 does.
+// dweight (depth, width) = the transposed (codes (rows, depth) times scale) times dy (rows, width), which is dy_codes
+// times dy_scale if it is null; sums (width) = the sums of dy's columns, unless null. It takes memory as
+// dense_gradient_f32 does.
 HPCGNN_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
-                                         const float* scale, const float* dy, int to_nearest, uint64_t key,
-                                         float* dweight, float* sums, int threads);
+                                         const float* scale, const float* dy, const int8_t* dy_codes,
+                                         const float* dy_scale, int to_nearest, uint64_t key, float* dweight,
+                                         float* sums, int threads);
 HPCGNN_KERNEL(void, dense_gradient_int8_dot)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
-                                             const float* scale, const float* dy, int to_nearest, uint64_t key,
-                                             float* dweight, float* sums, int threads);
+                                             const float* scale, const float* dy, const int8_t* dy_codes,
+                                             const float* dy_scale, int to_nearest, uint64_t key, float* dweight,
+                                             float* sums, int threads);
 
 // As sddmm_f32 with HPCGNN_DOT, for a (rows, width) times a_scale, and b times b_scale.
 HPCGNN_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,

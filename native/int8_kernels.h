@@ -21,10 +21,12 @@ HPCGNN_INT8_KERNEL(void, dense_int8)(int64_t rows, int64_t depth, int64_t width,
 }
 
 HPCGNN_INT8_KERNEL(void, dense_gradient_int8)(int64_t rows, int64_t depth, int64_t width, const int8_t* codes,
-                                              const float* scale, const float* dy, int to_nearest, uint64_t key,
-                                              float* dweight, float* sums, int threads) {
+                                              const float* scale, const float* dy, const int8_t* dy_codes,
+                                              const float* dy_scale, int to_nearest, uint64_t key, float* dweight,
+                                              float* sums, int threads) {
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
-    int8_weight_gradient({rows, codes, scale, dy, {to_nearest != 0, key}}, depth, width, dweight, sums, threads);
+    int8_weight_gradient({rows, codes, scale, dy, dy_codes, dy_scale, {to_nearest != 0, key}}, depth, width, dweight,
+                         sums, threads);
 }
 
 HPCGNN_INT8_KERNEL(void, sddmm_int8)(const hpcgnn_csr* csr, const int8_t* a, const float* a_scale, const int8_t* b,

@@ -394,7 +394,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        ctx.references = _references(*gradients)
+        ctx.references = references(*gradients)
         return None, None, *ctx.back(ctx, *gradients)
 
 
@@ -410,21 +410,21 @@ def may_overwrite(ctx: Any) -> bool:
 def is_unshared(x: Tensor) -> bool:
     """Return whether one variable of the caller is all that refers to ``x`` and its memory: no other tensor, no function that has
     saved it for its backward pass, no user. Then the caller may write a result over it."""
-    return _references(x) == _references_of_one_variable()
+    return references(x) == _references_of_one_variable()
 
 
 @functools.cache
 def _references_of_one_variable() -> tuple[int, ...]:
-    """:func:`_references` in a function that is given a tensor to which one variable of its caller refers."""
+    """:func:`references` in a function that is given a tensor to which one variable of its caller refers."""
 
     def count(x: Tensor) -> tuple[int, ...]:
-        return _references(x)
+        return references(x)
 
     x = torch.zeros(1)
     return count(x)
 
 
-def _references(x: Tensor) -> tuple[int, ...]:
+def references(x: Tensor) -> tuple[int, ...]:
     """The numbers of references to a tensor and to its memory, by Python and by torch; and whether it is contiguous."""
     memory = torch._C._storage_Use_Count(x.untyped_storage()._cdata)
     of_torch = x._use_count()  # type: ignore[attr-defined]  # torch's stubs leave it out
@@ -433,7 +433,7 @@ def _references(x: Tensor) -> tuple[int, ...]:
 
 @functools.cache
 def _references_of_one_user() -> tuple[int, ...]:
-    """:func:`_references` to a gradient with one user, counted, because it differs between versions of Python and torch."""
+    """:func:`references` to a gradient with one user, counted, because it differs between versions of Python and torch."""
     found: list[tuple[int, ...]] = []
 
     def back(ctx: Any, dy: Tensor) -> Gradients:

@@ -20,6 +20,7 @@ from hpcgnn.kernels.rows import cluster, gather_rows
 Array = Tensor | np.ndarray
 T = TypeVar("T")
 _MANY_ENTRIES = 1 << 20
+_ROWS_SORTED = 1 << 14  # rows whose entries are sorted at a time: this limits temporaries
 
 
 @dataclass(frozen=True)
@@ -302,15 +303,25 @@ class Csr:
         written[columns] = ~places
         if not grouped:
             return HotColumns(columns, gather_rows(written, self.indices, check=False))
-        # Two stable counting sorts: by place, then back into rows. Arrays of all entries end as early as they can.
         place = torch.full((self.num_cols,), columns.numel(), dtype=torch.int32, device=self.device)
         place[columns] = places
-        order = cluster(gather_rows(place, self.indices, check=False), columns.numel() + 1, check=False)[1]
-        rows = gather_rows(self.entry_rows(torch.int32), order, check=False)
-        order = gather_rows(order, cluster(rows, self.num_rows, check=False)[1], check=False)
-        del rows
-        order = gather_rows(self.indices, order, check=False)
-        return HotColumns(columns, gather_rows(written, order, check=False))
+        ordered = torch.empty_like(self.indices)
+        for first in range(0, self.num_rows, _ROWS_SORTED):
+            rows = slice(first, min(first + _ROWS_SORTED, self.num_rows))
+            self._group_entries(rows, place, written, columns.numel() + 1, ordered)
+        return HotColumns(columns, ordered)
+
+    def _group_entries(self, rows: slice, place: Tensor, written: Tensor, places: int, out: Tensor) -> None:
+        """Write the ``written`` numbers of the entries of some rows to ``out``, each row ordered by ``place``."""
+        indptr = self.indptr[rows.start : rows.stop + 1]
+        entries = slice(int(indptr[0]), int(indptr[-1]))
+        indices, row = self.indices[entries], torch.arange(indptr.numel() - 1, dtype=torch.int32, device=self.device)
+        # Two stable counting sorts: by place, then back into rows.
+        order = cluster(gather_rows(place, indices, check=False), places, check=False)[1]
+        row = torch.repeat_interleave(row, indptr.diff(), output_size=indices.numel())
+        of_row = cluster(gather_rows(row, order, check=False), indptr.numel() - 1, check=False)[1]
+        order = gather_rows(order, of_row, check=False)
+        out[entries] = gather_rows(written, gather_rows(indices, order, check=False), check=False)
 
 
 def _array(name: str, given: Array) -> Tensor:

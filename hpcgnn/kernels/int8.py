@@ -61,6 +61,10 @@ class Int8Rows:
         """Bytes of both tensors."""
         return self.codes.numel() + 4 * self.scale.numel()
 
+    def rows(self, place: slice) -> Int8Rows:
+        """Some of the rows."""
+        return Int8Rows(self.codes[place], self.scale[place])
+
     def float(self) -> Tensor:
         """The numbers as (n, F) float32."""
         return self.codes.float() * self.scale[:, None]
@@ -99,9 +103,12 @@ class Int8Kernels(Protocol):
         torch.add(out, y, out=out) if accumulate else out.copy_(y)
 
     def weight_gradient(
-        self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
-    ) -> None:
-        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and column sums of ``dy`` (n, H) to ``sums`` (H,)."""
+        self, codes: Tensor, scale: Tensor, dy: Tensor, dy_scale: Tensor | None, key: int | None, dweight: Tensor,
+        sums: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Write ``(codes * scale).T @ dy`` to ``dweight`` (F, H), and column sums of ``dy`` (n, H) to ``sums`` (H,). dy: float32,
+        or int8 with ``dy_scale`` (n,)."""
+        dy = dy if dy_scale is None else Int8Rows(dy, dy_scale).float()
         dweight.zero_()
         for segment in range(0, dy.shape[0], ROWS_OF_A_SEGMENT):
             of_segment = torch.zeros_like(dweight)
@@ -169,12 +176,14 @@ class _Native(Int8Kernels):
         )  # fmt: skip
 
     def weight_gradient(
-        self, codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
-    ) -> None:
+        self, codes: Tensor, scale: Tensor, dy: Tensor, dy_scale: Tensor | None, key: int | None, dweight: Tensor,
+        sums: Tensor | None,
+    ) -> None:  # fmt: skip
         (rows, depth), width = codes.shape, dy.shape[1]
+        floats, integers = (dy, None) if dy_scale is None else (None, dy)
         _best(
-            "dense_gradient_int8", rows=rows, depth=depth, width=width, codes=codes, scale=scale, dy=dy,
-            to_nearest=key is None, key=key or 0, dweight=dweight, sums=sums,
+            "dense_gradient_int8", rows=rows, depth=depth, width=width, codes=codes, scale=scale, dy=floats,
+            dy_codes=integers, dy_scale=dy_scale, to_nearest=key is None, key=key or 0, dweight=dweight, sums=sums,
         )  # fmt: skip
 
     def sddmm(self, csr: Csr, a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, heads: int, out: Tensor) -> None:
@@ -220,7 +229,7 @@ def quantize_rows(
 
 def product(
     x: Int8Rows, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None, *,
-    weight_key: int | None = None, backend: str = "auto",
+    weight_key: int | None = None, backend: str = "auto", accumulate: bool = True,
 ) -> Tensor:  # fmt: skip
     """``x @ weight`` computed with 8-bit integers, plus ``bias`` in each row.
 
@@ -230,6 +239,7 @@ def product(
         bias: (H,) float32.
         out: (n, H) contiguous float32 to which the product is added; None makes a new tensor.
         weight_key: key of the noise for ``weight``; None: values are rounded to the nearest.
+        accumulate: False overwrites ``out`` instead of adding to it.
 
     Returns:
         ``out``, or the new (n, H) float32 tensor.
@@ -249,7 +259,7 @@ def product(
     if out is not None and (out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous()):
         raise misfit("out", out, f"contiguous float32 of shape {shape}")
     kernels = choose(INT8, backend, weight=weight, x=x.codes, bias=bias, out=out)
-    accumulate = out is not None
+    accumulate = accumulate and out is not None
     if out is None:
         out = buffers.empty(*shape, torch.float32, weight.device)
     bias = None if bias is None else bias.contiguous()
@@ -258,23 +268,31 @@ def product(
 
 
 def weight_gradient(
-    x: Int8Rows, dy: Tensor, *, key: int | None = None, sums: bool = False, backend: str = "auto"
+    x: Int8Rows, dy: Tensor | Int8Rows, *, key: int | None = None, sums: bool = False, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
     """``x.T @ dy`` (F, H) computed with 8-bit integers, and, if ``sums``, the float32 sums of the columns of ``dy`` (H,).
 
     The rows of ``dy`` (n, H) float32 are multiplied by the scales of the rows of ``x``, and quantized in blocks of 256 rows,
     with a scale for each column of a block, and noise of ``key``. The integer sums of blocks are added in float32: first those
     of 1,024 rows, then these sums. So the result does not depend on the number of threads, and n may be any number.
+
+    If ``dy`` is quantized by rows already, for another product, its integers are what is multiplied and quantized again, and the
+    floats are not read. Both roundings have mean 0 with independent noise, so the result does, too: the variance of the error is
+    the sum of theirs.
     """
+    values, dy_scale = (dy.codes, dy.scale) if isinstance(dy, Int8Rows) else (dy, None)
     _check_operand("x", x)
-    _check_float("dy", dy)
+    if isinstance(dy, Int8Rows):
+        _check_operand("dy", dy)
+    else:
+        _check_float("dy", dy)
     check_key("key", key)
     if dy.shape[0] != x.shape[0]:
         raise WrongValueError(f"dy must have as many rows as x, {x.shape[0]}, not {dy.shape[0]}")
-    kernels = choose(INT8, backend, dy=dy, x=x.codes)
-    dweight = dy.new_empty(x.shape[1], dy.shape[1])
-    column_sums = dy.new_empty(dy.shape[1]) if sums else None
-    kernels.weight_gradient(x.codes, x.scale, dy.contiguous(), key, dweight, column_sums)
+    kernels = choose(INT8, backend, dy=values, x=x.codes)
+    dweight = x.scale.new_empty(x.shape[1], dy.shape[1])
+    column_sums = x.scale.new_empty(dy.shape[1]) if sums else None
+    kernels.weight_gradient(x.codes, x.scale, values.contiguous(), dy_scale, key, dweight, column_sums)
     return dweight, column_sums
 
 

@@ -10,6 +10,7 @@ Shapes: n owned nodes; x (n, F), W and W_root (F, H), b (H,), y (n, H).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,12 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.activation import column_sums
-from hpcgnn.kernels.autograd import is_unshared, once_differentiable, tracked
+from hpcgnn.kernels.autograd import is_unshared, may_overwrite, once_differentiable, references, tracked
+from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.activations import Activations, Form, save, saved
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.compute import Rounded
-from hpcgnn.nn.int8 import Int8, Int8Operand
+from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand, SummedRows
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand, product_into, weight_gradient
 from hpcgnn.nn.on_disk import DiskOperand
 
@@ -53,8 +55,12 @@ class Order:
         """Write ``x @ weight`` plus the ``bias`` to ``out``, or add it."""
         product_into(out, x, weight, bias, self.aggregator.backend, adds=adds)
 
-    def gradient(self, x: Any, dy: Tensor) -> Tensor:
-        """``x.T @ dy`` (F, H) for x (n, F)."""
+    def reads_integers(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether a matrix of the shape of x is multiplied by ``weight`` in integers."""
+        return isinstance(self.compute, Int8) and self.compute.multiplies(x.shape[0], *weight.shape)
+
+    def gradient(self, x: Any, dy: Tensor | Narrow) -> Tensor:
+        """``x.T @ dy`` (F, H) for x (n, F); of the integers of dy, if another product has made them."""
         return weight_gradient(x, dy, self.aggregator.backend)
 
 
@@ -113,13 +119,11 @@ class _AggregatedProduct(torch.autograd.Function):
         ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and prefers_rows)
         if order.transform_first:
             y = _transformed(order, own, weight, root, bias)
-        elif ctx.by_rows and (blocks := aggregator.in_blocks(x)) is not None:
-            y = buffers.empty(x.shape[0], weight.shape[1], x.dtype, x.device)
-            if root is not None:
-                order.write(y, own, root, bias)
-            for place, block in blocks:
-                given = operand(block, order.compute, x.shape[0])
-                order.write(y[place], given, weight, bias if root is None else None, adds=root is not None)
+        elif (ctx.by_rows or order.reads_integers(x, weight)) and (blocks := aggregator.in_blocks(x)) is not None:
+            y, kept = _by_blocks(order, blocks, (x, own), (weight, root), bias, keeps=not ctx.by_rows)
+            if kept is not None:
+                _save(ctx, (weight, root), None if root is None else _form(own), _integers(order, kept))
+                return y
         else:
             scaled, message = aggregator.start_step(x)
             rooted = None if root is None else order.times(own, root, bias=bias)  # while rows travel
@@ -136,8 +140,29 @@ class _AggregatedProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.references = references(*gradients)
         dy = gradients[0].contiguous()
         return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
+
+
+def _by_blocks(
+    order: Order, blocks: Iterator[tuple[slice, Tensor]], x: tuple[Tensor, Tensor | Narrow],
+    weights: tuple[Tensor, Tensor | None], bias: Tensor | None, *, keeps: bool,
+) -> tuple[Tensor, Int8Rows | None]:  # fmt: skip
+    """``A x W + x W_root + b`` from blocks of A x, and, if ``keeps``, the integers of A x. x: the rows and their operand."""
+    (rows, own), (weight, root), kept = x, weights, None
+    y = buffers.empty(rows.shape[0], weight.shape[1], rows.dtype, rows.device)
+    if keeps and isinstance(order.compute, Int8):
+        codes = buffers.empty(rows.shape[0], rows.shape[1], torch.int8, rows.device)
+        kept = Int8Rows(codes, torch.empty(rows.shape[0], device=rows.device))
+    if root is not None:
+        order.write(y, own, root, bias)
+    for place, block in blocks:
+        given = operand(block, order.compute, rows.shape[0])
+        order.write(y[place], given, weight, bias if root is None else None, adds=root is not None)
+        if kept is not None and isinstance(given, Int8Operand) and isinstance(given.integers, Int8Rows):
+            kept.codes[place], kept.scale[place] = given.integers.codes, given.integers.scale
+    return y, kept
 
 
 def _transformed(
@@ -181,9 +206,9 @@ def _gradients_by_sums(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.repeats:  # sums are the message until here
         sums = operand(_forward_aggregator(order).again(own, sums), order.compute)
         own = operand(own, order.compute)
-    dweight = order.gradient(sums, dy) if needs[1] else None
+    dweight = order.gradient(sums, given) if needs[1] else None
     del sums
-    droot, dbias = _gradients_of_root(ctx, own, root, dy)
+    droot, dbias = _gradients_of_root(ctx, own, root, given)
     if under_way is not None:
         dx = reverse.finish_step(*under_way, None if root is None else order.times(given, root.T))
     return dx, dweight, droot, dbias, None
@@ -193,34 +218,51 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """``dW = xᵀ t`` and ``dx = t Wᵀ + dy W_rootᵀ`` with ``t = Aᵀ dy``, which exists in blocks of rows where nothing travels."""
     order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad
     (weight, root), (own,) = _saved(ctx)
+    given, dx, dweight = operand(dy, order.compute), None, None
     if not (needs[0] or needs[1]):
-        return None, None, *_gradients_of_root(ctx, own, root, dy), None
-    blocks, given, dx, dweight = reverse.in_blocks(dy), operand(dy, order.compute), None, None
+        return None, None, *_gradients_of_root(ctx, own, root, given), None
+    blocks = reverse.in_blocks(dy)
     # dx may be written over x, block by block; where gradients travel, this takes time that hides them
     takes = blocks is not None or (order.activations.repeats and not isinstance(order.compute, Int8))
     under_way = reverse.start_step(dy) if blocks is None else None
-    droot, dbias = _gradients_of_root(ctx, own, root, dy)  # while gradients travel
+    if root is not None and needs[0] and isinstance(given, Int8Operand):
+        given.coded(root.shape[0])  # once for dx and for the gradient of W_root
+    droot, dbias = _gradients_of_root(ctx, own, root, given)  # while gradients travel
     if needs[0]:
         if takes and isinstance(own, Tensor) and is_unshared(own):
             dx = own.detach()
         elif takes and isinstance(own, Rounded) and own.x.dtype is dy.dtype and is_unshared(own.x):
             dx = own.x.detach()
+        elif blocks is not None and _may_take(ctx, dy, given, weight, root):
+            dx = dy.detach()
         else:
             dx = buffers.empty(dy.shape[0], weight.shape[0], dy.dtype, dy.device)
         if root is not None and not takes:
             order.write(dx, given, root.T)
     whole = [] if under_way is None else [(slice(0, dy.shape[0]), reverse.finish_step(*under_way))]
     for place, t in blocks or whole:
+        sums = operand(t, order.compute, dy.shape[0])
+        if needs[0] and isinstance(sums, Int8Operand):
+            sums.coded(weight.shape[0])  # once for both products
         if needs[1]:
-            found = order.gradient(_rows(own, place), t)
+            found = order.gradient(_rows(own, place), sums)
             dweight = found if dweight is None else dweight.add_(found)
         if dx is not None:
             if root is not None and takes:
                 order.write(dx[place], _rows(given, place), root.T)
-            order.write(dx[place], operand(t, order.compute, dy.shape[0]), weight.T, adds=root is not None)
+            order.write(dx[place], sums, weight.T, adds=root is not None)
     if needs[1] and dweight is None:  # no row
         dweight = torch.zeros_like(weight)
     return dx, dweight, droot, dbias, None
+
+
+def _may_take(ctx: Any, dy: Tensor, given: Tensor | Narrow, weight: Tensor, root: Tensor | None) -> bool:
+    """Return whether blocks of dx may be written over dy: it has the same shape and no other user, and the aggregation and the
+    product with W_root read its integers alone."""
+    reverse = _forward_aggregator(ctx.order).reverse
+    sums = isinstance(reverse.rows, SummedRows) and reverse.rows.int8.aggregates(reverse.plan.local, dy)
+    product = root is None or (isinstance(given, Int8Operand) and isinstance(given.integers, Int8Rows))
+    return sums and product and weight.shape[0] == weight.shape[1] and may_overwrite(ctx)
 
 
 def _rows(each: Any, place: slice) -> Any:
@@ -228,10 +270,12 @@ def _rows(each: Any, place: slice) -> Any:
     return each[place] if isinstance(each, Tensor) else each.rows(place)
 
 
-def _gradients_of_root(ctx: Any, own: Any, root: Tensor | None, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of W_root and of b."""
-    order, needs = ctx.order, ctx.needs_input_grad
-    droot = order.gradient(own, dy) if root is not None and needs[2] else None
+def _gradients_of_root(
+    ctx: Any, own: Any, root: Tensor | None, given: Tensor | Narrow
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of W_root and of b, for the operand ``given`` of dy."""
+    order, needs, dy = ctx.order, ctx.needs_input_grad, given if isinstance(given, Tensor) else given.x
+    droot = order.gradient(own, given) if root is not None and needs[2] else None
     return droot, column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
 
 
@@ -243,6 +287,13 @@ def _forward_aggregator(order: Order) -> Aggregator:
 def _save(ctx: Any, weights: tuple[Tensor | None, ...], *forms: Form | None) -> None:
     """Save weights, and the forms of operands or None."""
     save(ctx, weights, [([], lambda _: None) if each is None else each for each in forms])
+
+
+def _integers(order: Order, rows: Int8Rows) -> Form:
+    """The form of integers whose floats do not exist."""
+    assert isinstance(order.compute, Int8)
+    quantizer = order.compute.quantizer
+    return [rows.codes, rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
 
 def _form(each: Tensor | Narrow) -> Form:

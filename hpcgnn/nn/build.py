@@ -17,6 +17,7 @@ from hpcgnn.kernels import Csr, backends
 from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import (
     ACTIVATION_MODES,
+    AUTO,
     FLOAT32,
     INT8_ALWAYS,
     INTEGERS,
@@ -123,8 +124,9 @@ def build_model(
     model.graph, model.asked_compute = graph, compute
     model.use_activations(activations)
     if chosen in INTEGERS:
-        model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=chosen == INT8_ALWAYS)
-        model.use_compute(chosen if model.int8.is_useful else FLOAT32)
+        always, otherwise = chosen == INT8_ALWAYS, "the arithmetic of --compute auto"
+        model.int8 = make_int8(int8 or Int8Config(), messages, backend, always=always, otherwise=otherwise)
+        model.use_compute(chosen if model.int8.is_useful else choose_compute(graph.world, AUTO, dtype, graph.device))
     return model
 
 

@@ -360,10 +360,10 @@ def resumed_compute(world: World, asked: str, chosen: str, before: dict[str, str
         before: ``asked``, ``chosen`` and ``hardware`` in the checkpoint (older versions wrote no hardware); None in checkpoints
             of still older versions. The same on all ranks.
     """
-    if before is not None and asked == before["asked"] and asked in INTEGERS:
-        return before["chosen"]
-    if before is None or {asked, before["asked"]} != {AUTO}:
+    if before is None or asked != before["asked"] or asked not in (AUTO, *INTEGERS):
         return chosen
+    if asked in INTEGERS and before["chosen"] != BF16:
+        return before["chosen"]
     if before["chosen"] in (chosen, FLOAT32):
         return before["chosen"]
     is_known, torch_device = before.get("hardware") == hardware(device), device.torch_device

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.base.process import return_free_memory
 from hpcgnn.devices import CPU, device_of
 from hpcgnn.exchange import Messages, QuantizedRows
 from hpcgnn.exchange.codecs import Codec
@@ -248,8 +249,9 @@ class SummedRows(FloatRows):
         """See :meth:`FloatRows.in_blocks`."""
         if not self.int8.aggregates(matrix, x):
             return super().in_blocks(matrix, x, rows)
-        given = self.int8.quantizer.rows(x, self._factor)
-        return products_by_blocks(matrix, given.codes, rows, self.linear.backend, scale=given.scale)
+        given = self.int8.quantizer.rows(x)  # whose products use the same integers: no row is sent, so scales are free
+        scale = given.scale if self._factor is None else given.scale * self._factor
+        return products_by_blocks(matrix, given.codes, rows, self.linear.backend, scale=scale)
 
     def pre_aggregate(self, x: Tensor | Int8Rows, rows: Tensor, codec: Codec) -> QuantizedRows | None:
         """See :meth:`FloatRows.pre_aggregate`."""
@@ -302,9 +304,14 @@ COPIED_TO_HALO = RowKind(HaloRows)  # gradients of copies are added up as floats
 class Int8Operand:
     """A float32 matrix (n, F) whose products are computed in 8-bit integers where that is faster."""
 
-    def __init__(self, x: Tensor, owner: Int8, of_rows: int | None = None) -> None:
+    def __init__(self, x: Tensor, owner: Int8, of_rows: int | None = None, integers: Int8Rows | None = None) -> None:
         self.x, self._int8, self._of_rows = x, owner, x.shape[0] if of_rows is None else of_rows
-        self._rows: Int8Rows | None = None
+        self._rows = integers
+
+    @property
+    def integers(self) -> Tensor | Int8Rows:
+        """The integers if they exist, else the floats."""
+        return self.x if self._rows is None else self._rows
 
     def times(
         self,
@@ -320,6 +327,17 @@ class Int8Operand:
         self._rows = self._int8.quantizer.known(self.x)
         return y
 
+    def write(self, out: Tensor, weight: Tensor, bias: Tensor | None, *, adds: bool) -> bool:
+        """Write the product, plus the ``bias``, to ``out`` (contiguous), or add it; return False where it is not computed in
+        integers. Not differentiable."""
+        if not self._int8.multiplies(self._of_rows, *weight.shape):
+            return False
+        quantizer = self._int8.quantizer
+        self._rows = self._rows or quantizer.rows(self.x)
+        key, backend = quantizer.next_key(), quantizer.backend
+        int8.product(self._rows, weight, bias, out, weight_key=key, backend=backend, accumulate=adds)
+        return True
+
     def kept(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Int8Operand | Int8Factor]]:
         """The tensors from which the second makes the operand for the gradient of a weight: the integers, if the product used
         them, and not the floats."""
@@ -329,15 +347,15 @@ class Int8Operand:
         return [self._rows.codes, self._rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
     def coded(self, out_width: int) -> Int8Operand:
-        """This operand, with its integers if the gradient of a weight with so many columns reads them, which a product may not
-        have made."""
+        """This operand, with its integers if a product with so many columns, or the gradient of its weight, reads them."""
         if self._rows is None and self._int8.multiplies(self._of_rows, self.x.shape[1], out_width):
             self._rows = self._int8.quantizer.rows(self.x)
         return self
 
     def rows(self, place: slice) -> Int8Operand:
         """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""
-        return Int8Operand(self.x[place], self._int8, self._of_rows)
+        integers = None if self._rows is None else self._rows.rows(place)
+        return Int8Operand(self.x[place], self._int8, self._of_rows, integers)
 
     def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
         """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`; for products that were computed in float32."""
@@ -361,11 +379,11 @@ class Int8Factor:
 
     def rows(self, place: slice) -> Int8Factor:
         """See :meth:`hpcgnn.nn.compute.Rounded.rows`."""
-        return Int8Factor(Int8Rows(self.integers.codes[place], self.integers.scale[place]), self.quantizer)
+        return Int8Factor(self.integers.rows(place), self.quantizer)
 
-    def weight_gradient(self, dy: Tensor, backend: str = "auto") -> Tensor:
-        """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`."""
-        return int8.weight_gradient(self.integers, dy.contiguous(), key=self.quantizer.next_key(), backend=backend)[0]
+    def weight_gradient(self, dy: Tensor | Int8Rows, backend: str = "auto") -> Tensor:
+        """See :meth:`hpcgnn.nn.compute.Rounded.weight_gradient`. dy: floats, or the integers that another product read."""
+        return int8.weight_gradient(self.integers, dy, key=self.quantizer.next_key(), backend=backend)[0]
 
 
 # -- conditions for integers -------------------------------------------------------------------------------------------
@@ -447,13 +465,17 @@ def measured(backend: str = "auto", torch_device: torch.device = CPU.torch_devic
 def usable(backend: str = "auto", torch_device: torch.device = CPU.torch_device) -> Uses:
     """The operations that are faster on a device, both by the measurement here and according to the study `products`."""
     found = measured(backend, torch_device).uses
+    return_free_memory()
     return Uses(found.products, found.sums and int8.gathers_bytes(backend, torch_device))
 
 
-def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False) -> Int8:
+def make_int8(
+    config: Int8Config, messages: Messages, backend: str = "auto", *, always: bool = False, otherwise: str = "float32"
+) -> Int8:
     """The integer arithmetic that the layers of a model share. Collective.
 
-    All ranks use it for the same operations: those that are faster on every rank.
+    All ranks use it for the same operations: those that are faster on every rank. otherwise: the arithmetic that a warning names
+    if there are none.
     """
     world = messages.world
     if always:
@@ -465,7 +487,7 @@ def make_int8(config: Int8Config, messages: Messages, backend: str = "auto", *, 
     products, sums = world.allreduce(mine, "min", "the operations in 8-bit integers").tolist()
     made = Int8(config, Uses(bool(products), bool(sums)), messages, backend)
     if world.rank == 0 and not made.is_useful:
-        _LOG.warning("8-bit integers are not faster than float32 here: everything is computed in float32")
+        _LOG.warning("8-bit integers are not faster than float32 here: everything is computed in %s", otherwise)
     elif world.rank == 0:
         _LOG.info(
             "int8: these operations are faster in 8-bit integers, and use them: %s",

@@ -76,8 +76,12 @@ def matmul(
     return sum_of(spmm(x, weight, backend=backend), bias, plus)
 
 
-def weight_gradient(x: torch.Tensor | Narrow | Int8Factor, dy: torch.Tensor, backend: str = "auto") -> torch.Tensor:
-    """``x.T @ dy`` (F, H), for x (n, F) and dy (n, H); not differentiable."""
+def weight_gradient(
+    x: torch.Tensor | Narrow | Int8Factor, dy: torch.Tensor | Narrow, backend: str = "auto"
+) -> torch.Tensor:
+    """``x.T @ dy`` (F, H), for x (n, F) and dy (n, H), which may be an operand of another product; not differentiable."""
+    if isinstance(dy, Narrow):
+        dy = dy.integers if isinstance(dy, Int8Operand) and isinstance(x, Int8Factor) else dy.x
     if isinstance(x, torch.Tensor):
         return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
     return x.weight_gradient(dy, backend)
@@ -88,11 +92,15 @@ def product_into(
     backend: str = "auto", *, adds: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """``x @ weight + bias``, written to ``out`` (n, H; any strides), or added to it (contiguous); not differentiable."""
+    if adds and isinstance(x, Int8Operand) and x.write(out, weight, bias, adds=True):
+        return out
     if adds:
         y = matmul(x, weight, backend, bias=bias, plus=out)
         return y if y.data_ptr() == out.data_ptr() else out.copy_(y)
     if not out.is_contiguous():
         return out.copy_(matmul(x, weight, backend, bias=bias))
+    if isinstance(x, Int8Operand) and x.write(out, weight, bias, adds=False):
+        return out
     if not isinstance(x, torch.Tensor):  # a copy would take a second matrix
         return product_into(out.zero_(), x, weight, bias, backend, adds=True)
     bias = None if bias is None else bias.contiguous()

@@ -142,6 +142,27 @@ def test_weight_gradients(backend: str) -> None:
     )  # fmt: skip
 
 
+def test_gradients_of_integers_are_those_of_their_floats(backend: str) -> None:
+    x = quantize_rows(drawn.random_rows(600, 40, seed=1), key=KEY)
+    dy = quantize_rows(drawn.random_rows(600, 70, seed=2), key=KEY)
+    for key in (None, OTHER_KEY):
+        found, sums = weight_gradient(x, dy, key=key, sums=True, backend=backend)
+        wanted, wanted_sums = weight_gradient(x, dy.float(), key=key, sums=True, backend=backend)
+        assert_same(found, wanted)
+        torch.testing.assert_close(sums, wanted_sums, rtol=1e-5, atol=1e-4)
+
+
+def test_the_error_of_a_gradient_that_is_rounded_twice() -> None:
+    """It has mean 0, and its variance is the sum of those of both roundings: here less than twice that of one."""
+    x = quantize_rows(drawn.random_rows(500, 32, seed=3), key=KEY)
+    dy = drawn.random_rows(500, 32, seed=4) * 10 ** drawn.random_rows(500, 1, seed=5)
+    exact, draws = x.float().T @ dy, range(1, 201)
+    once = torch.stack([weight_gradient(x, dy, key=key)[0] - exact for key in draws])
+    twice = torch.stack([weight_gradient(x, quantize_rows(dy, key=key), key=key + 1000)[0] - exact for key in draws])
+    assert 1 < twice.square().mean() / once.square().mean() < 2
+    assert twice.mean(0).norm() < 1.5 * twice.square().sum((1, 2)).mean().sqrt() / len(draws) ** 0.5
+
+
 def check_entries(backend: str, heads: int | None, columns: int, entries: int, troubled: bool, seed: int) -> None:
     (csr, *_), width = Case(60, 40, entries).build(), columns * (heads or 1)
     left, right = (

@@ -102,9 +102,9 @@ void add_block(const Int8Gradient& of, const int64_t first, const int64_t last, 
     }
 }
 
-// trouble: is added to the scale of x's second row.
+// trouble: is added to the scale of x's second row. is_coded: whether dy is given as integers and a scale for each row.
 void test_int8_gradient(Isas& isas, const Shape& s, const Rounding& rounding, const bool has_sums, const float trouble,
-                        Random& random) {
+                        Random& random, const bool is_coded = false) {
     Int8Gradient of{s, Exact<int8_t>(random_codes(s.rows * s.depth, random)), Exact<float>(random.numbers(s.rows)),
                     Exact<float>(random.numbers(s.rows * s.width)), rounding};
     for (int64_t r = 0; r < s.rows; ++r) of.scale[r] = r % 9 == 5 ? 0 : std::abs(of.scale[r]);
@@ -112,6 +112,9 @@ void test_int8_gradient(Isas& isas, const Shape& s, const Rounding& rounding, co
     const float factors[] = {1, 1e-3F, 0, 1e30F, 1e-42F, 1, 3e38F};
     for (int64_t i = 0; i < of.dy.size(); ++i) of.dy[i] *= factors[i % s.width % 7];
     if (s.rows > 2 && s.width > 5) of.dy[2 * s.width + 5] = kNan;
+    const Exact<int8_t> dy_codes(random_codes(is_coded ? s.rows * s.width : 0, random));
+    const Exact<float> dy_scale(random.numbers(is_coded ? s.rows : 0));
+    for (int64_t i = 0; i < dy_codes.size(); ++i) of.dy[i] = static_cast<float>(dy_codes[i]) * dy_scale[i / s.width];
     Floats expected(static_cast<size_t>((s.depth + 1) * s.width));
     for (int64_t begin = 0; begin < s.rows; begin += kRowsOfASegment) {
         const int64_t end = std::min(begin + kRowsOfASegment, s.rows);
@@ -124,11 +127,13 @@ void test_int8_gradient(Isas& isas, const Shape& s, const Rounding& rounding, co
     const auto run = [&](const Way& way) {
         Exact<float> dweight(s.depth * s.width), sums(has_sums ? s.width : 0);
         KERNEL(way, dense_gradient_int8)
-        (s.rows, s.depth, s.width, of.codes.data(), of.scale.data(), of.dy.data(), rounding.to_nearest, rounding.key,
-         dweight.data(), has_sums ? sums.data() : nullptr, way.threads);
+        (s.rows, s.depth, s.width, of.codes.data(), of.scale.data(), is_coded ? nullptr : of.dy.data(), dy_codes.data(),
+         dy_scale.data(), rounding.to_nearest, rounding.key, dweight.data(), has_sums ? sums.data() : nullptr,
+         way.threads);
         return together(dweight, sums);
     };
-    const std::string what = text("dense_gradient_int8", s, "nearest", rounding.to_nearest, "sums", has_sums);
+    const std::string what =
+        text("dense_gradient_int8", s, "nearest", rounding.to_nearest, "sums", has_sums, "coded", is_coded);
     expect(isas, what, expected, run, true);
 }
 
@@ -136,7 +141,9 @@ void test_int8_gradients(Isas& isas) {
     for (Cases cases(20, 14); cases.next();) {
         const int64_t rows = cases.one_of<int64_t>({0, 1, 7, 8, 33, 255, 256, 257, 1025, 2100});
         const Rounding rounding = cases.one_of<Rounding>({kNearest, kKeyed});
-        test_int8_gradient(isas, {rows, 9, 13}, rounding, cases.flag(), 0, cases.random);
+        const bool has_sums = cases.flag();
+        test_int8_gradient(isas, {rows, 9, 13}, rounding, has_sums, 0, cases.random);
+        test_int8_gradient(isas, {rows, 9, 19}, rounding, has_sums, 0, cases.random, true);
     }
     for (Cases cases(6, 15); cases.next();) {
         const Shape s =

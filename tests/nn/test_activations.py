@@ -369,6 +369,13 @@ def test_results_that_a_user_holds_are_not_overwritten(parts):
     assert all(torch.equal(each, copy) for each, copy in held)
 
 
+def rows_in_use(parts, model, **how):
+    """The most bytes of buffers of a training pass at one time, as a multiple of a matrix of 512 columns."""
+    graph = hpcgnn.load(parts(1))
+    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, dropout=0.3)
+    return most_bytes(hpcgnn.build_model(config, graph, **how), graph) / (graph.num_nodes * 512 * 4)
+
+
 def most_bytes(model, graph):
     """The most bytes of buffers that a training pass uses at one time."""
     bytes_in_use, kinds = [0, 0], {torch.float32: np.float32, torch.uint8: np.uint8, torch.int8: np.int8}
@@ -391,11 +398,55 @@ def most_bytes(model, graph):
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_a_step_takes_one_matrix_more_than_it_keeps(parts, model):
     """Results and gradients are written over rows that were read for the last time; the other matrix is a block of sums."""
+    assert 4 < rows_in_use(parts, model, activations="recompute") < 5.5
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_a_step_in_integers_takes_two_matrices_beside_its_codes(parts, model, monkeypatch):
+    """An input and an output. The codes of four layers are one matrix, and blocks take the rest."""
+    monkeypatch.setattr("hpcgnn.nn.aggregator._BLOCK_BYTES", 1 << 16)
+    settings = Int8Config(most_error=1, before_softmax=True)
+    assert 2.5 < rows_in_use(parts, model, compute="int8-always", int8=settings) < 3.7
+
+
+def test_blocks_of_integers_are_near_the_exact_sums(parts, monkeypatch):
+    """GCN's sums of a rank that is alone, whose factors belong to the scales."""
+    monkeypatch.setattr("hpcgnn.nn.aggregator._BLOCK_BYTES", 1 << 12)
     graph = hpcgnn.load(parts(1))
-    config = hpcgnn.ModelConfig(model, layers=5, hidden=512, dropout=0.3)
-    found = most_bytes(hpcgnn.build_model(config, graph, activations="recompute"), graph)
-    row = graph.num_nodes * 512 * 4
-    assert 4 * row < found < 5.5 * row
+    exact, rounded = (
+        gradients(
+            hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=3, hidden=32, dropout=0.0), graph, compute=compute),
+            graph,
+        )
+        for compute in ("float32", "int8-always")
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        assert (one - other).norm() < 0.1 * one.norm()
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_integers_overwrite_no_gradient_that_others_use(parts, model):
+    graph, seen = hpcgnn.load(parts(1)), []
+    settings = Int8Config(most_error=1, before_softmax=True)
+    built = hpcgnn.build_model(
+        hpcgnn.ModelConfig(model, layers=3, hidden=32), graph, compute="int8-always", int8=settings
+    )
+    wanted = gradients(built, graph)
+
+    def held(layer, given, y):
+        y.register_hook(lambda dy: seen.append((dy, dy.clone())))
+
+    def places(layer, given, y):
+        for each in (y, *given):
+            each.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+
+    for watch in (held, places):
+        hook = built.layers[1].register_forward_hook(watch)
+        assert all(map(torch.equal, wanted, gradients(built, graph)))
+        hook.remove()
+    (dy, copy), *both = seen
+    assert torch.equal(dy, copy)
+    assert len(set(both)) == 1, "a gradient that nobody else uses makes room"
 
 
 @pytest.mark.parametrize("kind", [MeanNorm, BatchNorm])

@@ -19,7 +19,7 @@ from hpcgnn.exchange import MessageConfig, Messages, codecs
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
 from hpcgnn.kernels.quantizer import Quantizer
-from hpcgnn.nn import int8
+from hpcgnn.nn import build, int8
 from hpcgnn.nn.config import MODELS, NEAREST, ROW, TENSOR, Int8Config
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
 from hpcgnn.policy.config import BITS_POLICIES, FIXED, STALENESS_POLICIES, PolicyConfig
@@ -395,8 +395,28 @@ def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch, ca
     monkeypatch.setattr(int8, "measured", lambda *device: answers.pop())
     assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("products", "int8")] * 2
     assert warnings_in(caplog) == []
-    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", FLOAT32)] * 2
-    assert warnings_in(caplog) == ["8-bit integers are not faster than float32 here: everything is computed in float32"]
+    monkeypatch.setattr(build, "choose_compute", lambda world, compute, *how: "bf16" if compute == "auto" else compute)
+    assert ThreadPool(2).run(programs.agreed_uses, parts(2)) == [("", "bf16")] * 2
+    assert warnings_in(caplog) == [
+        "8-bit integers are not faster than float32 here: everything is computed in the arithmetic of --compute auto"
+    ]
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
+def test_ranks_on_both_sides_of_the_limits_train_together(tmp_path, monkeypatch, name):
+    """One rank is large enough for integers and one is not: which gradients travel does not depend on that."""
+    graph = small_graphs.random_multigraph(nodes=NODES, edges=EDGES)
+    part = (np.arange(NODES) % 5 == 0).astype(np.int64)  # 160 nodes and 40
+    small_graphs.write_parts(tmp_path / "uneven.h5", graph, part, 2)
+    monkeypatch.setattr(int8, "measured", lambda *device: Measured(2.0, 2.0))
+    monkeypatch.setattr(int8, "usable", lambda *device: Uses(True, True))
+    monkeypatch.setattr(int8, "limits_of", lambda *device: Limits(100 * 32 * 32, 8, 8))
+    monkeypatch.setattr(int8, "aggregates", lambda csr, width: csr.num_cols > 100)
+    found, exact = (
+        ThreadPool(2).run(programs.train, tmp_path / "uneven.h5", How(name, compute))[0]
+        for compute in ("int8", FLOAT32)
+    )
+    assert_near(found, exact)
 
 
 @pytest.mark.parametrize("bits", [32, 8])

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hpcgnn.kernels.csr import Csr
-from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT
+from hpcgnn.kernels.int8 import ROWS_OF_A_BLOCK, ROWS_OF_A_SEGMENT, Int8Rows
 from hpcgnn.kernels.triton import keyed, messages
 from hpcgnn.kernels.triton.edges import launch_dots
 from hpcgnn.kernels.triton.launch import WARP, interprets, launch, padded, rows_of_tile, warps
@@ -100,11 +100,13 @@ def product(
 
 
 def weight_gradient(
-    codes: Tensor, scale: Tensor, dy: Tensor, key: int | None, dweight: Tensor, sums: Tensor | None
-) -> None:
+    codes: Tensor, scale: Tensor, dy: Tensor, dy_scale: Tensor | None, key: int | None, dweight: Tensor,
+    sums: Tensor | None,
+) -> None:  # fmt: skip
     # The sums of segments go to a workspace, from which one kernel adds them in order, without atomics. With the codes of dy it
     # takes at most _WORKSPACE, or the bytes of one segment if these are more; what does not fit is computed in several turns.
     _check_instructions(codes)
+    dy = dy if dy_scale is None else Int8Rows(dy, dy_scale).float()
     (rows, depth), width = codes.shape, dy.shape[1]
     if sums is not None:
         torch.sum(dy, 0, out=sums)
