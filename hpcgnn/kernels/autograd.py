@@ -401,6 +401,16 @@ class _Recorded(torch.autograd.Function):
 recorded = _Recorded.apply
 
 
+def gradients_of(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """``torch.autograd.grad(outputs, inputs, gradients)``, with zeros for an input that is not used. Where it is given gradients,
+    torch imports modules that take 30 MB: so they come from a scalar here."""
+    with torch.enable_grad():
+        scalar = recorded(lambda _, first, *others: first.new_zeros(()), lambda *_: tuple(gradients), *outputs)
+    return torch.autograd.grad(scalar, inputs, materialize_grads=True)
+
+
 def may_overwrite(ctx: Any) -> bool:
     """Return whether nothing but the ``back`` of :class:`_Recorded` to which autograd has given it uses this gradient, or its
     memory."""

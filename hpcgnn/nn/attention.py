@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -40,12 +40,12 @@ from hpcgnn.nn.attention_step import Attention, GATScores, GATv2Scores, Map
 from hpcgnn.nn.attention_step import Scores as StepScores
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
-from hpcgnn.nn.halo import AttentionEdges, edge_ids, mover, picks
+from hpcgnn.nn.halo import AttentionEdges, Block, edge_ids, mover, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Operand, matmul, operand
 from hpcgnn.nn.linear_map import destinations
-from hpcgnn.nn.pieces import Block, HaloPieces, PiecewiseAttention, Scores
+from hpcgnn.nn.pieces import HaloPieces, PiecewiseAttention, Sources
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.plan import PeerRows
 
@@ -203,6 +203,14 @@ class WeighingLayer(torch.nn.Module):
         squares = host_values(self._weights.double().square().mean(dim=1))
         return np.bincount(index_array(edges.indices), squares, minlength=edges.num_cols)
 
+    def piecewise(
+        self, over: HaloPieces, sources: Sources, of_edges: Callable[..., torch.Tensor] | None = None
+    ) -> PiecewiseAttention:
+        """The sums over the pieces of a halo, with this layer's heads and dropout."""
+        masks = [each.mask() for each in self.drops if isinstance(each, KeyedDropout)]
+        heads = self.heads.count, self.heads.width
+        return PiecewiseAttention(over, sources, masks, heads, self.backend, of_edges)
+
     @property
     def spmm(self) -> Callable[..., torch.Tensor]:
         """:func:`hpcgnn.kernels.spmm` with weights, in the layer's arithmetic."""
@@ -248,14 +256,16 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         return weight.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
 
     def in_pieces(
-        self, over: HaloPieces, scores: Scores, rows: torch.Tensor, target: torch.Tensor, *parameters: torch.Tensor
+        self,
+        over: HaloPieces,
+        sources: Sources,
+        rows: torch.Tensor,
+        target: torch.Tensor,
+        *parameters: torch.Tensor,
+        of_edges: Callable[..., torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """The layer's result by attention over the pieces of a halo (:class:`hpcgnn.nn.pieces.PiecewiseAttention`)."""
-        masks, heads = (
-            [each.mask() for each in self.drops if isinstance(each, KeyedDropout)],
-            (self.heads.count, self.heads.width),
-        )
-        attend = PiecewiseAttention(over, scores, masks, heads, self.backend)
+        attend = self.piecewise(over, sources, of_edges)
         if self.heads.join:  # which need no sums without the bias beside the result
             return attend(rows, target, self.bias, *parameters)
         return self.joined(attend(rows, target, None, *parameters))
@@ -280,9 +290,11 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         return isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass
 
 
-def parts(over: tuple[Aggregator, AttentionEdges] | HaloPieces) -> list[Aggregator]:
+def parts(over: Over | Aggregator | HaloPieces) -> list[Aggregator]:
     """The aggregators of a halo, whole or in pieces."""
-    return [piece.mover for piece in over.pieces] if isinstance(over, HaloPieces) else [over[0]]
+    if isinstance(over, HaloPieces):
+        return [piece.mover for piece in over.pieces]
+    return [over if isinstance(over, Aggregator) else over[0]]
 
 
 class GATLayer(AttentionLayer):
@@ -312,7 +324,7 @@ class GATLayer(AttentionLayer):
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
         if isinstance(self.over, tuple):
-            return not self._scores_travel and self._is_one_step(x, self.over)
+            return not self._scores_travel and self._is_one_step(x)
         return isinstance(self.over, HaloPieces)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
@@ -347,15 +359,17 @@ class GATLayer(AttentionLayer):
         width, target, backend = own.shape[1], self.scores(own, self.attend_target), self.backend
         is_coarse = any(piece.mover.exchange.is_coarse for piece in over.pieces)
 
-        def scores(block: Block, target: torch.Tensor, rows: torch.Tensor, *attend: torch.Tensor) -> torch.Tensor:
-            source = rows[:, width:].contiguous()
-            for vectors in attend:
-                source = layer_product(rows, torch.block_diag(*vectors[:, :, None]), backend=backend)
-            return F.leaky_relu(sddmm(block.csr, target, source, "add", backend=backend), NEGATIVE_SLOPE, inplace=True)
+        def sources(block: Block, target: torch.Tensor, rows: torch.Tensor, *attend: torch.Tensor) -> Any:
+            if attend:
+                values, source = rows, layer_product(rows, torch.block_diag(*attend[0][:, :, None]), backend=backend)
+            else:
+                values, source = (each.contiguous() for each in rows.tensor_split([width], 1))
+            joint = sddmm(block.csr, target, source, "add", backend=backend)
+            return F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True), values
 
         if not is_coarse:
-            return self.in_pieces(over, scores, own, target, self.attend_source)
-        return self.in_pieces(over, scores, torch.cat((own, self.scores(own, self.attend_source)), 1), target)
+            return self.in_pieces(over, sources, own, target, self.attend_source)
+        return self.in_pieces(over, sources, torch.cat((own, self.scores(own, self.attend_source)), 1), target)
 
     def _partial(self, plan: PartialPlan, rows: torch.Tensor) -> torch.Tensor:
         """The (n, H*C) weighted sums of ``rows`` (n, H*C) by partial attention; differentiable. Collective."""
@@ -406,7 +420,7 @@ class GATv2Layer(AttentionLayer):
 
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        return isinstance(self.over, HaloPieces) or self._is_one_step(x, self.over)
+        return isinstance(self.over, HaloPieces) or self._is_one_step(x)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if isinstance(self.over, tuple) and self._is_one_step(x):
@@ -427,15 +441,15 @@ class GATv2Layer(AttentionLayer):
     def _in_pieces(self, over: HaloPieces, given: Operand) -> torch.Tensor:
         """The layer's result. In backward, scores are made again, and by floats."""
 
-        def scores(block: Block, target: torch.Tensor, rows: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        def sources(block: Block, target: torch.Tensor, rows: torch.Tensor, *weights: torch.Tensor) -> Any:
             attend, *edge = weights
             features = EdgeFeatures(block.attr, *edge) if block.attr is not None and edge else None
-            return joint_scores(block.csr, (target, rows), attend, features, NEGATIVE_SLOPE, self.backend)
+            return joint_scores(block.csr, (target, rows), attend, features, NEGATIVE_SLOPE, self.backend), rows
 
         rows = matmul(given, self.weight_source, self.backend, bias=self.bias_source)
         target = matmul(given, self.weight_target, self.backend, bias=self.bias_target)
         edge = () if self.weight_edge is None else (self.weight_edge,)
-        return self.in_pieces(over, scores, rows, target, self.attend, *edge)
+        return self.in_pieces(over, sources, rows, target, self.attend, *edge)
 
     def _joint_scores(self, edges: AttentionEdges, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """(entries, H) scores, from target (n, H*C) and rows (m, H*C)."""
@@ -459,29 +473,34 @@ class TransformerLayer(AttentionLayer):
     without ``e_ij W_e`` where edges have no features e (entries, D). Keys have no bias: it would add the same number to all
     scores of a node, which a softmax does not see.
 
-    over: the halo's aggregators of keys and of values, and the edges. Both terms with e are sums of e by node and head, so no row
-    of H*C columns exists for an edge: its (entries, H) weights are kept, PyG's layer keeps several (entries, H*C).
+    over: the halo's aggregators of keys and of values, and the edges; or the halo in pieces. Both terms with e are sums of e by
+    node and head, so no row of H*C columns exists for an edge: its (entries, H) weights are kept, PyG's layer keeps several
+    (entries, H*C).
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, Aggregator, AttentionEdges],
+        over: tuple[Aggregator, Aggregator, AttentionEdges] | HaloPieces,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(heads, [*over[:2]], drops, compute)
+        super().__init__(heads, [*over[:2]] if isinstance(over, tuple) else parts(over), drops, compute)
         self.over, width = over, heads.count * heads.width
-        attr = over[2].attr
-        over[1].row_squares = partial(self.row_squares, over[2].csr)
+        attr = over[2].attr if isinstance(over, tuple) else over.local.attr
+        if isinstance(over, tuple):
+            over[1].row_squares = partial(self.row_squares, over[2].csr)
         self.weight_query, self.weight_key, self.weight_value = (xavier(in_width, width) for _ in range(3))
         self.bias_query, self.bias_value = (torch.nn.Parameter(torch.zeros(width)) for _ in range(2))
         self.weight_root = xavier(in_width, self.bias.numel())
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        given, backend, (keys, values, edges) = operand(x, self.compute), self.backend, self.over
+        given, backend = operand(x, self.compute), self.backend
+        if isinstance(self.over, HaloPieces):
+            return self._in_pieces(self.over, given)
+        keys, values, edges = self.over
         under_way = keys.begin(matmul(given, self.weight_key, backend))
         # While keys travel:
         query = matmul(given, self.weight_query, backend, bias=self.bias_query) / math.sqrt(self.heads.width)
@@ -490,23 +509,42 @@ class TransformerLayer(AttentionLayer):
         key = under_way.finish()
         under_way = values.begin(own)
         scores = sddmm(edges.csr, query, key, "dot", self.heads.count, backend)  # while values travel
-        if edges.attr is not None:
-            scores = scores + self._edge_scores(query, edges.entries, edges.attr)
+        if self.weight_edge is not None:
+            scores = scores + self._edge_scores(query, edges, self.weight_edge)
         weights = self.drops[0](self.kept(edge_softmax(edges.csr, scores, backend=backend)))
         sums = self.spmm(edges.csr, under_way.finish(), weights, backend=backend)
-        if edges.attr is not None:
-            sums = sums + self._edge_sums(weights, edges.entries, edges.attr)
+        if self.weight_edge is not None:
+            sums = sums + self._edge_sums(edges, weights, self.weight_edge)
         return self.joined(sums) + root
 
-    def _edge_scores(self, query: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
-        """(entries, H) products ``q_i · (e W_e) = (W_e q_i) · e`` of query (n, H*C)."""
-        assert self.weight_edge is not None
-        by_head = query.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
-        seen = by_head @ self._edge_weights(self.weight_edge).transpose(1, 2)  # (H, n, D)
-        return torch.stack([sddmm(entries, each, attr, "dot", backend=self.backend) for each in seen], dim=1)
+    def _in_pieces(self, over: HaloPieces, given: Operand) -> torch.Tensor:
+        """The layer's result. A row that travels has the values, and the keys behind them."""
+        backend, width = self.backend, self.heads.count * self.heads.width
 
-    def _edge_sums(self, weights: torch.Tensor, entries: Csr, attr: torch.Tensor) -> torch.Tensor:
+        def sources(block: Block, query: torch.Tensor, rows: torch.Tensor, *edge: torch.Tensor) -> Any:
+            values, keys = (each.contiguous() for each in rows.tensor_split([width], 1))
+            scores = sddmm(block.csr, query, keys, "dot", self.heads.count, backend)
+            return scores + self._edge_scores(query, block, *edge) if edge else scores, values
+
+        query = matmul(given, self.weight_query, backend, bias=self.bias_query) / math.sqrt(self.heads.width)
+        values = matmul(given, self.weight_value, backend, bias=self.bias_value)
+        rows = torch.cat((values, matmul(given, self.weight_key, backend)), 1)
+        edge = () if self.weight_edge is None else (self.weight_edge,)
+        sums = self.in_pieces(over, sources, rows, query, *edge, of_edges=self._edge_sums if edge else None)
+        return sums + matmul(given, self.weight_root, backend)
+
+    def _edge_scores(self, query: torch.Tensor, edges: AttentionEdges | Block, weight: torch.Tensor) -> torch.Tensor:
+        """(entries, H) products ``q_i · (e W_e) = (W_e q_i) · e`` of query (n, H*C)."""
+        assert edges.attr is not None
+        by_head = query.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
+        seen = by_head @ self._edge_weights(weight).transpose(1, 2)  # (H, n, D)
+        return torch.stack([sddmm(edges.entries, each, edges.attr, "dot", backend=self.backend) for each in seen], 1)
+
+    def _edge_sums(self, edges: AttentionEdges | Block, weights: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """(n, H*C) sums ``sum alpha (e W_e) = (sum alpha e) W_e`` of weights (entries, H)."""
-        sums = torch.stack([spmm(entries, attr, each.contiguous(), backend=self.backend) for each in weights.unbind(1)])
-        assert self.weight_edge is not None
-        return (sums @ self._edge_weights(self.weight_edge)).transpose(0, 1).flatten(1)
+        assert edges.attr is not None
+        by_head = weights.unbind(1)
+        sums = torch.stack(
+            [spmm(edges.entries, edges.attr, each.contiguous(), backend=self.backend) for each in by_head]
+        )
+        return (sums @ self._edge_weights(weight)).transpose(0, 1).flatten(1)

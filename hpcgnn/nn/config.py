@@ -242,7 +242,7 @@ class RGATSettings:
 
 
 _HOPS = (LayerSettings, HopSettings)
-_ATTENTION = (LayerSettings, AttentionSettings)
+_ATTENTION = (LayerSettings, HaloSettings, AttentionSettings)
 _MODULES = {"gine": "edge_models", "transformer": "edge_models", "hgt": "typed_models", "rgat": "typed_models"}
 _COPIES_FEATURES = ("gine", "rgat")  # in the first layer, before any product makes them narrow
 KNOWN = {
@@ -258,7 +258,7 @@ KNOWN = {
         (
             "gatv2",
             "attention whose ranking of neighbours depends on the node, and on features of edges if there are any",
-            (LayerSettings, HaloSettings, AttentionSettings),
+            _ATTENTION,
         ),
         (
             "gcn",
@@ -275,13 +275,13 @@ KNOWN = {
         (
             "hgt",
             "attention by keys and queries of each type of nodes, with weights of each type of edges",
-            (LayerSettings, HeadSettings),
+            (LayerSettings, HaloSettings, HeadSettings),
         ),
         ("jknet", "GCN whose last layer sees the outputs of all layers", (LayerSettings,)),
         (
             "rgat",
             "attention over neighbours with weights of each type of edges, and on features of edges if there are any",
-            (LayerSettings, BasesSettings, RGATSettings, AttentionSettings),
+            (LayerSettings, BasesSettings, RGATSettings, HaloSettings, AttentionSettings),
         ),
         (
             "rgcn",

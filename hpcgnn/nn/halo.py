@@ -6,6 +6,7 @@ graph's order, followed by those of the halo nodes by position, as in ``graph.ed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -173,8 +174,7 @@ class AttentionEdges:
     @cached_property
     def entries(self) -> Csr:
         """(n, entries) matrix of ones: the entries of each node, whose sums are those of rows of edges."""
-        numbers = torch.arange(self.csr.num_entries, dtype=torch.int32, device=self.csr.device)
-        return Csr(self.csr.indptr, numbers, self.csr.num_entries, check=False)
+        return entries_of(self.csr)
 
     @cached_property
     def ids(self) -> torch.Tensor:
@@ -183,6 +183,59 @@ class AttentionEdges:
         It keys random numbers, so that these are the same for any number of ranks. Parallel edges share it.
         """
         return edge_ids(self.original_ids[self.csr.entry_rows()], self.original_ids[self.csr.indices.long()])
+
+    def cut(self, piece_of: torch.Tensor, number: torch.Tensor, sizes: Sequence[int], *, keyed: bool) -> list[Block]:
+        """The edges of each piece. piece_of, number: (n + h,) the piece of each extended row, and its number there. sizes: number
+        of rows of each piece. keyed: with the ids of edges."""
+        return cut(self.csr, (piece_of, number), sizes, self.ids if keyed else None, self.attr)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The edges of a piece of extended rows. csr: (N, p) structure, of which N is the number of softmaxes. ids: (e,) int64, as
+    :attr:`AttentionEdges.ids`, or None. attr: (e, D) features of the edges, or None. ends: (N', p) structure with the same
+    entries, whose rows are those of the targets' values."""
+
+    csr: Csr
+    ids: torch.Tensor | None
+    attr: torch.Tensor | None
+    ends: Csr
+
+    @cached_property
+    def entries(self) -> Csr:
+        """As :attr:`AttentionEdges.entries`."""
+        return entries_of(self.csr)
+
+
+def entries_of(csr: Csr) -> Csr:
+    """(rows, entries) matrix of ones, the entries of each row of ``csr``."""
+    numbers = torch.arange(csr.num_entries, dtype=torch.int32, device=csr.device)
+    return Csr(csr.indptr, numbers, csr.num_entries, check=False)
+
+
+def cut(
+    whole: Csr,
+    places: tuple[torch.Tensor, torch.Tensor],
+    sizes: Sequence[int],
+    ids: torch.Tensor | None,
+    attr: torch.Tensor | None,
+    ends: Csr | None = None,
+) -> list[Block]:
+    """The entries of each piece of the columns of ``whole``. places: (columns,) the piece of each column, and its number there.
+    sizes: number of columns of each piece. ids, attr, ends: of all entries, as in :class:`Block`; ends None: ``whole``."""
+    pieces, columns = (each[whole.indices.long()] for each in places)
+    order, counts = torch.argsort(pieces, stable=True), torch.bincount(pieces, minlength=len(sizes)).tolist()
+    columns, blocks = columns.to(torch.int32), []
+
+    def part(csr: Csr, mine: torch.Tensor, size: int) -> Csr:
+        lengths = torch.bincount(csr.entry_rows()[mine], minlength=csr.num_rows)
+        return Csr(torch.cat((lengths.new_zeros(1), lengths.cumsum(0))), columns[mine], size, check=False)
+
+    for size, mine in zip(sizes, order.split(counts), strict=True):
+        csr = part(whole, mine, size)
+        keys, features = (None if each is None else each[mine] for each in (ids, attr))
+        blocks.append(Block(csr, keys, features, csr if ends is None else part(ends, mine, size)))
+    return blocks
 
 
 def attention_edges(

@@ -80,11 +80,12 @@ def weight_gradient(
     x: torch.Tensor | Narrow | Int8Factor, dy: torch.Tensor | Narrow, backend: str = "auto"
 ) -> torch.Tensor:
     """``x.T @ dy`` (F, H), for x (n, F) and dy (n, H), which may be an operand of another product; not differentiable."""
-    if isinstance(dy, Narrow):
-        dy = dy.integers if isinstance(dy, Int8Operand) and isinstance(x, Int8Factor) else dy.x
+    if isinstance(x, Int8Factor) and isinstance(dy, Int8Operand):
+        return x.weight_gradient(dy.integers, backend)
+    floats = dy.x if isinstance(dy, Narrow) else dy
     if isinstance(x, torch.Tensor):
-        return dense.run_weight_gradient(dense.kernels_for(x, backend), x, dy)[0]
-    return x.weight_gradient(dy, backend)
+        return dense.run_weight_gradient(dense.kernels_for(x, backend), x, floats)[0]
+    return x.weight_gradient(floats, backend)
 
 
 def product_into(

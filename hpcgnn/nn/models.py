@@ -226,6 +226,7 @@ class AttentionStack(Stack):
         wide_from = None if self.scores_joint_rows else heads.count * heads.width
         pieces = context.connection.pieces
         if pieces is not None:
+            wide_from = wide_from if self.exchanges == 1 else None
             own = pieces.with_movers(lambda mover: self.add_aggregator(mover, wide_from))
             drops = self.new_edge_dropouts(rate, *(block.ids for block in pieces.blocks))
             return self.layer(width, heads, own, drops, self.compute)

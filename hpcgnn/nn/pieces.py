@@ -11,20 +11,19 @@ dropout multiplies the weight, and dz, the gradient of z,
 
     dv_j = sum_i d_ij alpha_ij dz_i,   ds_ij = alpha_ij (d_ij dz_i · v_j - dz_i · z_i)   in each head.
 
-All ranks exchange the same number of pieces in the same order. In a step, a rank receives from the rank at some distance k after
-it, and sends to that before it, so that all ranks have about the same work; small messages of several distances travel together,
-and large ones are cut.
+All ranks exchange the same number of pieces in the same order. A piece has a share of the rows of each other rank, so all ranks
+have about the same work in a step, and there are as few steps as the largest halo needs.
 
-Shapes: n owned nodes, h halo nodes, b rows of a piece, u owned nodes whose rows are sent in a step, t owned nodes that have edges
-from a piece, e edges, H heads, C columns of a head, F columns of the rows that travel: H*C, and those behind them that only the
-scores use.
+Shapes: n owned nodes, h halo nodes, b rows of a piece, u owned nodes whose rows are sent in a step, e edges of a piece, p values
+of a piece, H heads, C columns of a head, F columns of the rows that travel, N rows of the result: n, or more where several
+softmaxes end at a node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,29 +35,29 @@ from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.exchange.passes import Pass
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.kernels import Csr, buffers, edges
+from hpcgnn.kernels import Csr, edges
 from hpcgnn.kernels.activation import DropoutMask, drop
-from hpcgnn.kernels.autograd import Gradients, recorded, transposed_with
+from hpcgnn.kernels.autograd import Gradients, gradients_of, recorded, transposed_with
 from hpcgnn.kernels.spmm import spmm
+from hpcgnn.nn.activations import save, saved
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.config import KEEPS_NO_ROW
-from hpcgnn.nn.halo import AttentionEdges, identity, mover, picks
+from hpcgnn.nn.halo import Block, identity, mover, picks
 from hpcgnn.plan import PeerRows
 from hpcgnn.plan.plan import offsets_of, ranges
 
-# A piece has at most this share of a part's mean number of nodes. Two pieces are in memory at a time, with their messages.
+# A piece has about this share of a part's mean number of nodes. Two pieces are in memory at a time, with their messages.
 _SHARE = 0.25
+_SPREAD = 0x9E3779B1  # multiples of it are spread evenly over 32 bits
 
 
-@dataclass(frozen=True)
-class Block:
-    """Edges to owned nodes. csr: (t, b) structure. targets: (t,) int64 the owned nodes, ascending, or a slice of all. ids: (e,)
-    int64, as :attr:`AttentionEdges.ids`, or None. attr: (e, D) features of the edges, or None."""
+class Edges(Protocol):
+    """All edges to owned nodes: :class:`hpcgnn.nn.halo.AttentionEdges`, or those by type."""
 
-    csr: Csr
-    targets: Tensor | slice
-    ids: Tensor | None
-    attr: Tensor | None
+    def cut(self, piece_of: Tensor, number: Tensor, sizes: Sequence[int], *, keyed: bool) -> Sequence[Block]:
+        """The edges of each piece. piece_of, number: (n + h,) the piece of each extended row, and its number there. sizes: number
+        of rows of each piece. keyed: keep the ids of edges."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,12 @@ class HaloPieces:
 
     def with_movers(self, of: Callable[[Aggregator], Aggregator]) -> HaloPieces:
         """The same pieces, with the aggregators ``of(mover)``."""
-        return HaloPieces(self.local, tuple(replace(piece, mover=of(piece.mover)) for piece in self.pieces))
+        return replace(self, pieces=tuple(replace(piece, mover=of(piece.mover)) for piece in self.pieces))
 
 
 def make_pieces(
     graph: LocalGraph,
-    whole: AttentionEdges,
+    whole: Edges,
     *,
     messages: Messages,
     backend: str = "auto",
@@ -107,7 +106,7 @@ def make_pieces(
         messages: of the exchanges.
         backend: of the kernels.
         width: usual number of columns of a message.
-        rows: the largest number of rows of a piece, the same on all ranks; None: a share of a part's mean number of nodes.
+        rows: about the largest number of rows of a piece, the same on all ranks; None: a share of a part's mean number of nodes.
         keyed: keep the ids of edges, 8 bytes each, which dropout needs.
 
     Raises:
@@ -123,23 +122,26 @@ def make_pieces(
     plan, nodes = graph.plan("post"), graph.order.nodes
     send = plan.send if nodes is None else plan.send.in_order(None, nodes)
     counts = plan.receive_from.counts(size), plan.send_to.counts(size)  # of rows that come, and that are sent
-    after = (world.rank + np.arange(1, size)) % size
-    most = world.allreduce(counts[0][after], "max") if size > 1 else np.zeros(0, np.int64)
+    most = int(world.allreduce(np.array([each.sum() for each in counts]), "max").max())
     rows = rows or max(1, int(_SHARE * graph.meta.num_nodes / size))
-    steps = schedule(most, rows)
+    steps, ahead = max(1, -(-most // rows)), np.arange(size) - world.rank
     piece_of = torch.zeros(graph.num_nodes + plan.receive.num_cols, dtype=torch.int64)
     number = torch.arange(piece_of.numel())
     parts = []
-    for step, (distances, first) in enumerate(steps, 1):
-        peers = (world.rank + distances) % size, (world.rank - distances) % size
-        (come, tables), (sent, of_sent) = (
-            _chosen(each, ranks, first, rows) for each, ranks in zip(counts, peers, strict=True)
+    for step in range(steps):
+        shares = (
+            share_of_piece(counts[0], ahead % size, step, steps),
+            share_of_piece(counts[1], -ahead % size, step, steps),
+        )
+        come, sent = (
+            ranges(offsets_of(all_rows)[:-1] + first, table)
+            for all_rows, (first, table) in zip(counts, shares, strict=True)
         )
         columns = graph.num_nodes + torch.from_numpy(come)
-        piece_of[columns], number[columns] = step, torch.arange(come.size)
-        parts.append((torch.unique(send.indices[sent].long(), return_inverse=True), of_sent, tables))
-    sizes = [graph.num_nodes, *(int(tables.sum()) for _, _, tables in parts)]
-    local, *blocks = _cut(whole, piece_of.to(device), number.to(device), sizes, keyed=keyed)
+        piece_of[columns], number[columns] = step + 1, torch.arange(come.size)
+        parts.append((torch.unique(send.indices[sent].long(), return_inverse=True), shares[1][1], shares[0][1]))
+    sizes = [graph.num_nodes, *(int(come.sum()) for _, _, come in parts)]
+    local, *blocks = whole.cut(piece_of.to(device), number.to(device), sizes, keyed=keyed)
     how, pieces = {"messages": messages, "backend": backend, "width": width}, []
     for block, ((sent, places), *of_ranks) in zip(blocks, parts, strict=True):
         send_to, receive_from = (PeerRows.of(np.stack((each, np.zeros_like(each)), axis=1)) for each in of_ranks)
@@ -155,75 +157,43 @@ def check_messages(messages: Messages) -> None:
         raise HpcgnnError(KEEPS_NO_ROW, agreed=True)
 
 
-def schedule(most: np.ndarray, rows: int) -> list[tuple[np.ndarray, int]]:
-    """The pieces in their order, at least one: distances of the ranks, and the first of the rows from each of them.
+def share_of_piece(
+    counts: np.ndarray, distances: np.ndarray, number: int, pieces: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the piece ``number`` of ``pieces``: (P,) the first of each rank, and (P,) how many.
 
-    most: (P - 1,) largest number of rows that any rank receives from the rank at distance 1, 2, ... after it. A piece has at most
-    ``rows`` rows on each rank, and each rank sends at most as many at a time.
+    counts: (P,) rows of each rank in all pieces, distances: (P,) of the sender after the receiver, both known on both ends. Every
+    piece has a share of the rows of every rank, so all have about as many rows, both to send and to receive; where this share is
+    a fraction, the distance says which pieces have a row more.
     """
-    steps: list[tuple[list[int], int]] = []
-    room = 0
-    for distance, count in enumerate(most.tolist(), 1):
-        if count > rows:
-            steps += [([distance], first) for first in range(0, count, rows)]
-            room = 0
-        elif count > room:
-            steps.append(([distance], 0))
-            room = rows - count
-        elif count:
-            steps[-1][0].append(distance)
-            room -= count
-    return [(np.array(distances, np.int64), first) for distances, first in steps or [([], 0)]]
+    later = distances * _SPREAD % (1 << 32) * pieces >> 32
+    first, end = (counts * number + later) // pieces, (counts * (number + 1) + later) // pieces
+    return first, end - first
 
 
-def _chosen(counts: np.ndarray, ranks: np.ndarray, first: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the rows ``first`` to ``first + rows`` of ``ranks`` among all rows, and (P,) their number by rank."""
-    table = np.zeros_like(counts)
-    table[ranks] = (counts[ranks] - first).clip(0, rows)
-    return ranges(offsets_of(counts)[:-1] + first, table), table
-
-
-def _cut(whole: AttentionEdges, piece_of: Tensor, number: Tensor, sizes: Sequence[int], *, keyed: bool) -> list[Block]:
-    """The edges from the rows of each piece. piece_of, number: (n + h,) the piece of each extended row, and its place there.
-    sizes: number of rows of each piece."""
-    csr, blocks = whole.csr, []
-    columns, targets = csr.indices.long(), csr.entry_rows()
-    order = torch.argsort(piece_of[columns], stable=True)
-    entries = torch.bincount(piece_of[columns], minlength=len(sizes)).tolist()
-    ids = whole.ids if keyed else None
-    for size, mine in zip(sizes, order.split(entries), strict=True):
-        rows, lengths = torch.unique_consecutive(targets[mine], return_counts=True)
-        indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-        blocks.append(
-            Block(
-                Csr(indptr, number[columns[mine]].to(torch.int32), size, check=False),
-                slice(None) if rows.numel() == csr.num_rows else rows,
-                *(None if each is None else each[mine] for each in (ids, whole.attr)),
-            )
-        )
-    return blocks
-
-
-Scores = Callable[..., Tensor]
+Sources = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class PiecewiseAttention:
     """The sums of a layer with attention over the pieces of a halo, which are differentiable and collective.
 
-    over: the pieces, with aggregators of this layer. scores: a differentiable function of (block, (t, Q) values of targets,
-    (b, F) rows, parameters) with (e, H) scores; in backward, it is called again. masks: of dropout, for each block. heads: H, C.
+    over: the pieces, with aggregators of this layer. sources: a differentiable function of (block, (N', Q) values of targets,
+    (b, F) rows, parameters) with (e, H) scores and (p, H*C) values; in backward, it is called again. masks: of dropout, for each
+    block. heads: H, C. of_edges: a differentiable function of (block, (e, H) weights, parameters) with (N, H*C) weighted sums of
+    values of the edges themselves, which are added; or None.
     """
 
     over: HaloPieces
-    scores: Scores
+    sources: Sources
     masks: Sequence[DropoutMask | None]
     heads: tuple[int, int]
     backend: str = "auto"
+    of_edges: Callable[..., Tensor] | None = None
 
     def __call__(self, rows: Tensor, target: Tensor, bias: Tensor | None, *parameters: Tensor) -> Tensor:
-        """(n, H*C) weighted sums of the first H*C columns of rows (n, F), and the bias (H*C,). target: (n, Q) values of targets.
-        parameters: those of the scores."""
+        """(N, H*C) weighted sums of the values made of rows (n, F), and the bias (H*C,). target: (N', Q) values of targets.
+        parameters: those of ``sources`` and ``of_edges``."""
         return recorded(self._run, self._back, rows, target, bias, *parameters)
 
     @property
@@ -258,39 +228,35 @@ class PiecewiseAttention:
         check_messages(self._messages)
         own, (heads, width) = own.contiguous(), self.heads
         calls: list[int] = []
-        sums = own.new_zeros(own.shape[0], heads, width)
-        logs = own.new_full((own.shape[0], heads), -torch.inf)
-        work = self._work(own)
+        sums = own.new_zeros(self.over.local.csr.num_rows, heads, width)
+        logs = own.new_full((sums.shape[0], heads), -torch.inf)
+        result = sums.view(-1, self._width)
         for number, rows in self._in_turn(own, calls, lambda: None):
             block = self.over.blocks[number]
-            csr, at = block.csr, block.targets
-            if not csr.num_entries:
+            if not block.csr.num_entries:
                 continue
-            scores = self.scores(block, target[at], rows, *parameters)
-            alpha = edges.edge_softmax(csr, scores, self.backend)
-            # the log-sum-exp, because each log alpha is a score less it, and the alphas of a row add up to 1
-            terms = torch.xlogy(alpha, alpha).neg_().addcmul_(alpha, scores)
-            later = edges.edge_sum(csr, terms, self.backend)
-            weights, out = self._dropped(alpha, number), work[: csr.num_rows]
-            values = spmm(csr, self._values(rows), weights, out=out, backend=self.backend, accumulate=False)
-            total = torch.logaddexp(logs[at], later)
-            earlier = (logs[at] - total).exp_()[:, :, None]
-            logs[at] = total
-            values = values.view(-1, heads, width).mul_((later - total).exp_()[:, :, None])
-            sums[at] = values.addcmul_(sums[at], earlier)
-        result = sums.view(-1, self._width)
+            scores, values = self.sources(block, target, rows, *parameters)
+            total = torch.logaddexp(logs, self._log_sum_exp(block.csr, scores))
+            sums.mul_((logs - total).exp_().nan_to_num_()[:, :, None])  # -inf less -inf, where there was no edge yet
+            logs = total
+            weights = self._dropped(self._weights(block.csr, scores, logs), number)
+            spmm(block.csr, values, weights, out=result, backend=self.backend)
+            if self.of_edges is not None:
+                result += self.of_edges(block, weights, *parameters)
+            del scores, values, weights, rows
         if bias is not None:
             result += bias
-        ctx.save_for_backward(own, target, logs, result, bias, *parameters)
+        save(ctx, [own, target, logs, result, bias, *parameters], [])
         ctx.again = calls, self._messages.current_pass
         return result
 
     def _back(self, ctx: Any, gradient: Tensor) -> Gradients:
-        own, target, logs, result, bias, *parameters = ctx.saved_tensors
         calls, of_pass = ctx.again
         self._check_pass(of_pass)
+        (own, target, logs, result, bias, *parameters), _ = saved(ctx)
         gradient = gradient.contiguous()
-        shares, work = self._shares(result, gradient, bias), self._work(own)
+        of_targets = target, logs, self._shares(result, gradient, bias)
+        del result
         found = [torch.zeros_like(each) for each in (own[:0], target, *parameters)]
         waiting: list[tuple[Piece, Tensor]] = []
 
@@ -302,7 +268,8 @@ class PiecewiseAttention:
                 found[0][piece.sent] += back.finish_step(*back.start_step(of_rows))
 
         for number, rows in self._in_turn(own, calls, give_back):
-            of_rows = self._back_block(number, rows, (target, logs, shares), (gradient, work), found, parameters)
+            of_rows = self._back_block(number, rows, of_targets, gradient, found, parameters)
+            del rows
             if number:
                 waiting.append((self.over.pieces[number - 1], of_rows))
             else:
@@ -316,55 +283,69 @@ class PiecewiseAttention:
         number: int,
         rows: Tensor,
         of_targets: tuple[Tensor, ...],
-        whole: tuple[Tensor, Tensor],
+        gradient: Tensor,
         found: list[Tensor],
         parameters: list[Tensor],
     ) -> Tensor:
         """The (b, F) gradient of a block's rows; those of targets and of parameters are added to ``found[1:]``.
 
-        of_targets: the values of targets, the log-sum-exp of their scores and ``dz · z``. whole: ``dz`` and memory for those of
-        its rows that are used.
+        of_targets: the values of targets, the log-sum-exp of their scores and ``dz · z``. gradient: ``dz``.
         """
-        block = self.over.blocks[number]
-        csr, at, width = block.csr, block.targets, self._width
+        block, (target, logs, shares) = self.over.blocks[number], of_targets
+        csr = block.csr
         if not csr.num_entries:
             return torch.zeros_like(rows)
-        target, logs, shares = (each[at] for each in of_targets)
-        gradient, work = whole
-        if isinstance(at, Tensor):
-            gradient = torch.index_select(gradient, 0, at, out=work[: csr.num_rows])
         with torch.enable_grad():
             given = [each.detach().requires_grad_() for each in (rows, target, *parameters)]
-            scores = self.scores(block, given[1], given[0], *given[2:])
-        # (e, H) values are written over others where these are not needed again: they are the most memory of many edges
-        alpha = edges.repeat_rows(csr, logs, self.backend)
-        torch.sub(scores.detach(), alpha, out=alpha).exp_()
-        values, heads = self._values(rows), self.heads[0]
-        of_weights = self._dropped(edges.sddmm(csr, gradient, values, "dot", heads, self.backend), number)
-        of_scores = of_weights.sub_(edges.repeat_rows(csr, shares, self.backend)).mul_(alpha)
-        of_rows, of_target, *others = torch.autograd.grad(scores, given, of_scores)
-        del scores, of_weights, of_scores
-        found[1][at] += of_target
-        for total, each in zip(found[2:], others, strict=True):
+            scores, values = self.sources(block, given[1], given[0], *given[2:])
+        alpha = self._weights(csr, scores.detach(), logs)
+        weights = self._dropped(alpha, number)
+        of_weights = edges.sddmm(csr, gradient, values.detach(), "dot", self.heads[0], self.backend)
+        if self.of_edges is not None:
+            of_weights += self._back_of_edges(block, weights, gradient, found, parameters)
+        of_scores = self._dropped(of_weights, number).sub_(edges.repeat_rows(csr, shares, self.backend)).mul_(alpha)
+        transpose, factors = transposed_with(csr, weights, self.backend)
+        del alpha, weights, of_weights
+        if values is given[0]:  # whose gradient is written once
+            of_rows, of_target, *others = gradients_of((scores,), given, (of_scores,))
+            of_rows = spmm(transpose, gradient, factors, out=of_rows.contiguous(), backend=self.backend)
+        else:
+            of_values = spmm(transpose, gradient, factors, backend=self.backend)
+            of_rows, of_target, *others = gradients_of((scores, values), given, (of_scores, of_values))
+        for total, each in zip(found[1:], (of_target, *others), strict=True):
             total += each
-        transpose, weight = transposed_with(csr, self._dropped(alpha, number), self.backend)
-        if of_rows.shape[1] == width:
-            return spmm(transpose, gradient, weight, out=of_rows.contiguous(), backend=self.backend)
-        of_rows[:, :width] += spmm(transpose, gradient, weight, backend=self.backend)
         return of_rows
 
-    def _work(self, own: Tensor) -> Tensor:
-        """Memory for a row of H*C columns for each target of a block; all blocks use it in turn."""
-        return buffers.empty(max(block.csr.num_rows for block in self.over.blocks), self._width, own.dtype, own.device)
+    def _back_of_edges(
+        self, block: Block, weights: Tensor, gradient: Tensor, found: list[Tensor], parameters: list[Tensor]
+    ) -> Tensor:
+        """The (e, H) gradient of the weights through :attr:`of_edges`; those of parameters are added to ``found[2:]``."""
+        assert self.of_edges is not None
+        with torch.enable_grad():
+            given = [each.detach().requires_grad_() for each in (weights, *parameters)]
+            sums = self.of_edges(block, *given)
+        of_weights, *others = gradients_of((sums,), given, (gradient,))
+        for total, each in zip(found[2:], others, strict=True):
+            total += each
+        return of_weights
+
+    def _log_sum_exp(self, csr: Csr, scores: Tensor) -> Tensor:
+        """(N, H) log-sum-exp of the scores (e, H) of each row; -inf in one without entries."""
+        alpha = edges.edge_softmax(csr, scores, self.backend)
+        # because each log alpha is a score less it, and the alphas of a row add up to 1
+        sums = edges.edge_sum(csr, torch.xlogy(alpha, alpha).neg_().addcmul_(alpha, scores), self.backend)
+        return sums.masked_fill_((csr.row_lengths() == 0)[:, None], -torch.inf)
+
+    def _weights(self, csr: Csr, scores: Tensor, logs: Tensor) -> Tensor:
+        """(e, H) weights in the softmax over all edges, or over those so far."""
+        alpha = edges.repeat_rows(csr, logs, self.backend)
+        return torch.sub(scores, alpha, out=alpha).exp_()
 
     def _shares(self, result: Tensor, gradient: Tensor, bias: Tensor | None) -> Tensor:
         """(n, H): ``dz · z`` in each head, of z = ``result`` less the bias, without an (n, H*C) temporary."""
         each = identity(result.shape[0]).to(result.device)
         shares = edges.sddmm(each, gradient, result, "dot", self.heads[0], self.backend)
         return shares if bias is None else shares - gradient @ torch.block_diag(*bias.view(*self.heads, 1))
-
-    def _values(self, rows: Tensor) -> Tensor:
-        return rows if rows.shape[1] == self._width else rows[:, : self._width].contiguous()
 
     def _dropped(self, weights: Tensor, number: int) -> Tensor:
         """(e, H) weights, or gradients of dropped weights, after dropout."""

@@ -12,9 +12,10 @@ and a type of its in-edges, R types of edges, T types of nodes, H heads, C colum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +26,14 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, edge_softmax, keyed, sddmm, spmm
 from hpcgnn.kernels.autograd import layer_product
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer
+from hpcgnn.nn.attention import NEGATIVE_SLOPE, AttentionLayer, Heads, WeighingLayer, parts
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.grouped import block_products
-from hpcgnn.nn.halo import edge_ids, picks
+from hpcgnn.nn.halo import Block, cut, edge_ids, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute
+from hpcgnn.nn.pieces import HaloPieces
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 
@@ -63,7 +65,8 @@ class TypedEdges:
     sources: (p, m), which gathers the rows of sources for pairs ordered by type. types: (p, R), which gathers a row of each
     pair's type. sizes: number of pairs of each type. csr: (n, p) structure, whose entries in a row are ordered by type.
     original_ids: (m,) int64 ids of extended rows. attr: (e, D) features of edges in the order of entries, or None. targets: see
-    :class:`TargetPairs`, or None. nodes: the owned nodes by type, or None.
+    :class:`TargetPairs`, or None. nodes: the owned nodes by type, or None. within: whether a softmax is over the edges of a
+    target and a type, and not over those of a node.
     """
 
     sources: Csr
@@ -74,6 +77,40 @@ class TypedEdges:
     attr: torch.Tensor | None
     targets: TargetPairs | None = None
     nodes: TypedNodes | None = None
+    within: bool = False
+
+    @property
+    def ends(self) -> Csr:
+        """(q, p) structure of the edges by pairs of a target and a type, or that by nodes without such pairs."""
+        return self.csr if self.targets is None else self.targets.csr
+
+    @property
+    def softmaxes(self) -> Csr:
+        """The structure whose rows are those of a softmax."""
+        return self.ends if self.within else self.csr
+
+    def cut(
+        self, piece_of: torch.Tensor, number: torch.Tensor, sizes: Sequence[int], *, keyed: bool
+    ) -> list[TypedBlock]:
+        """See :class:`hpcgnn.nn.pieces.Edges`. A pair of a source and a type is in the piece of the source."""
+        sources, types, relations = self.sources.indices.long(), self.types.indices.long(), len(self.sizes)
+        of_pair = piece_of[sources]
+        order, counts = torch.argsort(of_pair, stable=True), torch.bincount(of_pair, minlength=len(sizes)).tolist()
+        pairs = order.split(counts)
+        place = torch.empty_like(order)
+        for mine in pairs:
+            place[mine] = torch.arange(mine.numel(), device=order.device)
+        ids = self.ids if keyed else None
+        blocks = cut(self.softmaxes, (of_pair, place), counts, ids, self.attr, None if self.within else self.ends)
+        return [
+            TypedBlock(
+                **vars(block),
+                sources=picks(number[sources[mine]], size),
+                types=picks(types[mine], relations),
+                sizes=tuple(torch.bincount(types[mine], minlength=relations).tolist()),
+            )
+            for block, mine, size in zip(blocks, pairs, sizes, strict=True)
+        ]
 
     @cached_property
     def ids(self) -> torch.Tensor:
@@ -92,6 +129,16 @@ class TypedEdges:
             return np.bincount(index_array(self.sources.indices), squares, minlength=self.sources.num_cols)
 
         return of_sources
+
+
+@dataclass(frozen=True)
+class TypedBlock(Block):
+    """The edges of a piece, from p pairs of one of its b rows and a type. sources: (p, b), types: (p, R), sizes: as in
+    :class:`TypedEdges`."""
+
+    sources: Csr
+    types: Csr
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -130,13 +177,19 @@ class TypedNodes:
 
 
 def typed_edges(
-    graph: LocalGraph, *, targets: bool = False, nodes: bool = False, attr_type: torch.dtype | None = None
+    graph: LocalGraph,
+    *,
+    targets: bool = False,
+    nodes: bool = False,
+    within: bool = False,
+    attr_type: torch.dtype | None = None,
 ) -> TypedEdges:
     """The edges of ``graph`` by pairs of a source and a type, in the graph's order. Collective.
 
     Args:
         graph: this rank's part.
         targets, nodes: with :attr:`TypedEdges.targets`; with :attr:`TypedEdges.nodes`.
+        within: see :class:`TypedEdges`.
         attr_type: type of the features of edges, if the graph has any; None leaves them out.
 
     Raises:
@@ -174,6 +227,7 @@ def typed_edges(
         attr=None if attr is None else attr[torch.from_numpy(order).to(attr.device)].to(torch_device, attr_type),
         targets=of_targets,
         nodes=of_nodes,
+        within=within,
     )
 
 
@@ -192,6 +246,12 @@ def matrices(count: int, *shape: int) -> torch.nn.Parameter:
     return weight
 
 
+def _of_values(layer: RGATLayer | HGTLayer) -> Compute:
+    """The arithmetic of values. What is made again in backward, piece by piece, is made of floats."""
+    is_cut = isinstance(layer.over, HaloPieces)
+    return FLOAT32 if is_cut and isinstance(layer.compute, Int8) else layer.compute
+
+
 class RGATLayer(AttentionLayer):
     """R-GAT (Busbridge et al. 2019): ``sum_{j, r} alpha_ijr x_j W_r + b``, with the softmax alpha of the scores
     ``LeakyReLU(x_i W_r Q + x_j W_r K + e_ijr W_e E)`` over the in-edges (j, r) of i; PyG's ``RGATConv`` with additive
@@ -201,25 +261,25 @@ class RGATLayer(AttentionLayer):
     an edge keeps 2 H numbers (PyG's layer also keeps x_i, x_j and a copy of W_r for each edge), and a pair of a source and a type
     F_in + H*C.
 
-    halo: the aggregator of extended rows. edges: with targets. bases: with B > 0, ``W_r = sum_b a_rb V_b``. within: the softmax
-    is over the in-edges of each type by itself.
+    over: the aggregator of extended rows, or the halo in pieces. edges: with targets, which say whether the softmax is over the
+    in-edges of each type by itself. bases: with B > 0, ``W_r = sum_b a_rb V_b``.
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        halo: Aggregator,
+        over: Aggregator | HaloPieces,
         edges: TypedEdges,
         drops: tuple[KeyedDropout, ...],
         *,
         bases: int = 0,
-        within: bool = False,
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(heads, [halo], drops, compute)
-        self.edges, self._within, width = edges, within, heads.count * heads.width
-        halo.row_squares = edges.row_squares(self)
+        super().__init__(heads, parts(over), drops, compute)
+        self.over, self.edges, width = over, edges, heads.count * heads.width
+        if isinstance(over, Aggregator):
+            over.row_squares = edges.row_squares(self)
         self.weight = matrices(bases or len(edges.sizes), in_width, width)
         self.mix = xavier(len(edges.sizes), bases) if bases else None
         self.attend_target, self.attend_source = xavier(width, heads.count), xavier(width, heads.count)
@@ -228,13 +288,22 @@ class RGATLayer(AttentionLayer):
             self.weight_edge, self.attend_edge = xavier(edges.attr.shape[1], width), xavier(width, heads.count)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        (halo,), edges, backend = self.parts, self.edges, self.backend
-        under_way = halo.begin(x)
+        edges, backend = self.edges, self.backend
         weights = self.weight if self.mix is None else torch.tensordot(self.mix, self.weight, 1)
+        of_edges: tuple[torch.Tensor, ...] = ()
+        if self.weight_edge is not None and self.attend_edge is not None:
+            of_edges = (self.weight_edge @ self.attend_edge,)
+        if isinstance(self.over, HaloPieces):
+            target = self._target_scores(x, weights)
+            given = x, target, weights, self.attend_source, *of_edges
+            if edges.targets is None or not edges.within:
+                return self.in_pieces(self.over, self._sources, *given)
+            sums = self.piecewise(self.over, self._sources)(x, target, None, *given[2:])
+            return self.joined(spmm(edges.targets.merge()[0], sums, backend=backend))
+        under_way = self.over.begin(x)
         target = self._target_scores(x, weights)  # while rows travel
-        pairs = spmm(edges.sources, under_way.finish(), backend=backend)
-        values = products(pairs, edges.sizes, weights, self.compute, backend)
-        alpha = self.kept(self._weights_of_edges(target, values))
+        scores, values = self._sources(edges, target, under_way.finish(), weights, self.attend_source, *of_edges)
+        alpha = self.kept(edge_softmax(edges.softmaxes, scores, backend))
         return self.joined(self.spmm(edges.csr, values, self.drops[0](alpha), backend=backend))
 
     def _target_scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -245,18 +314,24 @@ class RGATLayer(AttentionLayer):
         by_type = products(rows, targets.sizes, seen, FLOAT32, backend)
         return spmm(targets.by_node, by_type, backend=backend)
 
-    def _weights_of_edges(self, target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """(e, H) attention weights, from the terms (q, H) of destinations and the rows (p, H*C) of sources."""
-        edges, backend = self.edges, self.backend
-        assert edges.targets is not None
-        source = layer_product(values, self.attend_source, backend=backend)
-        scores = sddmm(edges.targets.csr, target, source, "add", backend=backend)
-        if edges.attr is not None:
-            assert self.weight_edge is not None
-            assert self.attend_edge is not None
-            scores = layer_product(edges.attr, self.weight_edge @ self.attend_edge, plus=scores, backend=backend)
-        over = edges.targets.csr if self._within else edges.csr
-        return edge_softmax(over, F.leaky_relu(scores, NEGATIVE_SLOPE, inplace=True), backend)
+    def _sources(
+        self,
+        edges: TypedEdges | TypedBlock,
+        target: torch.Tensor,
+        rows: torch.Tensor,
+        weights: torch.Tensor,
+        attend: torch.Tensor,
+        *of_edges: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(e, H) scores and (p, H*C) rows of sources, from the terms (q, H) of destinations and rows of nodes."""
+        backend = self.backend
+        pairs = spmm(edges.sources, rows, backend=backend)
+        values = products(pairs, edges.sizes, weights, _of_values(self), backend)
+        scores = sddmm(edges.ends, target, layer_product(values, attend, backend=backend), "add", backend=backend)
+        for each in of_edges:
+            assert edges.attr is not None
+            scores = layer_product(edges.attr, each, plus=scores, backend=backend)
+        return F.leaky_relu(scores, NEGATIVE_SLOPE, inplace=True), values
 
 
 class HGTLayer(WeighingLayer):
@@ -272,21 +347,22 @@ class HGTLayer(WeighingLayer):
     gradients, an edge keeps H numbers (PyG's layer also keeps 3 F), and such a pair 3 F. Nodes of a type at which no edge ends
     keep a row like nodes without in-edges; PyG's layer leaves their type out.
 
-    halo: the aggregator of extended rows. edges: with nodes.
+    over: the aggregator of extended rows, or the halo in pieces. edges: with nodes.
     """
 
     def __init__(
         self,
         heads: Heads,
-        halo: Aggregator,
+        over: Aggregator | HaloPieces,
         edges: TypedEdges,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(heads, [halo], drops, compute)
+        super().__init__(heads, parts(over), drops, compute)
         assert edges.nodes is not None
-        self.edges, self.nodes, width = edges, edges.nodes, heads.count * heads.width
-        halo.row_squares = edges.row_squares(self)
+        self.over, self.edges, self.nodes, width = over, edges, edges.nodes, heads.count * heads.width
+        if isinstance(over, Aggregator):
+            over.row_squares = edges.row_squares(self)
         types, relations = len(self.nodes.sizes), len(edges.sizes)
         self.weight_key, self.weight_query, self.weight_value, self.weight_out = (
             matrices(types, width, width) for _ in range(4)
@@ -301,24 +377,38 @@ class HGTLayer(WeighingLayer):
         self.skip = torch.nn.Parameter(torch.ones(types))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        (halo,), edges, nodes = self.parts, self.edges, self.nodes
-        compute, backend = self.compute, self.backend
-        of_scores = FLOAT32 if isinstance(compute, Int8) else compute  # 8 bits are too few for what a softmax sees
-        under_way = halo.begin(x)
-        query = nodes.product(x, self.weight_query, self.bias_query, of_scores, backend)  # while rows travel
+        edges, nodes, compute, backend = self.edges, self.nodes, self.compute, self.backend
+        under_way = self.over.begin(x) if isinstance(self.over, Aggregator) else None
+        query = nodes.product(x, self.weight_query, self.bias_query, self._of_scores, backend)  # while rows travel
         scaled = self.relation_key * (self.prior / math.sqrt(self.heads.width))[:, :, None, None]
         of_keys = self._of_pairs(self.weight_key, self.bias_key, scaled)
         of_values = self._of_pairs(self.weight_value, self.bias_value, self.relation_value)
-        pairs = spmm(edges.sources, under_way.finish(), backend=backend)
-        keys, values = (
-            products(pairs, edges.sizes, weights, arithmetic, backend) + spmm(edges.types, biases, backend=backend)
-            for (weights, biases), arithmetic in ((of_keys, of_scores), (of_values, compute))
-        )
-        scores = sddmm(edges.csr, query, keys, "dot", self.heads.count, backend)
-        alpha = self.kept(edge_softmax(edges.csr, scores, backend))
-        sums = self.spmm(edges.csr, values, self.drops[0](alpha), backend=backend)
+        if under_way is None:
+            assert isinstance(self.over, HaloPieces)
+            sums = self.piecewise(self.over, self._sources)(x, query, None, *of_keys, *of_values)
+        else:
+            scores, values = self._sources(edges, query, under_way.finish(), *of_keys, *of_values)
+            alpha = self.kept(edge_softmax(edges.csr, scores, backend))
+            sums = self.spmm(edges.csr, values, self.drops[0](alpha), backend=backend)
         y = nodes.product(F.gelu(sums), self.weight_out, self.bias_out, compute, backend)
         return torch.lerp(x, y, spmm(nodes.types, torch.sigmoid(self.skip)[:, None], backend=backend))
+
+    @property
+    def _of_scores(self) -> Any:
+        """The arithmetic of scores: 8 bits are too few for what a softmax sees."""
+        return FLOAT32 if isinstance(self.compute, Int8) else self.compute
+
+    def _sources(
+        self, edges: TypedEdges | TypedBlock, query: torch.Tensor, rows: torch.Tensor, *maps: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(e, H) scores and (p, F) values. maps: weights and biases by type of edges, of keys and of values."""
+        backend, pairs = self.backend, spmm(edges.sources, rows, backend=self.backend)
+        keys, values = (
+            products(pairs, edges.sizes, maps[at], arithmetic, backend)
+            + spmm(edges.types, maps[at + 1], backend=backend)
+            for at, arithmetic in ((0, self._of_scores), (2, _of_values(self)))
+        )
+        return sddmm(edges.csr, query, keys, "dot", self.heads.count, backend), values
 
     def _of_pairs(
         self, weight: torch.Tensor, bias: torch.Tensor, relation: torch.Tensor

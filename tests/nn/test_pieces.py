@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +19,18 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.exchange.exchange import Step
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.halo import attention_edges
-from hpcgnn.nn.pieces import make_pieces, schedule
+from hpcgnn.nn.pieces import make_pieces, share_of_piece
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 
+WITHIN = "rgat within-relation"
+EVERY = [("gat", "gatv2", "transformer"), ("attr", "cut", "apart", "dense", "ordered")]
+BY_TYPE = [("rgat", WITHIN, "hgt"), ("attr", "attr, cut", "attr, apart", "attr, ordered")]
 
-@pytest.mark.parametrize("name", ["gat", "gatv2"])
-@pytest.mark.parametrize("kind", ["attr", "cut", "apart", "dense", "ordered"])
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [each for names, kinds in (EVERY, BY_TYPE) for each in product(names, kinds)]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_pieces_equal_the_whole_halo(tmp_path, ranks, kind, name):
     """Scores and gradients, with dropout of attention weights; of three or more ranks, the last one has no nodes."""
@@ -30,23 +38,37 @@ def test_pieces_equal_the_whole_halo(tmp_path, ranks, kind, name):
     assert max(found) < 1e-10
 
 
-def test_each_piece_has_few_rows_and_all_have_every_row_once():
-    """A rank receives and sends at most so many rows at a time, whatever it has in common with the others."""
-    counts = np.random.default_rng(0).integers(0, 40, (9, 9)) * np.random.default_rng(1).integers(0, 2, (9, 9))
-    ranks = np.arange(9)
-    most = np.array([max(counts[r, (r + k) % 9] for r in ranks) for k in range(1, 9)])
-    steps = schedule(most, 25)
+def test_pieces_have_about_as_many_rows_and_all_have_every_row_once():
+    """Both ends know the same rows, and a rank receives and sends about the same number in each piece, whatever it has in common
+    with the others."""
+    draw, ranks, pieces = np.random.default_rng(0), np.arange(9), 7
+    counts = draw.integers(0, 40, (9, 9)) * draw.integers(0, 2, (9, 9))
+    distances = (ranks[None] - ranks[:, None]) % 9
     seen = np.zeros_like(counts)
-    for distances, first in steps:
-        step = np.zeros_like(counts)
-        for distance in distances:
-            from_rank = (ranks + distance) % 9
-            step[ranks, from_rank] = (counts[ranks, from_rank] - first).clip(0, 25)
-        assert max(step.sum(0).max(), step.sum(1).max()) <= 25
-        seen += step
-    np.fill_diagonal(counts, 0)
+    for number in range(pieces):
+        come = [share_of_piece(counts[rank], distances[rank], number, pieces) for rank in ranks]
+        sent = [share_of_piece(counts[:, rank], distances[:, rank], number, pieces) for rank in ranks]
+        first, table = (np.stack(each) for each in zip(*come, strict=True))
+        assert (first == seen).all()
+        for mine, theirs in zip((first, table), map(np.stack, zip(*sent, strict=True)), strict=True):
+            assert (mine == theirs.T).all()
+        for axis in (0, 1):
+            assert (np.abs(table.sum(axis) - counts.sum(axis) / pieces) < 4).all()
+        seen += table
     assert (seen == counts).all()
-    assert len(schedule(np.zeros(3, np.int64), 5)) == 1  # all ranks take part in one exchange at least
+
+
+def test_gradients_of_parts_of_a_graph_import_no_symbolic_modules():
+    """torch.autograd.grad with gradients imports them, and they take 30 MB of each rank."""
+    program = """
+import sys, torch
+from hpcgnn.kernels.autograd import gradients_of
+x, y = (torch.ones(2, requires_grad=True) for _ in range(2))
+found = gradients_of((x * 2, x * 3), (x, y), (torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])))
+assert [each.tolist() for each in found] == [[32, 64], [0, 0]], found
+assert "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 class Received:
@@ -76,7 +98,7 @@ def test_a_rank_holds_no_more_rows_of_others_than_a_piece_has(tmp_path, monkeypa
     halos = on_threads(3, run)
     bound = 60 // 3 // 4
     forward = [rows.shape[0] for (_, of), each in received.rows.items() if not of.is_backward for rows in each]
-    assert max(forward) == bound
+    assert max(forward) <= bound + 2
     assert sum(forward) == 2 * 3 * sum(halos)  # forward and backward, in three layers
     assert max(halos) > 4 * bound
 
@@ -120,11 +142,11 @@ def test_two_forward_passes_before_one_backward_repeat_their_own_noise(tmp_path,
         (model(graph.features.double()).sum() + model(graph.features.double()).sum()).backward()
 
     on_threads(2, run)
-    for (_, of), each in received.rows.items():
-        if not of.is_backward and each[0].numel():
-            assert not torch.equal(each[0], each[1])
-            assert torch.equal(each[0], each[3])  # autograd goes backward through the second pass first
-            assert torch.equal(each[1], each[2])
+    seen = [each for (_, of), each in received.rows.items() if not of.is_backward and each[0].numel()]
+    assert not all(torch.equal(each[0], each[1]) for each in seen)  # small pieces may be rounded alike by chance
+    for each in seen:
+        assert torch.equal(each[0], each[3])  # autograd goes backward through the second pass first
+        assert torch.equal(each[1], each[2])
 
 
 def test_policies_see_rows_once(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ CONFIGS = {
     "rgat": ("rgat", {"bases": 2, "norm": "layer"}),
     "rgat, within": ("rgat", {"attention_mechanism": "within-relation"}),
     "hgt": ("hgt", {"norm": "layer"}),
+    "rgat, pieces": ("rgat", {"halo": "pieces", "norm": "layer"}),
+    "hgt, pieces": ("hgt", {"halo": "pieces", "norm": "layer"}),
 }
 HETERO = typed_models.ARRAYS
 WITHOUT = replace(HETERO, edge_attr=None, edge_types=tuple(replace(each, columns=0) for each in HETERO.edge_types))

@@ -22,11 +22,12 @@ def model_of(graph: LocalGraph, name: str, bits: int = 32, **changes: object) ->
     """A model in double precision with large scores; dropouts are on."""
     rates = {"dropout": 0.3, "input_dropout": 0.2, "attention_dropout": 0.5}
     messages = Messages(graph.world, MessageConfig(bits=bits))
-    config = models.small(name, **rates | changes)
+    name, _, mechanism = name.partition(" ")
+    config = models.small(name, **rates | changes | ({"attention_mechanism": mechanism} if mechanism else {}))
     model = hpcgnn.build_model(config, graph, dtype=torch.float64, seed=1, messages=messages)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            parameter.mul_(5 if "attend" in key else 1)
+            parameter.mul_(5 if "attend" in key or "query" in key else 1)
     model.begin_epoch(3)
     return model
 
@@ -44,20 +45,20 @@ def graph_on(world: World, folder: Path, kind: str) -> LocalGraph:
     (``apart``), with an edge between any two nodes (``dense``), or with nodes in another order (``ordered``)."""
     arrays, path = small_graphs.random_multigraph(), folder / f"{kind}-{world.size}.h5"
     part = small_graphs.random_parts(arrays.num_nodes, world.size, empty=world.size - 1 if world.size > 2 else None)
-    if kind == "cut":
+    if kind == "cut" or ("cut" in kind and world.size > 1):
         arrays = small_graphs.without_local_edges(arrays, part)
-    elif kind == "apart":
+    elif "apart" in kind:
         inside = part[arrays.edge_index[0]] == part[arrays.edge_index[1]]
         arrays.edge_index = arrays.edge_index[:, inside]
     elif kind == "dense":
         arrays.edge_index = np.stack(np.nonzero(np.ones((arrays.num_nodes,) * 2)))
-    elif kind == "attr":
+    if "attr" in kind:
         arrays = small_graphs.with_typed_edges(arrays)
     if world.rank == 0:
         small_graphs.write_parts(path, arrays, part, world.size)
     world.allreduce(np.zeros(1))
     graph = hpcgnn.load(path, world)
-    return graph.in_order(node_order(graph.local_edges(), "degree", 8)) if kind == "ordered" else graph
+    return graph.in_order(node_order(graph.local_edges(), "degree", 8)) if "ordered" in kind else graph
 
 
 def difference(world: World, folder: Path, name: str, kind: str) -> float:

@@ -69,7 +69,7 @@ REFUSED = [
     ({"model": "gat", "halo": "pieces", "attention": "partial"}, "halo pieces needs attention halo"),
     ({"model": "gat", "halo": "pieces", "edge_types": "sum"}, "halo pieces needs attention halo, and edge_types ignore"),
     # Settings that the run does not use.
-    ({"model": "gcn", "halo": "pieces"}, "--halo is not used by gcn: gat and gatv2 use it"),
+    ({"model": "gcn", "halo": "pieces"}, "--halo is not used by gcn: gat, gatv2, hgt, rgat and transformer use it"),
     ({"model": "gcn", "teleport": 0.1}, "--teleport is not used by gcn: appnp and gcnii use it"),
     ({"model": "gatv2", "attention": "partial"}, "--attention is not used by gatv2: gat uses it"),
     ({"model": "sgc", "layers": 2}, "--layers is not used by sgc: appnp, "),
