@@ -177,8 +177,11 @@ class Heads:
 class WeighingLayer(torch.nn.Module):
     """A layer that makes a weight of each edge and head. Its call is collective.
 
-    parts: the aggregators of its exchanges. drops: dropouts of the attention weights; as submodules, they follow ``eval``.
+    parts: the aggregators of its exchanges. drops: dropouts of the attention weights; as submodules, they follow ``eval``. over:
+    what it works over: a halo, whole or in pieces, or a plan.
     """
+
+    over: Any = None
 
     def __init__(
         self, heads: Heads, parts: list[Aggregator], drops: tuple[KeyedDropout, ...], compute: Compute
@@ -187,6 +190,10 @@ class WeighingLayer(torch.nn.Module):
         self.heads, self.parts, self.drops = heads, parts, torch.nn.ModuleList(drops)
         self.compute, self.backend = compute, parts[0].backend
         self._keeps_weights, self._weights = False, torch.zeros(0)
+
+    def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
+        """See :func:`hpcgnn.nn.layers.keeps_its_input`; rows of pieces are received again in backward."""
+        return isinstance(self.over, HaloPieces)
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """``weights`` (e, H), which are kept in training steps if :meth:`row_squares` was asked for."""
@@ -323,9 +330,9 @@ class GATLayer(AttentionLayer):
 
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        if isinstance(self.over, tuple):
-            return not self._scores_travel and self._is_one_step(x)
-        return isinstance(self.over, HaloPieces)
+        return super().keeps_rows(x) or (
+            isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x)
+        )
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x):
@@ -420,7 +427,7 @@ class GATv2Layer(AttentionLayer):
 
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        return isinstance(self.over, HaloPieces) or self._is_one_step(x)
+        return super().keeps_rows(x) or self._is_one_step(x)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if isinstance(self.over, tuple) and self._is_one_step(x):
