@@ -39,6 +39,8 @@ class _Part:
     def __init__(self, run: Callable[..., Tensor], given: tuple[Any, ...], state: Callable[[], Any]) -> None:
         self._run, self._given, self._state, self._then = run, given, state, state()
         self._count, self._found = 0, dict[int, Tensor]()
+        known = [each for one in (run, *given) for each in _tensors_of(one)]
+        self._versions = [(each, each._version) for each in known]
         self.told: list[Any] = []
         self.next: int | None = None  # of the values told, in a second run
 
@@ -47,7 +49,9 @@ class _Part:
         with saved_tensors_hooks(self._numbered, self._again), _inside(self):
             return self._run(*self._given)
 
-    def _numbered(self, _: Tensor) -> int:
+    def _numbered(self, x: Tensor) -> int:
+        if x.is_leaf and x.requires_grad:
+            self._versions.append((x, x._version))
         self._count += 1
         return self._count - 1
 
@@ -69,6 +73,12 @@ class _Part:
                 self._note(each)
 
     def _run_again(self) -> None:
+        if any(each._version != version for each, version in self._versions):
+            raise HpcgnnError(
+                "layers run again in backward with --activations recompute, and their input or weights have changed since "
+                "forward: call backward before they change, or take --activations keep",
+                agreed=True,
+            )
         if self._state() != self._then:
             raise HpcgnnError(
                 "layers run again in backward with --activations recompute, and another epoch or an evaluation has begun since "
@@ -82,6 +92,14 @@ class _Part:
         except _Enough:
             return
         raise HpcgnnError("a layer computed otherwise when backward ran it again: take --activations keep")
+
+
+def _tensors_of(given: Any) -> Iterator[Tensor]:
+    """A tensor, or the parameters of a module."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, torch.nn.Module):
+        yield from given.parameters()
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class BufferPool:
     """Hands out uninitialised tensors over retained memory.
 
     A request takes the smallest free buffer that is large enough, or a part of it; free parts that are neighbours become one
-    again. All memory together, used or not, is at most twice the largest number of bytes that was in use at one time;
+    again. All memory together, used or not, is at most about twice the largest number of bytes that was in use at one time;
     :meth:`clear` gives unused memory back to the system. new_memory: makes memory of a number of bytes; None: memory of the
     system.
     """

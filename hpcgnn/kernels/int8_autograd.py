@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcgnn.kernels import dense as products
 from hpcgnn.kernels import int8
 from hpcgnn.kernels.autograd import Gradients, Kept, layer_product, recorded, run_dense, transposed_with
 from hpcgnn.kernels.csr import Csr
@@ -95,8 +96,11 @@ def head_products(x: Tensor, vectors: Tensor, quantizer: Quantizer) -> Tensor:
 
 def vector_gradient(x: Int8Rows, dy: Tensor, vectors: Tensor, backend: str) -> Tensor:
     """The gradient of ``vectors`` (H, C) for products of each head of ``x`` (n, H*C) with its vector, from theirs (n, H)."""
-    sums = plain_spmm(_sum_of_all(x.shape[0]), x.codes, dy, scale=x.scale, backend=backend)
-    return sums.view(vectors.shape)
+    if x.codes.is_cpu:
+        return plain_spmm(_sum_of_all(x.shape[0]), x.codes, dy, scale=x.scale, backend=backend).view(vectors.shape)
+    floats = x.codes * x.scale[:, None]
+    found = products.run_weight_gradient(products.kernels_for(floats, backend), floats, dy)[0]
+    return found.view(*vectors.shape, -1).diagonal(dim1=0, dim2=2).T.contiguous()
 
 
 @functools.lru_cache(maxsize=4)

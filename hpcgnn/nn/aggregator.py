@@ -20,7 +20,7 @@ from hpcgnn.exchange.exchange import Step
 from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import Csr
-from hpcgnn.kernels.again import PRESENT, tell, told_before
+from hpcgnn.kernels.again import PRESENT, once, tell, told_before
 from hpcgnn.kernels.autograd import tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Form
@@ -391,7 +391,7 @@ class CachedAggregator:
         self._aggregator = aggregator.over(exact)
         self.backend, self.exchange = aggregator.backend, exchange
         self._features: Rows | None = None
-        self._kept: Tensor | None = None
+        self._kept = self._found = torch.empty(0)
 
     def __call__(self, x: Rows) -> Tensor:
         """(n, F) aggregated features. Collective if the features are not those of the last call."""
@@ -399,6 +399,10 @@ class CachedAggregator:
 
     def begin(self, x: Rows) -> CachedAggregator:
         """See :meth:`Aggregator.begin`."""
+        self._found = once(lambda: self._of(x))
+        return self
+
+    def _of(self, x: Rows) -> Tensor:
         if self._features is not x:
             with torch.no_grad():
                 self._features, self._kept = x, self._aggregator(x)
@@ -406,7 +410,7 @@ class CachedAggregator:
             self.exchange.messages.traffic.take_bytes(traffic)
             nonfinite = torch.tensor([float(traffic.nonfinite_count())])
             self._messages.raise_if_nonfinite(float(self._messages.world.allreduce(nonfinite)))
-        return self
+        return self._kept
 
     def overlaps(self) -> bool:
         """See :meth:`Aggregator.overlaps`."""
@@ -414,5 +418,4 @@ class CachedAggregator:
 
     def finish(self) -> Tensor:
         """See :meth:`PendingAggregation.finish`."""
-        assert self._kept is not None
-        return self._kept
+        return self._found

@@ -140,7 +140,8 @@ def edge_matrix(edge_index: torch.Tensor, shape: tuple[int, int], *, check: bool
 
 def picks(columns: torch.Tensor, num_cols: int) -> Csr:
     """An (m, num_cols) matrix with a one in each row, in these (m,) columns: it gathers rows, and its transpose scatters them."""
-    return Csr(torch.arange(columns.numel() + 1), columns.to(torch.int32), num_cols, check=False)
+    indptr = torch.arange(columns.numel() + 1, device=columns.device)
+    return Csr(indptr, columns.to(torch.int32), num_cols, check=False)
 
 
 def mover(

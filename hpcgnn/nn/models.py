@@ -189,7 +189,7 @@ class AttentionStack(Stack):
             check_dense(config, graph)
             typed = typed_edges(graph, targets=True)
             assert typed.targets is not None
-            join = Join.of(graph, config.edge_types, *typed.targets.merge(), how["dtype"])
+            join = Join.of(graph, config.edge_types, *typed.targets.merge, how["dtype"])
             return Connection(make_halo(graph, **named), typed=typed, join=join)
         attr_type = how["dtype"] if cls.uses_edge_features else None
         edges = attention_edges(graph, self_loops=cls.self_loops, attr_type=attr_type)

@@ -51,6 +51,7 @@ class TargetPairs:
     by_node: Csr
     csr: Csr
 
+    @cached_property
     def merge(self) -> tuple[Csr, np.ndarray]:
         """(n, q) matrix of ones, the pairs of each node in the order of (node, type); and the (q,) types of pairs in it."""
         order = self.by_node.indices.long()
@@ -299,7 +300,7 @@ class RGATLayer(AttentionLayer):
             if edges.targets is None or not edges.within:
                 return self.in_pieces(self.over, self._sources, *given)
             sums = self.piecewise(self.over, self._sources)(x, target, None, *given[2:])
-            return self.joined(spmm(edges.targets.merge()[0], sums, backend=backend))
+            return self.joined(spmm(edges.targets.merge[0], sums, backend=backend))
         under_way = self.over.begin(x)
         target = self._target_scores(x, weights)  # while rows travel
         scores, values = self._sources(edges, target, under_way.finish(), weights, self.attend_source, *of_edges)

@@ -29,7 +29,8 @@ class _SumOverRanks(torch.autograd.Function):
         ctx.world = world
         if world.size == 1:  # its device need not wait for the host
             return values.detach().clone()
-        return once(lambda: _summed(values.detach(), world))
+        # A copy, because the result knows the graph, and a part that runs again would keep both for ever.
+        return once(lambda: _summed(values.detach(), world)).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:

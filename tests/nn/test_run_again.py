@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import small_graphs
 import torch
@@ -214,3 +217,54 @@ def test_messages_of_a_users_layers_run_again(parts, runs, name, ranks, bits):
     ways = [trained(path, ranks, built(mode)) for mode in ("keep", "recompute")]
     assert_same_bits(*ways)
     assert runs
+
+
+def test_a_frozen_weight_of_a_typed_layer_leaves_the_other_gradients(tmp_path):
+    """Its product saves nothing, so that a second run must not end there."""
+    graph = small_graphs.with_typed_edges(small_graphs.even_graph(60, 400), types=1)
+    graph, found = hpcgnn.load(small_graphs.in_parts(tmp_path / "parts.h5", graph, 1)), []
+    for mode in ("keep", "recompute"):
+        torch.manual_seed(0)
+        config = hpcgnn.ModelConfig("sage", layers=3, hidden=8, edge_types="sum")
+        model = hpcgnn.build_model(config, graph, activations=mode)
+        model.layers[0].weight_root.requires_grad_(False)
+        model(graph.features).square().sum().backward()
+        found.append([each.grad for each in model.parameters() if each.requires_grad])
+    assert all(map(torch.equal, *found))
+
+
+def test_nothing_is_left_of_a_part_after_backward(parts, monkeypatch):
+    """Statistics of all ranks, which are kept, must not know the graph that knows the part."""
+    made, first = [], again._Part.first
+
+    def seen(part):
+        made.append(weakref.ref(part))
+        return first(part)
+
+    monkeypatch.setattr(again._Part, "first", seen)
+
+    path = parts(2)
+
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        config = hpcgnn.ModelConfig.of_used(CONFIGS["hgt"].flat() | {"layers": 3, "norm": "mean", "activation": "elu"})
+        model = hpcgnn.build_model(config, graph, messages=Messages(world, MessageConfig()), activations="recompute")
+        model.begin_epoch(0)
+        model(graph.features).sum().backward()
+
+    on_threads(2, program)
+    gc.collect()
+    assert made
+    assert not [part for part in made if part() is not None]
+
+
+@pytest.mark.parametrize("what", ["weight", "features"])
+def test_what_changed_since_forward_is_refused(what, parts):
+    graph = hpcgnn.load(parts(1))
+    model = hpcgnn.build_model(hpcgnn.ModelConfig("gin", layers=3, hidden=8), graph, activations="recompute")
+    x = graph.features.clone()
+    loss = model(x).sum()
+    with torch.no_grad():
+        (next(model.layers[1].parameters()) if what == "weight" else x).mul_(2)
+    with pytest.raises(hpcgnn.HpcgnnError, match="have changed since forward"):
+        loss.backward()
