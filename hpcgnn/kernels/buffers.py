@@ -63,7 +63,7 @@ class Buffer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its memory has no other parts."""
+        """True if its memory has no other parts."""
         return self.before is None and self.after is None
 
 
