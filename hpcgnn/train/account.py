@@ -13,6 +13,7 @@ import ctypes
 import itertools
 import logging
 import math
+import threading
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ _VALUES = 1 << 22
 _FEWEST_NODES = 512
 _LEAST_MEASURED = 1 << 16  # bytes of a block that a measurement notes
 _GIB = 1 << 30
+_ONE_TRIAL = threading.Lock()
 _M_ARENA_MAX = -8  # an option of mallopt() in glibc's <malloc.h>
 
 
@@ -189,21 +191,21 @@ def trial(run: RunConfig, facts: PartFacts, share: float) -> Trial:
 @contextlib.contextmanager
 def _quiet(share: float) -> Iterator[None]:
     """Leave out the messages of a trial, which the run itself will give. Sizes from which a kernel works otherwise are those of
-    ``share`` of a part."""
+    ``share`` of a part. Both are of the process, so ranks that are threads make one trial after the other."""
     # Threads take memory from the heap of the process, which keeps it for the training itself, and not from heaps of their own.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
-    log, threads = logging.getLogger("hpcgnn"), torch.get_num_threads()
-    before, log.disabled = log.disabled, True
-    tracemalloc.start(1)
-    try:
-        with scaled_by(share):
+    with _ONE_TRIAL, scaled_by(share):
+        log, threads = logging.getLogger("hpcgnn"), torch.get_num_threads()
+        before, log.disabled = log.disabled, True
+        tracemalloc.start(1)
+        try:
             yield
-    finally:
-        tracemalloc.stop()
-        log.disabled = before
-        torch.set_num_threads(threads)
+        finally:
+            tracemalloc.stop()
+            log.disabled = before
+            torch.set_num_threads(threads)
 
 
 # -- at full size --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.devices import CPU
 from hpcgnn.exchange import Messages
-from hpcgnn.kernels import buffers
+from hpcgnn.kernels import buffers, sizes
 from hpcgnn.train import account
 from hpcgnn.train.ledger import Ledger, held
 from hpcgnn.train.run_config import RunConfig, bytes_of
@@ -191,13 +192,16 @@ def test_the_sizes_of_a_part_without_a_plan_are_those_of_post(tmp_path, parts):
 
 
 def test_a_trial_leaves_no_trace(parts):
+    """Ranks that are threads make theirs at the same time."""
     run = account.trial_config(run_of(MODELS["sage"]), "float32")
     with PartsFile(parts) as file:
         facts = part_facts(file, 0, "hybrid")
     pool, threads, state = buffers.default_pool(), torch.get_num_threads(), torch.get_rng_state()
-    before = pool.held_bytes
-    account.predicted(run, facts)
+    before, log = pool.held_bytes, logging.getLogger("hpcgnn")
+    on_threads(2, lambda world: account.predicted(run, facts))
     assert pool.held_bytes == before
+    assert not log.disabled
+    assert sizes.scaled(1 << 20) == 1 << 20
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
 
