@@ -137,7 +137,7 @@ def integers(csr: Csr) -> None:
     for key, factor, accumulate in ((7, scale, True), (None, None, False)):
         int8.quantize_rows(x, factor, key, codes, scale)
         int8.product(codes, scale, weight, key, bias if accumulate else None, accumulate, out)
-        int8.weight_gradient(codes, scale, x, key, weight, bias)
+        int8.weight_gradient(codes, scale, x, None, key, weight, bias)
     of_heads = torch.zeros(csr.num_entries, HEADS)
     int8.sddmm(csr, codes, scale, codes, scale, HEADS, of_heads)
 
