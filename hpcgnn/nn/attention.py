@@ -238,9 +238,9 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         self.activations = Activations()
 
     def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
-        """Return whether attention over a whole halo is one step (:mod:`hpcgnn.nn.attention_step`) in this pass: not with sparse
-        features, nor with scores in integers."""
-        return isinstance(x, torch.Tensor) and not self.scores_are_integers
+        """Return whether attention is one step (:mod:`hpcgnn.nn.attention_step`) in this pass: over a whole halo, and not with
+        sparse features, nor with scores in integers."""
+        return isinstance(self.over, tuple) and isinstance(x, torch.Tensor) and not self.scores_are_integers
 
     def at_once(
         self, over: Over, scores: StepScores, x: torch.Tensor, maps: Sequence[Map], *attend: torch.Tensor
@@ -330,12 +330,14 @@ class GATLayer(AttentionLayer):
 
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        return super().keeps_rows(x) or (
-            isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x)
-        )
+        return super().keeps_rows(x) or self._is_one_step(x)
+
+    def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
+        """See :meth:`AttentionLayer._is_one_step`; scores that travel beside the rows are not made of them."""
+        return super()._is_one_step(x) and not self._scores_travel
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and not self._scores_travel and self._is_one_step(x):
+        if self._is_one_step(x):
             scores = GATScores(NEGATIVE_SLOPE, self.backend)
             return self.at_once(self.over, scores, x, [(self.weight, None)], self.attend_source, self.attend_target)
         own = matmul(operand(x, self.compute), self.weight, self.backend)
@@ -430,7 +432,7 @@ class GATv2Layer(AttentionLayer):
         return super().keeps_rows(x) or self._is_one_step(x)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        if isinstance(self.over, tuple) and self._is_one_step(x):
+        if self._is_one_step(x):
             scores = GATv2Scores(NEGATIVE_SLOPE, self.backend, self.over[1].attr)
             maps = [(self.weight_source, self.bias_source), (self.weight_target, self.bias_target)]
             by_head = [] if self.weight_edge is None else [self._edge_weights(self.weight_edge)]
