@@ -5,6 +5,7 @@
 #pragma once
 
 #include "dense_tile.h"
+#include "multiply_ceiling.h"
 
 namespace {
 
@@ -381,4 +382,11 @@ void weight_gradient(const int64_t rows, const int64_t depth, const int64_t widt
     HPCGNN_KERNEL(void, dense_gradient_##suffix)(int64_t rows, int64_t depth, int64_t width, const float* x,        \
                                                  const float* dy, float* dweight, float* sums, int threads) {       \
         weight_gradient<Arithmetic>(rows, depth, width, x, dy, dweight, sums, threads);                             \
+    }                                                                                                               \
+    HPCGNN_KERNEL(double, multiply_ceiling_##suffix)(int64_t rounds, int threads) {                                 \
+        using Numbers = Lanes<Arithmetic::Number, kFloats>;                                                         \
+        const auto add = [](const Numbers a, const Numbers b, const Floats sum) {                                   \
+            return Arithmetic::add(a, b, sum);                                                                      \
+        };                                                                                                          \
+        return multiply_ceiling<Numbers, Floats>(rounds, threads, kFloats * Arithmetic::kTerms, add);               \
     }

@@ -307,7 +307,8 @@ HPCGNN_KERNEL(double, gather_ceiling_f32)(int64_t entries, const int32_t* indice
                                           int64_t ahead, int threads);
 
 // Runs `rounds` of multiply-adds, whose operands stay in registers, on each thread; returns their number. They are of
-// float32, or of 8-bit integers with sums in int32.
+// float32, of bfloat16 with sums in float32, or of 8-bit integers with sums in int32.
 HPCGNN_KERNEL(double, multiply_ceiling_f32)(int64_t rounds, int threads);
+HPCGNN_KERNEL(double, multiply_ceiling_bf16)(int64_t rounds, int threads);
 HPCGNN_KERNEL(double, multiply_ceiling_int8)(int64_t rounds, int threads);
 HPCGNN_KERNEL(double, multiply_ceiling_int8_dot)(int64_t rounds, int threads);

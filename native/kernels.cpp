@@ -7,15 +7,9 @@
 #include "edges.h"
 #include "int8.h"
 #include "messages.h"
-#include "multiply_ceiling.h"
 #include "quantize.h"
 #include "rows.h"
 #include "spmm.h"
 #include "spmm_rows.h"
 
 HPCGNN_DENSE(f32, Float32)
-
-HPCGNN_KERNEL(double, multiply_ceiling_f32)(int64_t rounds, int threads) {
-    const auto add = [](const Floats a, const Floats b, const Floats sum) { return fused(a, b, sum); };
-    return multiply_ceiling<Floats, Floats>(rounds, threads, kFloats, add);
-}

@@ -57,8 +57,12 @@ _PLACES = frozenset(itertools.chain(*_TITLES.values()))
 
 
 class RunCommand(SectionedCommand):
-    """A command that has its own options and, before the last four of them, all settings of a run, including those of models and
-    policies that are registered after the command was made."""
+    """A command that has its own options and, before the last ``after`` of them, all settings of a run, including those of models
+    and policies that are registered after the command was made."""
+
+    def __init__(self, *args: Any, after: int = 4, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._after = after
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Click's method."""
@@ -68,7 +72,7 @@ class RunCommand(SectionedCommand):
             title: [name for place in places for name in named if place_of[name] == place]
             for title, places in _TITLES.items()
         }
-        first = len(self.params) - 4
+        first = len(self.params) - self._after
         return [*own[:first], *map(option, named.values()), *own[first:]]
 
 

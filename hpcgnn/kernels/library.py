@@ -8,12 +8,13 @@ cannot read.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None  # see called_through()
         try:
             self._library = ctypes.CDLL(str(path))
             text = self._library.hpcgnn_interface
@@ -68,7 +70,8 @@ class Library:
         if takes_addresses:
             types = [ctypes.c_void_p if isinstance(each, Values) else each for each in types]
         named = tuple((_INPUT, parameter) for parameter in parameters)
-        return ctypes.CFUNCTYPE(result, *types)((symbol or name, self._library), named)
+        found = ctypes.CFUNCTYPE(result, *types)((symbol or name, self._library), named)
+        return found if self.wrap is None else self.wrap(name, found)
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Call a function that is no kernel, and return its result."""
@@ -175,6 +178,20 @@ def bound(name: str, dtype: torch.dtype | None = None, /, **fixed: Any) -> Calla
     made = functools.partial(library.function(typed, symbol, takes_addresses=True), **converted)
     vars(made)["fixed"] = fixed
     return made
+
+
+@contextlib.contextmanager
+def called_through(wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Functions of the library that are bound in this context are called through ``wrap(name, function)``, which gives each a
+    stand-in with the same arguments by name. Measurements see each call so."""
+    library = _loaded()
+    library.wrap = wrap
+    function.cache_clear()
+    try:
+        yield
+    finally:
+        library.wrap = None
+        function.cache_clear()
 
 
 @functools.cache

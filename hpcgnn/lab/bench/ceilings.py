@@ -32,15 +32,21 @@ def gather_call(csr: Csr, x: torch.Tensor, device: Device = CPU) -> Call:
         raise HpcgnnError(
             "the row-gather ceiling needs the native kernels, and hpcgnn was installed without a C++ compiler"
         )
-    function, entries, width = library.function("gather_ceiling", torch.float32), csr.num_entries, x.shape[1]
+    best = best_distance(csr.indices, x)
+    return lambda: gather_at(csr.indices, x, best)
 
-    def run(distance: int) -> torch.Tensor:
-        threads = torch.get_num_threads()
-        total = function(entries=entries, indices=csr.indices, x=x, width=width, ahead=distance, threads=threads)
-        return torch.tensor([total], dtype=torch.float64)
 
-    best = fastest(_DISTANCES, run, CPU, tries=2)
-    return lambda: run(best)
+def best_distance(indices: torch.Tensor, x: torch.Tensor) -> int:
+    """The number of entries to prefetch ahead with which :func:`gather_at` is fastest."""
+    return fastest(_DISTANCES, lambda distance: gather_at(indices, x, distance), CPU, tries=2)
+
+
+def gather_at(indices: torch.Tensor, x: torch.Tensor, distance: int) -> torch.Tensor:
+    """Read the rows of ``x`` (rows, F) that ``indices`` (entries,) name, and return their sum, to prefetch ``distance`` entries
+    ahead."""
+    given = {"entries": indices.numel(), "indices": indices, "x": x, "width": x.shape[1], "ahead": distance}
+    total = library.native("gather_ceiling", torch.float32, **given)
+    return torch.tensor([total], dtype=torch.float64)
 
 
 def int8_sized(x: torch.Tensor) -> torch.Tensor:
@@ -68,11 +74,13 @@ def gathers(modules: tuple[str, ...], directions: tuple[str, ...] = DIRECTIONS) 
 
 
 def multiply_call(dtype: str, multiply_adds: int) -> Special:
-    """A call with about ``multiply_adds`` multiply-adds of ``float32`` or ``int8`` in registers, with the instructions that our
-    kernels use on this machine."""
-    name = "multiply_ceiling_f32" if dtype == "float32" else "multiply_ceiling_int8" + "_dot" * dot_products()
+    """A call with about ``multiply_adds`` multiply-adds of ``float32``, ``bf16`` or ``int8`` in registers, with the instructions
+    that our kernels use on this machine."""
+    names = {"float32": "f32", "bf16": "bf16", "int8": "int8" + "_dot" * dot_products()}
+    name = f"multiply_ceiling_{names[dtype]}"
     native = library.load()
-    if native is None or name not in native.interface.functions:
+    is_missing = native is None or name not in native.interface.functions
+    if is_missing or (dtype == "bf16" and not library.multiplies_bf16()):
         raise HpcgnnError("the ceiling of arithmetic needs the native kernels, which are missing here")
     function, threads = library.function(name), torch.get_num_threads()
     of_round = function(rounds=1, threads=threads)

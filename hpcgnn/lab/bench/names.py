@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from hpcgnn.base.typed import NotNegative
 from hpcgnn.cli import console
 from hpcgnn.nn import config
 from hpcgnn.train.config import TrainConfig
@@ -24,6 +27,60 @@ PYG, DGL = PEERS = ("pyg", "dgl")
 PEER_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
 
 Advance = Callable[[int], None]
+LIMITS = "limits.json"  # in the folder of a run
+
+
+class Floor(msgspec.Struct, frozen=True):
+    """Seconds in an epoch, and the least that the machine allows."""
+
+    seconds: NotNegative
+    floor_seconds: NotNegative
+
+    @property
+    def to_floor(self) -> float | None:
+        """Their ratio; None without a floor."""
+        return self.seconds / self.floor_seconds if self.floor_seconds else None
+
+
+class CallFloor(Floor, frozen=True, kw_only=True):
+    """All calls of an epoch with one kernel or operation of torch, and one shape."""
+
+    phase: str
+    name: str
+    shape: tuple[int, ...]
+    calls: NotNegative
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch beside its floor, as ``hpcgnn bench epoch`` measures it: ``phases`` as means over ranks, ``wire`` beside them, and
+    the ``calls`` of rank 0 with the most seconds beyond their floor. The floor of the ``epoch`` is the larger one of those of
+    computing and of the links."""
+
+    ranks: int
+    threads: int
+    compute: str
+    epoch: Floor
+    compute_floor_seconds: NotNegative
+    wire_floor_seconds: NotNegative
+    phases: dict[str, Floor]
+    wire: Floor
+    calls: tuple[CallFloor, ...]
+
+    def advice(self) -> str:
+        """A sentence about the phase with the most seconds beyond its floor."""
+        name, most = max(self.phases.items(), key=lambda item: item[1].seconds - item[1].floor_seconds)
+        share = (most.seconds - most.floor_seconds) / self.epoch.seconds
+        limit = "the links" if self.wire_floor_seconds > self.compute_floor_seconds else "computing"
+        return (
+            f"An epoch takes {self.epoch.to_floor or 1:.2f} times its floor, which {limit} set. The most to gain is in {name}: "
+            f"{share:.0%} of the epoch is beyond its floor."
+        )
+
+    def rows(self) -> dict[str, Floor]:
+        """The lines of a table: phases that take time, and the epoch; with several ranks, the wire beside them."""
+        phases = {name: each for name, each in self.phases.items() if each.seconds or each.floor_seconds}
+        beside = {"wire (beside the phases)": self.wire} if self.ranks > 1 else {}
+        return phases | {"epoch, slowest rank": self.epoch} | beside
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from rich.text import Text
 
+from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.process import disable_malloc_trimming
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, ROWS, NumberRange
+from hpcgnn.cli.train import PROBLEM, RunCommand, run_config
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench import names
-from hpcgnn.lab.bench.names import HOST_NAME, How, PeerSettings
+from hpcgnn.lab.bench.names import HOST_NAME, Floor, How, Limits, PeerSettings
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.train.run_config import CONFIG, NODE, check_file, read_file, settings_by_name
 
 if TYPE_CHECKING:
     from hpcgnn.graph.local_graph import LocalGraph
@@ -163,7 +168,6 @@ def _joined(timeout_seconds: float | None = None) -> World:
 
 def _loaded(parts: Path) -> LocalGraph:
     """This rank's part. Collective."""
-    from hpcgnn.base.process import disable_malloc_trimming
     from hpcgnn.graph.local_graph import load
 
     graph = load(parts, _joined())
@@ -472,6 +476,78 @@ def dgl() -> None:
 
     The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
     """
+
+
+def _settings_of(ctx: click.Context, parameter: click.Parameter, run: Path | None) -> Path | None:
+    """Make the settings of a run the defaults of the other options."""
+    if run is not None:
+        ctx.default_map = {}
+        try:
+            values = read_file(run / CONFIG)
+            check_file(values, str(run / CONFIG))
+            ctx.default_map |= {name: values[name] for name in settings_by_name() if name in values}
+        except HpcgnnError as error:
+            ctx.meta[PROBLEM] = error  # the file may be wrong on one node only, so ranks must agree
+    return run
+
+
+@bench.command(cls=RunCommand, sections={}, after=2,
+               epilog=_example("epoch parts.h5 --model sage --hidden 256 --bits 2", "mpirun -n 4 "))  # fmt: skip
+@_parts_file
+@click.option("--run", type=click.Path(path_type=Path), callback=_settings_of, is_eager=True,
+              help="Folder of a run of `hpcgnn train` whose settings count, unless flags override them. The result is kept in it "
+                   "for `hpcgnn report`.")  # fmt: skip
+@_rounds
+@_as_json
+@click.pass_context
+def epoch(ctx: click.Context, parts: Path, run: Path | None, rounds: int, as_json: bool, **settings: Any) -> None:
+    """Measure the phases of an epoch, and the least time that the machine allows for each.
+
+    The settings are those of `hpcgnn train`. Epochs alternate with measurements of the ceilings of the machine: the rate of
+    reading memory, the gathering of the rows of this graph, the processor's peak of multiply-adds, and messages of the same
+    size with nothing beside them. The table shows the mean over ranks of each phase, its floor, and their ratio; the last line
+    says where most can be gained. Start the command under mpirun or srun, with one rank for each part of PARTS.
+    """
+    from hpcgnn.graph.local_graph import load
+    from hpcgnn.lab.bench import floors
+    from hpcgnn.world import raise_on_all_ranks
+    from hpcgnn.world.devices import choose_device
+
+    world = _joined(settings["timeout"])
+    with raise_on_all_ranks(world, "check the settings"):
+        config = run_config(ctx, settings, set(ctx.default_map or ()))
+    graph = load(parts, world, features=config.features)
+    if config.task == NODE:
+        graph = graph.with_target(config.target)
+    graph = graph.reordered(config.node_order, config.model.hidden)
+    graph = graph.to(choose_device(world, config.device, config.ranks_per_gpu))
+    disable_malloc_trimming()
+    with console.progress("rounds", rounds + 1, quiet=as_json or world.rank != 0) as advance:
+        found = floors.run(graph, config, rounds, advance)
+    limits = msgspec.convert(found, Limits)
+    with raise_on_all_ranks(world, f"write {names.LIMITS}"):
+        if run is not None and world.rank == 0:
+            with whole_file.replacing(run / names.LIMITS) as temporary:
+                temporary.write_bytes(msgspec.json.encode(limits))
+    _tell(found, as_json, _floor_tables(limits), world)
+
+
+def _floor_tables(limits: Limits) -> Iterator[Table | Text]:
+    def cells(each: Floor) -> tuple[str, ...]:
+        return _ms(each.seconds), _ms(each.floor_seconds), "-" if each.to_floor is None else f"{each.to_floor:.2f}"
+
+    title = f"{limits.ranks} ranks x {limits.threads} threads, {limits.compute}: milliseconds, mean over ranks"
+    yield _table(
+        title, ("phase", "ms", "floor", "ratio"), [(name, *cells(each)) for name, each in limits.rows().items()]
+    )
+    calls = (
+        (f"{each.name} {' x '.join(f'{size:,}' for size in each.shape)}", f"{each.calls:.0f}", *cells(each))
+        for each in limits.calls
+    )
+    yield _table(
+        "rank 0: calls with the most time beyond their floor", ("call", "times", "ms", "floor", "ratio"), calls
+    )
+    yield Text(limits.advice())
 
 
 @bench.command(epilog=_example("breakdown parts.h5 --epochs 100", "mpirun -n 4 "))

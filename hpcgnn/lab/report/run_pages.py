@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.lab.bench.names import LIMITS, Limits
 from hpcgnn.lab.report import drawing, words
 from hpcgnn.lab.report.drawing import PHASES, WAITING, WIRE, Part
 from hpcgnn.lab.report.page import Page, Picture, Section
@@ -34,7 +36,7 @@ def run_page(folder: Path) -> Page:
     run = read_run(folder)
     sections = [_result(run), _all_settings(run)]
     if run.records:
-        sections += [_curves_of(run), _time_of(run)]
+        sections += [_curves_of(run), _time_of(run), _limits_of(run)]
     task, ranks = run.settings.get("task"), run.num_ranks
     about = [run.settings.get("model"), task and f"{task} task", run.settings.get("parts"), ranks and f"{ranks} ranks"]
     subtitle = ", ".join(str(each) for each in about if each)
@@ -193,6 +195,36 @@ def _time_of(run: Run) -> Section:
     draw = partial(drawing.bars_beside, [*shown], parts, f"{unit} per epoch", lambda value: f"{value:.3g}")
     alt = "; ".join(f"{name} {words.seconds(largest)} on the slowest rank" for name, (largest, _) in shown.items())
     return Section("Time by phase", (), (Picture("An epoch by phase", draw, f"{alt}."),), tables)
+
+
+def _limits_of(run: Run) -> Section:
+    """The phases beside their floors, as ``hpcgnn bench epoch --run`` has measured them."""
+    path, parts = run.path / LIMITS, run.settings.get("parts", "parts.h5")
+    if not path.exists():
+        command = f"hpcgnn bench epoch {parts} --run {run.path}"
+        start = f"mpirun -n {run.num_ranks} " if (run.num_ranks or 1) > 1 else ""
+        return Section(
+            "Limits",
+            (f"Not measured: `{start}{command}` measures the least time that the machine allows for each phase.",),
+        )
+    try:
+        limits = typed.read_json(path, Limits)
+    except HpcgnnError as error:
+        return Section("Limits", (f"{path.name} is left out: {error}.",))
+    rows = tuple(
+        (
+            name,
+            words.seconds(each.seconds),
+            words.seconds(each.floor_seconds),
+            words.ratio(each.seconds, each.floor_seconds)[1:],
+        )
+        for name, each in limits.rows().items()
+    )
+    notes = (
+        "Floor: the least time by the ceilings of the machine, which were measured between epochs. Phases are means over ranks.",
+    )
+    table = Table("An epoch by phase, and its floor", ("phase", "time", "floor", "time / floor"), rows, notes)
+    return Section("Limits", (limits.advice(),), tables=(table,))
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------

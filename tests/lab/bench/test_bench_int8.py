@@ -152,11 +152,15 @@ def test_aggregation_is_measured_as_before_without_types():
     assert [key for key in more if key in usual] == usual
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bf16"])
 def test_a_ceiling_of_arithmetic_counts_what_it_does(dtype, monkeypatch):
     monkeypatch.setattr(ceilings, "_LEAST_MULTIPLY_ADDS", 1)
     native = library.load()
     if native is None or "multiply_ceiling_f32" not in native.interface.functions:
+        with pytest.raises(HpcgnnError, match="needs the native kernels"):
+            ceilings.multiply_call(dtype, 1000)
+        return
+    if dtype == "bf16" and not library.multiplies_bf16():
         with pytest.raises(HpcgnnError, match="needs the native kernels"):
             ceilings.multiply_call(dtype, 1000)
         return

@@ -73,6 +73,7 @@ BASES = {
     "launch": Base((), ("-n", "2", "--dry-run"), (("hosts", "hosts"),), rest=("--", "true")),
     "bench aggregate": Base((), ("--graph", "nowhere:x", "--width", "4", *_TINY), refused="nowhere"),
     "bench breakdown": Base(("parts.h5",), ("--epochs", "2", "--hidden", "8"), (_PARTS,)),
+    "bench epoch": Base(("parts.h5",), ("--rounds", "1", "--hidden", "8"), (_PARTS,)),
     "bench exchange": Base(("parts.h5",), ("--rounds", "1", "--width", "8"), (_PARTS,), refused="a single rank"),
     "bench gemm": Base((), ("--shape", "8x8x8", "--dtype", "float32", *_TINY)),
     "bench overhead": Base(("parts.h5",), ("--rounds", "1", "--hidden", "8"), (_PARTS,)),
