@@ -144,6 +144,38 @@ def test_what_a_rank_holds_grows_no_faster_than_there_are_ranks(tmp_path, monkey
     assert many < 4096, held  # 32 MiB with 8,192 ranks
 
 
+def collectives_to_the_first_epoch(path: Path, parts: int) -> list[int]:
+    """The number of collective calls that each rank makes from reading its part to the end of its first epoch."""
+    config = RunConfig.from_settings({"layers": 2, "hidden": 8, "epochs": 1})
+
+    def program(world: ThreadWorld) -> int:
+        calls = 0
+        shared = world._shared
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return shared(*arguments)
+
+        world._shared = counted  # type: ignore[assignment,method-assign]
+        graph = hpcgnn.load(path, world)
+        messages = Messages(world, config.messages)
+        model = hpcgnn.build_model(config.model, graph, messages=messages, compute="float32")
+        hpcgnn.Trainer(model, graph, config.train).run_epoch()
+        messages.drain()
+        return calls
+
+    return on_threads(parts, program)
+
+
+def test_a_start_makes_as_many_collective_calls_at_any_number_of_ranks(tmp_path):
+    # From 8 ranks on, each exchanges rows with fewer than half of the others, so neighbourhood collectives are tried.
+    counts = {}
+    for parts in (8, 24):
+        counts[parts] = collectives_to_the_first_epoch(ring(tmp_path / f"{parts}.h5", parts), parts)
+    assert len({*counts[8], *counts[24]}) == 1, counts
+
+
 def test_what_an_object_holds():
     array = np.zeros(1000)
     assert held_bytes({"a": array, "b": array[10:], "c": [array]}) == pytest.approx(8000, abs=1000)
