@@ -115,9 +115,10 @@ def _row(name: str, named: Any) -> str:
 
 def _kind(setting: Any) -> str:
     from hpcgnn.base.settings import kind_of
+    from hpcgnn.train.run_config import in_words
 
     if choices := setting.chosen_from():
-        return ", ".join(map(str, choices))
+        return ", ".join(map(in_words, choices))
     if isinstance(setting.default, bool):
         return "flag" if setting.default is False else "on, off"
     kind = kind_of(setting.type)[0]

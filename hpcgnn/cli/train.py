@@ -25,6 +25,7 @@ from hpcgnn.train.run_config import (
     RunSetting,
     as_written,
     check_file,
+    in_words,
     read_file,
     settings_by_name,
 )
@@ -75,13 +76,24 @@ class RunCommand(SectionedCommand):
         first = len(self.params) - self._after
         return [*own[:first], *map(option, named.values()), *own[first:]]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Click's method. A choice among on, off and others, which may once have been a flag, is on without a value."""
+        choices = {as_flag(name): each.setting.chosen_from() for name, each in settings_by_name().items()}
+        given = []
+        for word, after in zip(args, [*args[1:], ""], strict=True):
+            given.append(word)
+            values = choices.get(word, ())
+            if any(value is True for value in values) and after not in map(in_words, values):
+                given.append("on")
+        return super().parse_args(ctx, given)
+
 
 def option(named: RunSetting) -> click.Option:
     """The option of a setting."""
     setting = named.setting
-    is_flag, text = setting.default is False, f"{setting.in_words()} {_users(named)}".strip()
-    default = as_written(setting, setting.default)
-    default = str(default) if setting.chosen_from() else default
+    choices = setting.chosen_from()
+    is_flag, text = setting.default is False and not choices, f"{setting.in_words()} {_users(named)}".strip()
+    default = in_words(setting.default) if choices else as_written(setting, setting.default)
     return click.Option(
         [as_flag(setting.name)],
         type=bool if is_flag else _type(setting),
@@ -106,13 +118,14 @@ class _Choice(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Click's method."""
+        value = in_words(value) if isinstance(value, bool) else value  # in a file
         return value if any(is_choice(value, each) for each in self.choices) else super().convert(value, param, ctx)
 
 
 def _type(setting: Setting) -> Any:
     kind, _ = kind_of(setting.type)
     if choices := setting.chosen_from():
-        return _Choice([str(choice) for choice in choices])
+        return _Choice([in_words(choice) for choice in choices])
     if setting.default is True:
         return click.Choice(["on", "off"])
     if isinstance(setting.default, tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from hpcgnn.nn.config import (
     ModelConfig,
     check_differences,
     check_features_on_disk,
-    check_kept_input,
+    why_input_changes,
 )
 from hpcgnn.nn.decoders import CLASSES
 from hpcgnn.nn.graph_model import GraphModel, ModelContext
@@ -51,7 +52,7 @@ def build_model(
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     compute: str = "float32",
-    keep_input_aggregation: bool = False,
+    keep_input_aggregation: Literal[False, True, "auto"] = False,
     int8: Int8Config | None = None,
     activations: str = KEEP,
 ) -> GraphModel:
@@ -72,7 +73,9 @@ def build_model(
         compute: arithmetic of products and sums of rows: ``float32``, ``bf16``, ``bf16-emulated``, ``tf32``, ``int8``,
             ``int8-always``, or ``auto``, with which all ranks agree on the faster of ``bf16`` and ``float32``.
             ``model.compute`` is the choice.
-        keep_input_aggregation: aggregate the features once and keep the result. This needs dense features without dropout.
+        keep_input_aggregation: aggregate the features once and keep the result, an (n, F) matrix of ``dtype``. This needs dense
+            features without dropout; ``"auto"`` does so where it is possible and the features are in memory, and
+            ``model.keeps_input`` says whether.
         int8: settings of ``compute="int8"``.
         activations: ``keep``, ``recompute`` or ``8bit``: how a training step keeps what its gradients need
             (:mod:`hpcgnn.nn.activations`).
@@ -88,13 +91,13 @@ def build_model(
         check_type("config", config, ModelConfig)
         check_type("messages", messages, Messages, type(None))
         check_type("dtype", dtype, torch.dtype)
-        check_type("keep_input_aggregation", keep_input_aggregation, bool)
         check_type("int8", int8, Int8Config, type(None))
         check_choice("strategy", strategy, STRATEGIES)
         check_choice("activations", activations, ACTIVATION_MODES[:-1])
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
-        _check_fit(config, graph, messages, dtype, keep_input_aggregation)
+        _check_fit(config, graph, messages, dtype)
+        keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation)
         if isinstance(graph.features, FeaturesOnDisk):
             check_features_on_disk(config, compute)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
@@ -130,9 +133,26 @@ def build_model(
     return model
 
 
-def _check_fit(
-    config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype, keep_input_aggregation: bool
-) -> None:
+def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, True, "auto"]) -> bool:
+    """Return whether the aggregation of the input is kept. Raises HpcgnnError where it is asked for in vain."""
+    check_type("keep_input_aggregation", asked, bool, str)
+    if isinstance(asked, str):
+        check_choice("keep_input_aggregation", asked, (AUTO,))
+    if not asked:
+        return False
+    reason = why_input_changes(config)
+    if has_input_layer(config, graph):
+        reason = reason or "an input layer for types of nodes learns it"
+    if isinstance(graph.features, Csr):
+        reason = reason or "sparse features are transformed before they are aggregated"
+    if asked == AUTO:
+        return not reason and not isinstance(graph.features, FeaturesOnDisk)
+    if reason:
+        raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
+    return True
+
+
+def _check_fit(config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype) -> None:
     """Raise HpcgnnError for settings that cannot be combined with each other or with the graph."""
     if messages is not None and messages.device is not graph.device:
         raise WrongValueError(
@@ -144,16 +164,6 @@ def _check_fit(
     config.check()
     check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
     embedded_types(graph.meta, config.embed, str(graph.path))
-    if keep_input_aggregation:
-        check_kept_input(config)
-        if has_input_layer(config, graph):
-            raise HpcgnnError(
-                "the aggregation of the input cannot be kept: an input layer for types of nodes learns it"
-            )
-        if isinstance(graph.features, Csr):
-            raise HpcgnnError(
-                "the aggregation of the input cannot be kept: sparse features are transformed before they are aggregated"
-            )
     if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
         raise HpcgnnError(
             f"--decoder {config.decoder} learns a vector for each type of edges, and {graph.path} has no types: convert a graph "

@@ -379,17 +379,21 @@ class DistributedConfig(Checked):
     halo: str = WHOLE
 
 
-def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
-    """Raise HpcgnnError if the aggregation of the input cannot be kept, because it changes from epoch to epoch."""
+def why_input_changes(config: ModelConfig | DistributedConfig) -> str:
+    """The reason for which a model's first aggregation changes from epoch to epoch; an empty text if it does not."""
     begins = isinstance(config, ModelConfig) and MODELS[config.model].begins_with_exchange
     reasons = {
         f"{config.model} does not begin with one": not begins,
         "dropout changes the features in each epoch (--input-dropout)": config.input_dropout > 0,
         "labels are added to the features (--label-propagation)": config.label_inputs,
     }
-    for reason, applies in reasons.items():
-        if applies:
-            raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def check_kept_input(config: ModelConfig | DistributedConfig) -> None:
+    """Raise HpcgnnError if the aggregation of the input cannot be kept."""
+    if reason := why_input_changes(config):
+        raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
 
 
 def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str) -> None:

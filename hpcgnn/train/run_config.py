@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpcgnn.base import typed
 from hpcgnn.base.arguments import HOST_DEVICE, check_device_name
@@ -29,6 +29,7 @@ from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph import DISK, METHODS, PLACES
 from hpcgnn.nn.config import (
     ACTIVATION_MODES,
+    AUTO,
     COMPUTES,
     DECODERS,
     INTEGERS,
@@ -125,10 +126,13 @@ class RunConfig(Checked):
         "CPUs.",
         choices=PLACES,
     )
-    cache_input_aggregation: bool = setting(
+    cache_input_aggregation: Literal[False, True, "auto"] = setting(
         False,
-        "Aggregate the input features once, with float32 messages, and keep the result; the first layer then sends nothing. "
-        "Do not compare a run that uses it with one that does not.",
+        "Aggregate the input features once, with float32 messages, and keep the result, a matrix of their size; the first layer "
+        "then sends nothing. on, or no value: refused if the input changes from epoch to epoch; auto: on if the model begins "
+        "with a sum of features that stay the same and are dense and in memory, else off. Do not compare a run that uses it "
+        "with one that does not.",
+        choices=(False, True, AUTO),
     )
     compute: str = setting(
         "auto",
@@ -191,7 +195,7 @@ class RunConfig(Checked):
         _check_delta(self)
         _check_halo(self)
         _check_task(self)
-        if self.cache_input_aggregation:
+        if self.cache_input_aggregation is True:
             check_kept_input(self.model)
         if self.features == DISK:
             check_features_on_disk(self.model, self.compute)
@@ -489,7 +493,13 @@ def as_typed(setting: Setting, value: Any) -> Any:
         return Path(value)
     if isinstance(setting.default, tuple) and isinstance(value, list):
         return tuple(value)
-    return next((choice for choice in setting.chosen_from() if str(choice) == str(value)), value)
+    choices = setting.chosen_from()
+    return next((choice for choice in choices if str(value) in (str(choice), in_words(choice))), value)
+
+
+def in_words(choice: Any) -> str:
+    """A choice as the command line has it."""
+    return ("on" if choice else "off") if isinstance(choice, bool) else str(choice)
 
 
 def as_written(setting: Setting, value: Any) -> Any:

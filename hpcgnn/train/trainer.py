@@ -26,7 +26,7 @@ from hpcgnn.train import checkpoint, checks
 from hpcgnn.train.config import Best, LinkConfig, TrainConfig, learning_rate_factor
 from hpcgnn.train.ledger import Ledger
 from hpcgnn.train.links import LinkSplit
-from hpcgnn.train.optimiser import Adam, GradientBucket, parameter_groups
+from hpcgnn.train.optimiser import Adam, GradientBucket, by_completion, parameter_groups
 from hpcgnn.train.owned_rows import OwnedRows, shared_state
 from hpcgnn.train.rank_report import OverRanks, RankReport
 from hpcgnn.train.rank_state import RankState
@@ -127,7 +127,7 @@ class Trainer:
         self._rank_state = RankState(self.world, self.model, self.policies)
         sums = len(self.policies.sums())
         owned = list(self.model.owned_parameters().values())
-        self.bucket = GradientBucket(self.world, list(self.model.parameters()), 3 + sums, self.device, owned)
+        self.bucket = GradientBucket(self.world, self._gradient_groups(), 3 + sums, self.device, owned)
         self._owned_rows = OwnedRows(self.world, self.model)
         self._over_ranks = OverRanks(self.world, 2 + sums)
         self.best = Best()
@@ -242,6 +242,12 @@ class Trainer:
         self.on_epoch(record)
         return record
 
+    def _gradient_groups(self) -> list[list[torch.nn.Parameter]]:
+        """Parameters whose gradients are summed together. Layers of a user's own may make a gradient in several backward passes,
+        as in torch's checkpointing, and its sum may not start before the last of these."""
+        named = self.model.named_parameters() if isinstance(self.model, GraphModel) and self.world.size > 1 else ()
+        return by_completion(named) or [list(self.model.parameters())]
+
     def _timed_step(self, epoch: int) -> tuple[float | None, float, list[float]]:
         self.timings.take()
         traffic = self.model.messages.traffic
@@ -277,8 +283,9 @@ class Trainer:
         if self.ledger is not None:
             self.ledger.mark("backward")
         self.policies.begin_backward()
-        loss.backward()
         messages = self.model.messages
+        with self.bucket.during_backward() if messages.config.overlap else contextlib.nullcontext():
+            loss.backward()
         self.world.meet()
         with self.timings.measure("synchronisation_seconds"):
             mine = [loss.detach(), self.stop.requested, messages.traffic.nonfinite_count(), *self.policies.sums()]

@@ -194,6 +194,7 @@ class MpiWorld(World):
         self._queue: ExchangeQueue | None = None  # over a communicator of its own
         self._takes: dict[str, bool] = {}
         self._node: MpiWorld | None = None
+        self._apart: MpiWorld | None = None
         # Frees MPI's objects of this world, the newest first, in one order on all ranks.
         self._made = contextlib.ExitStack()
 
@@ -361,6 +362,13 @@ class MpiWorld(World):
             self._made.callback(apart.Free)
         return self._queue
 
+    def apart(self) -> MpiWorld:
+        if self._apart is None:
+            with self._blocking("a communicator for sums of gradients"):
+                comm = self._comm.Dup()
+            self._apart = self._over(comm)
+        return self._apart
+
     def takes_memory_of(self, kind: str) -> bool:
         if kind not in self._takes:
             from hpcgnn.world.transport import says_yes  # imported here because it needs torch
@@ -431,12 +439,17 @@ class MpiWorld(World):
                 host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
                 comm = host.Split(block_on_host(host.rank))
                 host.Free()
-            self._node = MpiWorld(comm, self.timeout_seconds)
-            # Its waits give MPI back to the progress thread for this world's messages.
-            self._node._watched = self._watched
-            self._made.callback(comm.Free)
-            self._made.callback(self._node.close)
+            self._node = self._over(comm)
         return self._node
+
+    def _over(self, comm: Any) -> MpiWorld:
+        """A world of some of these ranks, which is closed with this one."""
+        other = MpiWorld(comm, self.timeout_seconds)
+        # Its waits give MPI back to the progress thread for this world's messages.
+        other._watched = self._watched
+        self._made.callback(comm.Free)
+        self._made.callback(other.close)
+        return other
 
     def share(self, num_bytes: int) -> SharedWindow:
         with self._blocking("the memory that ranks of a node share"):
@@ -448,7 +461,7 @@ class MpiWorld(World):
         PROGRESS.take_over()
         with self._blocking("the release of MPI's objects"):
             self._made.close()
-        self._node, self._queue, self._row_types = None, None, {}
+        self._node, self._apart, self._queue, self._row_types = None, None, None, {}
 
     def poke(self) -> None:
         """Let MPI make progress with the messages that this rank has sent, while the rank waits for something else."""

@@ -160,6 +160,11 @@ class World(OfRanks, ABC):
     def exchange_queue(self) -> ExchangeQueue:
         """The queue of exchanges that start once their bytes are ready; one for the whole world. The first call is collective."""
 
+    def apart(self) -> World | None:
+        """The same ranks, whose collectives may start in another order beside this world's on each rank; None where a collective
+        that starts waits for the other ranks. The first call is collective."""
+        return None
+
     def takes_memory_of(self, kind: str) -> bool:
         """Return whether the library that moves the bytes says that it takes memory of devices of this type. Not collective."""
         return False

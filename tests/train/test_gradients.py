@@ -6,12 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import small_graphs
 import torch
+from ranks.gradients import (
+    COLUMNS,
+    a_gradient_that_is_made_twice,
+    sums_start_early,
+    weights_with_and_without_overlap,
+)
 from torch import nn
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.train.optimiser import GradientBucket
+from hpcgnn.train.optimiser import GradientBucket, by_completion
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 
@@ -49,7 +56,7 @@ def test_gradients_are_summed_and_a_parameter_without_one_keeps_none() -> None:
 
 def test_a_trainer_leaves_parameters_without_a_gradient_alone() -> None:
     def reduce(model: Part, world: World) -> None:
-        sums, count = GradientBucket(world, list(model.parameters()), 1).reduce([2.0], 1)
+        sums, count = GradientBucket(world, [list(model.parameters())], 1).reduce([2.0], 1)
         assert (sums, count) == ([2.0 * RANKS], RANKS)
 
     found = gradients_on_ranks(reduce)
@@ -132,3 +139,39 @@ def test_gradients_of_several_types_and_sparse_ones_keep_their_type() -> None:
         assert model[1].weight.grad.dtype == torch.float64
 
     on_threads(RANKS, program)
+
+
+@pytest.mark.mpi
+def test_the_sums_of_a_layer_start_once_its_gradients_are_there(mpi_ranks) -> None:
+    found = mpi_ranks(3).run(sums_start_early)
+    of_first, of_c, of_d = 2 * (1 + 2 + 3) / 3, 2 * (1 + 2 + 3) / 3, 2 * (1 + 3) / 3
+    for rank, (events, gradients) in enumerate(found):
+        late = ["first layer", "end", "sum", "sum"]
+        assert events == (late if rank == 1 else ["sum", "first layer", "sum", "end"])
+        wanted = [[value] * 2 for value in (of_first, of_first, of_c, of_d)]
+        torch.testing.assert_close(torch.tensor(gradients), torch.tensor(wanted))
+
+
+@pytest.mark.mpi
+def test_a_gradient_that_is_made_twice_is_refused(mpi_ranks) -> None:
+    mpi_ranks(3).run(a_gradient_that_is_made_twice)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("model", ["sage", "gat", "gcnii"])
+def test_sums_that_start_early_change_no_bit(mpi_ranks, tmp_path, model: str) -> None:
+    parts = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 3)
+    for early, late in mpi_ranks(3).run(weights_with_and_without_overlap, parts, model):
+        assert early.keys() == late.keys()
+        assert all(torch.equal(early[name], late[name]) for name in early)
+
+
+def test_groups_are_layers_from_the_last_to_the_first() -> None:
+    rows, tiny = COLUMNS // 64, torch.zeros(1)
+    names = {"layers.0.weight": 2, "layers.1.weight": rows, "layers.10.weight": rows}
+    names |= {"norms.0": 1, "norms.1": 1, "out": 1}
+    named = [(name, nn.Parameter(torch.zeros(size, 64))) for name, size in names.items()]
+    name_of = {id(parameter): name for name, parameter in named}
+    groups = [[name_of[id(parameter)] for parameter in group] for group in by_completion(named)]
+    assert groups == [["layers.10.weight"], ["layers.1.weight", "norms.1"], ["layers.0.weight", "norms.0", "out"]]
+    assert len(by_completion([("a.1", nn.Parameter(tiny)), ("a.0", nn.Parameter(tiny))])) == 1

@@ -150,6 +150,31 @@ def test_options_are_the_settings_with_their_defaults():
     assert all(options[name].help for name in settings_by_name() if name not in ("seed", "weight_decay", "device"))
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("parts.h5", False),
+        ("--cache-input-aggregation parts.h5", True),
+        ("parts.h5 --cache-input-aggregation", True),
+        ("--cache-input-aggregation on parts.h5", True),
+        ("--cache-input-aggregation auto parts.h5", "auto"),
+        ("--cache-input-aggregation off parts.h5", False),
+    ],
+)
+@pytest.mark.parametrize("in_file", ["", "true", "false", '"auto"', '"on"', '"off"'])
+def test_a_choice_that_was_a_flag_still_is_one(tmp_path, words, value, in_file):
+    Path(tmp_path / "mine.toml").write_text(f"cache_input_aggregation = {in_file}\n" if in_file else "")
+    Path(tmp_path / "parts.h5").touch()
+    words = words.replace("parts.h5", str(tmp_path / "parts.h5")).split()
+    context = train_command.make_context("train", ["--out", "run", "--config", str(tmp_path / "mine.toml"), *words])
+    given = {name: context.params[name] for name in settings_by_name()}
+    of_file = {"": False, "true": True, "false": False, '"auto"': "auto", '"on"': True, '"off"': False}[in_file]
+    wanted = value if len(words) > 1 else of_file
+    config = configured(context, given, set())
+    assert config.cache_input_aggregation is wanted or config.cache_input_aggregation == wanted == "auto"
+    assert RunConfig.from_settings(config.settings()) == config
+
+
 TOML = [
     ("epochs = 2.5", "epochs must be a whole number, not 2.5"),
     ('epochs = "5"', "epochs must be a whole number, not '5'"),

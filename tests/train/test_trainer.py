@@ -67,7 +67,7 @@ def test_a_class_without_an_example_is_learned_and_evaluated(tmp_path, metric: s
 def test_a_rank_without_a_gradient_counts_as_zeros_in_each_step() -> None:
     def program(world: World) -> list[float]:
         parameter, found = torch.nn.Parameter(torch.ones(1)), []
-        bucket = GradientBucket(world, [parameter], 0)
+        bucket = GradientBucket(world, [[parameter]], 0)
         for step in range(2):  # in the second one, rank 1 has no gradient
             parameter.grad = None if step and world.rank else torch.full((1,), 8.0)
             bucket.reduce([], 1)

@@ -12,6 +12,7 @@ import numpy as np
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.mailbox import FRESH, STALE
+from hpcgnn.graph import DISK
 from hpcgnn.lab.cost_model import network as networks
 from hpcgnn.lab.cost_model.constants import Values
 from hpcgnn.lab.cost_model.equations import Epoch, EpochKind, Machine, Messages, epoch_of
@@ -19,7 +20,7 @@ from hpcgnn.lab.cost_model.network import UNLIMITED, Network
 from hpcgnn.lab.cost_model.rows import Parts, Wire, read_parts
 from hpcgnn.lab.cost_model.steps import steps_of
 from hpcgnn.lab.cost_model.workload import Exchange, Workload, workload_of
-from hpcgnn.nn.config import MODELS, ModelConfig
+from hpcgnn.nn.config import AUTO, MODELS, ModelConfig, why_input_changes
 from hpcgnn.policy.config import FIXED, OFF
 from hpcgnn.train.run_config import RunConfig, settings_by_name
 from hpcgnn.world.placement import Placement
@@ -84,7 +85,9 @@ class Setup:
             raise HpcgnnError(
                 f"{parts.name} has {parts.num_ranks} parts, not {self.ranks}: partition the graph with --parts {self.ranks}"
             )
-        learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation
+        learns, keeps = self.run.train.labels.rate > 0, self.run.cache_input_aggregation is True
+        if self.run.cache_input_aggregation == AUTO:
+            keeps = not (parts.is_sparse or self.run.features == DISK or why_input_changes(self.model))
         repeats = self.model.input_dropout > 0 or (self.run.policy.is_off and (wire is None or wire.repeats_input))
         steps = steps_of(self.model, parts.in_width, parts.out_width, parts.is_sparse, learns, keeps, repeats)
         loops = MODELS[self.model.model].aggregation == "gcn" and not steps.is_halo

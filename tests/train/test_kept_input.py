@@ -1,0 +1,78 @@
+"""The aggregation of the input that is made once: where ``auto`` keeps it, with the bits of ``on`` and ``off``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import scipy.sparse as sp
+import small_graphs
+from trainings import trainer_of
+
+import hpcgnn
+from hpcgnn.exchange import Messages
+from hpcgnn.nn.config import AUTO
+from hpcgnn.train.run_config import RunConfig
+from hpcgnn.world import World
+from hpcgnn.world.thread_world import on_threads
+
+SMALL = {"layers": 2, "hidden": 8, "compute": "float32", "bits": "2"}
+KEPT: list[dict[str, Any]] = [{"model": "sage"}, {"model": "gcn"}, {"model": "gin"}, {"model": "jknet"}]
+CHANGING: list[dict[str, Any]] = [
+    {"model": "gat"},
+    {"model": "gcnii"},
+    {"model": "sage", "input_dropout": 0.5},
+    {"model": "sage", "label_propagation": 0.5},
+]
+
+
+def losses(world: World, path: Any, settings: dict[str, Any], place: str = "memory") -> tuple[bool, list[float | None]]:
+    """The attribute ``keeps_input`` of the model, and the losses of three epochs."""
+    trainer = trainer_of(hpcgnn.load(path, world, features=place), SMALL | settings)
+    return trainer.model.keeps_input, [trainer.step(epoch)[0] for epoch in range(3)]
+
+
+@pytest.mark.parametrize("settings", [*KEPT, *CHANGING], ids=str)
+def test_auto_keeps_what_does_not_change_and_nothing_else(tmp_path, settings: dict[str, Any]) -> None:
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
+    keeps = settings in KEPT
+    given = [settings | {"cache_input_aggregation": each} for each in (AUTO, keeps)]
+    by_itself, as_told = (on_threads(2, partial(losses, path=path, settings=each)) for each in given)
+    assert by_itself == as_told
+    assert {kept for kept, _ in by_itself} == {keeps}
+    RunConfig.from_settings(given[0]).check()
+
+
+def test_auto_leaves_features_on_disk_and_sparse_ones_alone(tmp_path) -> None:
+    arrays = small_graphs.random_multigraph()
+    of_sparse = replace(arrays, x=sp.csr_matrix(arrays.x))
+    given = {"model": "sage", "cache_input_aggregation": AUTO}
+    for name, graph, place in (("dense", arrays, "disk"), ("sparse", of_sparse, "memory")):
+        path = small_graphs.in_parts(tmp_path / f"{name}.h5", graph, 2)
+        found, usual = (
+            on_threads(2, partial(losses, path=path, settings=each, place=place)) for each in (given, {"model": "sage"})
+        )
+        assert found == usual
+        assert not found[0][0]
+
+
+def test_a_kept_input_sends_its_rows_once(tmp_path) -> None:
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
+
+    def program(world: World) -> list[int]:  # the bytes so far, after each epoch
+        graph = hpcgnn.load(path, world)
+        config, messages = hpcgnn.ModelConfig("sage", layers=1), Messages(world)
+        trainer = hpcgnn.Trainer(
+            hpcgnn.build_model(config, graph, messages=messages, keep_input_aggregation=AUTO), graph
+        )
+        sent = []
+        for epoch in range(3):
+            trainer.step(epoch)
+            sent.append(sum(messages.traffic.bytes().values()))
+        return sent
+
+    for first, *later in on_threads(2, program):
+        assert first > 0
+        assert later == [first] * 2
