@@ -301,6 +301,21 @@ inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
 }
+// Of 1 to 8 bytes, in loads of fixed sizes that overlap: a copy of `count` bytes would be a call of a function.
+template <>
+inline Lanes<int32_t, 8> load_first_bytes<8>(const uint8_t* from, const int count) {
+    uint64_t bytes;
+    if (count >= 4) {
+        uint32_t first, last;
+        std::memcpy(&first, from, sizeof first);
+        std::memcpy(&last, from + count - 4, sizeof last);
+        bytes = first | uint64_t{last} << (8 * (count - 4));
+    } else {
+        const int middle = count / 2, end = count - 1;
+        bytes = from[0] | uint64_t{from[middle]} << (8 * middle) | uint64_t{from[end]} << (8 * end);
+    }
+    return load_bytes<8>(reinterpret_cast<const uint8_t*>(&bytes));
+}
 #endif
 
 // kLookupLanes: the size of the table in which lookup() finds the value for each lane's low bits; 0: no instruction.

@@ -24,6 +24,7 @@ from hpcgnn.exchange.passes import Scratch, ScratchKey, ScratchUse
 from hpcgnn.exchange.traffic import Timings
 from hpcgnn.kernels import Csr, buffers
 from hpcgnn.kernels.backend import choose
+from hpcgnn.kernels.fusing import adds_from_codes
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.messages import (
     MESSAGES,
@@ -38,7 +39,6 @@ from hpcgnn.kernels.messages import (
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.world.transport import PieceLayout
 
-_CACHED_BYTES = 8 << 20
 INT8_BITS = 8
 
 
@@ -323,26 +323,12 @@ class DeltaCodec(Codec):
 def fuses(bits: int, matrix: Csr, width: int) -> bool:
     """Return whether it is faster to add rows straight from their codes than to decode them to a matrix first.
 
-    Measured with the native kernels on a core with AVX-512: at 2 bits and 256 columns, adding from codes takes half the time,
-    because each entry of the matrix reads 2 bits a value instead of 32. But a row is decoded again for each entry that names it,
-    which costs more if codes are wide, rows are narrow, or the decoded rows would fit into a cache. On an H100, adding 1 to 16
-    bits from codes took 0.2 to 0.7 of the time, for 64 and 256 columns, 16,384 and 262,144 rows, and 1 to 32 entries a row.
+    On an H100, adding 1 to 16 bits from codes took 0.2 to 0.7 of the time, for 64 and 256 columns, 16,384 and 262,144 rows, and 1
+    to 32 entries a row.
     """
-    entries, rows = matrix.num_entries, matrix.num_cols
-    if matrix.device.type == "cuda" and bits <= 16 and width >= 64:
-        return True
-    if bits <= 4:
-        return reads_codes_faster(bits, rows, width) or entries <= 4 * rows
-    if bits == 8:
-        return reads_codes_faster(bits, rows, width) or entries <= rows
-    return entries <= (4 if bits == 16 else 1) * rows
-
-
-def reads_codes_faster(bits: int, rows: int, width: int) -> bool:
-    """Return whether it is faster to add up the codes of ``rows`` rows than decoded rows, however many entries name one."""
-    if width < 64 or bits > INT8_BITS:
-        return False
-    return bits <= 4 or rows * width * 4 > _CACHED_BYTES
+    if matrix.device.type == "cuda":
+        return (bits <= 16 and width >= 64) or matrix.num_entries <= matrix.num_cols
+    return adds_from_codes(bits, matrix.num_entries, matrix.num_cols, width)
 
 
 def restored(state: dict[str, Any], tools: CodecTools) -> tuple[Codec, Tensor]:

@@ -16,7 +16,7 @@ HALF = 2 ** (FRACTION_BITS - 1)  # half a step: added in place of noise, it roun
 LARGEST = np.float32(2.0**126)  # larger values count as this, so that no difference of two values overflows
 SMALLEST_SCALE = np.float32(2.0**-110)  # 2 ** FRACTION_BITS divided by it is still a finite float32
 NAN = np.uint16(0x7FC0)  # NaN as the bits of a bfloat16
-_GROUP = 16  # consecutive columns that take the same half, low or high, of their draws
+GROUP = 16  # consecutive columns that take the same half, low or high, of their draws
 
 
 def payload_bytes(num_columns: Count, bits: Count) -> Count:
@@ -31,12 +31,12 @@ def places(num_columns: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
     A last, partial block of n columns has ceil(n * bits / 8) bytes, and its columns follow at this distance instead of 16.
     """
     slots, columns = 8 // bits, np.arange(num_columns)
-    block = columns // (_GROUP * slots)
-    within = columns - block * _GROUP * slots
-    rest = num_columns % (_GROUP * slots)
-    is_last = block == num_columns // (_GROUP * slots)
-    stride = np.where(is_last, max(payload_bytes(rest, bits), 1), _GROUP)
-    return block * _GROUP + within % stride, (within // stride * bits).astype(np.uint8)
+    block = columns // (GROUP * slots)
+    within = columns - block * GROUP * slots
+    rest = num_columns % (GROUP * slots)
+    is_last = block == num_columns // (GROUP * slots)
+    stride = np.where(is_last, max(payload_bytes(rest, bits), 1), GROUP)
+    return block * GROUP + within % stride, (within // stride * bits).astype(np.uint8)
 
 
 def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,8 +45,8 @@ def counters(num_columns: int) -> tuple[np.ndarray, np.ndarray]:
     One draw serves two columns, which are 16 apart.
     """
     columns = np.arange(num_columns)
-    counter = columns // (2 * _GROUP) * _GROUP + columns % _GROUP
-    return counter.astype(np.uint32), columns // _GROUP % 2 == 1
+    counter = columns // (2 * GROUP) * GROUP + columns % GROUP
+    return counter.astype(np.uint32), columns // GROUP % 2 == 1
 
 
 def noise(key: int, numbers: np.ndarray, num_columns: int) -> np.ndarray:

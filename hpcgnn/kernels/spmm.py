@@ -92,7 +92,7 @@ DEFAULT_TUNING = Tuning()
 Packed = tuple[HotColumns, Tensor]
 # Copying a row pays off if it is used at least this often, and x is too large for the caches.
 _LEAST_USES = 16
-_LEAST_BYTES_TO_PACK = 32 << 20
+LEAST_BYTES_TO_PACK = 32 << 20
 
 
 class NativeSpmm(SpmmKernels):
@@ -149,9 +149,7 @@ class NativeSpmm(SpmmKernels):
 
 def _may_pack(weight: Tensor | None, num_bytes: int, tuning: Tuning) -> bool:
     # Weights of heads are made for one product: the order of a matrix's hot columns would be 4 bytes an entry more for no gain.
-    return (
-        bool(tuning.hot_bytes) and (weight is None or weight.dim() == 1) and num_bytes >= scaled(_LEAST_BYTES_TO_PACK)
-    )
+    return bool(tuning.hot_bytes) and (weight is None or weight.dim() == 1) and num_bytes >= scaled(LEAST_BYTES_TO_PACK)
 
 
 def pack(csr: Csr, weight: Tensor | None, x: Tensor, tuning: Tuning = DEFAULT_TUNING) -> Packed | None:

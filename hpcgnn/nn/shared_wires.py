@@ -14,8 +14,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from hpcgnn.exchange.codecs import Codec, PackedCodec, reads_codes_faster
+from hpcgnn.exchange.codecs import Codec, PackedCodec
 from hpcgnn.kernels import Csr
+from hpcgnn.kernels.fusing import adds_from_codes
 from hpcgnn.kernels.messages import spmm_rows
 from hpcgnn.world import World
 from hpcgnn.world.node_memory import NodeMemory
@@ -66,11 +67,12 @@ class SharedWires:
         rows, layout = self._memory.arrived, codec.layouts[1]
         groups, num_bytes = layout.groups, layout.num_bytes
         bits = -1 if len(groups) > 1 else groups[0].bits if groups else 0
-        said = self._node.allgather(np.array([bits, num_bytes]))
+        said = self._node.allgather(np.array([bits, num_bytes, self._far.num_entries]))
         largest = int(said[:, 0].max())
-        fits = int(said[:, 1].sum()) <= rows.total * width * torch.float32.itemsize
+        all_bytes, entries = (int(total) for total in said[:, 1:].sum(0))
+        fits = all_bytes <= rows.total * width * torch.float32.itemsize
         is_uniform = bool(np.isin(said[:, 0], (0, largest)).all())
-        if not fits or not is_uniform or largest <= 0 or not reads_codes_faster(largest, rows.total, width):
+        if not fits or not is_uniform or largest <= 0 or not adds_from_codes(largest, entries, rows.total, width):
             return None
         begin = int(said[: self._node.rank, 1].sum())
         mine = torch.zeros(rows.last - rows.first, 2, dtype=torch.int64)
@@ -78,4 +80,4 @@ class SharedWires:
             mine[group.rows] = torch.stack((group.payload_at, group.params_at), 1) + begin
         # Between the messages of two aggregations; all ranks of the node send all others the same.
         told, _ = self._node.alltoallv(mine.repeat(self._node.size, 1), np.full(self._node.size, mine.shape[0]))
-        return Places(largest, begin, begin + num_bytes, int(said[:, 1].sum()), told[:, 0].clone(), told[:, 1].clone())
+        return Places(largest, begin, begin + num_bytes, all_bytes, told[:, 0].clone(), told[:, 1].clone())

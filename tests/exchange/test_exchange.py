@@ -16,7 +16,7 @@ from ranks import exchanges
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange.codecs import fuses, reads_codes_faster
+from hpcgnn.exchange.codecs import fuses
 from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
@@ -145,28 +145,23 @@ def test_an_exchange_waits_for_those_before_it_in_the_queue():
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
 
-MANY = 10**6  # entries of a matrix that names each row many times
 
-
-def fused(bits: int, width: int, entries: int, rows: int, device: str = "cpu") -> bool:
-    return fuses(bits, SimpleNamespace(num_entries=entries, num_cols=rows, device=torch.device(device)), width)
-
-
-def test_rows_are_added_from_codes_where_this_is_faster() -> None:
-    for bits in (1, 2, 4):  # they are read again for each entry, unless rows are narrow
-        assert fused(bits, 64, MANY, 1000)
-        assert fused(bits, 63, 4000, 1000)
-        assert not fused(bits, 63, 4001, 1000)
-    assert not fused(8, 256, MANY, 1000)  # 1 MB of decoded rows fits into a cache
-    assert fused(8, 256, MANY, 10_000)
-    assert fused(8, 63, MANY, MANY)
-    assert not fused(8, 63, MANY + 1, MANY)
-    for bits, entries_per_row in ((16, 4), (32, 1)):
-        assert fused(bits, 256, entries_per_row * MANY, MANY)
-        assert not fused(bits, 256, entries_per_row * MANY + 1, MANY)
-        assert not reads_codes_faster(bits, MANY, 256)
-    for bits, width, expected in ((8, 64, True), (16, 64, True), (16, 63, False), (32, 64, False)):
-        assert fused(bits, width, MANY, 1000, "cuda") == expected
+@pytest.mark.parametrize(
+    ("bits", "width", "entries", "device", "expected"),
+    [
+        (2, 256, 8000, "cpu", True),
+        (8, 16, 32_000, "cpu", False),
+        (8, 64, 10**6, "cuda", True),
+        (16, 64, 10**6, "cuda", True),
+        (16, 63, 10**6, "cuda", False),
+        (32, 64, 10**6, "cuda", False),
+        (32, 64, 1000, "cuda", True),
+    ],
+)
+def test_rows_are_added_from_codes_where_this_is_faster(bits, width, entries, device, expected) -> None:
+    """On the host, see tests/kernels/test_fusing.py."""
+    matrix = SimpleNamespace(num_entries=entries, num_cols=1000, device=torch.device(device))
+    assert fuses(bits, matrix, width) == expected
 
 
 def test_sums_of_double_precision_have_the_same_rows() -> None:

@@ -26,8 +26,9 @@ from hpcgnn.lab.bench.measure import Entry, Place, measured
 from hpcgnn.lab.bench.names import ABLATION, DIRECTIONS, HOST_NAME, MODES, How
 from hpcgnn.lab.bench.studies import Subject
 
+_COMPARED = ("ours", "ceiling.gather")  # contenders to which tables give the ratio of each
 _ONE_THREAD = "@1"  # the end of keys of contenders that ran on one thread
-_VALUE_BYTES = {"ours.bf16": 2, "ours.int8": 1, "ours.int8.counted": 1}
+_VALUE_BYTES = {"ours.bf16": 2, "torch.bf16": 2, "ours.int8": 1, "ours.int8.counted": 1}
 _OURS, _THEIRS = ("o", "D", "^", "v", "s"), ("x", "+", "1", "2", "3", "4", "*", "p", "h", "d")
 
 
@@ -148,19 +149,20 @@ def lines_of(graph: dict[str, Any]) -> list[results.Line]:
 
 
 def timing_rows(timings: dict[str, Any], device: str = HOST_NAME) -> Iterator[tuple[str, ...]]:
-    """A row for each contender: its label, then milliseconds, spread, and ratio to ours, forward and backward."""
+    """A row for each contender: its label, then forward and backward: milliseconds, spread, and ratios to ours and to the
+    row-gather ceiling, if that was measured."""
     known = by_name(device)
     for key in timings[DIRECTIONS[0]]:
         name, at, threads = key.partition("@")
         label = (known[name].label if name in known else name) + (f", {threads} thread" if at else "")
         cells = []
         for direction in DIRECTIONS:
-            timing, ours = timings[direction][key], timings[direction]["ours"]
+            timing, others = timings[direction][key], [timings[direction].get(name, {}) for name in _COMPARED]
             if "seconds" in timing:
-                times = timing["seconds"] / ours["seconds"] if "seconds" in ours else float("nan")
-                cells += [f"{timing['seconds'] * 1e3:.2f}", f"{timing['spread']:.0%}", f"{times:.2f}"]
+                times = [f"{timing['seconds'] / each['seconds']:.2f}" if "seconds" in each else "" for each in others]
+                cells += [f"{timing['seconds'] * 1e3:.2f}", f"{timing['spread']:.0%}", *times]
             else:
-                cells += ["-", "", ""]
+                cells += ["-", "", "", ""]
         yield label, *cells
 
 

@@ -18,7 +18,7 @@ from hpcgnn.kernels.int8 import quantize_rows
 from hpcgnn.kernels.spmm import DEFAULT_TUNING, NativeSpmm, Tuning
 from hpcgnn.lab.bench.ceilings import copy_call, gather_call, gathers
 from hpcgnn.lab.bench.names import ABLATION, HOST_NAME
-from hpcgnn.lab.bench.problem import Call, Contender, Problem, autograd_call
+from hpcgnn.lab.bench.problem import Call, Contender, Problem, Special, autograd_call
 
 _KEY = 1  # key of the rounding noise of 8-bit integers, as in training
 # Values that switch a field off, where this is not 0 or the other boolean.
@@ -200,8 +200,8 @@ def _torch_sparse(problem: Problem, direction: str) -> Call:
     return autograd_call(lambda x: torch_sparse.matmul(adjacency, x), problem, direction)
 
 
-def _torch_csr(csr: Csr, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), _ones(csr)
+def _torch_csr(csr: Csr, dtype: torch.dtype = torch.int32, values: torch.dtype = torch.float32) -> torch.Tensor:
+    indptr, indices, ones = csr.indptr.to(dtype), csr.indices.to(dtype), _ones(csr).to(values)
     return torch.sparse_csr_tensor(indptr, indices, ones, (csr.num_rows, csr.num_cols), check_invariants=False)
 
 
@@ -224,6 +224,20 @@ def _torch_kept(problem: Problem, direction: str, *, is_named: bool) -> Call:
     csr, x = problem.operand(direction)
     matrix = _torch_csr(csr)
     return (lambda: torch.sparse.mm(matrix, x, "sum")) if is_named else (lambda: matrix @ x)
+
+
+def _torch_bfloat16(problem: Problem, direction: str) -> Call:
+    """The one product of torch that takes bfloat16 on a CPU. Its sums are rounded to bfloat16."""
+    csr, x = problem.operand(direction)
+    matrix, narrow = _torch_csr(csr, values=torch.bfloat16), x.bfloat16()
+    return Special(lambda: torch.sparse.mm(matrix, narrow, "sum"), torch.Tensor.float)
+
+
+def _mkl(problem: Problem, direction: str) -> Call:
+    from hpcgnn.lab.bench.mkl import MklProduct
+
+    csr, x = problem.operand(direction)
+    return partial(MklProduct(csr, x.shape[1]), x)
 
 
 def _dgl(problem: Problem, direction: str) -> Call:
@@ -290,6 +304,8 @@ def _host() -> dict[str, Contender]:
         _kept("torch.mm", "torch.sparse.mm", is_named=True, modes=_BOTH),
         Contender("torch.csr", "torch CSR A @ x", _torch_matmul),
         _kept("torch.csr", "torch CSR", is_named=False),
+        Contender("torch.bf16", "torch.sparse.mm, bfloat16, kept transpose", _torch_bfloat16, tolerance=2e-2),
+        Contender("mkl", "MKL, inspected, kept transpose", _mkl, ("sparse_dot_mkl",)),
         *_OF_PYG,
         *_tuning_variants(),
         Contender("ours.huge", "features in huge pages too", _huge_pages, modes=(ABLATION,)),

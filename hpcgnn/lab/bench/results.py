@@ -21,7 +21,7 @@ from hpcgnn.lab.bench.ceilings import last_level_cache_bytes
 from hpcgnn.lab.bench.problem import Contender
 
 Line = dict[str, dict[str, Any]]
-_LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl")
+_LIBRARIES = ("torch", "numba", "triton", "torch-geometric", "torch_sparse", "dgl", "mkl")
 # Names of figures in lines that have another name in a timing, and the others.
 _RENAMED = {"of_copy": "share_of_copy", "of_ceiling": "share_of_peak"}
 _FIGURES = (

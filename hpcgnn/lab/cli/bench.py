@@ -204,7 +204,7 @@ def aggregate(
 ) -> None:  # fmt: skip
     """Measure aggregation, forward and backward.
 
-    The contenders are hpcgnn, and DGL, torch and PyG if they are installed; the ceilings are the limits of the machine. The
+    The contenders are hpcgnn, and DGL, torch, MKL and PyG if they are installed; the ceilings are the limits of the machine. The
     contenders alternate, so other load on the machine affects all of them. Each result is compared with hpcgnn's.
     """
     from hpcgnn.lab.bench import aggregate as measuring
@@ -226,10 +226,10 @@ def aggregate(
 def _aggregation_tables(found: dict[str, Any]) -> Iterator[Table]:
     from hpcgnn.lab.bench.aggregate import timing_rows
 
-    header = ("", *(cell for direction in names.DIRECTIONS for cell in (direction, "spread", "times")))
+    header = ("", *(cell for direction in names.DIRECTIONS for cell in (direction, "spread", "times", "of gather")))
     for graph in found["graphs"]:
         for mode in filter(graph.__contains__, names.MODES):
-            title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, and times ours"
+            title = f"{graph['name']}, width {graph['width']}, {mode}: milliseconds, times ours, times the row gather"
             yield _table(title, header, timing_rows(graph[mode], graph["device"]))
     if names.ABLATION in found:
         title = f"{found[names.ABLATION]['graph']}, each optimisation switched off"

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.exchange.codecs import reads_codes_faster
+from hpcgnn.kernels.fusing import adds_from_codes
 from hpcgnn.lab.cost_model.constants import COLUMN, WORK
 from hpcgnn.lab.cost_model.rows import FLOAT_BITS, Parts, Wire
 from hpcgnn.lab.cost_model.steps import Aggregation, Steps, Work
@@ -186,9 +186,7 @@ class _Maker:
         if not self.is_encoded or not self.wire.reads_codes:
             return False
         entries, _, columns = self._matrix(matrix, piece)
-        total, rows = int(entries.sum()), max(int(columns.sum()), 1)
-        least = 4 if self.bits in (1, 2, 4, 16) else 1
-        return reads_codes_faster(self.bits, rows // columns.size, piece.width) or total <= least * rows
+        return adds_from_codes(self.bits, int(entries.mean()), int(columns.mean()), piece.width)
 
 
 def _memory(parts: Parts, steps: Steps) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import refusal, said, told
-from lab.bench.contenders import NODES, WIDTH, assert_aggregated, matrix
+from lab.bench.contenders import NODES, WIDTH, assert_aggregated, matrix, results_of
 from requires import require_module
 
 from hpcgnn.base.errors import HpcgnnError
@@ -28,20 +28,20 @@ def graph(tmp_path):
     return tmp_path / "graph"
 
 
-# DGL and torch_sparse have no packages for most machines, so they take part only if they are installed.
+# DGL, torch_sparse and MKL have no packages for most machines, so they take part only if they are installed.
 HERE = [contender for contender in HOST.values() if not contender.missing()]
 
 
 def test_what_is_not_here_is_what_cannot_be_installed_everywhere():
     absent = [contender for contender in HOST.values() if contender not in HERE]
-    assert all({"dgl", "torch_sparse"} & set(contender.modules) for contender in absent)
+    assert all({"dgl", "torch_sparse", "sparse_dot_mkl"} & set(contender.modules) for contender in absent)
 
 
 @pytest.mark.parametrize("contender", HERE, ids=lambda contender: contender.name)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_every_contender_computes_the_same(contender, direction):
     if direction in contender.directions:
-        result = contender.prepare(Problem(matrix(), WIDTH), direction)()
+        (result,) = results_of(contender, Problem(matrix(), WIDTH), direction)
         assert_aggregated(contender, direction, result)
 
 
