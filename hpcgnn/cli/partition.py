@@ -41,7 +41,8 @@ Examples:
                    "may use.  [default: 0]")  # fmt: skip
 @click.option("--balance", metavar="LIST", default="edges,train,types", show_default=True,
               help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)}. train stands "
-                   "for the training nodes, and types for the nodes of each type with 20 or more for each part.")  # fmt: skip
+                   "for the training nodes, types for the nodes of each type with 20 or more for each part, and work for the "
+                   "additions of a hybrid plan, which take the place of edges where a few nodes have most of them.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on "
                    "more than 8 million undirected edges, which also needs --jobs 1 for this.")  # fmt: skip

@@ -15,9 +15,10 @@ from hpcgnn.cli.options import COUNT, FILE, QUIET
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.graph.node_plan import node_rows
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.plan.plan import PairRows, describe
+from hpcgnn.plan.plan import PairRows, describe, max_over_mean
 from hpcgnn.world.placement import Placement
 
 _BYTES_PER_VALUE = 4
@@ -59,7 +60,8 @@ def plan(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Count the rows and bytes that one aggregation sends in one direction, in total and between pairs of ranks.
+    """Count the rows and bytes that one aggregation sends in one direction, in total and between pairs of ranks, and the work of
+    each rank: entries of its matrices, which are additions and copies of rows.
 
     Nothing is trained. Plans that are missing from PARTS, or outdated there, are computed and stored in it.
     """
@@ -73,10 +75,15 @@ def plan(
     report: dict[str, Any] = {"parts": str(parts), "width": width, "made": made}
     report["seconds"] = time.perf_counter() - started
     with PartsFile(parts) as file:
-        pairs = {name: plan_store.read_all_pairs(file, name) for name in strategies}
+        plans = {name: StoredPlan(file, name) for name in strategies}
+        pairs = {name: stored.pairs() for name, stored in plans.items()}
+        entries = {name: stored.entries() for name, stored in plans.items()}
         report["strategies"] = {
-            name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE) for name, rows in pairs.items()
+            name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE)
+            | {"work_imbalance": max_over_mean(sum(entries[name].values(), np.zeros(file.num_parts, np.int64)))}
+            for name, rows in pairs.items()
         }
+        by_rank = {name: _by_rank(entries[name], rows) for name, rows in pairs.items()}
         if ranks_per_node is not None:
             placement = Placement.in_blocks(file.num_parts, ranks_per_node)
             with console.progress("rows between nodes", total, quiet=quiet or as_json) as advance:
@@ -90,14 +97,23 @@ def plan(
             for name, rows in pairs.items()
             if all_pairs or rows.sender.size <= _MOST_PAIRS_LISTED
         }
+        report["ranks"] = by_rank
         print(json.dumps(report | {"pairs": listed, "pairs_left_out": [name for name in pairs if name not in listed]}))
     elif not quiet:
         _show(report, pairs, None if all_pairs else _PAIRS_SHOWN)
 
 
+def _by_rank(entries: dict[str, np.ndarray], pairs: PairRows) -> dict[str, list[int]]:
+    """The work of each rank, P numbers each."""
+    sent, received = pairs.by_rank(entries["L"].size)
+    found = {"entries_local": entries["L"], "entries_send": entries["S"], "entries_receive": entries["R"]}
+    return {name: each.tolist() for name, each in (found | {"rows_sent": sent, "rows_received": received}).items()}
+
+
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
     columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
-               "max_rows_sent": "max sent", "max_rows_received": "max received"}  # fmt: skip
+               "max_rows_sent": "max sent", "max_rows_received": "max received",
+               "work_imbalance": "max/mean work"}  # fmt: skip
     tables = {f"one aggregation in one direction, {report['width']} float32 columns": columns}
     if "ranks_per_node" in report:
         columns = {"rows_between_nodes": "rows between nodes", "bytes_between_nodes": "bytes between nodes",
@@ -105,7 +121,7 @@ def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None)
                    "rows_between_nodes_by_pairs_of_ranks": "between nodes, --node-aware off"}  # fmt: skip
         tables[f"on nodes of {report['ranks_per_node']} ranks"] = columns
     for title, columns in tables.items():
-        rows = [[name, *(facts[each] for each in columns)] for name, facts in report["strategies"].items()]
+        rows = [[name, *(round(facts[each], 2) for each in columns)] for name, facts in report["strategies"].items()]
         console.numbers(title, ("strategy", *columns.values()), rows)
     for strategy, found in pairs.items():
         chosen = (-found.rows).argsort(kind="stable")[:limit]

@@ -53,7 +53,8 @@ def path_of(folder: Path, strategy: str, part: int) -> Path:
 def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
     """Plan the rows that ``part`` receives, and write the piece into ``folder``. Takes O(edges of the part) memory and time."""
     first, last = parts.part(part)
-    plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy)
+    mean_edges = parts.meta.num_edges / parts.num_parts
+    plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy, mean_edges=mean_edges)
     received, wanted = plan.receive_from, plan.wanted
     entry_ends = offsets_of(wanted.lengths)[offsets_of(received.rows)]
     matrices = {f"{m}_{name}": getattr(each, name) for m, each in (("L", plan.local), ("R", plan.receive))

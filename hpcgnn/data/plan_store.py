@@ -177,9 +177,13 @@ class StoredPlan:
             raise self._damaged(f"{way}_post", f"and {way}_pre name a peer of part {part} without a row")
         return PeerRows(peers, post, pre)
 
+    def entries(self) -> dict[str, np.ndarray]:
+        """(P,) int64 entries of L, S and R of each part: additions and copies of rows, the work of one aggregation."""
+        return {matrix: np.diff(self.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR"}
+
     def counts(self, part: int) -> PlanCounts:
         """The sizes of one part's plan, for which its matrices are not read."""
-        entries = {matrix: int(np.diff(self.offsets[f"{matrix}_offsets"][part : part + 2, 1])[0]) for matrix in "LSR"}
+        entries = {matrix: int(counts[part]) for matrix, counts in self.entries().items()}
         sent, received = (self._peers(way, part) for way in ("send", "recv"))
         rows = [(int(peers.post.sum()), int(peers.pre.sum())) for peers in (sent, received)]
         return PlanCounts(entries["L"], entries["S"], entries["R"], *rows)

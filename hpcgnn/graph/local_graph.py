@@ -463,7 +463,10 @@ class LocalGraph(OfRanks):
         world = self.world
         with raise_on_all_ranks(world, "plan the messages"):
             check_edges(self.indptr, self.indices, self.num_nodes, self.meta.num_nodes)
-        mine = plan_receiver(self.indptr, self.indices, self.node_offsets, world.rank, strategy, rows)
+        mean_edges = self.meta.num_edges / world.size
+        mine = plan_receiver(
+            self.indptr, self.indices, self.node_offsets, world.rank, strategy, rows, mean_edges=mean_edges
+        )
         pairs, _ = world.alltoallv(mine.receive_from.table(world.size), np.ones(world.size, dtype=np.int64))
         row_counts = mine.receive_from.counts(world.size)
         entry_counts = np.diff(offsets_of(mine.wanted.lengths)[offsets_of(row_counts)])

@@ -10,7 +10,7 @@ from hpcgnn.base.arguments import check_type, check_whole
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
 
-QUANTITIES = ("nodes", "edges", "train", "types")
+QUANTITIES = ("nodes", "edges", "train", "types", "work")
 OBJECTIVES = ("cut", "volume", "rows")
 METHODS = ("auto", "kaminpar", "parmetis", "ptscotch", "metis", "mtkahypar", "fennel", "ldg", "block", "random")
 # The objectives that each method's own search minimises. The objective "rows" moves nodes after any method.
@@ -21,10 +21,10 @@ MINIMISED = dict.fromkeys(METHODS[1:], ("cut",)) | {"metis": ("cut", "volume"), 
 class PartitionOptions:
     """The options of ``hpcgnn partition``.
 
-    num_parts: number of parts P. balance: the quantities to balance, any of nodes, edges, train, types. objective: the quantity
-    to minimise; ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose
-    plan is stored with the parts, or ``none``. ranks_per_node: K; parts ``k * K`` to ``(k + 1) * K - 1`` are to share a node.
-    jobs: number of processes that write the file; 0 stands for one for each core that this process may use.
+    num_parts: number of parts P. balance: the quantities to balance, any of ``QUANTITIES``. objective: the quantity to minimise;
+    ``rows`` moves nodes after the partitioner, so that the minimum vertex covers shrink. plan: the strategy whose plan is stored
+    with the parts, or ``none``. ranks_per_node: K; parts ``k * K`` to ``(k + 1) * K - 1`` are to share a node. jobs: number of
+    processes that write the file; 0 stands for one for each core that this process may use.
 
     Raises:
         HpcgnnError: for an option with a value that is not allowed.

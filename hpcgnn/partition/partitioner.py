@@ -30,6 +30,7 @@ from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, edge_chunk
 from hpcgnn.partition.rows import Schedule, refine_rows
 from hpcgnn.partition.streaming import LDG_PASSES, fennel_passes
 from hpcgnn.partition.work import BEGUN, WRITTEN, Work, Written, kept
+from hpcgnn.plan.plan import max_over_mean
 from hpcgnn.world import World, raise_on_all_ranks
 
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -267,9 +268,9 @@ def measure(world: World, parts_path: str) -> PartQuality:
         num_nodes=meta.num_nodes,
         num_edges=meta.num_edges,
         cut_edges=int(cut.sum()),
-        node_balance=_max_over_mean(nodes),
-        edge_balance=_max_over_mean(edges),
-        train_balance=_max_over_mean(train),
+        node_balance=max_over_mean(nodes),
+        edge_balance=max_over_mean(edges),
+        train_balance=max_over_mean(train),
         halo_total=int(halo.sum()),
         halo_max=int(halo.max()),
         replication=1 + int(halo.sum()) / max(meta.num_nodes, 1),
@@ -287,10 +288,6 @@ def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
         more_cut, more_halo = mark_remote(chunk.sources, first, last, seen)
         cut, halo = cut + more_cut, halo + more_halo
     return edges, cut, halo
-
-
-def _max_over_mean(counts: np.ndarray) -> float:
-    return float(counts.max() / counts.mean()) if counts.any() else 1.0
 
 
 @njit(cache=True)

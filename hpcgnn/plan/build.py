@@ -9,10 +9,14 @@ ordered pair of ranks, the cut edges form a bipartite graph of sources and desti
 set of rows that serves all of these edges. A source in the cover travels as it is (*post*). All other edges are summed into
 their destination's row at the sender, and this row travels (*pre*). By König's theorem the cover has as many vertices as a
 maximum matching has edges.
+
+An edge with both ends in the cover may be added up on either side: the same rows travel. It is *post*, unless the receiver has
+too much work (:func:`relieved`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +27,10 @@ from hpcgnn.plan.relations import ResultRows
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
+
+
+_GOLDEN_RATIO = 0.6180339887498949
+MOST_WORK = 1.3  # entries of a receiver's L and R, relative to the mean number of edges of a part
 
 
 def sources_in_cover(sources: np.ndarray, destinations: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -74,6 +82,36 @@ def post_edges(sources: np.ndarray, sums: np.ndarray, strategy: str | np.ndarray
     return sources_in_cover(left, right, (lefts.size, rights.size))[left]
 
 
+def relieved(
+    is_post: np.ndarray, sources: np.ndarray, sums: np.ndarray, num_local: int, mean_edges: float
+) -> np.ndarray:
+    """(m,) bool: ``is_post`` (m,) of a receiver, after edges of an overloaded one have become *pre*.
+
+    sources, sums: as of :func:`post_edges`; sums ascend by sender. num_local: entries of L. mean_edges: the mean number of edges
+    of a part. If L and R have more than ``MOST_WORK`` times as many entries, the receiver leaves edges to their senders, until L
+    and R have about ``mean_edges`` entries, or no edge is left that costs no row. All edges of a sum move together: of one that
+    travels anyway, or that takes the place of a source's row. The sums are spread evenly over the senders.
+    """
+    travelling, taken = np.unique(sums[~is_post]), np.flatnonzero(is_post)
+    surplus = num_local + taken.size + travelling.size - mean_edges
+    if surplus <= (MOST_WORK - 1) * mean_edges or not taken.size:
+        return is_post
+    by_source = taken[np.lexsort((sums[taken], sources[taken]))]
+    begins = np.flatnonzero(np.diff(sources[by_source], prepend=-1))
+    first, last = sums[by_source[begins]], sums[by_source[np.append(begins[1:], by_source.size) - 1]]
+    replacing = first[first == last]  # the sums that are the only ones for which some source's row travels
+    groups, of_group, sizes = np.unique(sums[taken], return_inverse=True, return_counts=True)
+    relief = sizes - ~np.isin(groups, travelling)
+    relief[~np.isin(groups, np.concatenate((travelling, replacing)))] = 0
+    free = np.flatnonzero(relief)
+    free = free[np.argsort(np.arange(free.size) * _GOLDEN_RATIO % 1)]  # the first ones of this order are spread evenly
+    moved = np.zeros(groups.size, bool)
+    moved[free[np.cumsum(relief[free]) <= surplus]] = True
+    found = is_post.copy()
+    found[taken[moved[of_group]]] = False
+    return found
+
+
 @dataclass(frozen=True)
 class SendRows:
     """Rows of S that a receiver asks for, grouped by sender, as ranks send them to each other. lengths: (rows,) int64
@@ -103,6 +141,7 @@ def plan_receiver(
     part: int,
     strategy: str | np.ndarray,
     rows: ResultRows | None = None,
+    mean_edges: float = math.inf,
 ) -> ReceiverPlan:
     """Plan the rows that one part receives.
 
@@ -112,6 +151,7 @@ def plan_receiver(
         node_offsets: (P + 1,) int64 first position of each part.
         part: the receiver. strategy: ``pre``, ``post`` or ``hybrid``; or (edges,) bool, the edges that are *post*.
         rows: the rows of the sums; None for a row of each node.
+        mean_edges: the mean number of edges of a part, by which ``hybrid`` finds a part with too much work.
 
     Memory is O(edges of the part); time O(edges log edges) plus the matching.
     """
@@ -123,18 +163,19 @@ def plan_receiver(
     inside = (indices >= first) & (indices < last)
     local = csr_matrix(rows.of_edge[inside], (indices[inside] - first), edges[inside], (rows.count, num_nodes))
     cut = indices[~inside], rows.of_edge[~inside], edges[~inside]
-    chosen = strategy if isinstance(strategy, str) else strategy[~inside]
-    return _route(local, *cut, node_offsets, rows.count, chosen)
+    sums = _owners(cut[0], node_offsets) * max(rows.count, 1) + cut[1]
+    is_post = post_edges(cut[0], sums, strategy if isinstance(strategy, str) else strategy[~inside])
+    if isinstance(strategy, str) and strategy == "hybrid":
+        is_post = relieved(is_post, cut[0], sums, local.indices.size, mean_edges)
+    return _route(local, *cut, node_offsets, rows.count, sums, is_post)
 
 
 def _route(
     local: SparseMatrix, sources: np.ndarray, destinations: np.ndarray, edges: np.ndarray, node_offsets: np.ndarray,
-    num_rows: int, strategy: str | np.ndarray,
+    num_rows: int, pairs: np.ndarray, is_post: np.ndarray,
 ) -> ReceiverPlan:  # fmt: skip
     """Number the rows that carry the cut edges; make R, whose columns they are, and S's rows that this part asks for.
-    destinations: the row of z to which each edge is added, of ``num_rows``."""
-    pairs = _owners(sources, node_offsets) * max(num_rows, 1) + destinations
-    is_post = post_edges(sources, pairs, strategy)
+    destinations: the row of z to which each edge is added, of ``num_rows``. pairs: ``sender * num_rows + destination``."""
     posts, post_rank = np.unique(sources[is_post], return_inverse=True)
     sums, pre_rank = np.unique(pairs[~is_post], return_inverse=True)
     post_sender = _owners(posts, node_offsets)

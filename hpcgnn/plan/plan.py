@@ -149,11 +149,16 @@ class PairRows(NamedTuple):
         """(pairs,) rows of both kinds."""
         return self.pre + self.post
 
+    def by_rank(self, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
+        """(num_parts,) int64 rows that each rank sends, and that each receives."""
+        ends = (self.sender, self.receiver)
+        sent, received = (np.bincount(end, weights=self.rows, minlength=num_parts).astype(np.int64) for end in ends)
+        return sent, received
+
 
 def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, Any]:
     """Totals and maxima of rows and bytes of one aggregation in one direction, as ``hpcgnn plan --json`` prints them."""
-    sent = np.bincount(pairs.sender, weights=pairs.rows, minlength=num_parts).astype(np.int64)
-    received = np.bincount(pairs.receiver, weights=pairs.rows, minlength=num_parts).astype(np.int64)
+    sent, received = pairs.by_rank(num_parts)
     return {
         "pairs": int(pairs.rows.size),
         "rows": int(pairs.rows.sum()),
@@ -164,6 +169,11 @@ def describe(pairs: PairRows, num_parts: int, bytes_per_row: int) -> dict[str, A
         "max_rows_received": int(received.max(initial=0)),
         "max_rows_pair": int(pairs.rows.max(initial=0)),
     }
+
+
+def max_over_mean(amounts: np.ndarray) -> float:
+    """The largest of the amounts (P,) relative to their mean; 1 if all are 0."""
+    return float(amounts.max() / amounts.mean()) if amounts.any() else 1.0
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:

@@ -6,18 +6,22 @@ import io
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import small_graphs
+from command_line import said, told
+from rank_pool import ThreadPool
+from ranks import equivalence
 
 from hpcgnn.base import whole_file
 from hpcgnn.data import plan_pieces, plan_store, whole_check
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.plan import plan_receiver
+from hpcgnn.plan import STRATEGIES, plan_receiver
 
 
 @pytest.fixture
@@ -83,7 +87,8 @@ def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at
     with PartsFile(path) as parts:
         stored = [StoredPlan(parts, "hybrid").part(part) for part in range(5)]
         for receiver in range(5):
-            plan = plan_receiver(*parts.edges(*parts.part(receiver), receiver), parts.node_offsets, receiver, "hybrid")
+            slab, mean = parts.edges(*parts.part(receiver), receiver), parts.meta.num_edges / 5
+            plan = plan_receiver(*slab, parts.node_offsets, receiver, "hybrid", mean_edges=mean)
             rows = rows_of(
                 np.concatenate(([0], np.cumsum(plan.wanted.lengths))), plan.wanted.sources, plan.wanted.edges
             )
@@ -143,3 +148,36 @@ def test_a_piece_is_read_where_the_system_gives_a_part_of_it(path, tmp_path, mon
             assert plan_pieces.is_whole(piece, parts.uuid, "hybrid")
         piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")
         assert not plan_pieces.is_whole(piece, parts.uuid, "hybrid")
+
+
+def test_a_hub_is_relieved_in_stored_and_built_plans(tmp_path):
+    """One node of each part has parallel edges to the hub, which is alone in part 0."""
+    ranks, nodes, parallel = 4, 31, 60
+    part = np.append(0, 1 + np.arange(nodes - 1) // 10)
+    others = np.arange(1, nodes)
+    edges = np.stack((
+        np.concatenate((np.repeat([1, 11, 21], parallel), np.roll(others, 10))),
+        np.concatenate((np.zeros(3 * parallel, int), others)),
+    ))  # fmt: skip
+    path = tmp_path / "parts.h5"
+    small_graphs.write_parts(path, replace(small_graphs.even_graph(nodes, 1), edge_index=edges), part, ranks)
+    plan_store.store_plans(path, list(STRATEGIES))
+    with PartsFile(path) as parts:
+        entries = StoredPlan(parts, "hybrid").entries()
+    assert entries["R"][0] < 2 * parallel
+    assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks
+
+
+def test_the_report_tells_the_work_of_each_rank(path):
+    found = told("plan", path, "--strategy", "all")
+    with PartsFile(path) as parts:
+        for strategy in STRATEGIES:
+            plans = [StoredPlan(parts, strategy).part(part) for part in range(parts.num_parts)]
+            told_work = found["ranks"][strategy]
+            for name, matrix in (("local", "local"), ("send", "send"), ("receive", "receive")):
+                assert told_work[f"entries_{name}"] == [getattr(plan, matrix).indices.size for plan in plans]
+            assert told_work["rows_sent"] == [plan.send_to.total for plan in plans]
+            assert told_work["rows_received"] == [plan.receive_from.total for plan in plans]
+            work = sum(np.array(told_work[f"entries_{name}"]) for name in ("local", "send", "receive"))
+            assert found["strategies"][strategy]["work_imbalance"] == pytest.approx(work.max() / work.mean())
+    assert "max/mean work" in said("plan", path)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shutil
 
+import h5py
 import pyg_reference
 import pytest
 import small_graphs
@@ -18,8 +20,10 @@ from ranks.equivalence import CONFIGS, EPOCHS, LR, ORDERED, PRECISIONS, gradient
 from requires import EVERYTHING
 
 from hpcgnn.data import plan_store
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.graph import METHODS
-from hpcgnn.plan import STRATEGIES
+from hpcgnn.plan import STRATEGIES, build
 
 GRAPHS = ("multigraph", "weighted")  # the last of three or more ranks has no nodes here
 RANKS = (1, 2, 3, 4)
@@ -134,6 +138,29 @@ def test_plans_stored_in_the_file_equal_those_the_ranks_build(files):
         path = files.parts(graph, ranks)
         plan_store.store_plans(path, list(STRATEGIES))
         assert ThreadPool(ranks).run(equivalence.unlike_built_plans, path) == [[]] * ranks, graph
+
+
+def entries_received(path):
+    with h5py.File(path, "r+") as file:
+        file.pop("plan", None)
+    plan_store.store_plans(path, list(STRATEGIES))
+    with PartsFile(path) as parts:
+        return StoredPlan(parts, "hybrid").entries()["R"].sum()
+
+
+def test_ranks_that_leave_edges_to_their_senders_equal_pyg(files, monkeypatch, tmp_path):
+    whole = build.relieved
+    for ranks, graph in itertools.product(RANKS[1:], GRAPHS):
+        plain, moved = (shutil.copy(files.parts(graph, ranks), tmp_path / f"{name}.h5") for name in ("plain", "moved"))
+        before = entries_received(plain)
+        with monkeypatch.context() as patched:
+            patched.setattr(build, "relieved", lambda *given: whole(*given[:-1], 1.0))  # each part has too much work
+            assert entries_received(moved) < before
+            assert ThreadPool(ranks).run(equivalence.unlike_built_plans, moved) == [[]] * ranks
+        found, *_ = ThreadPool(ranks).run(equivalence.train, moved, "sage", "hybrid", "float64")[0]
+        _, (losses, gradients, _) = files.reference(graph, "sage", "float64")
+        assert loss_error(found.losses, losses) <= TOLERANCE["float64"], (ranks, graph)
+        assert gradient_error(found.gradients, gradients) <= TOLERANCE["float64"], (ranks, graph)
 
 
 IN_ORDERS = [(3, "multigraph"), (1, "weighted"), (3, "cut"), (4, "cora")]

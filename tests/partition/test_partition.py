@@ -375,3 +375,40 @@ def test_each_type_of_nodes_is_balanced(tmp_path, method):
     assert abs(shares["edges",] - 0.5) > 0.3
     assert abs(shares["edges", "types"] - 0.5) < 0.05
     assert report.balance[-1] in ("type b", "nodes")
+
+
+def test_the_work_of_nodes_is_that_of_a_loop_over_edges_on_any_number_of_ranks(tmp_path):
+    graph, parts = random_graph(rich=False), 16
+    inward, outward = (np.bincount(ends, minlength=203) for ends in (graph.destinations, graph.sources))
+    work, posts, sums = np.zeros((3, 203), int)
+    for source, target in zip(graph.sources, graph.destinations, strict=True):
+        is_sum = inward[target] > outward[source] and outward[source] < parts / 2
+        work[source if is_sum else target] += 1
+        posts[source] += not is_sum
+        sums[target] += is_sum
+    assert posts.any()
+    assert sums.any()
+    rows = sum(parts * (1 - (1 - 1 / parts) ** edges) for edges in (posts, sums))
+    path, options = graph.write(tmp_path / "graph.h5"), PartitionOptions(parts, balance=("train", "work"))
+    for ranks in (1, 3):
+        found = ThreadPool(ranks).run(lambda world: with_problem(path, options, lambda it: it.balance, world=world))
+        for balance in found:
+            np.testing.assert_array_equal(balance.work, 1 + work + np.rint(rows).astype(int))
+            assert balance.totals[1] == balance.work.sum()
+
+
+@pytest.mark.parametrize("method", ["ldg", "fennel", "metis", "kaminpar"])
+def test_parts_with_equal_work_need_not_have_equal_numbers_of_edges(tmp_path, method):
+    """All nodes have edges to some hubs, whose sums are made by the senders."""
+    require_method(method)
+    nodes, hubs, parts = 2000, 5, 16
+    node = np.arange(nodes)
+    sources = np.concatenate((np.tile(node, hubs), node, node))
+    targets = np.concatenate((np.repeat(np.arange(hubs) * 400, nodes), (node + 1) % nodes, (node + 2) % nodes))
+    path = Graph(nodes, sources, targets).write(tmp_path / "graph.h5")
+    imbalance = {}
+    for balance in ("edges", "work"):
+        made(path, tmp_path, parts, method=method, balance=(balance,), plan="hybrid")
+        imbalance[balance] = told("plan", tmp_path / "parts.h5")["strategies"]["hybrid"]["work_imbalance"]
+    assert imbalance["edges"] > 1.3
+    assert imbalance["work"] < 1.2

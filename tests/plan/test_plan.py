@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from matchings import rows_by_matching
 
 from hpcgnn.exchange.layout import make_layout
 from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
-from hpcgnn.plan.build import csr_matrix, sources_in_cover
-from hpcgnn.plan.plan import PairRows, SparseMatrix, describe
+from hpcgnn.plan.build import MOST_WORK, csr_matrix, sources_in_cover
+from hpcgnn.plan.plan import PairRows, SparseMatrix, describe, max_over_mean
 
 
 @settings(deadline=None, max_examples=200)
@@ -42,11 +43,19 @@ def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
     return indptr, source[order], target[order], offsets
 
 
-def all_plans(indptr, sources, offsets, strategy):
+# The strategies, and hybrid plans of parts that all have too much work.
+MOVED = "moved"
+PLANS = (*STRATEGIES, MOVED)
+
+
+def all_plans(indptr, sources, offsets, strategy, mean_edges=math.inf):
     plans = []
+    if strategy == MOVED:
+        strategy, mean_edges = "hybrid", 1.0
     for part, (first, last) in enumerate(itertools.pairwise(offsets)):
         slab = indptr[first : last + 1]
-        plans.append(plan_receiver(slab, sources[slab[0] : slab[-1]], offsets, part, strategy))
+        plan = plan_receiver(slab, sources[slab[0] : slab[-1]], offsets, part, strategy, mean_edges=mean_edges)
+        plans.append(plan)
     return plans
 
 
@@ -57,7 +66,7 @@ def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", PLANS)
 @pytest.mark.parametrize("num_parts", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(5))
 def test_local_plus_received_is_the_whole_aggregation(strategy, num_parts, seed):
@@ -121,7 +130,48 @@ def test_hybrid_sends_no_pair_more_than_pre_or_post_on_real_graphs(shared_data, 
     assert np.min(fewer) < 0, "hybrid is more than the better of the two"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+def work_of(plans):
+    """(P,) entries of L, S and R of each part, and the number of rows of all."""
+    work = np.array([plan.local.indices.size + plan.receive.indices.size for plan in plans])
+    for plan in plans:
+        entries = np.add.reduceat(plan.wanted.lengths, np.cumsum(plan.receive_from.rows) - plan.receive_from.rows)
+        np.add.at(work, plan.receive_from.peers, entries)
+    return work, sum(plan.receive_from.total for plan in plans)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4, 6])  # with other seeds, no part has an edge that costs no row
+def test_a_relieved_part_has_fewer_entries_and_no_pair_sends_more_rows(seed):
+    indptr, sources, _, offsets = random_slabs(seed, 5)
+    mean, fewer = sources.size / 5, []
+    plans = (all_plans(indptr, sources, offsets, *how) for how in (("hybrid",), (MOVED,), ("hybrid", mean)))
+    for plain, moved, usual in zip(*plans, strict=True):
+        assert (moved.receive_from.counts(5) <= plain.receive_from.counts(5)).all()
+        fewer.append(plain.receive.indices.size - moved.receive.indices.size)
+        if plain.local.indices.size + plain.receive.indices.size <= MOST_WORK * mean:
+            assert np.array_equal(usual.receive.edges, plain.receive.edges)
+            assert np.array_equal(usual.wanted.edges, plain.wanted.edges)
+    assert min(fewer) >= 0
+    assert max(fewer) > 0, "nothing was moved"
+
+
+def test_the_part_of_a_hub_gets_no_more_work_than_others():
+    parts, nodes, parallel = 8, 10, 60
+    offsets = np.concatenate(([0], 1 + nodes * np.arange(parts)))  # the hub, node 0, is alone in part 0
+    others = np.arange(1, offsets[-1])
+    # One node of each other part has parallel edges to the hub: its row could travel, or their sum.
+    sources = np.concatenate(
+        (np.repeat(offsets[1:-1], parallel), *(np.roll(others, -nodes * shift) for shift in range(5)))
+    )
+    targets = np.concatenate((np.zeros((parts - 1) * parallel, int), np.tile(others, 5)))
+    indptr, order = small_graphs.by_target(offsets[-1], sources, targets)
+    means = (math.inf, sources.size / parts)
+    plain, moved = (work_of(all_plans(indptr, sources[order], offsets, "hybrid", mean)) for mean in means)
+    assert max_over_mean(plain[0]) > 2, "the hub is no burden"
+    assert max_over_mean(moved[0]) <= 1.3
+    assert moved[1] == plain[1], "the number of rows is another"
+
+
+@pytest.mark.parametrize("strategy", PLANS)
 def test_every_edge_has_one_owner(strategy):
     indptr, sources, _, offsets = random_slabs(3, 4)
     seen = []

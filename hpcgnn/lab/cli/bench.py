@@ -415,6 +415,33 @@ def _ways(found: dict[str, Any]) -> str:
     return "CPU" if [*by_way] == ["host"] else ", ".join(f"{count} {words[way]}" for way, count in by_way.items())
 
 
+@bench.command(epilog=_example("plan parts.h5 --width 64"))
+@_parts_file
+@_choice("--strategy", STRATEGIES, "Strategy whose plan is measured.", "hybrid")
+@_option("--width", "Number of columns of the rows.", 64)
+@_option("--ranks", "Largest number of ranks to measure: half of them those with the most entries, the others drawn at random.",
+         512, click.IntRange(2))  # fmt: skip
+@_option("--threads", "Number of threads of a rank.", 1, click.IntRange(1, os.cpu_count()))
+@_rounds
+@_as_json
+def plan(parts: Path, ranks: int, as_json: bool, **settings: Any) -> None:
+    """Measure the balance of a plan: the products of each rank, one rank after another in this process.
+
+    Nothing is sent. The table compares the rank that takes longest with the mean of all ranks, and the largest number of entries
+    of a rank's matrices with its mean.
+    """
+    from hpcgnn.lab.bench import plan_work
+
+    with console.progress("ranks", None, quiet=as_json) as advance:
+        found = plan_work.run(parts, advance, most_ranks=ranks, **settings)
+    rows = [
+        (name, _ms(line["seconds"]), f"{line['seconds_imbalance']:.2f}") for name, line in found["directions"].items()
+    ]
+    title = f"{found['ranks']:,} ranks, {found['ranks_measured']:,} of them measured, {found['width']} columns"
+    told = Text(f"  max/mean entries of L, S and R: {found['work_imbalance']:.2f}")
+    _tell(found, as_json, [_table(title, ("", "mean, ms", "max/mean"), rows), told])
+
+
 def _by_peer(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command that trains with the layers of the library in its name; its own body is never called."""
     library = command.__name__

@@ -125,7 +125,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     plan, parts, meta = StoredPlan(file, strategy), range(file.num_parts), file.meta
     sender, receiver, post, pre = plan.pairs()
     by_ranks = Pairs(sender, receiver, post + pre, file.num_parts)
-    local, send, receive = (np.diff(plan.offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR")
+    entries = plan.entries()
     is_sparse = meta.x_nnz is not None and not meta.x_by_type
     of_edges = [file.slab_rows("edges/indices", part) for part in parts]
     of_features = [file.slab_rows("nodes/x_data", part) if is_sparse else (0, 0) for part in parts]
@@ -134,9 +134,9 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
         nodes=np.diff(file.node_offsets),
         edges=np.diff(np.array(of_edges), axis=1)[:, 0],
         features=np.diff(np.array(of_features), axis=1)[:, 0],
-        local=local,
-        send=send,
-        receive=receive,
+        local=entries["L"],
+        send=entries["S"],
+        receive=entries["R"],
         written=by_ranks.sent(),
         read=by_ranks.sent(is_backward=True),
         pairs=by_ranks if placement is None else _pairs_between_nodes(file, strategy, placement),

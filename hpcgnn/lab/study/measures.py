@@ -71,6 +71,8 @@ _LABELS = {
     "cut_fraction": "cut edges, %",
     "edge_balance": "in-edges, maximum / mean of parts",
     "train_balance": "training nodes, maximum / mean of parts",
+    "work_imbalance": "entries of L, S and R, maximum / mean of ranks",
+    "seconds_imbalance": "seconds of products, maximum / mean of ranks",
     "rows": "rows sent",
     "pairs": "pairs that exchange rows",
     "max_rows_sent": "rows sent by the busiest rank",

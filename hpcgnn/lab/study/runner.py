@@ -258,8 +258,9 @@ def _training_by_peer(job: _Job) -> dict[str, Any]:
 
 
 def _bench(job: _Job) -> dict[str, Any]:
-    """Run a bench; on ranks if its words name the parts."""
-    words, on_ranks = shlex.split(job.run.given["bench"]), axes.PARTS_WORD in job.run.given["bench"]
+    """Run a bench; on ranks if its words name the parts, except for benches that measure all ranks in one process."""
+    words = shlex.split(job.run.given["bench"])
+    on_ranks = axes.PARTS_WORD in job.run.given["bench"] and words[0] not in axes.ON_ONE
     if job.parts is not None:
         parts, graph = str(job.parts.path), str(job.parts.graph)
         words = [word.replace(axes.PARTS_WORD, parts).replace(axes.GRAPH_WORD, graph) for word in words]

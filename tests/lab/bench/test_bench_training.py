@@ -17,7 +17,7 @@ from standin import standin
 import hpcgnn
 from hpcgnn.base.process import StopRequest
 from hpcgnn.devices import CPU
-from hpcgnn.lab.bench import epochs, peers
+from hpcgnn.lab.bench import epochs, peers, plan_work
 from hpcgnn.lab.bench.exchange import CALLS, summary
 from hpcgnn.lab.bench.names import NORMS
 from hpcgnn.world.thread_world import one_rank
@@ -179,3 +179,29 @@ def test_exchanges_are_measured_in_both_directions_on_more_than_one_rank(mpi_ran
     refused = mpi_ranks(1).command(*command, check=False)
     assert refused.returncode == 1
     assert "a single rank sends no messages" in refused.stderr
+
+
+def test_all_ranks_of_a_plan_are_measured_in_one_process(tmp_path):
+    graph, path, parts = small_graphs.random_multigraph(), tmp_path / "parts.h5", 5
+    small_graphs.write_parts(path, graph, small_graphs.random_parts(graph.num_nodes, parts, empty=2), parts)
+    assert "has no plan for the strategy hybrid" in refusal("bench", "plan", path)
+    work = told("plan", path)["strategies"]["hybrid"]["work_imbalance"]
+    found = told("bench", "plan", path, "--rounds", 2, "--width", 4)
+    assert (found["ranks"], found["ranks_measured"], found["work_imbalance"]) == (parts, parts, work)
+    assert told("bench", "plan", path, "--rounds", 1, "--ranks", 2)["ranks_measured"] == 2
+    lines = {line["axes"]["direction"]: line["figures"] for line in found["lines"]}
+    assert all(1 <= figures["seconds_imbalance"] <= parts for figures in lines.values())
+    both = lines["forward"]["seconds"] + lines["backward"]["seconds"]
+    assert lines["both"]["seconds"] == pytest.approx(both)
+    assert "max/mean entries" in said("bench", "plan", path, "--rounds", 1)
+
+
+def test_measured_ranks_are_the_busiest_and_some_others():
+    work = np.array([3, 9, 1, 7, 5, 8])
+    heaviest, others = plan_work.chosen(work, 4)
+    assert heaviest.tolist() == [1, 5]
+    assert set(others.tolist()) < {0, 2, 3, 4}
+    assert len(others) == 2
+    assert plan_work.chosen(work, 6)[1].tolist() == [1, 5, 3, 4, 0, 2]
+    summary = plan_work._summary(np.array([4.0, 2.0, 1.0]), 1, 5)  # the two others stand for four ranks
+    assert summary == {"seconds": 2.0, "seconds_imbalance": 2.0}
