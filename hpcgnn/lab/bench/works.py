@@ -15,7 +15,6 @@ LOSSES, OPTIMISER = "losses", "optimiser"
 PHASES = (PRODUCTS, AGGREGATION, QUANTIZATION, ELEMENTWISE, LOSSES, OPTIMISER)
 _FLOAT = 4
 _ITEM_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i8": 1}
-_VIEWS = ("empty", "detach", "alias", "_unsafe_view", "_reshape_alias", "view", "lift_fresh")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +149,12 @@ def of_torch(name: str, arguments: Iterable[Any], result: Any, section: str) -> 
     """The work of an operation of torch, such as ``aten.mm.default``, in a section of the epoch: its phase, or "". None if it
     only makes views or memory."""
     operation = name.split(".")[1]
-    if operation.startswith(_VIEWS) or "empty" in operation:
-        return None
     given, made = list(_tensors(arguments)), list(_tensors((result,)))
+    memory = {each.untyped_storage().data_ptr() for each in given}
+    writes = operation.endswith("_") or name.endswith("out")
+    is_view = not writes and any(each.untyped_storage().data_ptr() in memory for each in made)
+    if is_view or "empty" in operation:
+        return None
     phase = section or ELEMENTWISE
     if "mm" in operation and (factors := [each for each in given if each.dim() >= 2][-2:]) and made:
         depth = factors[0].shape[-1]

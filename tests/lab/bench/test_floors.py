@@ -20,7 +20,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.kernels import library
 from hpcgnn.lab.bench import floors
 from hpcgnn.lab.bench.names import LIMITS, Limits
-from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, of_kernel
+from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, of_kernel, of_torch
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.train.account import trainer_of
 from hpcgnn.train.optimiser import Adam
@@ -140,3 +140,15 @@ def test_messages_have_a_floor(mpi_ranks, tmp_path):
     assert 0 < found["wire"]["floor_seconds"] < found["wire_floor_seconds"]
     assert found["phases"]["quantization"]["seconds"] > 0
     assert found["phases"]["waiting"]["floor_seconds"] == 0
+
+
+def test_views_and_new_memory_have_no_work():
+    x = torch.zeros(8, 4)
+    for operation, result in (
+        ("aten.slice.Tensor", x[2:]),
+        ("aten.t.default", x.T),
+        ("aten.empty_like.default", torch.empty(8)),
+    ):
+        assert of_torch(operation, (x,), result, "") is None
+    assert of_torch("aten.add_.Tensor", (x, x), x.add_(x), "").num_bytes == 3 * x.nbytes
+    assert of_torch("aten.mul.Tensor", (x, 2.0), x * 2, "").num_bytes == 2 * x.nbytes
