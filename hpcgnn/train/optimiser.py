@@ -118,7 +118,7 @@ class GradientBucket:
         if self._apart is not None and self._is_host:
             for group in self._groups:
                 asked = [parameter for parameter, _, _ in group.places if parameter.requires_grad]
-                group.missing = len(asked)
+                group.missing, group.pending = len(asked), None  # a step that failed has left its sums
                 hooks += [each.register_post_accumulate_grad_hook(partial(self._note, group)) for each in asked]
         try:
             yield

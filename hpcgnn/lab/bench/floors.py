@@ -137,33 +137,40 @@ class Trace(TorchDispatchMode):
 
 
 class Ceilings:
-    """The limits of the machine for traced works. Each :meth:`measure` runs all of them once; medians count."""
+    """The limits of the machine. Each :meth:`measure` runs all of them once; medians count."""
 
-    def __init__(self, works: list[Work]) -> None:
+    def __init__(self) -> None:
         self._calls: dict[Hashable, Call] = {}
         self._counts: dict[Hashable, float] = {}
         self.seconds: dict[Hashable, list[float]] = {}
+        self._distances: dict[int, int] = {}
         for num_bytes in _STREAM_BYTES:
             x = _ones(num_bytes // (_STREAM_COLUMNS * 4), _STREAM_COLUMNS)
             in_turn = torch.arange(len(x), dtype=torch.int32)
-            self._add(num_bytes, functools.partial(gather_at, in_turn, x, 0), num_bytes)
-        for arithmetic in sorted({work.arithmetic for work in works if work.multiply_adds}):
+            self._add(num_bytes, functools.partial(gather_at, in_turn, x, best_distance(in_turn, x)), num_bytes)
+
+    def include(self, works: list[Work]) -> None:
+        """Add the limits of works that are new, and measure these once."""
+        for arithmetic in sorted({work.arithmetic for work in works if work.multiply_adds} - self._calls.keys()):
             call = multiply_call(arithmetic, 0)
             assert call.multiply_adds is not None
             self._add(arithmetic, call, call.multiply_adds)
-        gathered = {_gather_key(work): work for work in works if work.indices is not None and work.indices.numel()}
-        rows = {key: int(work.indices.max()) + 1 for key, work in gathered.items() if work.indices is not None}
-        most = max((rows[key] * work.row_floats for key, work in gathered.items()), default=0)
-        memory, distances = _ones(most, 1).view(-1), dict[int, int]()
-        for key, work in sorted(gathered.items(), key=lambda item: -item[0][1]):
-            assert work.indices is not None
-            x = memory[: rows[key] * work.row_floats].view(rows[key], work.row_floats)
-            if work.row_floats not in distances:  # of the largest matrix
-                distances[work.row_floats] = best_distance(work.indices, x)
-            self._add(key, functools.partial(gather_at, work.indices, x, distances[work.row_floats]), 1)
+        gathered = {
+            _gather_key(work): (work.indices, work.row_floats)
+            for work in works
+            if work.indices is not None and work.indices.numel() and _gather_key(work) not in self._calls
+        }
+        rows = {key: int(indices.max()) + 1 for key, (indices, _) in gathered.items()}
+        memory = _ones(max((rows[key] * width for key, (_, width) in gathered.items()), default=0), 1).view(-1)
+        for key, (indices, width) in sorted(gathered.items(), key=lambda item: -item[0][1]):
+            x = memory[: rows[key] * width].view(rows[key], width)
+            if width not in self._distances:  # of the largest matrix
+                self._distances[width] = best_distance(indices, x)
+            self._add(key, functools.partial(gather_at, indices, x, self._distances[width]), 1)
 
     def _add(self, key: Hashable, call: Call, count: float) -> None:
-        self._calls[key], self._counts[key], self.seconds[key] = call, count, []
+        call()  # which warms caches
+        self._calls[key], self._counts[key], self.seconds[key] = call, count, [seconds_of(CPU, call)]
 
     def measure(self) -> None:
         """Run each ceiling once."""
@@ -208,12 +215,13 @@ class _Links:
     world: World
     exchanges: int
     counts: np.ndarray
-    values: int  # that are reduced
+    reduced: int  # parameters whose gradients are summed over ranks
+    parameters: int
     seconds: dict[str, list[float]] = field(default_factory=lambda: {WIRE: [], REDUCTION: []})
 
     def measure(self) -> None:
         """Run both once. Collective."""
-        gradients = np.zeros(self.values, np.float32)
+        gradients = np.zeros(self.reduced, np.float32)
         self.world.allreduce(np.zeros(1))
         started = time.perf_counter()
         self.world.allreduce(gradients)
@@ -252,22 +260,26 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
         before = trainer.model.messages.traffic.bytes_to.copy()
         _traced(trainer, trace)
         links = _links(trainer, before)
-        ceilings = Ceilings([each.work for each in trace.calls.values()])
-        ceilings.measure()
+        ceilings = Ceilings()
+        ceilings.include([each.work for each in trace.calls.values()])
         advance(1)
         trace.calls.clear()
-        for measured in (ceilings.seconds, links.seconds):
-            for times in measured.values():
-                times.clear()
         records, faults = [], []
-        for _ in range(rounds):
+        for number in range(rounds):
+            if (
+                number % 2
+            ):  # so that epochs of either kind are odd ones and even ones, which policies may treat differently
+                _traced(trainer, trace)
             faulted = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             records.append(trainer.run_epoch())
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted)
-            _traced(trainer, trace)
+            if not number % 2:
+                _traced(trainer, trace)
+            trainer.model.messages.drain()  # no message is under way beside the measurements, nor when MPI ends
             links.measure()
             ceilings.measure()
             advance(1)
+        ceilings.include([each.work for each in trace.calls.values()])  # some epochs have matrices of their own
     return _found(graph, config, trace, ceilings, links, records, faults)
 
 
@@ -298,8 +310,9 @@ def _links(trainer: Trainer, before: np.ndarray) -> _Links:
     exchanges = sum(traffic.calls.values())
     blocks = -(-(traffic.bytes_to - before) // (max(exchanges, 1) * _BLOCK_BYTES))
     came, _ = world.alltoallv(blocks, np.ones(world.size, np.int64))
-    values = sum(parameter.numel() for parameter in trainer.model.parameters())
-    return _Links(world, exchanges, np.stack((blocks, came)), values)
+    owned, values = trainer.model.owned_parameters().values(), [each.numel() for each in trainer.model.parameters()]
+    shared = sum(values) - sum(each.numel() for each in owned)
+    return _Links(world, exchanges, np.stack((blocks, came)), shared, sum(values))
 
 
 def _found(
@@ -307,7 +320,7 @@ def _found(
     records: list[dict[str, Any]], faults: list[int],
 ) -> dict[str, Any]:  # fmt: skip
     """The result on all ranks. Collective."""
-    limits = _limits(graph.world, trace, ceilings, links, records)
+    limits = _limits(graph, trace, ceilings, links, records)
     told = limits.phases | {"epoch": limits.epoch}
     return msgspec.to_builtins(limits) | {
         "graph": str(graph.path), "nodes": graph.meta.num_nodes, "rounds": len(records),
@@ -320,13 +333,16 @@ def _found(
     }  # fmt: skip
 
 
-def _limits(world: World, trace: Trace, ceilings: Ceilings, links: _Links, records: list[dict[str, Any]]) -> Limits:
+def _limits(
+    graph: LocalGraph, trace: Trace, ceilings: Ceilings, links: _Links, records: list[dict[str, Any]]
+) -> Limits:
+    world = graph.world
     seconds, floors = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0)
     for calls in trace.calls.values():
         seconds[calls.work.phase] += calls.seconds / len(records)
         floors[calls.work.phase] += ceilings.floor(calls.work) * calls.count / len(records)
     # whatever operations do it: weights, gradients and moments are read, and all but gradients are written
-    floors[OPTIMISER] = ceilings.floor(Work(OPTIMISER, (), 7.0 * 4 * links.values))
+    floors[OPTIMISER] = ceilings.floor(Work(OPTIMISER, (), 7.0 * 4 * links.parameters))
     means = world.allreduce(np.array([*seconds.values(), *floors.values()])) / world.size
     mine = np.array([statistics.median(links.seconds[name]) for name in (WIRE, REDUCTION)])
     on_wire, reducing = world.allreduce(mine, "max").tolist()
@@ -346,6 +362,7 @@ def _limits(world: World, trace: Trace, ceilings: Ceilings, links: _Links, recor
         ranks=world.size,
         threads=torch.get_num_threads(),
         compute=records[-1]["compute"],
+        parts_uuid=graph.uuid,
         epoch=Floor(median("seconds"), max(compute, on_wire + reducing)),
         compute_floor_seconds=compute,
         wire_floor_seconds=on_wire + reducing,

@@ -59,12 +59,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     threads: int
     compute: str
+    parts_uuid: str
     epoch: Floor
     compute_floor_seconds: NotNegative
     wire_floor_seconds: NotNegative
     phases: dict[str, Floor]
     wire: Floor
     calls: tuple[CallFloor, ...]
+
+    def __post_init__(self) -> None:
+        if not (self.epoch.seconds and self.phases):
+            raise ValueError("an epoch takes time, and has phases")
 
     def advice(self) -> str:
         """A sentence about the phase with the most seconds beyond its floor."""

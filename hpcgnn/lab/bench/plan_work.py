@@ -26,12 +26,14 @@ from hpcgnn.nn.linear_map import as_csr
 from hpcgnn.plan import AggregationPlan
 from hpcgnn.plan.plan import max_over_mean
 
+_PASSES = 3  # over all ranks, because a disturbance may last longer than the rounds of one rank
+
 
 def run(
     path: Path, advance: Advance, *, strategy: str, width: int, most_ranks: int, rounds: int, threads: int
 ) -> dict[str, Any]:
-    """Measure up to ``most_ranks`` ranks of the plan for ``strategy`` in ``path``; ``advance`` counts them. width: columns of the
-    rows. Raises HpcgnnError if the plan is not in the file, or the file is damaged."""
+    """Measure up to ``most_ranks`` ranks of the plan for ``strategy`` in ``path``; ``advance`` counts them, in each pass. width:
+    columns of the rows. Raises HpcgnnError if the plan is not in the file, or the file is damaged."""
     torch.set_num_threads(threads)
     with PartsFile(path) as parts:
         if not is_stored(parts, strategy):
@@ -41,9 +43,11 @@ def run(
         entries = plan.entries()
         work = entries["L"] + entries["S"] + entries["R"]
         heaviest, others = chosen(work, most_ranks)
-        measured = np.array([
-            _measured(plan.part(int(rank), edges=False).map(as_csr), width, rounds, advance) for rank in (*heaviest, *others)
-        ])  # fmt: skip
+        passes = [
+            [_measured(plan.part(int(rank), edges=False).map(as_csr), width, rounds, advance) for rank in (*heaviest, *others)]
+            for _ in range(_PASSES)
+        ]  # fmt: skip
+    measured = np.min(passes, axis=0)
     found = results.about(CPU, threads, rounds, ranks=int(work.size), ranks_measured=len(measured), strategy=strategy)
     found |= {"graph": str(path), "width": width, "work_imbalance": max_over_mean(work)}
     seconds = np.concatenate((measured, measured.sum(axis=1, keepdims=True)), axis=1)

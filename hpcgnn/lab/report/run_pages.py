@@ -211,6 +211,8 @@ def _limits_of(run: Run) -> Section:
         limits = typed.read_json(path, Limits)
     except HpcgnnError as error:
         return Section("Limits", (f"{path.name} is left out: {error}.",))
+    if run.ranks is not None and limits.parts_uuid != run.ranks.parts_uuid:
+        return Section("Limits", (f"{path.name} is left out: it was measured with other parts.",))
     rows = tuple(
         (
             name,

@@ -130,11 +130,30 @@ def test_the_report_of_a_run_shows_its_limits(parts, tmp_path):
     assert f"{LIMITS} is left out" in page.read_text()
 
 
+@pytest.mark.parametrize("settings", [("--label-propagation", 0.5), ("--task", "link")], ids=str)
+def test_epochs_may_have_matrices_of_their_own(parts, settings):
+    found = told("bench", "epoch", parts, "--hidden", 8, "--layers", 2, "--rounds", 2, *settings)
+    assert found["epoch"]["floor_seconds"] > 0
+
+
 @pytest.mark.mpi
 def test_messages_have_a_floor(mpi_ranks, tmp_path):
     graph = small_graphs.random_multigraph(nodes=300, edges=3000)
     path = small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
-    command = ["bench", "epoch", path, "--hidden", "8", "--bits", "2", "--rounds", "2", "--json"]
+    command = [
+        "bench",
+        "epoch",
+        path,
+        "--hidden",
+        "8",
+        "--bits",
+        "2",
+        "--staleness",
+        "pipeline",
+        "--rounds",
+        "2",
+        "--json",
+    ]
     found = json.loads(mpi_ranks(2).command(*command).stdout)
     assert found["ranks"] == 2
     assert 0 < found["wire"]["floor_seconds"] < found["wire_floor_seconds"]
