@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from typing import Literal
@@ -40,6 +41,7 @@ from hpcgnn.world import raise_on_all_ranks
 
 _VALUES_AT_ONCE = 1 << 20  # limits memory of the sum of squares
 _DRAWING = threading.Lock()  # torch has one generator in a process, and ranks may be threads of one process
+_LOG = logging.getLogger("hpcgnn")
 
 
 def build_model(
@@ -146,7 +148,10 @@ def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, T
     if isinstance(graph.features, Csr):
         reason = reason or "sparse features are transformed before they are aggregated"
     if asked == AUTO:
-        return not reason and not isinstance(graph.features, FeaturesOnDisk)
+        reason = reason or ("features are on disk" if isinstance(graph.features, FeaturesOnDisk) else "")
+        if reason and graph.world.rank == 0:
+            _LOG.info("--cache-input-aggregation auto keeps no sums of the features: %s", reason)
+        return not reason
     if reason:
         raise WrongValueError(f"the aggregation of the input cannot be kept: {reason}")
     return True

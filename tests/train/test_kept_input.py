@@ -45,7 +45,8 @@ def test_auto_keeps_what_does_not_change_and_nothing_else(tmp_path, settings: di
     RunConfig.from_settings(given[0]).check()
 
 
-def test_auto_leaves_features_on_disk_and_sparse_ones_alone(tmp_path) -> None:
+def test_auto_leaves_features_on_disk_and_sparse_ones_alone(tmp_path, caplog) -> None:
+    caplog.set_level("INFO", "hpcgnn")
     arrays = small_graphs.random_multigraph()
     of_sparse = replace(arrays, x=sp.csr_matrix(arrays.x))
     given = {"model": "sage", "cache_input_aggregation": AUTO}
@@ -56,6 +57,9 @@ def test_auto_leaves_features_on_disk_and_sparse_ones_alone(tmp_path) -> None:
         )
         assert found == usual
         assert not found[0][0]
+    told = [each.message for each in caplog.records if "auto keeps no sums of the features" in each.message]
+    assert len(told) == 2  # by rank 0
+    assert "on disk" in told[0]
 
 
 def test_a_kept_input_sends_its_rows_once(tmp_path) -> None:
