@@ -113,7 +113,7 @@ def _by_rank(entries: dict[str, np.ndarray], pairs: PairRows) -> dict[str, list[
 def _show(report: dict[str, Any], pairs: dict[str, PairRows], limit: int | None) -> None:
     columns = {"pairs": "pairs", "rows": "rows", "post_rows": "post", "pre_rows": "pre", "bytes": "bytes",
                "max_rows_sent": "max sent", "max_rows_received": "max received",
-               "work_imbalance": "max/mean work"}  # fmt: skip
+               "work_imbalance": "max/avg work"}  # fmt: skip
     tables = {f"one aggregation in one direction, {report['width']} float32 columns": columns}
     if "ranks_per_node" in report:
         columns = {"rows_between_nodes": "rows between nodes", "bytes_between_nodes": "bytes between nodes",

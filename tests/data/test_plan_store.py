@@ -180,4 +180,4 @@ def test_the_report_tells_the_work_of_each_rank(path):
             assert told_work["rows_received"] == [plan.receive_from.total for plan in plans]
             work = sum(np.array(told_work[f"entries_{name}"]) for name in ("local", "send", "receive"))
             assert found["strategies"][strategy]["work_imbalance"] == pytest.approx(work.max() / work.mean())
-    assert "max/mean work" in said("plan", path)
+    assert "max/avg" in said("plan", path)

@@ -177,7 +177,7 @@ TUNINGS = {
 def test_no_tuning_changes_a_sum(monkeypatch, tuning):
     """Of small whole numbers and powers of two, in any order. tests/native compares the bits of sums that are rounded."""
     module = importlib.import_module("hpcgnn.kernels.spmm")
-    monkeypatch.setattr(module, "_LEAST_BYTES_TO_PACK", 0)
+    monkeypatch.setattr(module, "LEAST_BYTES_TO_PACK", 0)
     monkeypatch.setattr(module, "_LEAST_USES", 4)
     for width, dtype in product((1, 16, 40, 100, 602), DTYPES):
         rng, sums = np.random.default_rng(width), Product(dtype=dtype).sums
