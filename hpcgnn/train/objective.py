@@ -17,7 +17,6 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.autograd import once_differentiable
-from hpcgnn.kernels.rows import gather_rows
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
@@ -48,18 +47,18 @@ def loss_sum(
 
 
 class _SumOverBlocks(torch.autograd.Function):
-    """The sum of ``of_rows(scores[rows], rows)`` over blocks of the rows ``nodes`` (m,) int64, which are all different. Forward
-    makes the gradient by blocks, too, and keeps nothing else: several (m, C) matrices would exist otherwise."""
+    """The sum of ``of_rows(scores[rows], rows)`` over blocks of the rows ``nodes`` (m,) int64. Forward makes the gradient by
+    blocks, too, and keeps nothing else: several (m, C) matrices would exist otherwise."""
 
     @staticmethod
     def forward(
         ctx: Any, scores: torch.Tensor, nodes: torch.Tensor, of_rows: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
-        scores, total = scores.detach().contiguous(), scores.new_zeros(())
+        scores, total = scores.detach(), scores.new_zeros(())
         made = buffers.empty(nodes.numel(), scores.shape[1], scores.dtype, scores.device)
         for rows, of_scores in _blocks(nodes, made):
             with torch.enable_grad():
-                learned = gather_rows(scores, rows, check=False).requires_grad_()
+                learned = scores.index_select(0, rows).requires_grad_()
                 loss = of_rows(learned, rows)
                 of_scores.copy_(torch.autograd.grad(loss, learned)[0])
             total += loss.detach()
@@ -71,9 +70,10 @@ class _SumOverBlocks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         nodes, made = ctx.saved_tensors
-        row_of = torch.full((ctx.num_rows,), -1, device=nodes.device)
-        row_of[nodes] = torch.arange(nodes.numel(), device=nodes.device)
-        return gather_rows(made, row_of, check=False).mul_(gradients[0]), None, None
+        out = buffers.empty(ctx.num_rows, made.shape[1], made.dtype, made.device).zero_()
+        for rows, of_scores in _blocks(nodes, made):
+            out.index_add_(0, rows, of_scores * gradients[0])
+        return out, None, None
 
 
 def _blocks(nodes: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
