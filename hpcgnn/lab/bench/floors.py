@@ -266,9 +266,8 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
         trace.calls.clear()
         records, faults = [], []
         for number in range(rounds):
-            if (
-                number % 2
-            ):  # so that epochs of either kind are odd ones and even ones, which policies may treat differently
+            # epochs of either kind are odd ones and even ones, which policies may treat differently
+            if number % 2:
                 _traced(trainer, trace)
             faulted = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             records.append(trainer.run_epoch())

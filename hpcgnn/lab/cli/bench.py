@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -537,20 +538,22 @@ def epoch(ctx: click.Context, parts: Path, run: Path | None, rounds: int, as_jso
     """
     from hpcgnn.graph.local_graph import load
     from hpcgnn.lab.bench import floors
+    from hpcgnn.train.account import account_of
     from hpcgnn.world import raise_on_all_ranks
     from hpcgnn.world.devices import choose_device
 
     world = _joined(settings["timeout"])
     with raise_on_all_ranks(world, "check the settings"):
         config = run_config(ctx, settings, set(ctx.default_map or ()))
+    device = choose_device(world, config.device, config.ranks_per_gpu)
+    _, activations = account_of(world, parts, config, device)
     graph = load(parts, world, features=config.features)
     if config.task == NODE:
         graph = graph.with_target(config.target)
-    graph = graph.reordered(config.node_order, config.model.hidden)
-    graph = graph.to(choose_device(world, config.device, config.ranks_per_gpu))
+    graph = graph.reordered(config.node_order, config.model.hidden).to(device)
     disable_malloc_trimming()
     with console.progress("rounds", rounds + 1, quiet=as_json or world.rank != 0) as advance:
-        found = floors.run(graph, config, rounds, advance)
+        found = floors.run(graph, replace(config, activations=activations), rounds, advance)
     limits = msgspec.convert(found, Limits)
     with raise_on_all_ranks(world, f"write {names.LIMITS}"):
         if run is not None and world.rank == 0:

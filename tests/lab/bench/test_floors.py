@@ -13,6 +13,7 @@ import pytest
 import small_graphs
 import torch
 from command_line import said, told
+from requires import require
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
@@ -27,8 +28,12 @@ from hpcgnn.train.optimiser import Adam
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world.thread_world import one_rank
 
-pytestmark = pytest.mark.skipif(library.load() is None, reason="the native kernels are missing")
 NODES, FEATURES, HIDDEN, CLASSES = 1797, 64, 16, 10  # of scikit-learn's digits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def native_kernels():
+    require(library.load() is not None, "the native kernels")
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +135,10 @@ def test_the_report_of_a_run_shows_its_limits(parts, tmp_path):
     assert f"{LIMITS} is left out" in page.read_text()
 
 
-@pytest.mark.parametrize("settings", [("--label-propagation", 0.5), ("--task", "link")], ids=str)
-def test_epochs_may_have_matrices_of_their_own(parts, settings):
+@pytest.mark.parametrize(
+    "settings", [("--label-propagation", 0.5), ("--task", "link"), ("--activations", "auto")], ids=str
+)
+def test_settings_of_training_are_those_of_the_measurement(parts, settings):
     found = told("bench", "epoch", parts, "--hidden", 8, "--layers", 2, "--rounds", 2, *settings)
     assert found["epoch"]["floor_seconds"] > 0
 
