@@ -27,9 +27,9 @@ from hpcgnn.lab.bench import peers, results
 from hpcgnn.lab.bench.measure import Timing
 from hpcgnn.lab.bench.names import Advance, PeerSettings
 from hpcgnn.lab.bench.problem import seconds_of
-from hpcgnn.nn.build import build_model
-from hpcgnn.nn.config import ModelConfig
-from hpcgnn.train.config import TrainConfig
+from hpcgnn.nn.config import FLOAT32, ModelConfig
+from hpcgnn.train.account import trainer_of
+from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import MpiWorld, World, raise_on_all_ranks
 
@@ -43,12 +43,16 @@ _RANKS_PER_NODE = "HPCGNN_RANKS_PER_NODE"
 Epochs = Callable[[int], list[float]]  # trains a number of epochs, and returns the seconds of each
 
 
+def bare_trainer(graph: LocalGraph, run: RunConfig, timings: Timings | None = None) -> Trainer:
+    """A trainer of ``run`` that neither evaluates nor writes files. Collective."""
+    never: dict[str, Any] = {"epochs": _NEVER, "eval_every": _NEVER, "checkpoint_every": _NEVER}
+    messages = Messages(graph.world, run.messages, timings=timings, device=graph.device)
+    return trainer_of(replace(run, train=replace(run.train, **never)), graph, messages, stop=StopRequest())
+
+
 def _trainer(graph: LocalGraph, config: ModelConfig, bits: int, timings: Timings | None = None) -> Trainer:
-    """A trainer that neither evaluates nor writes files. Collective."""
-    messages = Messages(graph.world, MessageConfig(bits=bits), timings=timings, device=graph.device)
-    model = build_model(config, graph, messages=messages)
-    never = TrainConfig(epochs=_NEVER, eval_every=_NEVER, checkpoint_every=_NEVER)
-    return Trainer(model, graph, never, stop=StopRequest())
+    run = RunConfig(model=config, messages=MessageConfig(bits=bits), compute=FLOAT32)
+    return bare_trainer(graph, run, timings)
 
 
 # -- the time breakdown ------------------------------------------------------------------------------------------------

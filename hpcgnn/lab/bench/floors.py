@@ -16,7 +16,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,25 +25,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import StopRequest
 from hpcgnn.devices import CPU
-from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import buffers, library
 from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.ceilings import best_distance, gather_at, multiply_call
+from hpcgnn.lab.bench.epochs import WARM_UP, bare_trainer
 from hpcgnn.lab.bench.names import Advance, CallFloor, Floor, Limits
 from hpcgnn.lab.bench.problem import Call, seconds_of
 from hpcgnn.lab.bench.works import LOSSES, OPTIMISER, PHASES, Work, of_kernel, of_torch
-from hpcgnn.train.account import trainer_of
-from hpcgnn.train.config import TrainConfig
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import World
 from hpcgnn.world.buffer import Buffer, Segments
 
-WARM_UP = 3
-_NEVER = 1 << 30
 _STREAM_BYTES = (1 << 16, 1 << 18, 1 << 21, 1 << 24, 1 << 27)  # that are read; the rate of the nearest size counts
 _STREAM_COLUMNS = 64
 _BLOCK_BYTES = 64
@@ -253,7 +248,7 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
         )
     trace = Trace()
     with library.called_through(trace.around):
-        trainer = _trainer(graph, config)
+        trainer = bare_trainer(graph, config)
         for _ in range(WARM_UP):
             trainer.run_epoch()
         _watch(trainer, trace)
@@ -280,13 +275,6 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
             advance(1)
         ceilings.include([each.work for each in trace.calls.values()])  # some epochs have matrices of their own
     return _found(graph, config, trace, ceilings, links, records, faults)
-
-
-def _trainer(graph: LocalGraph, config: RunConfig) -> Trainer:
-    never: dict[str, Any] = {"epochs": _NEVER, "eval_every": _NEVER, "checkpoint_every": _NEVER}
-    train: TrainConfig = replace(config.train, **never)
-    messages = Messages(graph.world, config.messages, device=graph.device)
-    return trainer_of(replace(config, train=train), graph, messages, stop=StopRequest())
 
 
 def _watch(trainer: Trainer, trace: Trace) -> None:

@@ -20,6 +20,7 @@ from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import Messages
 from hpcgnn.kernels import library
 from hpcgnn.lab.bench import floors
+from hpcgnn.lab.bench.epochs import bare_trainer
 from hpcgnn.lab.bench.names import LIMITS, Limits
 from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, of_kernel, of_torch
 from hpcgnn.nn.config import ModelConfig
@@ -52,7 +53,7 @@ def traced(parts, config):
     """The calls of one epoch, by name and shape, and the trainer that ran it."""
     graph, trace = hpcgnn.load(parts, one_rank()), floors.Trace()
     with library.called_through(trace.around):
-        trainer = floors._trainer(graph, config)
+        trainer = bare_trainer(graph, config)
         floors._watch(trainer, trace)
         floors._traced(trainer, trace)
     return list(trace.calls.values()), trainer
