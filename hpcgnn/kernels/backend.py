@@ -26,7 +26,7 @@ _CPU = torch.device("cpu")
 FEATURES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.int8))  # all types of features
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operator(Generic[K]):
     """An operator that :func:`choose` looks up: a field of :class:`hpcgnn.kernels.contract.Operators`, and its protocol.
 
@@ -62,7 +62,7 @@ class Backend:
         dtypes: types of features that it takes.
         rank: ``auto`` takes the usable backend of the highest rank, for each operator. None: only by name.
         missing: function that returns the reason why the backend cannot run here, a clause that follows "was asked for, but";
-            None if it can.
+            None if it can. ``auto`` asks once.
     """
 
     name: str
@@ -96,8 +96,13 @@ def register(backend: Backend) -> None:
     if backend.name == AUTO or backend.name in _found():
         raise WrongValueError(f"there is a backend called {backend.name!r} already: choose another name")
     _registered[backend.name] = backend
-    _found.cache_clear()
-    _ranked.cache_clear()
+    forget()
+
+
+def forget() -> None:
+    """Find the backends again, and what ``auto`` chooses of them, where they are asked for the next time."""
+    for kept in (_found, _ranked, _best):
+        kept.cache_clear()
 
 
 def backends() -> tuple[str, ...]:
@@ -178,7 +183,7 @@ def _device_of(tensors: Tensors) -> torch.device:
     first = None
     for name, tensor in tensors.items():
         if tensor is not None:
-            if not is_plain(tensor):
+            if type(tensor) is not Tensor and not is_plain(tensor):
                 check_tensors(**{name: tensor})
             first = tensor if first is None else first
             if not tensor.is_cpu:
@@ -187,17 +192,26 @@ def _device_of(tensors: Tensors) -> torch.device:
 
 
 def _preferred(operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: Tensors) -> Backend:
-    for backend in _ranked():
-        if device.type not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
-            continue
-        if operator is None or operator.of(backend) is not None:
-            return backend
+    best = _best(operator, device.type, dtype)
+    if best is not None:
+        return best
     usable = [backend for backend in _ranked() if backend.missing() is None]
     devices = tuple(sorted({device for backend in usable for device in backend.devices}))
     if device.type not in devices:
         raise WrongValueError(_wrong_device(tensors, device, "the backends that run here", devices))
     names, what = ", ".join(backend.name for backend in usable), "" if operator is None else f" {operator.name}"
     raise WrongValueError(f"none of the backends that run here ({names}) has{what} kernels for {dtype} on {device}")
+
+
+@functools.cache
+def _best(operator: Operator | None, kind: str, dtype: torch.dtype | None) -> Backend | None:
+    """The usable backend of the highest rank for a type of devices; None without one."""
+    for backend in _ranked():
+        if kind not in backend.devices or not _takes(backend, dtype) or backend.missing() is not None:
+            continue
+        if operator is None or operator.of(backend) is not None:
+            return backend
+    return None
 
 
 def _named(

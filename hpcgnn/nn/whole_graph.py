@@ -18,6 +18,7 @@ from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.again import once
+from hpcgnn.kernels.autograd import tracked
 from hpcgnn.world import World
 
 
@@ -27,7 +28,7 @@ class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
         ctx.world = world
-        if world.size == 1:  # its device need not wait for the host
+        if world.size == 1:
             return values.detach().clone()
         # A copy, because the result knows the graph, and a part that runs again would keep both for ever.
         return once(lambda: _summed(values.detach(), world)).clone()
@@ -57,14 +58,18 @@ class _ColumnSums(torch.autograd.Function):
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     """The sum of all ranks' ``values``, differentiable. Collective, forward and backward."""
-    return _SumOverRanks.apply(values, world)
+    if tracked(values):
+        return _SumOverRanks.apply(values, world)
+    return values if world.size == 1 else once(lambda: _summed(values.detach(), world)).clone()
 
 
 def mean_over_ranks(x: torch.Tensor, world: World, backend: str = "auto") -> tuple[torch.Tensor, float]:
     """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
-    count = torch.full((1,), x.shape[0], dtype=torch.float64, device=x.device)
-    sums = sum_over_ranks(torch.cat((_ColumnSums.apply(x, backend), count)), world)
-    total = float(x.shape[0] if world.size == 1 else sums[-1].detach())
+    sums, rows = _ColumnSums.apply(x, backend) if tracked(x) else column_sums(x.detach(), backend), float(x.shape[0])
+    if world.size == 1:  # its device need not wait for the host
+        return sums / rows, rows
+    sums = sum_over_ranks(torch.cat((sums, sums.new_full((1,), rows))), world)
+    total = float(sums[-1].detach())
     return sums[:-1] / total, total
 
 

@@ -97,14 +97,9 @@ def test_mypy_checks_modules_against_the_protocols():
 def registered(monkeypatch):
     """``registered(backend)`` registers a backend for this test only."""
     monkeypatch.setattr(dispatcher, "_registered", {})
-
-    def clear() -> None:
-        dispatcher._found.cache_clear()
-        dispatcher._ranked.cache_clear()
-
     yield kernels.register
     monkeypatch.undo()
-    clear()
+    dispatcher.forget()
 
 
 TOY = """
@@ -125,7 +120,7 @@ def test_a_backend_of_another_package_needs_nothing_here(registered, tmp_path, m
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(tmp_path)
-    dispatcher._found.cache_clear()
+    dispatcher.forget()
     assert set(kernels.backends()) >= {"toy", "broken"}
     assert resolve() == usual  # a backend without a rank runs only if it is asked for
     x = torch.ones(2, 1)
@@ -156,6 +151,7 @@ def test_the_one_of_the_highest_rank_that_can_runs(registered):
     assert kernels.spmm(CSR, torch.ones(2, 1).double()).tolist() == [[2.0], [1.0]]
     assert kernels.edge_sum(CSR, torch.ones(3)).tolist() == [2.0, 1.0]  # an operator that it lacks
     reason[0] = "its device is asleep"
+    dispatcher.forget()  # a process that begins then
     assert kernels.spmm(CSR, torch.ones(2, 1)).tolist() == [[2.0], [1.0]]
     with pytest.raises(ValueError, match="backend 'quick' was asked for, but its device is asleep"):
         resolve("quick")
@@ -185,6 +181,7 @@ def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
     """No other backend may run: ``auto`` has none to choose from here."""
     CSR.transpose().transpose_order  # noqa: B018  # made once, by whichever backend is best
     monkeypatch.setattr(dispatcher, "_ranked", tuple)
+    monkeypatch.setattr(dispatcher, "_best", dispatcher._best.__wrapped__)
     with pytest.raises(ValueError, match="a tensor must be on"):
         kernels.resolve()
     every_operator(name, CSR)
@@ -193,6 +190,7 @@ def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
 def test_without_a_library_native_is_refused_in_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_HERE", tmp_path / "library.py")
     monkeypatch.setattr(library, "_find", functools.cache(library._find.__wrapped__))
+    monkeypatch.setattr(dispatcher, "_best", dispatcher._best.__wrapped__)
     assert resolve() == "jit"
     said = r"^backend 'native' was asked for, but hpcgnn was installed without a C\+\+ compiler"
     with pytest.raises(ValueError, match=said):

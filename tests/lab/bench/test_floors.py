@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -22,7 +23,7 @@ from hpcgnn.kernels import library
 from hpcgnn.lab.bench import floors
 from hpcgnn.lab.bench.epochs import bare_trainer
 from hpcgnn.lab.bench.names import LIMITS, Limits
-from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, of_kernel, of_torch
+from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, Work, of_kernel, of_torch
 from hpcgnn.nn.config import ModelConfig
 from hpcgnn.train.account import trainer_of
 from hpcgnn.train.optimiser import Adam
@@ -99,11 +100,24 @@ def test_a_traced_epoch_trains_alike(parts, config):
         assert torch.equal(mine, other)
 
 
-def test_the_floor_is_below_the_time_and_the_phases_explain_it(parts):
+def test_the_floor_of_a_call_is_the_longest_of_three_times():
+    read = Work("a", (), 1 << 20)
+    multiplied = Work("a", (), 1 << 16, multiply_adds=1e15)
+    gathered = Work("a", (), 1 << 16, indices=torch.arange(100, dtype=torch.int32), row_bytes=64)
+    ceilings = floors.Ceilings()
+    ceilings.include([read, multiplied, gathered])
+    ceilings.seconds = dict.fromkeys(ceilings.seconds, [9.0, 0.5, 0.0])  # each measurement takes 0.5 s in the median
+    assert ceilings.floor(read) == 0.25  # half of the nearest size, 2 MiB
+    assert ceilings.floor(multiplied) == pytest.approx(1e15 / ceilings.rates()["float32"])
+    assert ceilings.floor(gathered) == 0.5
+    assert ceilings.floor(replace(gathered, multiply_adds=1e15)) == ceilings.floor(multiplied) > 0.5
+
+
+def test_the_phases_explain_the_time_and_make_the_floor(parts):
     found = told("bench", "epoch", parts, "--hidden", HIDDEN, "--layers", 2, "--compute", "float32", "--rounds", 3)
     epoch = found["epoch"]
     assert epoch["floor_seconds"] == max(found["compute_floor_seconds"], found["wire_floor_seconds"])
-    assert found["to_floor"] == epoch["seconds"] / epoch["floor_seconds"] > 1
+    assert found["to_floor"] == epoch["seconds"] / epoch["floor_seconds"]
     floor = sum(found["phases"][name]["floor_seconds"] for name in PHASES)
     assert found["compute_floor_seconds"] == pytest.approx(floor)
     assert sum(line["seconds"] for line in found["phases"].values()) >= 0.9 * epoch["seconds"]
