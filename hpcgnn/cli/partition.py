@@ -39,10 +39,10 @@ Examples:
 @click.option("--jobs", metavar="N", type=click.IntRange(min=0), default=0,
               help="Number of processes that write the parts and their plans; 0 starts one for each core that this process "
                    "may use.  [default: 0]")  # fmt: skip
-@click.option("--balance", metavar="LIST", default="edges,train,types", show_default=True,
+@click.option("--balance", metavar="LIST", default="auto,train,types", show_default=True,
               help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)}. train stands "
-                   "for the training nodes, types for the nodes of each type with 20 or more for each part, and work for the "
-                   "additions of a hybrid plan, which take the place of edges where a few nodes have most of them.")  # fmt: skip
+                   "for the training nodes, types for the nodes of each type with 20 or more for each part, work for the "
+                   "additions of a hybrid plan, and auto for edges or, where a few nodes have many of them, work.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on "
                    "more than 8 million undirected edges, which also needs --jobs 1 for this.")  # fmt: skip

@@ -10,7 +10,7 @@ from hpcgnn.base.arguments import check_type, check_whole
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.plan import STRATEGIES
 
-QUANTITIES = ("nodes", "edges", "train", "types", "work")
+QUANTITIES = ("auto", "nodes", "edges", "train", "types", "work")
 OBJECTIVES = ("cut", "volume", "rows")
 METHODS = ("auto", "kaminpar", "parmetis", "ptscotch", "metis", "mtkahypar", "fennel", "ldg", "block", "random")
 # The objectives that each method's own search minimises. The objective "rows" moves nodes after any method.
@@ -33,7 +33,7 @@ class PartitionOptions:
     num_parts: int
     method: str = "auto"
     objective: str = "cut"
-    balance: tuple[str, ...] = ("edges", "train", "types")
+    balance: tuple[str, ...] = ("auto", "train", "types")
     seed: int = 0
     force: bool = False
     plan: str = "hybrid"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ CHUNK_EDGES = 1 << 21
 CHUNK_NODES = 1 << 20
 _TYPE = "type "  # begins the name of a quantity
 _FEWEST_OF_TYPE = 20  # nodes for each part, below which a type is not balanced
+_OF_HUBS = 0.1
 _COMBINED_UNITS_PER_NODE = 1000
 _COMBINED_TOTAL = 1 << 30
 Advance = Callable[[int], None]
@@ -185,23 +186,26 @@ class Balance:
 
     A node's ``edges`` are its in-edges plus one, for the work on its own row. With in-degrees alone, nodes without in-edges
     would have no weight, and could all be in one part. ``types`` stands for the nodes of each type, ``type NAME``, as far as
-    the type has enough nodes to be divided. ``work`` is that of :func:`work_of_nodes`, (N,) int64, or (0,) where it is not asked
-    for.
+    the type has enough nodes to be divided, and ``auto`` for ``work`` or ``edges``. ``work`` is None where it is not balanced.
     """
 
     names: tuple[str, ...]
     totals: np.ndarray
     notes: tuple[str, ...] = ()
-    work: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    work: NodeWork | None = None
 
     @classmethod
     def of(cls, world: World, reader: SlabReader, slab: Slab, options: PartitionOptions) -> Balance:
         """The quantities of the options that the graph has, or nodes if it has none of them. Collective."""
         fewest = _FEWEST_OF_TYPE * options.num_parts
         types = [f"{_TYPE}{each.name}" for each in reader.meta.node_types if each.count >= fewest]
-        wanted = tuple(name for each in options.balance for name in (types if each == "types" else [each]))
-        wanted = wanted or ("nodes",)
-        work = work_of_nodes(world, reader, slab, options.num_parts) if "work" in wanted else np.zeros(0, np.int64)
+        means = {"types": types}
+        if "auto" in options.balance:
+            means["auto"] = [work_or_edges(world, reader, slab, options.num_parts)]
+        names = (name for each in options.balance for name in means.get(each, [each]))
+        wanted, work = tuple(dict.fromkeys(names)) or ("nodes",), None
+        if "work" in wanted:
+            work = NodeWork(slab.first, work_of_nodes(world, reader, slab, options.num_parts))
         with raise_on_all_ranks(world, "read the graph"):
             weights = _weights(reader, wanted, slab.first, slab.indptr, work)
         totals = world.allreduce(weights.sum(axis=0, dtype=np.int64))
@@ -231,39 +235,96 @@ class Balance:
         return weights[:, self.names.index(next(name for name in ("work", "edges", "nodes") if name in self.names))]
 
 
+@dataclass(eq=False)
+class NodeWork:
+    """The :func:`work_of_nodes` (n,) uint32 of this rank's nodes, which begin at ``first``; on rank 0, after :meth:`gather`, of
+    all nodes of the graph, 4 bytes each."""
+
+    first: int
+    values: np.ndarray
+    is_gathered: bool = False
+
+    def of(self, first: int, count: int) -> np.ndarray:
+        """(count,) int64: the work of the nodes from ``first`` on."""
+        return self.values[first - self.first :][:count].astype(np.int64)
+
+    def gather(self, world: World) -> None:
+        """Bring the work of all nodes to rank 0, once. Collective."""
+        if world.size > 1 and not self.is_gathered:
+            found = to_rank_0(world, self.values)
+            self.values = found if world.rank == 0 else self.values
+            self.is_gathered = True
+
+
+@njit(cache=True, nogil=True)
+def _count(nodes: np.ndarray, sums: np.ndarray) -> None:
+    """Add one to ``sums`` for each of ``nodes`` (m,)."""
+    for node in nodes:
+        sums[node] += 1
+
+
 def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) -> np.ndarray:
-    """(N,) int64: an estimate of each node's entries in L, S and R of the hybrid plan, plus one for its own row. Collective.
+    """(n,) uint32 for this rank's nodes: an estimate of each node's entries in L, S and R of the hybrid plan, plus one for its
+    own row. Collective.
 
     An edge is work at its destination if the source's row travels, and at its source if a sum travels. The minimum vertex cover
     mostly takes the end of more edges, and a source with half as many out-edges as there are parts travels to most of them
     anyway. So hubs have little more work than the rows that they send and receive: those for d edges to parts at random. The
-    edges are read twice, and each rank holds 40 bytes for each node of the graph.
+    edges are read twice; a rank holds 48 bytes for each of its nodes, and those of a chunk of edges.
     """
-    nodes, in_degrees = reader.meta.num_nodes, np.diff(slab.indptr)
-    out = np.zeros(nodes, np.int64)
-    with raise_on_all_ranks(world, "read the edges"):
-        for chunk in edge_chunks(reader, slab.first, slab.last):
-            out += np.bincount(chunk.sources, minlength=nodes)
-    out = world.allreduce(out)
-    work, posts, sums = counts = np.zeros((3, nodes), np.int64)
-    with raise_on_all_ranks(world, "read the edges"):
-        for chunk in edge_chunks(reader, slab.first, slab.last):
-            sources, targets = chunk.sources, chunk.destinations()
-            is_sum = (in_degrees[targets - slab.first] > out[sources]) & (2 * out[sources] < num_parts)
-            work += np.bincount(np.where(is_sum, sources, targets), minlength=nodes)
-            posts += np.bincount(sources[~is_sum], minlength=nodes)
-            sums += np.bincount(targets[is_sum], minlength=nodes)
-    work, posts, sums = world.allreduce(counts)
+
+    def to_sources(chunk: EdgeChunk) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray, np.ndarray]:
+        """The chunk's edges in the order of their sources' ranks, and their number for each rank; the nodes of this rank from
+        which edges of all ranks' chunks begin, and their number from each rank."""
+        if world.size == 1:
+            counts = np.array([chunk.sources.size])
+            return slice(None), counts, chunk.sources, counts
+        owners = np.searchsorted(slab.bounds, chunk.sources, side="right") - 1
+        order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
+        mine, came = world.alltoallv(chunk.sources[order], counts)
+        return order, counts, mine - slab.first, came
+
+    def chunks() -> Iterator[EdgeChunk]:
+        return in_step(world, edge_chunks(reader, slab.first, slab.last), "read the edges")
+
+    in_degrees, (out, work, posts, sums) = np.diff(slab.indptr), np.zeros((4, slab.num_nodes), np.int64)
+    for chunk in chunks():
+        _count(to_sources(chunk)[2], out)
+    for chunk in chunks():
+        order, counts, sources, came = to_sources(chunk)
+        targets = (chunk.destinations() - slab.first)[order]
+        degrees, _ = world.alltoallv(out[sources], came)
+        is_sum = (in_degrees[targets] > degrees) & (2 * degrees < num_parts)
+        sends_sum, _ = world.alltoallv(is_sum, counts)
+        _count(targets[~is_sum], work)
+        _count(targets[is_sum], sums)
+        _count(sources[sends_sum], work)
+        _count(sources[~sends_sum], posts)
     rows = sum(num_parts * (1 - (1 - 1 / num_parts) ** edges) for edges in (posts, sums))
-    return 1 + work + np.rint(rows).astype(np.int64)
+    return np.minimum(1 + work + np.rint(rows), np.iinfo(np.uint32).max).astype(np.uint32)
+
+
+def work_or_edges(world: World, reader: SlabReader, slab: Slab, num_parts: int) -> str:
+    """The quantity that ``auto`` stands for. Collective.
+
+    A part has N / P nodes, and the edges of the hybrid plan bring a sum from each of P parts. So a node adds up at most
+    N / P + P rows itself, if edges are not repeated, and senders add up the others. Where these are more than ``_OF_HUBS`` of
+    all edges, parts with equal in-edges would have unequal work; elsewhere, in-edges tell the work better than the estimate,
+    which does not know the edges within parts.
+    """
+    most = reader.meta.num_nodes // num_parts + num_parts
+    excess = np.maximum(np.diff(slab.indptr) - most, 0).sum()
+    share = world.allreduce(np.array([float(excess)]))[0] / max(reader.meta.num_edges, 1)
+    return "work" if share > _OF_HUBS else "edges"
 
 
 def _weights(
-    reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.ndarray, work: np.ndarray
+    reader: SlabReader, names: tuple[str, ...], first: int, indptr: np.ndarray, work: NodeWork | None
 ) -> np.ndarray:
     count = indptr.size - 1
     columns = {"nodes": np.ones(count, dtype=np.int64), "edges": np.diff(indptr) + 1}
-    columns["work"] = work[first : first + count]
+    if work is not None:
+        columns["work"] = work.of(first, count)
     if "train" in names:
         mask = reader.mask("train_mask", first, first + count)
         columns["train"] = np.zeros(count, dtype=np.int64) if mask is None else mask.astype(np.int64)
@@ -343,6 +404,8 @@ class Problem:
         """The parts (n,) of this rank's nodes, from those of all nodes that ``assign`` finds on rank 0, while the other ranks
         wait. Collective."""
         world = self.world
+        if self.balance.work is not None:
+            self.balance.work.gather(world)
         parts, counts = np.zeros(0, dtype=np.int32), np.zeros(world.size, dtype=np.int64)
         with raise_on_all_ranks(world, doing):
             if world.rank == 0:

@@ -392,9 +392,9 @@ def test_the_work_of_nodes_is_that_of_a_loop_over_edges_on_any_number_of_ranks(t
     path, options = graph.write(tmp_path / "graph.h5"), PartitionOptions(parts, balance=("train", "work"))
     for ranks in (1, 3):
         found = ThreadPool(ranks).run(lambda world: with_problem(path, options, lambda it: it.balance, world=world))
-        for balance in found:
-            np.testing.assert_array_equal(balance.work, 1 + work + np.rint(rows).astype(int))
-            assert balance.totals[1] == balance.work.sum()
+        wanted = 1 + work + np.rint(rows).astype(int)
+        np.testing.assert_array_equal(np.concatenate([balance.work.values for balance in found]), wanted)
+        assert {balance.totals[1] for balance in found} == {wanted.sum()}
 
 
 @pytest.mark.parametrize("method", ["ldg", "fennel", "metis", "kaminpar"])
@@ -412,3 +412,17 @@ def test_parts_with_equal_work_need_not_have_equal_numbers_of_edges(tmp_path, me
         imbalance[balance] = told("plan", tmp_path / "parts.h5")["strategies"]["hybrid"]["work_imbalance"]
     assert imbalance["edges"] > 1.3
     assert imbalance["work"] < 1.2
+
+
+@pytest.mark.parametrize(("hubs", "wanted"), [(5, "work"), (0, "edges")])
+def test_by_default_work_is_balanced_where_hubs_have_many_edges(tmp_path, hubs, wanted):
+    nodes, parts = 2000, 16
+    node = np.arange(nodes)
+    sources = np.concatenate((np.tile(node, hubs), node, node))
+    targets = np.concatenate((np.repeat(np.arange(hubs) * 400, nodes), (node + 1) % nodes, (node + 2) % nodes))
+    path = Graph(nodes, sources, targets).write(tmp_path / "graph.h5")
+    assert made(path, tmp_path, parts, method="ldg", plan="none").balance == (wanted,)
+    both = PartitionOptions(parts, balance=("auto", "work", "edges"))
+    for ranks in (1, 3):
+        found = ThreadPool(ranks).run(lambda world: with_problem(path, both, lambda it: it.balance, world=world))
+        assert {balance.names for balance in found} == {("work", "edges") if hubs else ("edges", "work")}

@@ -106,7 +106,7 @@ def test_the_floor_of_a_call_is_the_longest_of_three_times():
     gathered = Work("a", (), 1 << 16, indices=torch.arange(100, dtype=torch.int32), row_bytes=64)
     ceilings = floors.Ceilings()
     ceilings.include([read, multiplied, gathered])
-    ceilings.seconds = dict.fromkeys(ceilings.seconds, [9.0, 0.5, 0.0])  # each measurement takes 0.5 s in the median
+    ceilings.seconds = {key: [9.0, 0.5, 0.0] for key in ceilings.seconds}  # each measurement takes 0.5 s in the median
     assert ceilings.floor(read) == 0.25  # half of the nearest size, 2 MiB
     assert ceilings.floor(multiplied) == pytest.approx(1e15 / ceilings.rates()["float32"])
     assert ceilings.floor(gathered) == 0.5
