@@ -21,6 +21,8 @@ from hpcgnn.kernels.again import once
 from hpcgnn.kernels.autograd import tracked
 from hpcgnn.world import World
 
+SUMS_OVER_NODES = "sums over nodes"  # for which ranks wait
+
 
 class _SumOverRanks(torch.autograd.Function):
     """All-reduce in forward and in backward. Collective in both."""
@@ -40,7 +42,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 def _summed(values: torch.Tensor, world: World) -> torch.Tensor:
     world.meet()
-    return world.allreduce(values, what="sums over nodes")
+    return world.allreduce(values, what=SUMS_OVER_NODES)
 
 
 class _ColumnSums(torch.autograd.Function):

@@ -10,12 +10,13 @@ is the interpreter's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ from hpcgnn.lab.bench.epochs import WARM_UP, bare_trainer
 from hpcgnn.lab.bench.names import Advance, CallFloor, Floor, Limits
 from hpcgnn.lab.bench.problem import Call, seconds_of
 from hpcgnn.lab.bench.works import LOSSES, OPTIMISER, PHASES, Work, of_kernel, of_torch
+from hpcgnn.nn.whole_graph import SUMS_OVER_NODES
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.train.trainer import Trainer
 from hpcgnn.world import World
@@ -44,6 +46,7 @@ _STREAM_COLUMNS = 64
 _BLOCK_BYTES = 64
 REDUCTION, WAITING, POLICIES, INTERPRETER, WIRE = "all-reduce", "waiting", "policies", "interpreter", "wire"
 _SHOWN_CALLS = 12
+_SUMS = "seconds of sums over nodes"
 _NO_PHASE = "none"  # the section of operations that another measurement covers
 
 
@@ -247,7 +250,7 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
             "the floors of an epoch are those of the native kernels on CPUs: pass --device cpu", agreed=True
         )
     trace = Trace()
-    with library.called_through(trace.around):
+    with library.called_through(trace.around), _sums_over_nodes(graph.world) as sums:
         trainer = bare_trainer(graph, config)
         for _ in range(WARM_UP):
             trainer.run_epoch()
@@ -265,7 +268,8 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
             if number % 2:
                 _traced(trainer, trace)
             faulted = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            records.append(trainer.run_epoch())
+            sums.clear()
+            records.append(trainer.run_epoch() | {_SUMS: sum(sums)})
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted)
             if not number % 2:
                 _traced(trainer, trace)
@@ -275,6 +279,25 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
             advance(1)
         ceilings.include([each.work for each in trace.calls.values()])  # some epochs have matrices of their own
     return _found(graph, config, trace, ceilings, links, records, faults)
+
+
+@contextlib.contextmanager
+def _sums_over_nodes(world: World) -> Iterator[list[float]]:
+    """The seconds that this rank spends in each sum over the nodes of all ranks in this context, as norms have them."""
+    seconds: list[float] = []
+
+    def timed(*given: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        found = type(world).allreduce(world, *given, **named)
+        if named.get("what") == SUMS_OVER_NODES:
+            seconds.append(time.perf_counter() - started)
+        return found
+
+    world.allreduce = timed  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        del world.allreduce
 
 
 def _watch(trainer: Trainer, trace: Trace) -> None:
@@ -330,18 +353,19 @@ def _limits(
         floors[calls.work.phase] += ceilings.floor(calls.work) * calls.count / len(records)
     # whatever operations do it: weights, gradients and moments are read, and all but gradients are written
     floors[OPTIMISER] = ceilings.floor(Work(OPTIMISER, (), 7.0 * 4 * links.parameters))
-    means = world.allreduce(np.array([*seconds.values(), *floors.values()])) / world.size
+    found = [*seconds.values(), *floors.values(), statistics.median(record[_SUMS] for record in records)]
+    *means, in_sums = (world.allreduce(np.array(found)) / world.size).tolist()
     mine = np.array([statistics.median(links.seconds[name]) for name in (WIRE, REDUCTION)])
     on_wire, reducing = world.allreduce(mine, "max").tolist()
 
     def median(key: str) -> float:
         return statistics.median(record[key] for record in records)
 
-    of_phases = zip(PHASES, *means.reshape(2, -1).tolist(), strict=True)
+    of_phases = zip(PHASES, means[: len(PHASES)], means[len(PHASES) :], strict=True)
     phases = {name: Floor(measured, floor) for name, measured, floor in of_phases}
     compute = sum(each.floor_seconds for each in phases.values())
     phases[REDUCTION] = Floor(median("synchronisation_seconds_mean"), reducing)
-    phases[WAITING] = Floor(median("communication_wait_seconds_mean"), 0.0)
+    phases[WAITING] = Floor(median("communication_wait_seconds_mean") + in_sums, 0.0)
     phases[POLICIES] = Floor(median("policy_seconds_mean"), 0.0)
     rest = median("seconds_mean") - sum(each.seconds for each in phases.values())
     phases[INTERPRETER] = Floor(max(0.0, rest), 0.0)
