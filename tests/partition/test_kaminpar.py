@@ -192,3 +192,25 @@ def test_a_failing_process_is_one_sentence(tmp_path):
                 separate_process.run_on_file("KaMinPar", [script], graph, tmp_path, 5)
             assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fails.py", "graph"]
+
+
+def random_ends(first, nodes, edges, seed, of=lambda x: x):
+    return first + (nodes * of(np.random.default_rng(seed).random((2, edges)))).astype(np.int64)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("ends", "is_even"),
+    [
+        (random_ends(0, 4000, 40_000, 1, lambda x: x**3), True),  # no part is better than others
+        (np.hstack((random_ends(0, 1000, 20_000, 2), random_ends(1000, 3000, 20_000, 3))), False),  # two communities
+    ],
+)
+def test_by_default_nodes_are_even_where_that_costs_few_cut_edges(tmp_path, ends, is_even):
+    path = Graph(4000, *ends).write(tmp_path / "graph.h5")
+    parts = {wanted: assigned(path, 2, (wanted,)) for wanted in ("auto", "edges")}
+    nodes = {wanted: np.bincount(found).max() / 2000 for wanted, found in parts.items()}
+    cut = {wanted: np.count_nonzero(found[ends[0]] != found[ends[1]]) for wanted, found in parts.items()}
+    assert nodes["edges"] > 1.1
+    assert (nodes["auto"] <= 1.051) == is_even
+    assert cut["auto"] <= 1.02 * cut["edges"]

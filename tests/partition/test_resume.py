@@ -150,7 +150,8 @@ def test_pieces_that_are_there_are_not_made_again(graph, undisturbed, tmp_path, 
     make = plan_pieces.make
     monkeypatch.setattr(plan_pieces, "make", lambda *given: (made.append(given[-1]), make(*given)))
     piece = plan_pieces.path_of(tmp_path / ".parts.h5.work", "hybrid", 1)
-    piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")  # damaged since then
+    content = piece.read_bytes()
+    piece.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))  # damaged since then
     ready(graph, path)
     assert made == [1, 3, 4]
     check_same(path, undisturbed)
