@@ -33,7 +33,7 @@ from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.ceilings import best_distance, gather_at, multiply_call
 from hpcgnn.lab.bench.epochs import WARM_UP, bare_trainer
 from hpcgnn.lab.bench.names import Advance, CallFloor, Floor, Limits
-from hpcgnn.lab.bench.problem import Call, seconds_of
+from hpcgnn.lab.bench.problem import Call
 from hpcgnn.lab.bench.works import LOSSES, OPTIMISER, PHASES, Work, of_kernel, of_torch
 from hpcgnn.nn.whole_graph import SUMS_OVER_NODES
 from hpcgnn.train.run_config import RunConfig
@@ -68,6 +68,7 @@ class Trace(TorchDispatchMode):
         super().__init__()
         self.calls: dict[Hashable, Calls] = {}
         self.section, self._is_on = "", False
+        self._seconds = self._seconds_on_core = 0.0  # of all kernels
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -82,6 +83,16 @@ class Trace(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._is_on, self.section = False, ""
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.calls.clear()
+        self._seconds = self._seconds_on_core = 0.0
+
+    @property
+    def crowding(self) -> float:
+        """The seconds of kernels, divided by those in which this thread was on a core: 2 where two ranks share each core."""
+        return max(1.0, self._seconds / self._seconds_on_core) if self._seconds_on_core else 1.0
 
     def mark(self, name: str) -> None:
         """The trainer's note that a half of the step begins."""
@@ -107,9 +118,12 @@ class Trace(TorchDispatchMode):
         def traced(**given: Any) -> Any:
             if not self._is_on:
                 return kernel(**given)
-            started = time.perf_counter()
+            started, on_core = time.perf_counter(), time.thread_time()
             found = kernel(**given)
-            self._add(name, time.perf_counter() - started, of_kernel(name, given))
+            seconds = time.perf_counter() - started
+            self._seconds_on_core += time.thread_time() - on_core
+            self._seconds += seconds
+            self._add(name, seconds, of_kernel(name, given))
             return found
 
         return traced
@@ -135,7 +149,11 @@ class Trace(TorchDispatchMode):
 
 
 class Ceilings:
-    """The limits of the machine. Each :meth:`measure` runs all of them once; medians count."""
+    """The limits of the machine. Each :meth:`measure` runs all of them once; medians count, of the seconds in which this thread
+    is on a core: a rank that shares one may be on it throughout a short call, and half of the time in an epoch. crowding: that
+    of the trace, by which floors are longer."""
+
+    crowding = 1.0
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, Call] = {}
@@ -168,12 +186,12 @@ class Ceilings:
 
     def _add(self, key: Hashable, call: Call, count: float) -> None:
         call()  # which warms caches
-        self._calls[key], self._counts[key], self.seconds[key] = call, count, [seconds_of(CPU, call)]
+        self._calls[key], self._counts[key], self.seconds[key] = call, count, [_seconds_on_core(call)]
 
     def measure(self) -> None:
         """Run each ceiling once."""
         for key, call in self._calls.items():
-            self.seconds[key].append(seconds_of(CPU, call))
+            self.seconds[key].append(_seconds_on_core(call))
 
     def _each(self, key: Hashable) -> float:
         """Seconds of one byte, multiply-add or gathering."""
@@ -187,12 +205,19 @@ class Ceilings:
             times.append(work.multiply_adds * self._each(work.arithmetic))
         if work.indices is not None and work.indices.numel():
             times.append(self._each(_gather_key(work)))
-        return max(times)
+        return max(times) * self.crowding
 
     def rates(self) -> dict[str, float]:
-        """Bytes that are read in a second by the size of the matrix, and multiply-adds a second by arithmetic."""
+        """Bytes that a rank on cores of its own reads in a second by the size of the matrix, and its multiply-adds a second by
+        arithmetic."""
         found = {f"bytes of {size >> 10} KiB": 1 / self._each(size) for size in _STREAM_BYTES}
         return found | {key: 1 / self._each(key) for key in self._calls if isinstance(key, str)}
+
+
+def _seconds_on_core(call: Call) -> float:
+    started = time.thread_time()
+    call()
+    return time.thread_time() - started
 
 
 def _ones(rows: int, width: int) -> torch.Tensor:
@@ -261,7 +286,7 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
         ceilings = Ceilings()
         ceilings.include([each.work for each in trace.calls.values()])
         advance(1)
-        trace.calls.clear()
+        trace.clear()
         records, faults = [], []
         for number in range(rounds):
             # epochs of either kind are odd ones and even ones, which policies may treat differently
@@ -278,6 +303,7 @@ def run(graph: LocalGraph, config: RunConfig, rounds: int, advance: Advance) -> 
             ceilings.measure()
             advance(1)
         ceilings.include([each.work for each in trace.calls.values()])  # some epochs have matrices of their own
+    ceilings.crowding = trace.crowding
     return _found(graph, config, trace, ceilings, links, records, faults)
 
 
