@@ -42,7 +42,7 @@ Examples:
 @click.option("--balance", metavar="LIST", default="auto,train,types", show_default=True,
               help=f"Quantities that are balanced among the parts, separated by commas: {', '.join(QUANTITIES)}. train stands "
                    "for the training nodes, types for the nodes of each type with 20 or more for each part, work for the "
-                   "additions of a hybrid plan, and auto for edges or, where a few nodes have many of them, work.")  # fmt: skip
+                   "additions of a hybrid plan, and auto for edges or, where hubs have many more than a part, work.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the partitioner's random choices. The same seed gives the same parts, except with kaminpar on "
                    "more than 8 million undirected edges, which also needs --jobs 1 for this.")  # fmt: skip

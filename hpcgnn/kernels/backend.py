@@ -195,6 +195,7 @@ def _preferred(operator: Operator | None, device: torch.device, dtype: torch.dty
     best = _best(operator, device.type, dtype)
     if best is not None:
         return best
+    _best.cache_clear()  # a backend may become usable
     usable = [backend for backend in _ranked() if backend.missing() is None]
     devices = tuple(sorted({device for backend in usable for device in backend.devices}))
     if device.type not in devices:

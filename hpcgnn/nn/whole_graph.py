@@ -59,7 +59,7 @@ class _ColumnSums(torch.autograd.Function):
 
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
-    """The sum of all ranks' ``values``, differentiable. Collective, forward and backward."""
+    """The sum of all ranks' ``values``, differentiable; with one rank, it may be ``values``. Collective, forward and backward."""
     if tracked(values):
         return _SumOverRanks.apply(values, world)
     return values if world.size == 1 else once(lambda: _summed(values.detach(), world)).clone()

@@ -201,7 +201,7 @@ class Balance:
         types = [f"{_TYPE}{each.name}" for each in reader.meta.node_types if each.count >= fewest]
         means = {"types": types}
         if "auto" in options.balance:
-            means["auto"] = [work_or_edges(world, reader, slab, options.num_parts)]
+            means["auto"] = [work_or_edges(world, reader, slab, options)]
         names = (name for each in options.balance for name in means.get(each, [each]))
         wanted, work = tuple(dict.fromkeys(names)) or ("nodes",), None
         if "work" in wanted:
@@ -230,9 +230,10 @@ class Balance:
         """(n,) int64, at least 1: from ``weights`` (n, C) the work, else the in-edges, nodes or training nodes. From parts
         with equal sums of several quantities, it would cost many cut edges to balance each of these; from one balanced
         quantity, it costs few."""
-        if self.names == ("train",):  # most nodes are not in training, and no weight may be 0
+        one = next((name for name in ("work", "edges", "nodes") if name in self.names), None)
+        if one is None:  # most nodes are not in training, or of another type, and no weight may be 0
             return self.combined(weights, num_nodes)[:, 0]
-        return weights[:, self.names.index(next(name for name in ("work", "edges", "nodes") if name in self.names))]
+        return weights[:, self.names.index(one)]
 
 
 @dataclass(eq=False)
@@ -246,6 +247,7 @@ class NodeWork:
 
     def of(self, first: int, count: int) -> np.ndarray:
         """(count,) int64: the work of the nodes from ``first`` on."""
+        assert self.first <= first, "these nodes are another rank's"
         return self.values[first - self.first :][:count].astype(np.int64)
 
     def gather(self, world: World) -> None:
@@ -270,7 +272,8 @@ def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) 
     An edge is work at its destination if the source's row travels, and at its source if a sum travels. The minimum vertex cover
     mostly takes the end of more edges, and a source with half as many out-edges as there are parts travels to most of them
     anyway. So hubs have little more work than the rows that they send and receive: those for d edges to parts at random. The
-    edges are read twice; a rank holds 48 bytes for each of its nodes, and those of a chunk of edges.
+    edges are read twice. A rank holds about 65 bytes for each of its nodes, and the edges of all ranks' present chunks that begin
+    at its nodes: of P ranks, P chunks at worst.
     """
 
     def to_sources(chunk: EdgeChunk) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray, np.ndarray]:
@@ -304,7 +307,7 @@ def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) 
     return np.minimum(1 + work + np.rint(rows), np.iinfo(np.uint32).max).astype(np.uint32)
 
 
-def work_or_edges(world: World, reader: SlabReader, slab: Slab, num_parts: int) -> str:
+def work_or_edges(world: World, reader: SlabReader, slab: Slab, options: PartitionOptions) -> str:
     """The quantity that ``auto`` stands for. Collective.
 
     A part has N / P nodes, and the edges of the hybrid plan bring a sum from each of P parts. So a node adds up at most
@@ -312,6 +315,9 @@ def work_or_edges(world: World, reader: SlabReader, slab: Slab, num_parts: int) 
     all edges, parts with equal in-edges would have unequal work; elsewhere, in-edges tell the work better than the estimate,
     which does not know the edges within parts.
     """
+    if options.method in ("block", "random"):  # which look at no edge
+        return "edges"
+    num_parts = options.num_parts
     most = reader.meta.num_nodes // num_parts + num_parts
     excess = np.maximum(np.diff(slab.indptr) - most, 0).sum()
     share = world.allreduce(np.array([float(excess)]))[0] / max(reader.meta.num_edges, 1)

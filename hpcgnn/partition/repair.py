@@ -38,7 +38,7 @@ def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np
     helps, a node may also move to a part that becomes overloaded by less than its own part was.
     """
     loads = loads_of(parts, weights, num_parts)
-    excess = _excess(loads, limits)
+    excess = excess_of(loads, limits)
     stuck = 0
     for _ in range(_ROUNDS):
         if excess == 0 or stuck == 2:
@@ -51,7 +51,7 @@ def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np
         candidates = np.flatnonzero(targets >= 0)
         order = candidates[np.argsort(scores[candidates], kind="stable")]
         _move(order, targets, parts, weights, loads, limits, stuck > 0)
-        before, excess = excess, _excess(loads, limits)
+        before, excess = excess, excess_of(loads, limits)
         stuck = 0 if excess < before * 0.99 else stuck + 1
     return loads
 
@@ -70,7 +70,7 @@ def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarra
             break
 
 
-def _excess(loads: np.ndarray, limits: np.ndarray) -> float:
+def excess_of(loads: np.ndarray, limits: np.ndarray) -> float:
     """The sum over parts and quantities of the load above the limit, in units of the limit."""
     return float((np.maximum(loads - limits, 0) / np.maximum(limits, 1)).sum())
 

@@ -215,6 +215,8 @@ def _refine_all(problem: Problem, parts: np.ndarray, seconds: float, advance: Ad
     # The weights count each node as one more edge; the number of edges alone is balanced as well.
     if "edges" in problem.balance.names:
         weights = np.column_stack((weights, np.diff(indptr)))
+    if "auto" in problem.options.balance:  # parts that have equal numbers of nodes keep them
+        weights = np.column_stack((weights, np.ones(len(weights), np.int64)))
     given = indptr, indices, parts, num_parts, weights, limits_of(parts, num_parts, weights, TOLERANCE)
     return minimise_rows(*given, seed=problem.options.seed, seconds=seconds, advance=advance)
 

@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, simple_graph
-from hpcgnn.partition.repair import balance_parts, limits_of, polish
+from hpcgnn.partition.repair import balance_parts, excess_of, limits_of, loads_of, polish
 from hpcgnn.partition.streaming import assign_blocks
 from hpcgnn.partition.symmetric_file import MOST_GROUPS, SymmetricFile, divide_twice, sampled, write_symmetric
 
@@ -41,6 +41,7 @@ CAREFUL_ENTRIES = 1 << 22
 MOST_MAPPED_PARTS = 32
 _ROOM_FOR_MOVES = 0.02
 _MORE_CUT = 1.02
+_MORE_EXCESS = 0.01  # of the limit of a part, over all parts
 _NETS_AT_A_TIME = 1 << 14
 
 
@@ -62,21 +63,26 @@ def kaminpar(problem: Problem) -> np.ndarray:
         limits = limits_of(balance.totals, options.num_parts, TOLERANCE)
         balance_parts(graph.rows, parts, weights, limits, options.num_parts)
         polish(graph.rows, parts, weights, limits, options.num_parts)
-        return _evened(graph, parts, weights, limits, options) if "auto" in options.balance else parts
+        evens = "auto" in options.balance and "nodes" not in balance.names
+        return _evened(graph, parts, weights, limits, options) if evens else parts
 
 
 def _evened(
     graph: SymmetricFile, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, options: PartitionOptions
 ) -> np.ndarray:
     """Parts with equal numbers of nodes, for which products with weights take equal times, if at most ``_MORE_CUT`` times as many
-    edges lie between them; else ``parts``. weights: (N, C). limits: (C,) of a part."""
-    count, even = options.num_parts, parts.copy()
+    edges lie between them, and the asked quantities exceed their limits by 1 % at most; else ``parts``. weights: (N, C).
+    limits: (C,) of a part."""
+    count, even, asked = options.num_parts, parts.copy(), weights
     weights = np.column_stack((weights, np.ones(graph.num_nodes, np.int64)))
     limits = np.append(limits, limits_of(np.array([graph.num_nodes]), count, TOLERANCE))
+    if excess_of(loads_of(parts, weights[:, -1:], count), limits[-1:]) == 0:
+        return parts
     balance_parts(graph.rows, even, weights, limits, count)
     polish(graph.rows, even, weights, limits, count)
-    before, after = (_cut(graph, each) for each in (parts, even))
-    return even if after <= _MORE_CUT * before else parts
+    excess = [excess_of(loads_of(each, asked, count), limits[:-1]) for each in (parts, even)]
+    cut = [_cut(graph, each) for each in (parts, even)]
+    return even if cut[1] <= _MORE_CUT * cut[0] and excess[1] <= excess[0] + _MORE_EXCESS else parts
 
 
 def _cut(graph: SymmetricFile, parts: np.ndarray) -> int:
@@ -116,8 +122,8 @@ def maps(options: PartitionOptions) -> bool:
 
 
 def mtkahypar(problem: Problem) -> np.ndarray:
-    """Like :func:`kaminpar`, by mt-KaHyPar. The same seed gives the same parts, except where :func:`maps` is true and there
-    are several threads. Memory is 8 bytes an edge, and then several times that in a process of its own."""
+    """Like :func:`kaminpar`, by mt-KaHyPar, but numbers of nodes count only where they are asked for. The same seed gives the
+    same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an edge, and then several times that in a process of its own."""
     options, balance = problem.options, problem.balance
     nodes, mapped = problem.reader.meta.num_nodes, maps(options)
     outgoing = simple_graph(*problem.all_edges()).T.tocsr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import subprocess
@@ -54,7 +55,7 @@ def test_all_kernels_share_one_openmp_runtime():
 def test_without_the_native_library_numba_runs_and_training_says_so(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(library, "_HERE", tmp_path / "kernels")
     monkeypatch.setattr(library, "_find", library._find.__wrapped__)  # which keeps no result
-    monkeypatch.setattr(backend, "_best", backend._best.__wrapped__)
+    monkeypatch.setattr(backend, "_best", functools.cache(backend._best.__wrapped__))
     assert kernels.resolve() == "jit"
     with pytest.raises(ValueError, match="without a C\\+\\+ compiler"):
         kernels.resolve("native")

@@ -181,7 +181,7 @@ def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
     """No other backend may run: ``auto`` has none to choose from here."""
     CSR.transpose().transpose_order  # noqa: B018  # made once, by whichever backend is best
     monkeypatch.setattr(dispatcher, "_ranked", tuple)
-    monkeypatch.setattr(dispatcher, "_best", dispatcher._best.__wrapped__)
+    monkeypatch.setattr(dispatcher, "_best", functools.cache(dispatcher._best.__wrapped__))
     with pytest.raises(ValueError, match="a tensor must be on"):
         kernels.resolve()
     every_operator(name, CSR)
@@ -190,7 +190,7 @@ def test_what_was_asked_for_runs_forward_and_backward(name, monkeypatch):
 def test_without_a_library_native_is_refused_in_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_HERE", tmp_path / "library.py")
     monkeypatch.setattr(library, "_find", functools.cache(library._find.__wrapped__))
-    monkeypatch.setattr(dispatcher, "_best", dispatcher._best.__wrapped__)
+    monkeypatch.setattr(dispatcher, "_best", functools.cache(dispatcher._best.__wrapped__))
     assert resolve() == "jit"
     said = r"^backend 'native' was asked for, but hpcgnn was installed without a C\+\+ compiler"
     with pytest.raises(ValueError, match=said):

@@ -203,6 +203,11 @@ def random_ends(first, nodes, edges, seed, of=lambda x: x):
     ("ends", "is_even"),
     [
         (random_ends(0, 4000, 40_000, 1, lambda x: x**3), True),  # no part is better than others
+        # One node has nearly as many in-edges as a part.
+        (
+            np.hstack((random_ends(0, 4000, 40_000, 4), np.stack((np.arange(4000).repeat(9), np.zeros(36_000, int))))),
+            False,
+        ),
         (np.hstack((random_ends(0, 1000, 20_000, 2), random_ends(1000, 3000, 20_000, 3))), False),  # two communities
     ],
 )
@@ -214,3 +219,5 @@ def test_by_default_nodes_are_even_where_that_costs_few_cut_edges(tmp_path, ends
     assert nodes["edges"] > 1.1
     assert (nodes["auto"] <= 1.051) == is_even
     assert cut["auto"] <= 1.02 * cut["edges"]
+    edges = np.bincount(ends[1], minlength=4000) + 1
+    assert np.bincount(parts["auto"], edges).max() <= 1.061 * edges.sum() / 2

@@ -426,3 +426,14 @@ def test_by_default_work_is_balanced_where_hubs_have_many_edges(tmp_path, hubs, 
     for ranks in (1, 3):
         found = ThreadPool(ranks).run(lambda world: with_problem(path, both, lambda it: it.balance, world=world))
         assert {balance.names for balance in found} == {("work", "edges") if hubs else ("edges", "work")}
+
+
+@pytest.mark.parametrize("method", ["ldg", "fennel"])
+def test_rank_0_knows_the_work_of_all_nodes(tmp_path, method):
+    path, options = random_graph(rich=False).write(tmp_path / "graph.h5"), PartitionOptions(4, balance=("work",))
+    assign = methods.METHODS[method].assign
+    alone, *ranks = (
+        np.concatenate(ThreadPool(ranks).run(lambda world: with_problem(path, options, assign, world=world)))
+        for ranks in (1, 3)
+    )
+    np.testing.assert_array_equal(alone, ranks[0])

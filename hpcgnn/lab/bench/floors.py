@@ -91,7 +91,7 @@ class Trace(TorchDispatchMode):
 
     @property
     def crowding(self) -> float:
-        """The seconds of kernels, divided by those in which this thread was on a core: 2 where two ranks share each core."""
+        """The seconds of kernels, divided by those in which this rank was on a core: 2 where two ranks share each core."""
         return max(1.0, self._seconds / self._seconds_on_core) if self._seconds_on_core else 1.0
 
     def mark(self, name: str) -> None:
@@ -118,10 +118,10 @@ class Trace(TorchDispatchMode):
         def traced(**given: Any) -> Any:
             if not self._is_on:
                 return kernel(**given)
-            started, on_core = time.perf_counter(), time.thread_time()
+            started, on_core = time.perf_counter(), _core_clock()
             found = kernel(**given)
             seconds = time.perf_counter() - started
-            self._seconds_on_core += time.thread_time() - on_core
+            self._seconds_on_core += _core_clock() - on_core
             self._seconds += seconds
             self._add(name, seconds, of_kernel(name, given))
             return found
@@ -149,7 +149,7 @@ class Trace(TorchDispatchMode):
 
 
 class Ceilings:
-    """The limits of the machine. Each :meth:`measure` runs all of them once; medians count, of the seconds in which this thread
+    """The limits of the machine. Each :meth:`measure` runs all of them once; medians count, of the seconds in which this rank
     is on a core: a rank that shares one may be on it throughout a short call, and half of the time in an epoch. crowding: that
     of the trace, by which floors are longer."""
 
@@ -214,10 +214,16 @@ class Ceilings:
         return found | {key: 1 / self._each(key) for key in self._calls if isinstance(key, str)}
 
 
+def _core_clock() -> float:
+    """The seconds that this thread has been on a core, on a rank of one thread. One of several may sleep while others compute:
+    their cores are taken for their own."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 def _seconds_on_core(call: Call) -> float:
-    started = time.thread_time()
+    started = _core_clock()
     call()
-    return time.thread_time() - started
+    return _core_clock() - started
 
 
 def _ones(rows: int, width: int) -> torch.Tensor:

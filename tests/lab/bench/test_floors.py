@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 import small_graphs
 import torch
@@ -25,6 +26,7 @@ from hpcgnn.lab.bench.epochs import bare_trainer
 from hpcgnn.lab.bench.names import LIMITS, Limits
 from hpcgnn.lab.bench.works import NO_WORK, PHASES, PRODUCTS, Work, of_kernel, of_torch
 from hpcgnn.nn.config import ModelConfig
+from hpcgnn.nn.whole_graph import SUMS_OVER_NODES
 from hpcgnn.train.account import trainer_of
 from hpcgnn.train.optimiser import Adam
 from hpcgnn.train.run_config import RunConfig
@@ -181,6 +183,19 @@ def test_messages_have_a_floor(mpi_ranks, tmp_path):
     assert 0 < found["wire"]["floor_seconds"] < found["wire_floor_seconds"]
     assert found["phases"]["quantization"]["seconds"] > 0
     assert found["phases"]["waiting"]["floor_seconds"] == 0
+
+
+def test_sums_over_nodes_are_timed_for_a_while(monkeypatch):
+    world = one_rank()
+    usual = world.allreduce
+    monkeypatch.setattr(type(world), "allreduce", lambda self, values, *_, **__: (time.sleep(0.01), values)[1])
+    with floors._sums_over_nodes(world) as seconds:
+        world.allreduce(np.zeros(1), what="others")
+        world.allreduce(np.zeros(1), what=SUMS_OVER_NODES)
+    assert len(seconds) == 1
+    assert seconds[0] > 0.009
+    monkeypatch.undo()
+    assert world.allreduce == usual
 
 
 def test_views_and_new_memory_have_no_work():
