@@ -123,7 +123,8 @@ def maps(options: PartitionOptions) -> bool:
 
 def mtkahypar(problem: Problem) -> np.ndarray:
     """Like :func:`kaminpar`, by mt-KaHyPar, but numbers of nodes count only where they are asked for. The same seed gives the
-    same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an edge, and then several times that in a process of its own."""
+    same parts, except where :func:`maps` is true and there are several threads. Memory is 8 bytes an edge, and then several
+    times that in a process of its own."""
     options, balance = problem.options, problem.balance
     nodes, mapped = problem.reader.meta.num_nodes, maps(options)
     outgoing = simple_graph(*problem.all_edges()).T.tocsr()
