@@ -58,6 +58,11 @@ class _ColumnSums(torch.autograd.Function):
         return gradients[0].to(ctx.dtype).expand(ctx.shape), None
 
 
+def _sums_of_columns(x: torch.Tensor, backend: str) -> torch.Tensor:
+    """(F,) float64 sums of the columns of (n, F), differentiable."""
+    return _ColumnSums.apply(x, backend) if tracked(x) else column_sums(x.detach(), backend)
+
+
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     """The sum of all ranks' ``values``, differentiable; with one rank, it may be ``values``. Collective, forward and backward."""
     if tracked(values):
@@ -67,7 +72,7 @@ def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
 
 def mean_over_ranks(x: torch.Tensor, world: World, backend: str = "auto") -> tuple[torch.Tensor, float]:
     """The (F,) float64 mean of all ranks' (n, F) rows, and the number of rows. Collective, forward and backward."""
-    sums, rows = _ColumnSums.apply(x, backend) if tracked(x) else column_sums(x.detach(), backend), float(x.shape[0])
+    sums, rows = _sums_of_columns(x, backend), float(x.shape[0])
     if world.size == 1:  # its device need not wait for the host
         return sums / rows, rows
     sums = sum_over_ranks(torch.cat((sums, sums.new_full((1,), rows))), world)
@@ -138,7 +143,7 @@ def sum(x: torch.Tensor, graph: LocalGraph) -> torch.Tensor:
     """
     rows, world = _rows(x), _world(graph)
     with torch._C.DisableTorchFunction():
-        found = sum_over_ranks(_ColumnSums.apply(rows, "auto"), world).view(x.shape[1:])
+        found = sum_over_ranks(_sums_of_columns(rows, "auto"), world).view(x.shape[1:])
         return found.to(x.dtype if x.is_floating_point() else torch.int64)
 
 

@@ -94,6 +94,11 @@ class Slab:
         """Number of nodes of this slab."""
         return self.last - self.first
 
+    def by_owner(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The order of ``nodes`` (m,) by the ranks in whose slabs they are, and their number for each rank."""
+        owners = np.searchsorted(self.bounds, nodes, side="right") - 1
+        return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=self.bounds.size - 1)
+
     @classmethod
     def of(cls, world: World, reader: SlabReader) -> Slab:
         """This rank's slab, with about an equal share of nodes plus in-edges, and at least one node if there are enough.
@@ -258,13 +263,6 @@ class NodeWork:
             self.is_gathered = True
 
 
-@njit(cache=True, nogil=True)
-def _count(nodes: np.ndarray, sums: np.ndarray) -> None:
-    """Add one to ``sums`` for each of ``nodes`` (m,)."""
-    for node in nodes:
-        sums[node] += 1
-
-
 def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) -> np.ndarray:
     """(n,) uint32 for this rank's nodes: an estimate of each node's entries in L, S and R of the hybrid plan, plus one for its
     own row. Collective.
@@ -276,14 +274,10 @@ def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) 
     at its nodes: of P ranks, P chunks at worst.
     """
 
-    def to_sources(chunk: EdgeChunk) -> tuple[np.ndarray | slice, np.ndarray, np.ndarray, np.ndarray]:
+    def to_sources(chunk: EdgeChunk) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The chunk's edges in the order of their sources' ranks, and their number for each rank; the nodes of this rank from
         which edges of all ranks' chunks begin, and their number from each rank."""
-        if world.size == 1:
-            counts = np.array([chunk.sources.size])
-            return slice(None), counts, chunk.sources, counts
-        owners = np.searchsorted(slab.bounds, chunk.sources, side="right") - 1
-        order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
+        order, counts = slab.by_owner(chunk.sources)
         mine, came = world.alltoallv(chunk.sources[order], counts)
         return order, counts, mine - slab.first, came
 
@@ -292,17 +286,17 @@ def work_of_nodes(world: World, reader: SlabReader, slab: Slab, num_parts: int) 
 
     in_degrees, (out, work, posts, sums) = np.diff(slab.indptr), np.zeros((4, slab.num_nodes), np.int64)
     for chunk in chunks():
-        _count(to_sources(chunk)[2], out)
+        np.add.at(out, to_sources(chunk)[2], 1)
     for chunk in chunks():
         order, counts, sources, came = to_sources(chunk)
         targets = (chunk.destinations() - slab.first)[order]
         degrees, _ = world.alltoallv(out[sources], came)
         is_sum = (in_degrees[targets] > degrees) & (2 * degrees < num_parts)
         sends_sum, _ = world.alltoallv(is_sum, counts)
-        _count(targets[~is_sum], work)
-        _count(targets[is_sum], sums)
-        _count(sources[sends_sum], work)
-        _count(sources[~sends_sum], posts)
+        np.add.at(work, targets[~is_sum], 1)
+        np.add.at(sums, targets[is_sum], 1)
+        np.add.at(work, sources[sends_sum], 1)
+        np.add.at(posts, sources[~sends_sum], 1)
     rows = sum(num_parts * (1 - (1 - 1 / num_parts) ** edges) for edges in (posts, sums))
     return np.minimum(1 + work + np.rint(rows), np.iinfo(np.uint32).max).astype(np.uint32)
 
@@ -383,8 +377,7 @@ class Problem:
             pairs = np.stack(chunk.ends(), axis=1)
             yield chunk.last - chunk.first, pairs[:, 1] - slab.first, pairs[:, 0]
             if world.size > 1:
-                owners = np.searchsorted(slab.bounds, pairs[:, 0], side="right") - 1
-                order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=world.size)
+                order, counts = slab.by_owner(pairs[:, 0])
                 pairs, _ = world.alltoallv(pairs[order], counts)
             yield 0, pairs[:, 0] - slab.first, pairs[:, 1]
 

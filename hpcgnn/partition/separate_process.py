@@ -80,9 +80,9 @@ def _evened(
         return parts
     balance_parts(graph.rows, even, weights, limits, count)
     polish(graph.rows, even, weights, limits, count)
-    excess = [excess_of(loads_of(each, asked, count), limits[:-1]) for each in (parts, even)]
-    cut = [_cut(graph, each) for each in (parts, even)]
-    return even if cut[1] <= _MORE_CUT * cut[0] and excess[1] <= excess[0] + _MORE_EXCESS else parts
+    before, after = (excess_of(loads_of(each, asked, count), limits[:-1]) for each in (parts, even))
+    is_balanced = after <= before + _MORE_EXCESS
+    return even if is_balanced and _cut(graph, even) <= _MORE_CUT * _cut(graph, parts) else parts
 
 
 def _cut(graph: SymmetricFile, parts: np.ndarray) -> int:
