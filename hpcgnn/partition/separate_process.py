@@ -41,7 +41,7 @@ CAREFUL_ENTRIES = 1 << 22
 MOST_MAPPED_PARTS = 32
 _ROOM_FOR_MOVES = 0.02
 _MORE_CUT = 1.02
-_MORE_EXCESS = 0.01  # of the limit of a part, over all parts
+_MORE_LOAD = 0.02  # of a part's limit
 _NETS_AT_A_TIME = 1 << 14
 
 
@@ -71,8 +71,8 @@ def _evened(
     graph: SymmetricFile, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, options: PartitionOptions
 ) -> np.ndarray:
     """Parts with equal numbers of nodes, for which products with weights take equal times, if at most ``_MORE_CUT`` times as many
-    edges lie between them, and the asked quantities exceed their limits by 1 % at most; else ``parts``. weights: (N, C).
-    limits: (C,) of a part."""
+    edges lie between them, and no asked quantity of a part exceeds its limit, or its largest load before, by more than 2 % of the
+    limit; else ``parts``. weights: (N, C). limits: (C,) of a part."""
     count, even, asked = options.num_parts, parts.copy(), weights
     weights = np.column_stack((weights, np.ones(graph.num_nodes, np.int64)))
     limits = np.append(limits, limits_of(np.array([graph.num_nodes]), count, TOLERANCE))
@@ -80,8 +80,8 @@ def _evened(
         return parts
     balance_parts(graph.rows, even, weights, limits, count)
     polish(graph.rows, even, weights, limits, count)
-    before, after = (excess_of(loads_of(each, asked, count), limits[:-1]) for each in (parts, even))
-    is_balanced = after <= before + _MORE_EXCESS
+    before, after = (loads_of(each, asked, count).max(axis=0) for each in (parts, even))
+    is_balanced = (after <= np.maximum(before, limits[:-1]) + _MORE_LOAD * limits[:-1]).all()
     return even if is_balanced and _cut(graph, even) <= _MORE_CUT * _cut(graph, parts) else parts
 
 
