@@ -4,6 +4,13 @@
 // Shapes: x (rows, depth), weight (depth, width), y (rows, width); all but the weight are row-major.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "dense_tile.h"
 #include "multiply_ceiling.h"
 
@@ -15,6 +22,8 @@ constexpr int64_t kRowsOfATask = 128;       // rows of y in a task
 constexpr int64_t kRowsOfAProduct = 1024;   // rows of a segment, which is summed separately: results depend on it
 constexpr int64_t kRowsPacked = 256;        // rows of a segment that are packed at a time
 constexpr int64_t kColumnsPacked = 256;     // columns of x that are packed at a time
+constexpr int64_t kMostLeftBytes = 1 << 23;  // of sums of segments whose turn has not come
+constexpr int kLooks = 1000;                 // for the turn of a segment, some tens of microseconds
 constexpr int64_t kPanelThatStays = 24576;  // bytes of packed rows of dy that the first-level cache holds
 
 template <typename Arithmetic>
@@ -350,6 +359,69 @@ void add_segment(SegmentSums<Arithmetic>& own, float* dweight, float* sums) {
         for (int64_t c = 0; c < width; ++c) sums[c] += own.column_sums[c];
 }
 
+// Lets the other thread of a core run for some cycles.
+inline void rest() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Adds the sums of segments in the order of the segments. A thread waits a moment for its turn, because its sums are in its
+// caches; then it leaves them here and goes on, and the thread whose turn it was adds them. So no thread waits for another
+// whose core the system has given to other work.
+template <typename Arithmetic>
+class InOrder {
+public:
+    InOrder(float* dweight, float* sums) : dweight_(dweight), sums_(sums) {}
+
+    // Takes the sums of a segment; `own` may then have other memory for those of the next one.
+    void add(SegmentSums<Arithmetic>& own, const int64_t segment) {
+        const int64_t values = own.padded_depth() * own.panels.padded_width();
+        const auto most = static_cast<size_t>(std::max<int64_t>(2, kMostLeftBytes / (values * 4)));
+        for (int looks = 0; looks < kLooks && next_.load(std::memory_order_relaxed) != segment; ++looks) rest();
+        std::unique_lock lock(mutex_);
+        has_room_.wait(lock, [&] { return next_ == segment || left_.size() < most; });
+        if (next_ != segment) {
+            if (spare_.empty()) spare_.push_back({scratch<float>(values), scratch<float>(own.panels.padded_width())});
+            exchange(own, left_[segment] = std::move(spare_.back()));
+            spare_.pop_back();
+            return;
+        }
+        lock.unlock();
+        add_segment(own, dweight_, sums_);
+        lock.lock();
+        for (auto found = left_.find(++next_); found != left_.end(); found = left_.find(++next_)) {
+            spare_.push_back(std::move(found->second));
+            left_.erase(found);
+            has_room_.notify_all();
+            exchange(own, spare_.back());
+            lock.unlock();
+            add_segment(own, dweight_, sums_);
+            lock.lock();
+        }
+        has_room_.notify_all();  // of which one may have the next segment
+    }
+
+private:
+    struct Left {
+        Scratch<float> sums, column_sums;
+    };
+
+    static void exchange(SegmentSums<Arithmetic>& own, Left& left) {
+        std::swap(own.sums, left.sums);
+        std::swap(own.column_sums, left.column_sums);
+    }
+
+    float *dweight_, *sums_;
+    std::mutex mutex_;
+    std::condition_variable has_room_;
+    std::map<int64_t, Left> left_;  // by segment
+    std::vector<Left> spare_;
+    std::atomic<int64_t> next_ = 0;
+};
+
 // Free threads sum segments, one at a time each; the sums are added in order.
 template <typename Arithmetic>
 void weight_gradient(const int64_t rows, const int64_t depth, const int64_t width, const float* x, const float* dy,
@@ -358,14 +430,14 @@ void weight_gradient(const int64_t rows, const int64_t depth, const int64_t widt
     std::fill_n(dweight, depth * width, 0.0F);
     if (sums != nullptr) std::fill_n(sums, width, 0.0F);
     const int64_t segments = (rows + kRowsOfAProduct - 1) / kRowsOfAProduct;
+    InOrder<Arithmetic> in_order(dweight, sums);
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         SegmentSums<Arithmetic> own(depth, width);
-#pragma omp for ordered schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
             sum_segment(own, x, dy, s * kRowsOfAProduct, std::min((s + 1) * kRowsOfAProduct, rows));
-#pragma omp ordered
-            add_segment(own, dweight, sums);
+            in_order.add(own, s);
         }
     }
 }

@@ -327,18 +327,18 @@ inline void int8_weight_gradient(const Int8Gradient& job, const int64_t depth, c
     std::fill_n(dweight, depth * width, 0.0F);
     if (sums != nullptr) std::fill_n(sums, width, 0.0F);
     const int64_t segments = (job.rows + kRowsOfAProduct - 1) / kRowsOfAProduct;
+    InOrder<Int8Arithmetic> in_order(dweight, sums);
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         Int8Sums own(depth, width);
-#pragma omp for ordered schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
             std::fill_n(own.sums.get(), own.padded_depth() * own.panels.padded_width(), 0.0F);
             std::fill_n(own.column_sums.get(), own.panels.padded_width(), 0.0F);
             const int64_t end = std::min((s + 1) * kRowsOfAProduct, job.rows);
             for (int64_t first = s * kRowsOfAProduct; first < end; first += kRowsPacked)
                 add_int8_block(own, job, first, std::min(end - first, kRowsPacked));
-#pragma omp ordered
-            add_segment(static_cast<SegmentSums<Int8Arithmetic>&>(own), dweight, sums);
+            in_order.add(own, s);
         }
     }
 }

@@ -137,8 +137,7 @@ def choose(operator: Operator[K], backend: str = AUTO, **tensors: Tensor | None)
         ValueError: in one sentence, for an unknown name, a backend that cannot run here, and tensors of devices or types that it
             does not take.
     """
-    kernels = operator.of(_select(operator, backend, tensors))
-    assert kernels is not None, "only those that have the operator are selected"
+    kernels: K = getattr(_select(operator, backend, tensors).operators, operator.name)
     return kernels
 
 
@@ -161,7 +160,7 @@ def _select(operator: Operator | None, backend: str, tensors: Tensors) -> Backen
         first = next(iter(tensors.values()), None)
         dtype = None if first is None else first.dtype
     if isinstance(backend, str) and backend == AUTO:
-        chosen = _preferred(operator, device, dtype, tensors)
+        chosen = _best(operator, device.type, dtype) or _preferred(operator, device, dtype, tensors)
     else:
         chosen = _named(operator, backend, device, dtype, tensors)
     if device is not _CPU:
@@ -192,10 +191,10 @@ def _device_of(tensors: Tensors) -> torch.device:
 
 
 def _preferred(operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: Tensors) -> Backend:
-    best = _best(operator, device.type, dtype)
-    if best is not None:
+    """The backend that has become usable since the last call; else an error that says why there is none."""
+    _best.cache_clear()
+    if (best := _best(operator, device.type, dtype)) is not None:
         return best
-    _best.cache_clear()  # a backend may become usable
     usable = [backend for backend in _ranked() if backend.missing() is None]
     devices = tuple(sorted({device for backend in usable for device in backend.devices}))
     if device.type not in devices:

@@ -261,6 +261,9 @@ def products_by_blocks(
     x, scale: see :func:`multiply`; for x of another type than int8, ``scale`` is of its type. Without ``scale``, all bits are
     those of :func:`multiply`.
     """
+    if rows >= csr.num_rows and (x.dtype is torch.int8 or scale is None):
+        yield slice(0, csr.num_rows), multiply(csr, x, backend=backend, scale=scale)
+        return
     _check_spmm(csr, x, csr.weight, None, scale if x.dtype is torch.int8 else None)
     kernels: Any = choose(SPMM, backend, x=x, weight=csr.weight, scale=scale, csr=csr.indices)
     given = csr, x.contiguous(), scale

@@ -37,7 +37,8 @@ class Activations:
 
     def begin_epoch(self, seed: int, epoch: int, rank: int) -> None:
         """Begin a training step: rounding uses random numbers of this epoch from now on."""
-        self._quantizer.begin(keyed.derive_key(seed, epoch, rank, _NOISE))
+        if self.mode == EIGHT_BITS:
+            self._quantizer.begin(keyed.derive_key(seed, epoch, rank, _NOISE))
 
     @property
     def repeats(self) -> bool:

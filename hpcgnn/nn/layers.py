@@ -408,7 +408,7 @@ class MeanNorm(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean = mean_over_ranks(x, self.world, self.backend)[0] if self.training else self.running_mean
-        return x - (self._noted(mean).to(x.dtype) - self.bias)
+        return x - (self._noted(mean.to(x.dtype)) - self.bias)
 
     def _noted(self, mean: torch.Tensor) -> torch.Tensor:
         if self.training and not is_again():
@@ -426,7 +426,7 @@ class MeanNorm(torch.nn.Module):
             mean, total = self.running_mean, 1.0
             if averages:
                 mean, total = once(lambda: mean_over_ranks(x, self.world, self.backend))
-            shift = Shift(bias - self._noted(mean).to(x.dtype))
+            shift = Shift(bias - self._noted(mean.to(x.dtype)))
             y, positive = activate(kernels, x, shift, mask, overwrites=overwrites)
             if ctx is not None:
                 ctx.save_for_backward(positive)

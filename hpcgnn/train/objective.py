@@ -42,6 +42,8 @@ def loss_sum(
         wanted = targets.to(scores.dtype) * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(learned, wanted, pos_weight=weights, reduction="sum") / y.shape[1]
 
+    if scores.nbytes < buffers.LEAST_BYTES:  # a block is all there is
+        return of_rows(scores.index_select(0, nodes), nodes)
     found: torch.Tensor = _SumOverBlocks.apply(scores, nodes, of_rows)
     return found
 

@@ -165,3 +165,12 @@ def test_a_link_with_the_score_of_the_kth_negative_pair_is_no_hit():
     joined, apart = np.array([3.0, 2.0, 2.0, 1.0]), np.array([0.0, 2.0, 5.0])
     hits = [objective.link_metric(one_rank(), f"hits@{k}", joined, apart) for k in (1, 2, 3, 4)]
     assert hits == [0, 0.25, 1, 1]
+
+
+def test_blocks_of_many_rows_have_the_loss_and_gradient_of_torch():
+    scores, y = torch.randn(40_000, 8), torch.randint(0, 8, (40_000,))
+    nodes = torch.arange(0, 40_000, 2)
+    found, wanted = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    (3 * objective.loss_sum(found, y, nodes)).backward()
+    (3 * torch.nn.functional.cross_entropy(wanted[nodes], y[nodes], reduction="sum")).backward()
+    torch.testing.assert_close(found.grad, wanted.grad)
