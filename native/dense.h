@@ -16,15 +16,15 @@
 
 namespace {
 
-constexpr int64_t kStepsAtOnce = 512;       // steps of a panel at a time, which, with
-constexpr int64_t kPanelsAtOnce = 6;        // panels of the weight, fit into the second-level cache
-constexpr int64_t kRowsOfATask = 128;       // rows of y in a task
-constexpr int64_t kRowsOfAProduct = 1024;   // rows of a segment, which is summed separately: results depend on it
-constexpr int64_t kRowsPacked = 256;        // rows of a segment that are packed at a time
-constexpr int64_t kColumnsPacked = 256;     // columns of x that are packed at a time
+constexpr int64_t kStepsAtOnce = 512;        // steps of a panel at a time, which, with
+constexpr int64_t kPanelsAtOnce = 6;         // panels of the weight, fit into the second-level cache
+constexpr int64_t kRowsOfATask = 128;        // rows of y in a task
+constexpr int64_t kRowsOfAProduct = 1024;    // rows of a segment, which is summed separately: results depend on it
+constexpr int64_t kRowsPacked = 256;         // rows of a segment that are packed at a time
+constexpr int64_t kColumnsPacked = 256;      // columns of x that are packed at a time
 constexpr int64_t kMostLeftBytes = 1 << 23;  // of sums of segments whose turn has not come
 constexpr int kLooks = 1000;                 // for the turn of a segment, some tens of microseconds
-constexpr int64_t kPanelThatStays = 24576;  // bytes of packed rows of dy that the first-level cache holds
+constexpr int64_t kPanelThatStays = 24576;   // bytes of packed rows of dy that the first-level cache holds
 
 template <typename Arithmetic>
 int64_t steps_of(const int64_t terms) {
@@ -310,9 +310,9 @@ void add_packed(SegmentSums<Arithmetic>& own, const int64_t steps, const int64_t
     const int64_t tiles = (columns + kTileRows - 1) / kTileRows, panels = own.panels.count;
     const int64_t outer = kPanelStays ? panels : tiles, inner = kPanelStays ? tiles : panels;
     for (int64_t i = 0; i < outer; ++i) {
-        next_x.fetch_share(i, i + 1, outer);
-        next_dy.fetch_share(i, i + 1, outer);
         for (int64_t k = 0; k < inner; ++k) {
+            next_x.fetch_share(i * inner + k, i * inner + k + 1, outer * inner);
+            next_dy.fetch_share(i * inner + k, i * inner + k + 1, outer * inner);
             const int64_t t = kPanelStays ? k : i, p = kPanelStays ? i : k;
             gradient_panel_tile(own, own.packed_x.get() + t * own.kPackedTile, steps, first + t * kTileRows, p);
         }
@@ -368,9 +368,9 @@ inline void rest() {
 #endif
 }
 
-// Adds the sums of segments in the order of the segments. A thread waits a moment for its turn, because its sums are in its
-// caches; then it leaves them here and goes on, and the thread whose turn it was adds them. So no thread waits for another
-// whose core the system has given to other work.
+// Adds the sums of segments in the order of the segments. A thread waits a moment for its turn, because its sums are in
+// its caches; then it leaves them here and goes on, and the thread whose turn it was adds them. So no thread waits for
+// another whose core the system has given to other work.
 template <typename Arithmetic>
 class InOrder {
 public:
@@ -379,7 +379,8 @@ public:
     // Takes the sums of a segment; `own` may then have other memory for those of the next one.
     void add(SegmentSums<Arithmetic>& own, const int64_t segment) {
         const int64_t values = own.padded_depth() * own.panels.padded_width();
-        const auto most = static_cast<size_t>(std::max<int64_t>(2, kMostLeftBytes / (values * 4)));
+        const auto most =
+            static_cast<size_t>(std::max<int64_t>(2, kMostLeftBytes / (4 * std::max<int64_t>(values, 1))));
         for (int looks = 0; looks < kLooks && next_.load(std::memory_order_relaxed) != segment; ++looks) rest();
         std::unique_lock lock(mutex_);
         has_room_.wait(lock, [&] { return next_ == segment || left_.size() < most; });

@@ -230,14 +230,9 @@ inline void quantize_block(Int8Sums& own, const Int8Gradient& job, const int64_t
 inline void pack_gradient_panels(Int8Sums& own, const int64_t count) {
     const Panels& panels = own.panels;
     const int64_t padded = panels.padded_width();
-    std::fill_n(own.correction.get(), padded, 0);
-    for (int64_t i = 0; i < count && Int8Arithmetic::kOffset != 0; ++i) {
-        const int8_t* row = own.codes.get() + i * padded;
-        int32_t* sums = own.correction.get();
-#pragma omp simd
-        for (int64_t c = 0; c < padded; ++c) sums[c] -= Int8Arithmetic::kOffset * row[c];
-    }
+    const auto offsets = splat<uint32_t, kFloats>(Int8Arithmetic::kOffset * 0x01010101U);  // in a number of a row
     for (int64_t p = 0; p < panels.count; ++p) {
+        Ints contribution[kTileVectors]{};
         const int64_t stride = panels.vectors_of(p) * kFloats, from = panels.first_column(p);
         uint32_t* to = own.packed_dy.get() + from * own.kStepsPacked;
         for (int64_t i = 0; i < count; i += kTermsOfInt8, to += stride) {
@@ -245,7 +240,12 @@ inline void pack_gradient_panels(Int8Sums& own, const int64_t count) {
             for (int64_t t = 0; t < kTermsOfInt8; ++t)
                 rows[t] = i + t < count ? own.codes.get() + (i + t) * padded + from : own.zeros.get();
             Int8Arithmetic::columns<false>(rows, stride, to);
+            for (int v = 0; v < kTileVectors && v * kFloats < stride && Int8Arithmetic::kOffset != 0; ++v)
+                contribution[v] =
+                    Int8Arithmetic::add(offsets, load<uint32_t, kFloats>(to + v * kFloats), contribution[v]);
         }
+        for (int v = 0; v < panels.vectors_of(p); ++v)
+            store<int32_t, kFloats>(own.correction.get() + from + v * kFloats, -contribution[v]);
     }
 }
 

@@ -88,14 +88,29 @@ struct Int8Arithmetic {
         }
     }
 
+    // n numbers of four terms each, of the columns from i on.
+    template <int n, int kAdded>
+    static void four(const int8_t* const* rows, const int64_t i, Number* to) {
+        const auto of = [&](const int t) {
+            return reinterpret_cast<Lanes<Number, n>>(load_bytes<n>(reinterpret_cast<const uint8_t*>(rows[t]) + i));
+        };
+        const auto numbers = (of(0) | of(1) << 8) | (of(2) << 16 | of(3) << 24);
+        store<Number, n>(to, numbers ^ splat<Number, n>(static_cast<Number>(kAdded) * 0x01010101U));
+    }
+
     // `columns` numbers, whose term t is rows[t][column]; null rows are zeros.
     template <bool kWithOffset>
     static void columns(const int8_t* const* rows, const int64_t columns, Number* to) {
         constexpr int kAdded = kWithOffset ? kOffset : 0;
         if constexpr (kTerms == 4) {
             const int8_t *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
+            int64_t first = 0;
+#if defined(__AVX2__)  // which GCC divides into larger and smaller vectors, and single columns at the end
+            for (; first + kFloats <= columns; first += kFloats) four<kFloats, kAdded>(rows, first, to + first);
+            for (; first + 8 <= columns; first += 8) four<8, kAdded>(rows, first, to + first);
+#endif
 #pragma omp simd
-            for (int64_t i = 0; i < columns; ++i)
+            for (int64_t i = first; i < columns; ++i)
                 to[i] =
                     part(a[i] + kAdded, 0) | part(b[i] + kAdded, 1) | part(c[i] + kAdded, 2) | part(d[i] + kAdded, 3);
         } else if constexpr (kTerms == 2) {

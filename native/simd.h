@@ -241,6 +241,13 @@ inline uint32_t positive_bits(const Lanes<float, n> v) {
 }
 
 // GCC compiles these conversions element by element, and a minimum to a comparison and a blend.
+#if defined(__AVX2__)
+template <>
+inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
+}
+#endif
 #if defined(__AVX512F__)
 template <>
 inline bool any<16>(const Lanes<int32_t, 16> v) {
@@ -295,11 +302,6 @@ inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
     const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), first_bytes);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
                      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
-}
-template <>
-inline Lanes<int32_t, 8> load_bytes<8>(const uint8_t* from) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    return reinterpret_cast<Lanes<int32_t, 8>>(_mm256_cvtepu8_epi32(bytes));
 }
 // Of 1 to 8 bytes, in loads of fixed sizes that overlap: a copy of `count` bytes would be a call of a function.
 template <>

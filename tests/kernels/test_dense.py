@@ -178,3 +178,19 @@ def test_products_in_bfloat16_add_in_float32_what_is_beside_them():
     wanted = (x @ weight + bias + plus, dy_rounded @ weight.T, x.T @ dy_rounded, dy.sum(0), dy)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("compute", ["float32", "bf16"])
+def test_threads_that_wait_for_a_core_change_no_bit(compute):
+    """With more threads than cores, sums of segments are left for the thread whose turn it is."""
+    needs(compute)
+    x, dy = torch.randn(120 << 10, 16), torch.randn(120 << 10, 24)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 16, 16, 16):
+            torch.set_num_threads(threads)
+            found.append(torch.empty(17, 24))
+            dense.contract(x, dy, found[-1][:16], found[-1][16], compute)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(found[0], each) for each in found[1:])
