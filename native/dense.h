@@ -23,7 +23,7 @@ constexpr int64_t kRowsOfAProduct = 1024;    // rows of a segment, which is summ
 constexpr int64_t kRowsPacked = 256;         // rows of a segment that are packed at a time
 constexpr int64_t kColumnsPacked = 256;      // columns of x that are packed at a time
 constexpr int64_t kMostLeftBytes = 1 << 23;  // of sums of segments whose turn has not come
-constexpr int kLooks = 1000;                 // for the turn of a segment, some tens of microseconds
+constexpr int kLooks = 1000;                 // for the turn of a segment, tens of microseconds on x86
 constexpr int64_t kPanelThatStays = 24576;   // bytes of packed rows of dy that the first-level cache holds
 
 template <typename Arithmetic>
@@ -370,7 +370,7 @@ inline void rest() {
 
 // Adds the sums of segments in the order of the segments. A thread waits a moment for its turn, because its sums are in
 // its caches; then it leaves them here and goes on, and the thread whose turn it was adds them. So no thread waits for
-// another whose core the system has given to other work.
+// another whose core the system has given to other work. Each thread must get its segments in ascending order.
 template <typename Arithmetic>
 class InOrder {
 public:
@@ -435,7 +435,7 @@ void weight_gradient(const int64_t rows, const int64_t depth, const int64_t widt
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         SegmentSums<Arithmetic> own(depth, width);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(monotonic : dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
             sum_segment(own, x, dy, s * kRowsOfAProduct, std::min((s + 1) * kRowsOfAProduct, rows));
             in_order.add(own, s);

@@ -331,7 +331,7 @@ inline void int8_weight_gradient(const Int8Gradient& job, const int64_t depth, c
 #pragma omp parallel num_threads(static_cast<int>(std::clamp<int64_t>(segments, 1, threads)))
     {
         Int8Sums own(depth, width);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(monotonic : dynamic, 1)
         for (int64_t s = 0; s < segments; ++s) {
             std::fill_n(own.sums.get(), own.padded_depth() * own.panels.padded_width(), 0.0F);
             std::fill_n(own.column_sums.get(), own.panels.padded_width(), 0.0F);

@@ -17,7 +17,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.autograd import once_differentiable
-from hpcgnn.kernels.sizes import block_size
+from hpcgnn.kernels.sizes import block_size, scaled
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -42,7 +42,7 @@ def loss_sum(
         wanted = targets.to(scores.dtype) * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(learned, wanted, pos_weight=weights, reduction="sum") / y.shape[1]
 
-    if scores.nbytes < buffers.LEAST_BYTES:  # a block is all there is
+    if scores.nbytes < scaled(buffers.LEAST_BYTES):  # several matrices of this size may exist
         return of_rows(scores.index_select(0, nodes), nodes)
     found: torch.Tensor = _SumOverBlocks.apply(scores, nodes, of_rows)
     return found

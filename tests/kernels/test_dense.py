@@ -10,6 +10,7 @@ from under_test import BACKENDS, Case, budget, cases, not_refused, numbers, widt
 
 from hpcgnn.kernels import dense, dense_product, library
 from hpcgnn.kernels.autograd import layer_product
+from hpcgnn.kernels.int8 import quantize_rows, weight_gradient
 
 shapes = st.tuples(st.integers(1, 300), widths, widths)
 
@@ -180,17 +181,22 @@ def test_products_in_bfloat16_add_in_float32_what_is_beside_them():
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("compute", ["float32", "bf16"])
-def test_threads_that_wait_for_a_core_change_no_bit(compute):
+@pytest.mark.parametrize("compute", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize(("segments", "depth", "width"), [(120, 16, 24), (12, 1024, 704)])  # many sums are left, or two
+def test_threads_that_wait_for_a_core_change_no_bit(compute, segments, depth, width):
     """With more threads than cores, sums of segments are left for the thread whose turn it is."""
     needs(compute)
-    x, dy = torch.randn(120 << 10, 16), torch.randn(120 << 10, 24)
-    before, found = torch.get_num_threads(), []
+    x, dy = torch.randn(segments << 10, depth), torch.randn(segments << 10, width)
+    rows, before, found = quantize_rows(x, key=1), torch.get_num_threads(), []
     try:
         for threads in (1, 16, 16, 16):
             torch.set_num_threads(threads)
-            found.append(torch.empty(17, 24))
-            dense.contract(x, dy, found[-1][:16], found[-1][16], compute)
+            dweight, sums = torch.empty(depth, width), torch.empty(width)
+            if compute == "int8":
+                dweight, sums = weight_gradient(rows, dy, key=2, sums=True)
+            else:
+                dense.contract(x, dy, dweight, sums, compute)
+            found.append(torch.cat((dweight, sums[None])))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(found[0], each) for each in found[1:])

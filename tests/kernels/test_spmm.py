@@ -247,6 +247,9 @@ def test_blocks_of_rows_have_the_bits_of_the_whole_product(backend, weighted, dt
         found = [(place, rows.clone()) for place, rows in products_by_blocks(csr, x, 16, backend, **scales)]
         assert torch.equal(torch.cat([rows for _, rows in found]), whole)
         assert [place.start for place, _ in found] == [0, 16, 32, 48, 64]
+        ((place, rows),) = products_by_blocks(csr, x, 70, backend, **scales)
+        assert place == slice(0, 70)
+        assert torch.equal(rows, whole)
         if dtype in FLOATS:
             scale = scale.to(dtype)
             scaled = [rows.clone() for _, rows in products_by_blocks(csr, x, 16, backend, scale=scale)]

@@ -230,7 +230,8 @@ def test_many_parts_may_each_be_slightly_above_their_limit_where_nodes_are_even(
     path = Graph(10_000, *ends).write(tmp_path / "graph.h5")
     edges = np.bincount(ends[1], minlength=10_000) + 1
     found = {wanted: assigned(path, 128, (wanted,)) for wanted in ("auto", "edges")}
-    most = {wanted: np.bincount(parts, edges).max() * 128 / edges.sum() for wanted, parts in found.items()}
+    before, after = (np.sort(np.bincount(found[wanted], edges)) * 128 / edges.sum() for wanted in ("edges", "auto"))
+    assert before[-1] > 1.5  # a hub's part
     assert np.bincount(found["edges"]).max() > 1.2 * 10_000 / 128
     assert np.bincount(found["auto"]).max() <= 1.051 * 10_000 / 128
-    assert most["auto"] <= most["edges"] + 0.022
+    assert (after <= np.maximum(before, 1.05) + 0.022).all()

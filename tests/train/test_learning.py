@@ -12,6 +12,7 @@ import torch
 from rank_pool import ThreadPool
 from ranks import metrics
 
+from hpcgnn.kernels.sizes import scaled_by
 from hpcgnn.train import objective
 from hpcgnn.train.config import Best, ScheduleConfig, learning_rate_factor
 from hpcgnn.train.optimiser import Adam, parameter_groups
@@ -167,10 +168,15 @@ def test_a_link_with_the_score_of_the_kth_negative_pair_is_no_hit():
     assert hits == [0, 0.25, 1, 1]
 
 
-def test_blocks_of_many_rows_have_the_loss_and_gradient_of_torch():
-    scores, y = torch.randn(40_000, 8), torch.randint(0, 8, (40_000,))
-    nodes = torch.arange(0, 40_000, 2)
-    found, wanted = scores.clone().requires_grad_(), scores.clone().requires_grad_()
-    (3 * objective.loss_sum(found, y, nodes)).backward()
-    (3 * torch.nn.functional.cross_entropy(wanted[nodes], y[nodes], reduction="sum")).backward()
+@pytest.mark.parametrize(("learned", "classes", "options"), [(0, 2, {}), (20_000, 8, {}), (9, 3, {"smoothing": 0.2})])
+def test_blocks_of_rows_have_the_loss_and_gradient_of_torch(learned, classes, options):
+    scores, y = torch.randn(40_000, classes), torch.randint(0, classes, (40_000,))
+    nodes, found, wanted = torch.arange(learned) * 2, scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    smoothing = options.get("smoothing", 0.0)
+    plain = torch.nn.functional.cross_entropy(wanted[nodes], y[nodes], reduction="sum", label_smoothing=smoothing)
+    (3 * plain).backward()
+    with scaled_by(0):  # else few rows have no blocks
+        loss = objective.loss_sum(found, y, nodes, **options)
+        (3 * loss).backward()
+    torch.testing.assert_close(loss, plain)
     torch.testing.assert_close(found.grad, wanted.grad)
