@@ -52,7 +52,8 @@ def installed(name: str) -> bool:
 
 def kaminpar(problem: Problem) -> np.ndarray:
     """Parts (N,) int32 of all nodes. Each quantity is at most the tolerance times its mean, if such parts are found; where
-    ``auto`` is asked for, also the number of nodes, if this costs few cut edges and 2 % of the other quantities at most. ``problem.advance`` counts all nodes twice."""
+    ``auto`` is asked for, also the number of nodes, if this costs few cut edges and 2 % of the other quantities at most.
+    ``problem.advance`` counts all nodes twice."""
     options, balance = problem.options, problem.balance
     with contextlib.closing(write_symmetric(problem)) as graph:
         weights = problem.all_weights()
@@ -71,8 +72,8 @@ def _evened(
     graph: SymmetricFile, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, options: PartitionOptions
 ) -> np.ndarray:
     """Parts with equal numbers of nodes, for which products with weights take equal times, if at most ``_MORE_CUT`` times as many
-    edges lie between them, and each asked quantity exceeds its limit by 2 % of it at most, but in parts that exceeded it before; else
-    ``parts``. weights: (N, C). limits: (C,) of a part."""
+    edges lie between them, and each asked quantity exceeds its limit by 2 % of it at most, but in parts that exceeded it before;
+    else ``parts``. weights: (N, C). limits: (C,) of a part."""
     count, even, asked = options.num_parts, parts.copy(), weights
     weights = np.column_stack((weights, np.ones(graph.num_nodes, np.int64)))
     limits = np.append(limits, limits_of(np.array([graph.num_nodes]), count, TOLERANCE))
