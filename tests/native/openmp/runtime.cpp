@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -19,8 +18,7 @@ namespace {
 // A loop whose iterations are taken by free threads. A team may be in several loops, because of `nowait`.
 struct Loop {
     long next, end, step, chunk;
-    long next_ordered;  // whose turn it is in an ordered loop
-    int left = 0;       // threads that have left it
+    int left = 0;  // threads that have left it
 };
 
 struct Team {
@@ -37,11 +35,11 @@ struct Team {
     std::map<long, bool> singles;  // whether a thread has taken it
 };
 
-// The position of a thread: the numbers of loops and singles that it has entered, and the first of its iterations.
+// The position of a thread: the numbers of loops and singles that it has entered.
 struct Place {
     Team* team;
     int number;
-    long loops = 0, singles = 0, ordered = 0;
+    long loops = 0, singles = 0;
 };
 
 Team alone(1);
@@ -80,7 +78,6 @@ bool take(Loop& loop, long* first, long* last) {
     *first = loop.next;
     loop.next += loop.chunk * loop.step;
     *last = loop.step > 0 ? std::min(loop.next, loop.end) : std::max(loop.next, loop.end);
-    place.ordered = *first;
     return true;
 }
 
@@ -115,34 +112,18 @@ void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsign
 
 bool GOMP_loop_nonmonotonic_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
     const std::lock_guard<std::mutex> lock(place.team->mutex);
-    return take(place.team->loops.try_emplace(place.loops, Loop{start, end, step, chunk, start}).first->second, first,
-                last);
+    return take(place.team->loops.try_emplace(place.loops, Loop{start, end, step, chunk}).first->second, first, last);
 }
 bool GOMP_loop_nonmonotonic_dynamic_next(long* first, long* last) {
     const std::lock_guard<std::mutex> lock(place.team->mutex);
     return take(place.team->loops.at(place.loops), first, last);
 }
 
-bool GOMP_loop_ordered_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
-    if (chunk != 1) {
-        std::fprintf(stderr, "an ordered loop takes one iteration at a time here, not %ld\n", chunk);
-        std::abort();
-    }
+bool GOMP_loop_dynamic_start(long start, long end, long step, long chunk, long* first, long* last) {
     return GOMP_loop_nonmonotonic_dynamic_start(start, end, step, chunk, first, last);
 }
-bool GOMP_loop_ordered_dynamic_next(long* first, long* last) {
+bool GOMP_loop_dynamic_next(long* first, long* last) {
     return GOMP_loop_nonmonotonic_dynamic_next(first, last);
-}
-void GOMP_ordered_start() {
-    std::unique_lock<std::mutex> lock(place.team->mutex);
-    Loop& loop = place.team->loops.at(place.loops);
-    place.team->changed.wait(lock, [&] { return loop.next_ordered == place.ordered; });
-}
-void GOMP_ordered_end() {
-    const std::lock_guard<std::mutex> lock(place.team->mutex);
-    Loop& loop = place.team->loops.at(place.loops);
-    loop.next_ordered += loop.step;
-    place.team->changed.notify_all();
 }
 
 void GOMP_loop_end_nowait() {
