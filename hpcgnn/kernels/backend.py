@@ -160,7 +160,7 @@ def _select(operator: Operator | None, backend: str, tensors: Tensors) -> Backen
         first = next(iter(tensors.values()), None)
         dtype = None if first is None else first.dtype
     if isinstance(backend, str) and backend == AUTO:
-        chosen = _best(operator, device.type, dtype) or _preferred(operator, device, dtype, tensors)
+        chosen = _best(operator, device.type, dtype) or _best_now(operator, device, dtype, tensors)
     else:
         chosen = _named(operator, backend, device, dtype, tensors)
     if device is not _CPU:
@@ -190,7 +190,7 @@ def _device_of(tensors: Tensors) -> torch.device:
     return _CPU
 
 
-def _preferred(operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: Tensors) -> Backend:
+def _best_now(operator: Operator | None, device: torch.device, dtype: torch.dtype | None, tensors: Tensors) -> Backend:
     """The backend that has become usable since the last call; else an error that says why there is none."""
     _best.cache_clear()
     if (best := _best(operator, device.type, dtype)) is not None:
