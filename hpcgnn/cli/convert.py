@@ -29,8 +29,8 @@ SOURCE is one of the following; parts in brackets are optional
   rdf:FILE[?train=TABLE&test=TABLE]   RDF in N-Triples; tables of labels are separated by tabs
   bvgraph:FILE                        WebGraph: NAME.graph beside NAME.properties
   metis:FILE   mtx:FILE[?nodes=N]      METIS .graph, MatrixMarket
-  rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,a=..,b=..,c=..]
-  sbm:nodes=10000,blocks=10,degree=16[,homophily=0.8,features=64,seed=0,signal=3]
+  rmat:scale=17,degree=28,features=128,classes=40[,seed=0,signal=3,types=0,a=..,b=..,c=..]
+  sbm:nodes=10000,blocks=10,degree=16[,homophily=0.8,features=64,seed=0,signal=3,types=0]
   digits                              handwritten digits as a nearest-neighbour graph
 
 \b

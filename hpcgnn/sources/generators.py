@@ -9,6 +9,8 @@ places, so that they do not show the class. Parallel edges and self-loops occur,
 random node to another node of its block with probability ``homophily``, and else to a node of another block. Node v is in block v
 mod B. Every edge is stored in both directions, and a pair may have several edges. ``degree`` is the mean in-degree.
 
+With ``types=T``, an edge of both has one of T types, which follows from the sum of the ids at its ends.
+
 ``digits``: the 1,797 handwritten digits that scikit-learn contains, a real data set. Each image (64 grey values from 0 to 1) has
 edges, in both directions, to the 8 images whose pixels are nearest.
 """
@@ -25,7 +27,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.random_kernels import key_for, noisy_rows, normal_rows, rmat_classes, rmat_edges, sbm_edges
 from hpcgnn.data.schema import SINGLE_LABEL
 from hpcgnn.sources.base import CHUNK_EDGES, SOURCES, ArraySource, Source, SourceInfo, Spec
-from hpcgnn.sources.edges import EdgeChunk
+from hpcgnn.sources.edges import EdgeChunk, EdgeForm
 
 _LARGEST_WIDTH = 2**31 - 1
 _LARGEST_DEGREE = float(2**31)
@@ -51,6 +53,7 @@ class _Generated(Source):
         labels_of: Callable[[int, int], np.ndarray],
     ) -> None:
         num_features, signal = spec.take_int("features", 64), spec.take_float("signal", 3.0)
+        self._types = spec.take_int("types", 0)
         if num_features > _LARGEST_WIDTH:
             raise HpcgnnError(f"{spec.text}: features is at most {_LARGEST_WIDTH}")
         scale = np.float32(signal / np.sqrt(max(num_features, 1)))
@@ -64,6 +67,7 @@ class _Generated(Source):
             task=SINGLE_LABEL,
             default_split=f"random:0.6,0.2,0.2,{seed}",
             seed=seed,
+            form=EdgeForm(num_types=self._types),
         )
 
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -71,7 +75,7 @@ class _Generated(Source):
         for first in range(0, total, chunk_edges):
             src, dst = np.empty((2, min(chunk_edges, total - first)), np.int64)
             self._write_edges(first, src, dst)
-            yield EdgeChunk(src, dst)
+            yield EdgeChunk(src, dst, type=(src + dst) % self._types if self._types else None)
 
     def features(self, first: int, last: int) -> np.ndarray | None:
         if not self.info.num_features:

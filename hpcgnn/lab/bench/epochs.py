@@ -26,6 +26,8 @@ from hpcgnn.graph.local_graph import LocalGraph, load
 from hpcgnn.lab.bench import peers, results
 from hpcgnn.lab.bench.measure import Timing
 from hpcgnn.lab.bench.names import Advance, PeerSettings
+from hpcgnn.lab.bench.peer_program import Model
+from hpcgnn.lab.bench.peer_program import Trainer as PeerTrainer
 from hpcgnn.lab.bench.problem import seconds_of
 from hpcgnn.nn.config import FLOAT32, ModelConfig
 from hpcgnn.train.account import trainer_of
@@ -173,8 +175,8 @@ def _by_pyg(whole: LocalGraph, settings: PeerSettings) -> Epochs:
     peers.require()
     problem = peers.problem_of(whole)
     torch.manual_seed(settings.seed)
-    model = peers.Model(settings, problem.x.shape[1], problem.classes)
-    return lambda count: peers.train(model, problem, replace(settings, epochs=count), CPU)[0]
+    trainer = PeerTrainer(Model(settings, problem), problem, settings)
+    return lambda count: [trainer.timed_epoch()[0] for _ in range(count)]
 
 
 def _by_hpcgnn(graph: LocalGraph, settings: PeerSettings, bits: int) -> Epochs:

@@ -23,8 +23,8 @@ MODES, ABLATION = ("kernel", "user"), "ablation"
 DIRECTIONS = ("forward", "backward")
 PRODUCTS, PRODUCT_DTYPES = ("y", "dx", "dW", "layer", "product"), ("float32", "tf32", "bf16", "int8")
 EDGE_OPS, EDGE_DTYPES = ("dot", "add"), ("float32", "int8")
-PYG, DGL = PEERS = ("pyg", "dgl")
-PEER_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat"), ("relu", "elu"), config.NORMS[1:]  # without auto
+PYG, DGL, SAR = PEERS = ("pyg", "dgl", "sar")
+PEER_MODELS, ACTIVATIONS, NORMS = ("gcn", "sage", "gat", "rgcn"), ("relu", "elu"), config.NORMS[1:]  # without auto
 
 Advance = Callable[[int], None]
 LIMITS = "limits.json"  # in the folder of a run
@@ -118,8 +118,9 @@ class How:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """Settings of a training by PyG or DGL, as those of `hpcgnn train`. hidden: width of all heads together. threads: threads of
-    the process."""
+    """Settings of a training by PyG, DGL or SAR, as those of `hpcgnn train`. hidden: width of all heads together. fanouts: the
+    neighbours that DGL samples for each layer, as "10,10,10"; all of them if empty. workers: DGL's processes that sample.
+    threads: those of each process. ranks, hosts, rate: SAR's processes, on virtual hosts if there are any."""
 
     library: str = PYG
     model: str = "sage"
@@ -130,7 +131,15 @@ class PeerSettings:
     activation: str = "relu"
     dropout: float = config.LayerSettings.dropout
     epochs: int = 100
+    eval_every: int = TrainConfig.eval_every
     lr: float = TrainConfig.lr
     weight_decay: float = 0.0
     seed: int = 0
     threads: int = 1
+    device: str = HOST_NAME
+    fanouts: str = ""
+    batch_size: int = 1024
+    workers: int = 0
+    ranks: int = 1
+    hosts: int = 0
+    rate: str = ""

@@ -1,229 +1,55 @@
-"""The measurements of ``hpcgnn bench pyg`` and ``hpcgnn bench dgl``: training on a whole graph with the layers of PyG or DGL in
-one process, as their users write it.
-
-The model is that of `hpcgnn train` with the same settings: layers with as many parameters, norm, activation and dropout in
-the same order, Adam, and the loss over all training nodes. Seconds are those of a training step, without evaluations.
-"""
+"""The measurements of ``hpcgnn bench pyg``, ``dgl`` and ``sar``: the graph as arrays, and the program that trains on it in the
+library's own environment (``peer_program.py``)."""
 
 from __future__ import annotations
 
-import importlib
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.process import peak_memory_bytes
+from hpcgnn.base.version import __version__
 from hpcgnn.data.graph_file import GraphFile
-from hpcgnn.devices import CPU, Device
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.lab.bench import results
-from hpcgnn.lab.bench.names import DGL, PYG, PeerSettings
+from hpcgnn.lab.bench import peer_program
+from hpcgnn.lab.bench.names import DGL, PYG, SAR, PeerSettings
+from hpcgnn.lab.bench.peer_program import Problem
 
-# Module, name and package of each library.
-_LIBRARIES = {PYG: ("torch_geometric", "PyG", "torch-geometric"), DGL: ("dgl", "DGL", "dgl")}
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A graph on a device: x (n, F) float32; the edges in the form that the library's layers take beside x; learned (m,) int64
-    training nodes, and their labels y, (m,) int64 or (m, C) float32."""
-
-    x: torch.Tensor
-    edges: tuple[Any, ...]
-    learned: torch.Tensor
-    y: torch.Tensor
-    classes: int
-
-    def loss(self, scores: torch.Tensor) -> torch.Tensor:
-        """The cross-entropy of ``scores`` (n, C) over the training nodes; the binary one if nodes have several labels."""
-        learned = scores[self.learned]
-        if self.y.dim() == 2:
-            return F.binary_cross_entropy_with_logits(learned, self.y)
-        return F.cross_entropy(learned, self.y)
+# Module, name, and the way to install each library.
+_LIBRARIES = {
+    PYG: ("torch_geometric", "PyG", "pip install torch-geometric"),
+    DGL: ("dgl", "DGL", "pip install dgl, or name the Python of another environment with --python"),
+    SAR: ("sar", "SAR", "clone its repository, and name the folder with --source"),
+}
+_SAID = 400  # most characters of an error
 
 
-class MeanSubtraction(torch.nn.Module):
-    """A norm that subtracts the means of columns, as PyG's ``MeanSubtractionNorm``, and a bias after it."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bias = torch.nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """X (n, F) less its means, plus the bias."""
-        return x - x.mean(dim=0) + self.bias
-
-
-class DglLayer(torch.nn.Module):
-    """A layer of DGL that is called like one of PyG: rows first, and heads side by side."""
-
-    def __init__(self, layer: torch.nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor, *edges: Any) -> torch.Tensor:
-        """The layer's result (n, H) for x (n, F)."""
-        graph, *weights = edges
-        y: torch.Tensor = self.layer(graph, x, edge_weight=weights[0]) if weights else self.layer(graph, x)
-        return y.flatten(1)
-
-
-class Model(torch.nn.Module):
-    """The library's layers, with norm, activation and dropout between them."""
-
-    def __init__(self, settings: PeerSettings, in_width: int, classes: int) -> None:
-        super().__init__()
-        layer_of = _dgl_layer if settings.library == DGL else _pyg_layer
-        widths = [in_width, *[settings.hidden] * (settings.layers - 1), classes]
-        self.layers = torch.nn.ModuleList(
-            layer_of(settings, width, next_width, 1 if depth == settings.layers - 1 else settings.heads)
-            for depth, (width, next_width) in enumerate(pairwise(widths))
-        )
-        norms: dict[str, Callable[[int], torch.nn.Module]] = {
-            "mean": MeanSubtraction,
-            "batch": torch.nn.BatchNorm1d,
-            "layer": torch.nn.LayerNorm,
-            "none": lambda width: torch.nn.Identity(),
-        }
-        self.norms = torch.nn.ModuleList(map(norms[settings.norm], widths[1:-1]))
-        self.activation: Callable[[torch.Tensor], torch.Tensor] = F.elu if settings.activation == "elu" else F.relu
-        self.dropout = settings.dropout
-
-    def forward(self, problem: Problem) -> torch.Tensor:
-        """(n, C) scores."""
-        x = problem.x
-        for depth, layer in enumerate(self.layers):
-            x = layer(x, *problem.edges)
-            if depth < len(self.norms):
-                x = F.dropout(self.activation(self.norms[depth](x)), self.dropout, self.training)
-        return x
-
-
-def run(path: Path, settings: PeerSettings, device: Device = CPU) -> dict[str, Any]:
-    """Train on ``graph.h5``; return the figures for a study's record. Raises :class:`HpcgnnError` without the library,
-    and for graphs without dense features or training nodes."""
-    require(settings.library)
-    torch.set_num_threads(settings.threads)
-    problem = read(path, settings, device)
-    torch.manual_seed(settings.seed)
-    model = Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
-    seconds, loss = train(model, problem, settings, device)
-    return {
-        "epoch_seconds_median": statistics.median(seconds),
-        "epochs": {"seconds": seconds},
-        "final_loss": loss,
-        "peak_memory_bytes_per_rank": peak_memory_bytes(),
-        "peak_device_memory_bytes_per_rank": device.peak_bytes() or 0,
-        "device": device.name,
-        "threads": settings.threads,
-        "versions": results.versions(python=platform.python_version()),
-    }
-
-
-def train(model: Model, problem: Problem, settings: PeerSettings, device: Device) -> tuple[list[float], float]:
-    """Train the model; return the seconds of each epoch, and the loss of the last one.
-
-    Backward runs in this thread, for devices too. In a thread of its own for each device, torch may still release the last pass
-    when Python exits, and then the process aborts.
-    """
-    optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    seconds, loss = [], torch.zeros(())
-    with torch.autograd.set_multithreading_enabled(False):
-        for _ in range(settings.epochs):
-            device.synchronize()
-            started = time.perf_counter()
-            optimiser.zero_grad()
-            loss = problem.loss(model(problem))
-            loss.backward()
-            optimiser.step()
-            device.synchronize()
-            seconds.append(time.perf_counter() - started)
-    return seconds, float(loss.detach())
-
-
-def read(path: Path, settings: PeerSettings, device: Device) -> Problem:
-    """The problem in ``graph.h5``. Only GCN uses edge weights, as in `hpcgnn train`."""
-    with GraphFile(path) as file:
-        nodes, meta = file.meta.num_nodes, file.meta
-        if meta.x_nnz is not None or not meta.num_features:
-            raise _no_features(path)
-        mask, labels = file.mask("train_mask", 0, nodes), file.labels(0, nodes)
-        learned, y = _learned(path, *(None if each is None else torch.from_numpy(each) for each in (mask, labels)))
-        indptr, sources = file.edges(0, nodes)
-        weights = file.weights(0, sources.size) if settings.model == "gcn" else None
-        x = torch.from_numpy(file.features(0, nodes))
-    edge_index = torch.from_numpy(np.stack((sources, np.repeat(np.arange(nodes), np.diff(indptr)))))
-    x, edge_index, learned, y = (each.to(device.torch_device) for each in (x, edge_index, learned, y))
-    given = () if weights is None else (torch.from_numpy(weights).to(device.torch_device),)
-    edges = _dgl_edges(settings, edge_index, nodes, *given) if settings.library == DGL else (edge_index, *given)
-    return Problem(x, edges, learned, y, meta.num_classes)
-
-
-def problem_of(graph: LocalGraph) -> Problem:
-    """PyG's problem of a rank that owns all nodes, without edge weights. Raises :class:`HpcgnnError` as :func:`read`."""
-    x = graph.features
-    if not isinstance(x, torch.Tensor):
-        raise _no_features(graph.path)
-    learned, y = _learned(graph.path, graph.masks.get("train_mask"), graph.y)
-    return Problem(x, (graph.edge_index,), learned, y, graph.meta.num_classes)
-
-
-def _no_features(path: Path) -> HpcgnnError:
-    said = "has no dense features, which these layers need: convert the graph again with --features dense"
-    return HpcgnnError(f"{path} {said}")
-
-
-def _learned(path: Path, mask: torch.Tensor | None, labels: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The training nodes whose labels are known, and these labels."""
-    if mask is None or labels is None:
-        raise HpcgnnError(f"{path} has no labels or no training nodes: convert a graph with labels, and with --split")
-    known = labels >= 0 if labels.dim() == 1 else labels.any(dim=1)
-    learned = torch.nonzero(mask.bool() & known).flatten()
-    y = labels[learned]
-    return learned, y.long() if y.dim() == 1 else y.float()
-
-
-def _pyg_layer(settings: PeerSettings, width: int, next_width: int, heads: int) -> torch.nn.Module:
-    """A layer as PyG's users write it."""
-    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
-
-    if settings.model == "gat":
-        return GATConv(width, next_width // heads, heads)
-    return GCNConv(width, next_width, cached=True) if settings.model == "gcn" else SAGEConv(width, next_width)
-
-
-def _dgl_layer(settings: PeerSettings, width: int, next_width: int, heads: int) -> torch.nn.Module:
-    """A layer as DGL's users write it. Edge weights of GCN are normalised before training (:func:`_dgl_edges`)."""
-    from dgl.nn.pytorch import GATConv, GraphConv, SAGEConv
-
-    if settings.model == "gat":
-        return DglLayer(GATConv(width, next_width // heads, heads, allow_zero_in_degree=True))
-    if settings.model == "gcn":
-        return DglLayer(GraphConv(width, next_width, norm="both", allow_zero_in_degree=True))
-    return DglLayer(SAGEConv(width, next_width, "mean"))
-
-
-def _dgl_edges(settings: PeerSettings, edge_index: torch.Tensor, nodes: int, *weights: torch.Tensor) -> tuple[Any, ...]:
-    """DGL's graph with 32-bit ids, which GCN and GAT give an edge from each node to itself."""
-    import dgl
-
-    if weights:
-        raise HpcgnnError("DGL's GCN is measured without edge weights: convert the graph without them")
-    graph = dgl.graph((edge_index[0], edge_index[1]), num_nodes=nodes, idtype=torch.int32)
-    if settings.model in ("gcn", "gat"):
-        graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
-    # Only the scores of edges need a list of edges beside the two matrices.
-    return (graph if settings.model == "gat" else graph.formats(["csr", "csc"]),)
+def run(path: Path, settings: PeerSettings, python: str = "", source: Path | None = None) -> dict[str, Any]:
+    """Train on ``graph.h5``; return the figures for a study's record. python: that of the library's environment, this one by
+    default. source: a folder to import from. Raises :class:`HpcgnnError` without the library, for graphs without dense features
+    or training nodes, and if the training fails."""
+    python, paths = python or sys.executable, [str(source.resolve())] if source else []
+    _require(python, paths, settings.library)
+    with tempfile.TemporaryDirectory(prefix="hpcgnn-peer-") as folder:
+        graph, job = Path(folder, "graph.npz"), Path(folder, "job.json")
+        counts = write_arrays(path, settings, graph)
+        paths_of = {name: str(Path(folder, name)) for name in ("parts", "address")}
+        facts = {"graph": str(graph), **paths_of, **counts, "settings": asdict(settings)}
+        line = [python, peer_program.__file__, str(job)]
+        for step in ("divide", "train") if settings.library == SAR else ("train",):
+            job.write_text(json.dumps(facts | {"step": step}))
+            found = _told(_launched(line, settings) if step == "train" else line, paths, settings)
+    return found | {"versions": {"hpcgnn": __version__} | found["versions"]}
 
 
 def name_of(library: str) -> str:
@@ -231,10 +57,119 @@ def name_of(library: str) -> str:
     return _LIBRARIES[library][1]
 
 
+def write_arrays(path: Path, settings: PeerSettings, target: Path) -> dict[str, int]:
+    """Write the arrays of ``graph.h5`` that the program reads; return the number of classes and of edge types. Only GCN uses
+    edge weights, as in `hpcgnn train`, and R-GCN types."""
+    with GraphFile(path) as file:
+        nodes, meta = file.meta.num_nodes, file.meta
+        if meta.x_nnz is not None or not meta.num_features:
+            raise _no_features(path)
+        y = file.labels(0, nodes)
+        known = _known(path, y)
+        masks = {part: file.mask(f"{part}_mask", 0, nodes) for part in peer_program.SETS}
+        sets = {
+            part: np.flatnonzero(known if mask is None else mask.astype(bool) & known) for part, mask in masks.items()
+        }
+        if masks["train"] is None or not sets["train"].size:
+            raise _nothing_to_learn(path)
+        indptr, sources = file.edges(0, nodes)
+        arrays = {"x": file.features(0, nodes), **sets}
+        arrays["y"] = y.astype(np.int64 if y.ndim == 1 else np.float32)
+        weights = file.weights(0, sources.size) if settings.model == "gcn" else None
+        if weights is not None:
+            if settings.library != PYG:
+                raise HpcgnnError("DGL's GCN is measured without edge weights: convert the graph without them")
+            arrays["edge_weight"] = weights
+        if settings.model == "rgcn":
+            if not meta.num_edge_types:
+                raise HpcgnnError(f"{path} has no types of edges, which R-GCN needs: choose another model")
+            arrays["edge_type"] = file.edge_types(0, sources.size).astype(np.int64)
+    arrays["edge_index"] = edges = np.stack((sources, np.repeat(np.arange(nodes), np.diff(indptr))))
+    if settings.library == SAR and (np.diff(edges) == 0).all(axis=0).any():  # they are in order
+        raise HpcgnnError(
+            f"{path} has parallel edges, on which DGL's METIS fails: convert the graph with --drop-duplicates"
+        )
+    counts = {"classes": meta.num_classes, "types": meta.num_edge_types}
+    np.savez(target, **arrays, **counts)
+    return counts
+
+
+def problem_of(graph: LocalGraph) -> Problem:
+    """PyG's problem of a rank that owns all nodes, without edge weights. Raises :class:`HpcgnnError` as :func:`run`."""
+    x, y, mask = graph.features, graph.y, graph.masks.get("train_mask")
+    if not isinstance(x, torch.Tensor):
+        raise _no_features(graph.path)
+    if mask is None or y is None:
+        raise _nothing_to_learn(graph.path)
+    known = torch.from_numpy(_known(graph.path, y.numpy()))
+    y = y.long() if y.dim() == 1 else y.float()
+    learned = torch.nonzero(mask.bool() & known).flatten()
+    return Problem(x, (graph.edge_index,), y, {"train": learned}, graph.meta.num_classes)
+
+
+def _known(path: Path, y: np.ndarray | None) -> np.ndarray:
+    """(n,) bool nodes with known labels."""
+    if y is None:
+        raise _nothing_to_learn(path)
+    return np.asarray(y >= 0 if y.ndim == 1 else y.any(axis=1))
+
+
+def _no_features(path: Path) -> HpcgnnError:
+    said = "has no dense features, which these layers need: convert the graph again with --features dense"
+    return HpcgnnError(f"{path} {said}")
+
+
+def _nothing_to_learn(path: Path) -> HpcgnnError:
+    return HpcgnnError(f"{path} has no labels or no training nodes: convert a graph with labels, and with --split")
+
+
+# -- the program of the peer -------------------------------------------------------------------------------------------
+
+
+def _launched(line: Sequence[str], settings: PeerSettings) -> list[str]:
+    """The command line, on ranks if the library has several."""
+    if settings.library != SAR:
+        return [*line]
+    words = [sys.executable, "-m", "hpcgnn", "launch", "-n", str(settings.ranks), "-t", str(settings.threads)]
+    if settings.hosts:
+        words += ["--hosts", str(settings.hosts), *(["--rate", settings.rate] if settings.rate else [])]
+    return [*words, "--", *line]
+
+
 def require(library: str = PYG) -> None:
-    """Raise :class:`HpcgnnError` if the library cannot be imported."""
-    module, name, package = _LIBRARIES[library]
+    """Raise :class:`HpcgnnError` if this environment does not have the library."""
+    _require(sys.executable, [], library)
+
+
+def _require(python: str, paths: Sequence[str], library: str) -> None:
+    module, name, how = _LIBRARIES[library]
     try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise HpcgnnError(f"{name} cannot be imported ({error}): install it with pip install {package}") from error
+        done = subprocess.run(
+            [python, "-c", f"import {module}"], env=_environment(paths), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise HpcgnnError(f"cannot run {python}, the Python of {name}: {error.strerror}") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise HpcgnnError(f"{name} cannot be imported by {python} ({said[:_SAID]}): {how}")
+
+
+def _environment(paths: Sequence[str]) -> dict[str, str]:
+    before = [each for each in [os.environ.get("PYTHONPATH", "")] if each]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *before]), "DGLBACKEND": "pytorch"}
+
+
+def _told(line: Sequence[str], paths: Sequence[str], settings: PeerSettings) -> dict[str, Any]:
+    """Run a command line; return the JSON object that it prints."""
+    done = subprocess.run(
+        line, env=_environment(paths), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    texts = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or not texts:
+        said = [text.strip() for text in (done.stderr + done.stdout).splitlines() if text.strip()] or [
+            "it printed nothing"
+        ]
+        wrong = next((text for text in reversed(said) if "Error" in text), said[-1])
+        raise HpcgnnError(f"{name_of(settings.library)} failed ({wrong[:_SAID]}): {shlex.join(line)}")
+    found: dict[str, Any] = json.loads(texts[-1])
+    return found

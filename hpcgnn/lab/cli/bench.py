@@ -443,28 +443,8 @@ def plan(parts: Path, ranks: int, as_json: bool, **settings: Any) -> None:
     _tell(found, as_json, [_table(title, ("", "mean, ms", "max/mean"), rows), told])
 
 
-def _by_peer(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command that trains with the layers of the library in its name; its own body is never called."""
-    library = command.__name__
-
-    @functools.wraps(command)
-    def measured(graph: Path, threads: int | None, device: str, as_json: bool, **settings: Any) -> None:
-        if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
-            raise click.UsageError(
-                f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
-            )
-        from hpcgnn.lab.bench import peers
-
-        how = How(threads or _cores(), 1, device, quiet=as_json)
-        found = peers.run(graph, PeerSettings(library, threads=how.threads, **settings), how.device)
-        rows = (
-            ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
-            ("peak memory", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB"),
-            ("loss of the last epoch", f"{found['final_loss']:.4f}"),
-        )
-        title = f"{peers.name_of(library)}'s {settings['model']}, {how.threads} threads"
-        _tell(found, as_json, [_table(title, ("", "measured"), rows)])
-
+def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a training by another library."""
     options = (
         _graph_file,
         _choice("--model", names.PEER_MODELS, "Model.", _USUAL.model),
@@ -476,34 +456,103 @@ def _by_peer(command: Callable[..., None]) -> Callable[..., None]:
         _option("--dropout", "Dropout rate before every layer except the first.", _USUAL.dropout,
                 NumberRange(0, 1, max_open=True)),
         _option("--epochs", "Number of epochs.", _USUAL.epochs),
+        _option("--eval-every", "Number of epochs from one evaluation to the next, the last of which is that of the last epoch.",
+                _USUAL.eval_every),
         _option("--lr", "Learning rate of Adam.", _USUAL.lr, NumberRange(0, min_open=True)),
         _option("--weight-decay", "Weight decay (L2 penalty) of Adam.", _USUAL.weight_decay, NumberRange(0)),
         _option("--seed", "Seed of the initial weights and of dropout.", _USUAL.seed, click.IntRange(0)),
+        _option("--python", "Python of the environment that has the library.  [default: this one]", kind=str, metavar="PYTHON"),
         _threads,
-        _device,
         _as_json,
     )  # fmt: skip
     for option in reversed(options):
-        measured = option(measured)
-    return bench.command(
-        epilog=_example(f"{library} graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10")
-    )(measured)
+        command = option(command)
+    return command
 
 
-@_by_peer
-def pyg() -> None:
+def _by_peer(library: str, graph: Path, python: str | None, threads: int | None, as_json: bool, source: Path | None = None,
+             **settings: Any) -> None:  # fmt: skip
+    """Train with the layers of a library, and show the figures."""
+    if settings["model"] == "gat" and settings["hidden"] % settings["heads"]:
+        raise click.UsageError(
+            f"--heads {settings['heads']} does not divide --hidden {settings['hidden']}: choose a divisor of --hidden"
+        )
+    from hpcgnn.lab.bench import peers
+
+    asked = PeerSettings(library, threads=threads or _cores(), **settings)
+    found = peers.run(graph, asked, python or "", source)
+    rows = (
+        ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
+        ("peak memory of a process", f"{found['peak_memory_bytes_per_rank'] / 2**20:,.0f} MiB"),
+        ("loss of the last epoch", f"{found['final_loss']:.4f}"),
+        ("test metric at the best validation epoch", f"{found['test_metric_at_best_val']:.2%}"),
+    )
+    title = f"{peers.name_of(library)}'s {asked.model}, {asked.threads} threads"
+    _tell(found, as_json, [_table(title, ("", "measured"), rows)])
+
+
+@bench.command(epilog=_example("pyg graph.h5 --model gat --layers 2 --hidden 64 --heads 8 --epochs 10"))
+@_peer_options
+@_device
+def pyg(**given: Any) -> None:
     """Train with PyG's layers in one process, as a baseline.
 
     The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
     """
+    _by_peer(names.PYG, **given)
 
 
-@_by_peer
-def dgl() -> None:
+def _numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
+    """The option's value, if it is a list of positive numbers, one for each layer."""
+    if text and not all(each.isascii() and each.isdigit() and int(each) for each in text.split(",")):
+        raise click.BadParameter(f"{text!r} should be numbers from 1 with commas between them, such as 10,10,10")
+    return text
+
+
+@bench.command(epilog=_example("dgl graph.h5 --python ~/dgl/bin/python --fanouts 10,10,10 --epochs 10"))
+@_peer_options
+@click.option("--fanouts", default="", metavar="N,N,...", callback=_numbers, help="Numbers of neighbours to sample for each "
+              "layer, such as 10,10,10: train on batches of nodes.  [default: train on the whole graph]")  # fmt: skip
+@_option("--batch-size", "Number of training nodes of a batch.", _USUAL.batch_size)
+@_option("--workers", "Number of processes that sample.", _USUAL.workers, click.IntRange(0, os.cpu_count()))
+@_device
+def dgl(**given: Any) -> None:
     """Train with DGL's layers in one process, as a baseline.
 
-    The whole graph is trained on in every epoch. The model is the same as that of `hpcgnn train` with the same settings.
+    The whole graph is trained on in every epoch, or, with --fanouts, batches of nodes with sampled neighbours. The model is that of
+    `hpcgnn train` with the same settings. Evaluations use all neighbours, and their time does not count.
     """
+    if given["fanouts"] and given["fanouts"].count(",") != given["layers"] - 1:
+        raise click.UsageError(
+            f"--fanouts {given['fanouts']} should have {given['layers']} numbers, one for each of --layers"
+        )
+    if given["fanouts"] and given["model"] == "rgcn":
+        raise click.UsageError("--fanouts is not for --model rgcn: its types of edges are not sampled")
+    _by_peer(names.DGL, **given)
+
+
+@bench.command(
+    epilog=_example("sar graph.h5 --python ~/dgl/bin/python --source ~/SAR --ranks 4 --hosts 4 --rate 1gbit")
+)
+@_peer_options
+@click.option("--source", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
+              help="Checkout of SAR's repository.  [default: SAR is installed]")  # fmt: skip
+@_option("--ranks", "Number of processes, each with a partition by DGL's METIS.", _USUAL.ranks)
+@_option("--hosts", "Number of virtual hosts, each with as many processes; 0 runs them on this machine.", _USUAL.hosts,
+         click.IntRange(0))  # fmt: skip
+@click.option("--rate", default=_USUAL.rate, metavar="RATE", help="Rate of the links of the hosts, such as 1gbit.")
+def sar(**given: Any) -> None:
+    """Train with SAR on several processes, as a baseline.
+
+    SAR (Sequential Aggregation and Rematerialization, Mostafa 2022) trains on a whole graph with DGL's layers. Each process has a
+    partition, and messages are float32. The model is the same as that of `hpcgnn train` with the same settings. On virtual hosts,
+    bytes sent per epoch are those of the hosts' interfaces.
+    """
+    if given["norm"] not in ("layer", "none"):
+        raise click.UsageError(
+            f"--norm {given['norm']} needs means over all ranks, which SAR's users do not have: choose layer"
+        )
+    _by_peer(names.SAR, **given)
 
 
 def _settings_of(ctx: click.Context, parameter: click.Parameter, run: Path | None) -> Path | None:

@@ -12,6 +12,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
+from hpcgnn.lab.bench.names import PEERS
 from hpcgnn.lab.study.tables import Table
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ Examples:
 """
 
 
+def _peers(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """The places of other libraries by name."""
+    found = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if name not in PEERS or not path:
+            raise click.BadParameter(
+                f"{text!r} should be NAME=PATH with a name of {', '.join(PEERS)}, such as dgl=env/bin/python"
+            )
+        if not Path(path).exists():
+            raise click.BadParameter(f"there is no {path}")
+        found[name] = path
+    return found
+
+
 @click.group(epilog=EXAMPLES)
 def study() -> None:
     """Run many trainings from one specification, record them, and report on them.
@@ -51,12 +67,15 @@ def study() -> None:
               "as 'srun --ntasks={ranks} --cpus-per-task={threads}'.")  # fmt: skip
 @click.option("--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
               help="Folder that replaces $DATA in the sources of graphs.")  # fmt: skip
+@click.option("--peer", "peers", metavar="NAME=PATH", multiple=True, callback=_peers, help="Place of another library: the "
+              "Python of an environment that has it (pyg, dgl), or a checkout of SAR's repository (sar); may be given several times.  "
+              "[default: this environment]")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @_as_json
 @click.pass_context
 def run(
-    ctx: click.Context, specification: str, folder: Path, only: tuple[str, ...], launcher: str, data: str, quiet: bool,
-    as_json: bool,
+    ctx: click.Context, specification: str, folder: Path, only: tuple[str, ...], launcher: str, data: str, peers: dict[str, str],
+    quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run all runs of a specification that have not finished yet.
 
@@ -79,7 +98,10 @@ def run(
     total = sum(run.key in only for run in left) if only else len(left)
     if ctx.obj is not None:
         ctx.obj.advice = lambda: f"finished runs are recorded in {folder}; the same command runs the others"
-    how, say = Commands(launcher=launcher, data=data), (lambda sentence: None) if is_quiet else console.note
+    how, say = (
+        Commands(launcher=launcher, data=data, peers=peers),
+        (lambda sentence: None) if is_quiet else console.note,
+    )
     with console.progress(f"study {study.name}", total, quiet=is_quiet) as advance:
         outcome = runner.run_all(study, folder, how, runner.Listener(say, advance), only)
     done = len(study.runs) - len(runner.missing(study, folder))

@@ -15,7 +15,7 @@ import msgspec
 
 from hpcgnn.base.errors import HpcgnnError, nearest
 from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
-from hpcgnn.lab.bench.names import PEERS
+from hpcgnn.lab.bench.names import DGL, PEERS, SAR, PeerSettings
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
@@ -24,10 +24,11 @@ from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, NATIVE = "hpcgnn", "native"
-# The settings that a training by PyG or DGL takes, and those that do not apply to it: it uses float32 and makes no evaluations.
-OF_PEER = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "lr", "weight_decay", "seed",
-          "device")  # fmt: skip
-_NOTHING_TO_PEER = {"eval_every": None, "checkpoint_every": None, "compute": "float32", "strategy": None}
+# The settings that a training by another library takes, and those that do not apply to it: it uses float32 and sends no bits.
+OF_PEER = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "eval_every", "lr", "weight_decay",
+          "seed", "device")  # fmt: skip
+_NOTHING_TO_PEER = {"checkpoint_every": None, "compute": "float32", "strategy": None, "bits": "32"}
+OF_SAMPLING = ("fanouts", "batch_size", "workers")  # axes that DGL's trainings have beside those
 # Environment variables that restrict our kernels, torch's, oneDNN and MKL to an instruction set.
 ENVIRONMENTS = {
     "avx2": {"HPCGNN_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
@@ -63,12 +64,15 @@ OF_STUDY = {
         ("objective", "cut", {"choices": OBJECTIVES}),
         ("balance", "edges,train", {}),
         ("framework", HPCGNN, {"choices": (HPCGNN, *PEERS)}),
+        ("fanouts", "", {}),
+        ("batch_size", PeerSettings.batch_size, {"least": 1}),
+        ("workers", PeerSettings.workers, {"least": 0}),
         ("isa", NATIVE, {"choices": (NATIVE, *ENVIRONMENTS)}),
         ("bench", "", {}),
     )
 }
 # A record's configuration has these axes only if the specification gives them.
-_RECORDED_IF_GIVEN = ("name", "framework", "isa", "bench")
+_RECORDED_IF_GIVEN = ("name", "framework", *OF_SAMPLING, "isa", "bench")
 # A training's record has these settings even if the specification leaves them at their defaults.
 _ALWAYS_RECORDED = ("strategy", "bits", "staleness", "compute", "model", "hidden", "layers", "device")
 # Settings that cannot be axes, with the reason.
@@ -160,18 +164,25 @@ def check_kind(given: Mapping[str, Any], kind: str) -> None:
         return
     if not str(given.get(own[kind], "")).strip():
         raise CombinationError(f'a study of kind = "{kind}" needs the axis {own[kind]}', own[kind])
-    useless = ("framework",) if kind == BENCH else ("framework", "bench", "isa", "rate", "hosts", "threads")
+    useless = ("framework", *OF_SAMPLING, *(() if kind == BENCH else ("bench", "isa", "rate", "hosts", "threads")))
     for name in given:
         if name in useless or (name not in OF_STUDY and name != "strategy"):
             raise CombinationError(f'{name} has no effect in a study of kind = "{kind}"', name)
 
 
 def check_framework(given: Mapping[str, Any], where: Placement) -> None:
-    """Raise CombinationError for values that PyG and DGL cannot take: they train in one process, and have few of our settings."""
+    """Raise CombinationError for values that other libraries cannot take: PyG and DGL train in one process, SAR has one process
+    for each host, only DGL samples, and all have few of our settings."""
     framework = given.get("framework", HPCGNN)
+    for name in OF_SAMPLING if framework != DGL else ():
+        if name in given:
+            raise CombinationError(f'{name} needs framework = "{DGL}", not {framework!r}', name, "framework")
     if framework == HPCGNN:
         return
-    if where.ranks > 1 or where.hosts:
+    if framework == SAR and where.hosts and where.hosts != where.ranks:
+        said = f'framework = "{SAR}" has one rank on each host: ranks must be {where.hosts}, not {where.ranks}'
+        raise CombinationError(said, "ranks", "hosts")
+    if framework != SAR and (where.ranks > 1 or where.hosts):
         said = f"framework = {framework!r} trains in one process: ranks must be 1, not {where.ranks}, without hosts and rate"
         raise CombinationError(said, "framework", "ranks", "rate", "hosts")
     for name, value in given.items():

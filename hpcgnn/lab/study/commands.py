@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import mapped_bytes
+from hpcgnn.lab.bench.names import DGL, SAR
 from hpcgnn.lab.study.axes import DATA, Placement
 from hpcgnn.launch import mpiexec
 
@@ -28,11 +29,19 @@ _SAID = 400  # most characters of an error
 @dataclass(frozen=True)
 class Commands:
     """The way to run commands. hpcgnn: the words that run ``hpcgnn``. launcher: on a batch system, the words that start ranks,
-    such as ``srun --ntasks={ranks}``; without it, ``hpcgnn launch`` starts them. data: the folder for ``$DATA`` in sources."""
+    such as ``srun --ntasks={ranks}``; without it, ``hpcgnn launch`` starts them. data: the folder for ``$DATA`` in sources.
+    peers: the Python of each other library's own environment, and the folder of SAR's repository."""
 
     hpcgnn: tuple[str, ...] = (sys.executable, "-m", "hpcgnn")
     launcher: str = ""
     data: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
+
+    def of_peer(self, framework: str) -> dict[str, str]:
+        """Options of ``hpcgnn bench FRAMEWORK``, "" for those that are not given. SAR uses DGL."""
+        if framework == SAR:
+            return {"python": self.peers.get(DGL, ""), "source": self.peers.get(SAR, "")}
+        return {"python": self.peers.get(framework, "")}
 
     def located(self, source: str) -> str:
         """A source of ``hpcgnn convert`` with the folder in place of ``$DATA``. Raises HpcgnnError if there is no folder."""

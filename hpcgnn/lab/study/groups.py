@@ -18,7 +18,7 @@ from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.specification import STRONG, WEAK, Specification
 from hpcgnn.lab.study.tables import NOTHING
 
-RANKS = "ranks"
+RANKS, GRAPH = "ranks", "graph"
 _FOLLOW_RANKS = ("hosts", "ranks_per_node")
 _OF_RUNS = ("seed", "repeat")
 _LEVEL = 0.95
@@ -103,6 +103,12 @@ class Group:
         return tuple(str(self.configuration.get(axis, NOTHING)) for axis in axes)
 
 
+def _seconds_to(group: Group, of_epochs: str, target: float) -> Estimate:
+    """The median over runs of the seconds of training until a metric of epochs reaches the target."""
+    found = [measures.seconds_to(epochs, of_epochs, target) for epochs in group.epochs.values()]
+    return Estimate(float(np.median(found)), None, None, len(found))
+
+
 class Groups:
     """All groups of a study on one machine."""
 
@@ -150,6 +156,8 @@ class Groups:
                 return Estimate(spread(values), None, None, len(values))
         elif figure in measures.SCALING:
             return self._scaling(group, figure)
+        elif figure in measures.TO_BEST:
+            return self._to_best(group, *measures.TO_BEST[figure])
         if not measures.needs_baseline(figure):
             return median([*group.values(base).values()])
         other = self._baseline_of(group, baseline)
@@ -170,9 +178,12 @@ class Groups:
         metrics = [*baseline.values(measures.METRIC).values()]
         if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
             return None
-        target = fmean(metrics) - measures.TARGET_BELOW
-        found = [measures.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
-        return Estimate(float(np.median(found)), None, None, len(found))
+        return _seconds_to(group, "test_metric", fmean(metrics) - measures.TARGET_BELOW)
+
+    def _to_best(self, group: Group, of_epochs: str, of_runs: str) -> Estimate | None:
+        alike = (other for other in self.all if other.label([GRAPH]) == group.label([GRAPH]))
+        found = [[*other.values(of_runs).values()] for other in alike]
+        return _seconds_to(group, of_epochs, max(map(fmean, filter(None, found))) - measures.BEST_BELOW)
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
         """Speed-up T(P0) / T(P), or the efficiency, T(P0) P0 / (T(P) P) for one graph and T(P0) / T(P) for graphs that grow."""

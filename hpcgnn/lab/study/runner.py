@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from hpcgnn.base import typed, whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.version import __version__
+from hpcgnn.lab.bench.names import SAR
 from hpcgnn.lab.study import axes, commands, prepare, records
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.measures import LINE_AXES
@@ -244,10 +245,15 @@ def _training(job: _Job) -> dict[str, Any]:
 
 def _training_by_peer(job: _Job) -> dict[str, Any]:
     assert job.parts is not None
-    settings = {name: job.run.configuration[name] for name in axes.OF_PEER if name in job.run.configuration}
+    run, framework = job.run, job.run.configuration["framework"]
+    names = (*axes.OF_PEER, *axes.OF_SAMPLING)
+    settings = {name: run.configuration[name] for name in names if name in run.configuration}
     # Without a number of threads the library takes all cores, as our ranks divide all of them.
-    settings |= {"threads": job.run.place.threads} if job.run.place.threads else {}
-    framework = job.run.configuration["framework"]
+    settings |= {"threads": run.place.threads} if run.place.threads else {}
+    settings |= {name: value for name, value in job.how.of_peer(framework).items() if value}
+    if framework == SAR:
+        place = {"ranks": run.place.ranks, "hosts": run.place.hosts, "rate": run.place.rate}
+        settings = {name: value for name, value in (settings | place).items() if name != "device"}
     words = ["bench", framework, str(job.parts.graph), "--json"]
     words += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = job.told(words, on_ranks=False)
