@@ -519,8 +519,8 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
 def dgl(**given: Any) -> None:
     """Train with DGL's layers in one process, as a baseline.
 
-    The whole graph is trained on in every epoch, or, with --fanouts, batches of nodes with sampled neighbours. The model is that of
-    `hpcgnn train` with the same settings. Evaluations use all neighbours, and their time does not count.
+    The whole graph is trained on in every epoch, or, with --fanouts, batches of nodes with sampled neighbours. The model is that
+    of `hpcgnn train` with the same settings. Evaluations use all neighbours, and their time does not count.
     """
     if given["fanouts"] and given["fanouts"].count(",") != given["layers"] - 1:
         raise click.UsageError(

@@ -68,8 +68,8 @@ def study() -> None:
 @click.option("--data", metavar="DIR", default="", envvar="HPCGNN_DATA", show_envvar=True,
               help="Folder that replaces $DATA in the sources of graphs.")  # fmt: skip
 @click.option("--peer", "peers", metavar="NAME=PATH", multiple=True, callback=_peers, help="Place of another library: the "
-              "Python of an environment that has it (pyg, dgl), or a checkout of SAR's repository (sar); may be given several times.  "
-              "[default: this environment]")  # fmt: skip
+              "Python of an environment that has it (pyg, dgl), or a checkout of SAR's repository (sar); may be given several "
+              "times.  [default: this environment]")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @_as_json
 @click.pass_context

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import types
+from dataclasses import replace
 
 import dgl_layers
 import numpy as np
 import pytest
 import small_graphs
+import torch
 from command_line import refusal, said, told
 from requires import require_module
+from sklearn.metrics import accuracy_score, f1_score
 from standin import standin
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
-from hpcgnn.devices import CPU
-from hpcgnn.lab.bench import epochs, peers, plan_work
+from hpcgnn.lab.bench import epochs, peer_program, peers, plan_work
 from hpcgnn.lab.bench.exchange import CALLS, summary
 from hpcgnn.lab.bench.names import NORMS
+from hpcgnn.lab.bench.peer_program import Model, Problem, Trainer
 from hpcgnn.world.thread_world import one_rank
 
 
@@ -38,20 +42,19 @@ def files(tmp_path_factory):
 def test_pygs_model_is_ours(model, norm, files):
     """It learns as fast."""
     require_module("torch_geometric")
-    path, parts = files
+    _, parts = files
     settings = peers.PeerSettings(model=model, hidden=16, heads=2, epochs=12, dropout=0.0, norm=norm, lr=0.01)
-    problem = peers.read(path, settings, CPU)
-    theirs = peers.Model(settings, problem.x.shape[1], problem.classes)
     graph = hpcgnn.load(parts, one_rank())
+    problem = peers.problem_of(graph)
+    theirs = Trainer(Model(settings, problem), problem, settings)
     heads = {"heads": 2} if model == "gat" else {}
     mine = hpcgnn.build_model(hpcgnn.ModelConfig(model, layers=3, hidden=16, dropout=0.0, norm=norm, **heads), graph)
     trainer = hpcgnn.Trainer(mine, graph, hpcgnn.TrainConfig(epochs=99, eval_every=99, lr=0.01), stop=StopRequest())
     records = [trainer.run_epoch() for _ in range(12)]
-    seconds, loss = peers.train(theirs, problem, settings, CPU)
-    assert len(seconds) == 12
+    loss = [theirs.timed_epoch()[1] for _ in range(12)][-1]
     assert loss == pytest.approx(records[-1]["loss"], rel=0.4)
     assert loss < 0.8 * records[0]["loss"]
-    assert problem.learned.numel() == int(graph.masks["train_mask"].sum())
+    assert problem.nodes["train"].numel() == int(graph.masks["train_mask"].sum())
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -59,7 +62,7 @@ def test_pygs_model_has_as_many_parameters(norm, files):
     require_module("torch_geometric")
     graph = hpcgnn.load(files[1], one_rank())
     mine = hpcgnn.build_model(hpcgnn.ModelConfig("sage", layers=3, hidden=16, norm=norm), graph)
-    theirs = peers.Model(peers.PeerSettings(model="sage", hidden=16, norm=norm), graph.x.shape[1], 10)
+    theirs = Model(peers.PeerSettings(model="sage", hidden=16, norm=norm), peers.problem_of(graph))
     counts = [sum(each.numel() for each in one.parameters() if each.requires_grad) for one in (mine, theirs)]
     # ours does not train a bias that the norm subtracts again
     assert counts[0] == counts[1] - (32 if norm in ("mean", "batch") else 0)
@@ -67,42 +70,155 @@ def test_pygs_model_has_as_many_parameters(norm, files):
 
 def test_the_command_prints_what_a_record_of_a_study_needs(files):
     require_module("torch_geometric")
-    found = told("bench", "pyg", files[0], "--model", "gcn", "--hidden", 8, "--epochs", 3, "--threads", 1)
-    assert found["epoch_seconds_median"] == np.median(found["epochs"]["seconds"])
-    assert len(found["epochs"]["seconds"]) == 3
+    about = (
+        "--model",
+        "gcn",
+        "--hidden",
+        8,
+        "--epochs",
+        5,
+        "--eval-every",
+        2,
+        "--threads",
+        1,
+        "--lr",
+        0.05,
+        "--dropout",
+        0.0,
+    )
+    found = told("bench", "pyg", files[0], *about)
+    epochs = found["epochs"]
+    assert found["epoch_seconds_median"] == np.median(epochs["seconds"])
+    assert [value is None for value in epochs["val_metric"]] == [True, False, True, False, False]
+    best = max(range(5), key=lambda epoch: epochs["val_metric"][epoch] or 0)
+    chosen = ("best_epoch", "best_val_metric", "test_metric_at_best_val")
+    assert [found[name] for name in chosen] == [best, epochs["val_metric"][best], epochs["test_metric"][best]]
+    assert found["test_metric_at_best_val"] > 0.3, "it learns"
     assert found["peak_memory_bytes_per_rank"] > 2**20
-    assert {"torch", "torch-geometric", "hpcgnn"} <= found["versions"].keys()
+    assert {"torch", "torch-geometric", "hpcgnn", "python"} <= found["versions"].keys()
+
+
+def test_metrics_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores, y = rng.normal(size=(50, 4)), rng.integers(0, 4, 50)
+    marks, some = rng.integers(0, 2, (50, 4)), np.arange(0, 50, 3)
+    for labels, wanted in (
+        (torch.from_numpy(y), accuracy_score(y[some], scores.argmax(1)[some])),
+        (torch.from_numpy(marks).float(), f1_score(marks[some], scores[some] > 0, average="micro")),
+    ):
+        problem = Problem(torch.zeros(50, 1), (), labels, {"val": torch.from_numpy(some)}, 4)
+        hits, of = problem.counts(torch.from_numpy(scores), "val")
+        assert hits / of == pytest.approx(wanted)
 
 
 def test_backward_on_a_device_runs_in_the_calling_thread(files):
     """A thread of torch's that still releases the last pass when Python exits aborts the process."""
     require_module("torch_geometric")
-    settings, device, threads = peers.PeerSettings(hidden=16, epochs=2), standin(), set()
-    problem = peers.read(files[0], settings, device)
-    model = peers.Model(settings, problem.x.shape[1], problem.classes).to(device.torch_device)
+    settings, place, threads = peers.PeerSettings(hidden=16, epochs=2), standin().torch_device, set()
+    here = peers.problem_of(hpcgnn.load(files[1], one_rank()))
+    there = replace(
+        here,
+        x=here.x.to(place),
+        y=here.y.to(place),
+        edges=(here.edges[0].to(place),),
+        nodes={"train": here.nodes["train"].to(place)},
+    )
+    model = Model(settings, there).to(place)
     next(model.parameters()).register_hook(lambda gradient: threads.add(threading.get_ident()))
-    peers.train(model, problem, settings, device)
+    Trainer(model, there, settings).timed_epoch()
     assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize(
-    ("library", "module", "package"), [("pyg", "torch_geometric", "torch-geometric"), ("dgl",) * 3]
+    ("library", "module", "advice"),
+    [("pyg", "torch_geometric", "pip install torch-geometric"), ("dgl", "dgl", "--python"), ("sar", "sar", "--source")],
 )
-def test_without_the_library_it_is_one_sentence(library, module, package, files, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    assert f"pip install {package}" in refusal("bench", library, files[0])
+def test_without_the_library_it_is_one_sentence(library, module, advice, files, tmp_path, monkeypatch):
+    (tmp_path / f"{module}.py").write_text("raise ImportError('there is none')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told_of = refusal("bench", library, files[0], *(("--norm", "layer") if library == "sar" else ()))
+    assert advice in told_of
+    assert "there is none" in told_of
+    assert "cannot run" in refusal("bench", "dgl", files[0], "--python", tmp_path / "python")
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_dgls_model_is_pygs(model, files, monkeypatch):
+def test_a_training_that_fails_is_one_sentence(files, tmp_path, monkeypatch):
+    (tmp_path / "torch_geometric.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "No module named 'torch_geometric.nn'" in refusal("bench", "pyg", files[0], "--epochs", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told_of"),
+    [
+        (("sar",), "means over all ranks"),
+        (("sar", "--norm", "layer", "--source", "nowhere"), "nowhere"),
+        (("dgl", "--fanouts", "10,10"), "should have 3 numbers"),
+        (("dgl", "--fanouts", "10,-1,10"), "such as 10,10,10"),
+        (("dgl", "--fanouts", "10,0,10"), "such as 10,10,10"),
+        (("dgl", "--fanouts", "9,9,9", "--model", "rgcn"), "not sampled"),
+        (("pyg", "--model", "gat", "--heads", "3"), "does not divide"),
+        (("pyg", "--model", "rgcn"), "no types of edges"),
+    ],
+)
+def test_what_peers_cannot_do_is_refused(words, told_of, files):
+    command, *options = words
+    assert told_of in refusal("bench", command, files[0], *options)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "rgcn"])
+def test_dgls_model_is_pygs(model, tmp_path, monkeypatch):
     """With a stand-in for DGL's graphs and layers, made of PyG's, because DGL has no wheel for this torch: the edges, also those
-    from each node to itself, and the columns of heads are those that PyG's layers get, so the losses are equal."""
+    from each node to itself, their types, and the columns of heads are those that PyG's layers get, so the losses are equal."""
     require_module("torch_geometric")
     for name, module in dgl_layers.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    about = ("--model", model, "--hidden", 8, "--heads", 2, "--epochs", 4, "--threads", 1)
-    ours, theirs = (told("bench", library, files[0], *about)["final_loss"] for library in ("dgl", "pyg"))
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    graph, losses = tmp_path / "graph.h5", []
+    said("convert", "sbm:nodes=120,blocks=3,degree=6,features=8,types=3", graph, "--quiet")
+    for library in ("dgl", "pyg"):
+        settings = peers.PeerSettings(library, model, hidden=8, heads=2, epochs=4)
+        peers.write_arrays(graph, settings, tmp_path / "graph.npz")
+        losses.append(
+            peer_program.measured(peer_program.read(tmp_path / "graph.npz", settings), settings)["final_loss"]
+        )
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_two_ranks_of_sar_with_half_of_the_nodes_each_train_as_one(files, monkeypatch):
+    """With a stand-in for SAR that is its other rank as well: that rank has the same nodes, so sums are twice this rank's."""
+    require_module("torch_geometric")
+
+    def both(values, how, *, move_to_comm_device):
+        if how == torch.distributed.ReduceOp.SUM:
+            values *= 2
+
+    def gather(model):
+        for each in model.parameters():
+            each.grad *= 2
+
+    sar = types.SimpleNamespace(
+        comm=types.SimpleNamespace(all_reduce=both), gather_grads=gather, sync_params=lambda model: None
+    )
+    monkeypatch.setitem(sys.modules, "sar", sar)
+    problem = peers.problem_of(hpcgnn.load(files[1], one_rank()))
+    settings = peers.PeerSettings(hidden=8, epochs=3)
+    losses = []
+    for make in (Trainer, peer_program.OnRanks):
+        torch.manual_seed(0)
+        trainer = make(Model(settings, problem), problem, settings)
+        losses.append([trainer.timed_epoch()[1] for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert (trainer.total(2.0), trainer.largest(2.0)) == (4.0, 2.0)
+
+
+def test_sar_needs_a_graph_without_parallel_edges(tmp_path):
+    graph = tmp_path / "graph.h5"
+    said("convert", "rmat:scale=5,degree=8", graph, "--quiet")
+    settings = peers.PeerSettings("sar", norm="layer")
+    with pytest.raises(hpcgnn.HpcgnnError, match="--drop-duplicates"):
+        peers.write_arrays(graph, settings, tmp_path / "graph.npz")
+    said("convert", "rmat:scale=5,degree=8", graph, "--quiet", "--drop-duplicates", "--force")
+    assert peers.write_arrays(graph, settings, tmp_path / "graph.npz") == {"classes": 16, "types": 0}
 
 
 def test_the_cost_is_of_neighbouring_epochs_and_leaves_out_what_else_the_machine_did():

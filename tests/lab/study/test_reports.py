@@ -254,6 +254,21 @@ def test_time_to_a_target_is_that_of_most_runs(tmp_path: Path) -> None:
     assert [row[:2] for row in table.rows] == [("32", "2"), ("2", "5"), ("1", "not reached")]
 
 
+def test_time_to_the_best_metric_is_that_of_the_best_of_the_graph(tmp_path: Path) -> None:
+    """The target is the best mean over seeds on the same graph, minus half a point."""
+
+    def told(run: specification.Run) -> dict[str, Any]:
+        graph, bits, seed = (run.configuration[axis] for axis in ("graph", "bits", "seed"))
+        best = {"32": 0.8, "2": 0.78, "1": 0.796 + seed / 1000}[bits] - 0.3 * (graph != "digits")
+        epochs = {"seconds": [1.0, 2.0, 3.0], "test_metric": [0.1, best, best], "val_metric": [0.1, 0.2, best]}
+        return {"epochs": epochs, "summary": {"test_metric_at_best_val": best, "best_val_metric": best}}
+
+    text = 'name = "s"\nkind = "train"\nseeds = [0, 1]\n[axes]\ngraph = ["digits", "sbm:nodes=60"]\nbits = ["32", "2", "1"]\n'
+    text += '[[report.tables]]\nrows = ["graph", "bits"]\nfigures = ["seconds_to_best", "seconds_to_best_val"]\n'
+    (table,) = summarise(made_up.study(tmp_path, text, told)).tables
+    assert [row[2:] for row in table.rows] == [("3", "6"), ("not reached",) * 2, ("3", "6")] * 2
+
+
 def test_long_curves_are_told_at_few_places() -> None:
     series = (Series("long", tuple(i / 4 for i in range(1, 201)), tuple(map(float, range(200)))),
               Series("late", (20.3, 30.0), (5.0, 6.0)))  # fmt: skip

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import made_up
 import pytest
@@ -246,10 +247,10 @@ def test_lines_of_a_record_have_axes_and_figures(tmp_path, line):
 # -- benches, preparations, and trainings by PyG -----------------------------------------------------------------------
 
 
-def made(tmp_path: Path, text: str, data: str = "") -> tuple[Path, list[records.Record]]:
+def made(tmp_path: Path, text: str, **given: Any) -> tuple[Path, list[records.Record]]:
     study, folder = specified(tmp_path, text), tmp_path / "out"
     runner.claim(study, folder)
-    runner.run_all(study, folder, Commands(STANDIN, data=data), runner.Listener())
+    runner.run_all(study, folder, Commands(STANDIN, **given), runner.Listener())
     return folder, records.read(folder)
 
 
@@ -339,3 +340,15 @@ def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
     words = [" ".join(record.summary["words"]) for record in by_pyg]
     assert all("--model gat" in line and "--epochs 3" in line for line in words)
     assert sorted(line.partition("--threads ")[2][:1] for line in words) == ["", "2"]
+
+
+def test_peers_run_where_they_are_installed(tmp_path: Path) -> None:
+    """DGL in an environment of its own, and SAR with it, on as many ranks and hosts as the run has."""
+    text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nepochs = 3\n[[configurations]]\nframework = "dgl"\n'
+    text += 'fanouts = "9,9,9"\n[[configurations]]\nframework = "sar"\nranks = 4\nhosts = 4\nrate = "1gbit"\ndevice = "cpu"\n'
+    _, found = made(tmp_path, text, peers={"dgl": "/dgl/python", "sar": "/sar"})
+    dgl, sar = (" ".join(record.summary["words"]) for record in found)
+    assert "--fanouts 9,9,9 --python /dgl/python" in dgl
+    assert "--source" not in dgl
+    assert "--python /dgl/python --source /sar --ranks 4 --hosts 4 --rate 1gbit" in sar
+    assert "--device" not in sar

@@ -1,0 +1,115 @@
+"""Figures of README and the pages are those of committed records, which this version or the last one made, all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkout import assert_none, place, text_of
+from page_blocks import pages
+from rank_pool import ROOT
+
+from hpcgnn.base.version import __version__
+from hpcgnn.lab.study import records
+from hpcgnn.lab.study.summary import read_study
+
+STUDIES = ROOT / "docs" / "studies"
+LAST_VERSIONS = ("0.2.0", "0.1.0")
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_DECIMAL = re.compile(r"\d[\d,]*\.\d+")
+# Studies whose records an older program made, or that lack runs. They are to be made anew: this list only becomes shorter.
+OLD = {"ablation", "accuracy", "accuracy-models", "compute", "compute-accuracy", "int8-accuracy", "messages", "node-aware", "partition-rows",
+       "preprocessing"}  # fmt: skip
+
+
+def studies() -> list[Path]:
+    """The folders of committed studies."""
+    return sorted(path.parent for path in STUDIES.glob("*/records.jsonl"))
+
+
+def unfinished_in(folder: Path) -> Iterator[str]:
+    """Runs of a study that have not finished, and records that hpcgnn did not make, or one of an older version."""
+    found, runs = records.read(folder), read_study(folder).runs
+    tried = {record.key for record in found}
+    yield from (f"{folder.name}: {run.key} has not begun" for run in runs if run.key not in tried)
+    for record in found:
+        version = record.versions.get("hpcgnn")
+        if record.status == records.STARTED:
+            yield f"{folder.name}: {record.key} has no end"
+        if record.is_finished and (version not in LAST_VERSIONS or not record.wall_seconds):
+            yield f"{folder.name}: {record.key} is of version {version}, and took {record.wall_seconds} seconds"
+
+
+def test_studies_are_whole_and_of_this_version_or_the_last() -> None:
+    assert __version__ == LAST_VERSIONS[0]
+    assert len(studies()) > 15
+    assert_none(offender for folder in studies() if folder.name not in OLD for offender in unfinished_in(folder))
+
+
+def test_old_studies_are_those_that_there_are() -> None:
+    assert {folder.name for folder in studies() if any(unfinished_in(folder))} == OLD
+
+
+# -- figures in sentences ----------------------------------------------------------------------------------------------
+
+
+def passages(text: str) -> Iterator[str]:
+    """Paragraphs, items of lists and rows of tables. A paragraph that ends with a colon has the next table or list with it."""
+    parts = re.split(r"\n\s*\n", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    for number, part in enumerate(parts):
+        yield from re.split(r"\n(?=- |\| )", part)
+        if part.rstrip().endswith(":"):
+            yield part + "\n" + "".join(parts[number + 1 : number + 2])
+
+
+def figures_without_a_record(page: Path) -> Iterator[str]:
+    """Decimals of a passage that links to reports of studies, where none of these reports has the number."""
+    for passage in passages(text_of(page)):
+        links = {(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(passage)}
+        reports = [link for link in links if STUDIES in link.parents and link.name == "report.md"]
+        if not reports:
+            continue
+        measured = [
+            float(each.replace(",", ""))
+            for report in reports
+            for each in re.findall(r"\d[\d,]*\.?\d*", text_of(report))
+        ]
+        for said in _DECIMAL.findall(re.sub(r"(§|section |Section )[\d.]+", "", _LINK.sub("", passage))):
+            decimals = len(said.partition(".")[2])
+            values = (value * unit for value in measured for unit in (1, 1000))  # seconds may be told in milliseconds
+            if not any(f"{value:.{decimals}f}" == said.replace(",", "") for value in values):
+                yield f"{place(page)}: {said} is not in {', '.join(sorted(report.parent.name for report in reports))}"
+
+
+def test_figures_beside_a_link_to_a_study_are_in_its_report() -> None:
+    assert_none(offender for page in pages() for offender in figures_without_a_record(page))
+
+
+def test_the_readme_says_how_fast_it_is() -> None:
+    results = text_of(ROOT / "README.md").partition("## Results")[2].partition("\n## ")[0]
+    of_studies = {link for link in _LINK.findall(results) if "studies/" in link}
+    assert len(of_studies) >= 4
+    for sentence in results.split("\n- ")[1:]:
+        assert _LINK.search(sentence), f"{sentence!r} has no link to a record"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It takes 1.5 s, or 2.25 ([a](docs/studies/memory/report.md)).", ["1.5", "2.25"]),
+        ("It takes 1.5 s.\n\nSee [a](docs/studies/memory/report.md).", []),
+        ("See [a](docs/studies/memory/report.md):\n\n| 1.5 |\n| 2.25 |\n", ["1.5", "2.25"]),
+        ("By section 4.2, [a](docs/studies/memory/report.md) exists.", []),
+        ("```\n1.5\n```\n[a](docs/studies/memory/report.md)", []),
+        ("It takes {measured} ([a](docs/studies/memory/report.md)).", []),
+    ],
+)
+def test_figures_that_no_record_has_are_found(text: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    measured = _DECIMAL.findall(text_of(STUDIES / "memory" / "report.md").partition("## ")[2])[0]
+    page = tmp_path / "page.md"
+    page.write_text(text.format(measured=measured).replace("1.5", "1.51234").replace("2.25", "2.25432"))
+    found = [*figures_without_a_record(page)]
+    assert len(found) == len(expected)
