@@ -6,6 +6,7 @@ import ast
 import configparser
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,11 +16,13 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 from rank_pool import ROOT
+from test_pages import unknown_in
 
 from hpcgnn.base import version
 from hpcgnn.launch import mpiexec
 
 PACKAGING = ROOT / "packaging"
+REFRAME = PACKAGING / "reframe" / "hpcgnn_checks.py"
 (EASYBUILD,) = (PACKAGING / "easybuild").glob("*.eb")
 # Names of a package in other package indexes, where they differ from PyPI's.
 IN_CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "xxhash": "python-xxhash"}
@@ -56,8 +59,23 @@ def test_recipes_install_what_setup_cfg_asks_for() -> None:
 
 
 def test_recipes_in_python_are_python() -> None:
-    for recipe in (PACKAGING / "spack" / "package.py", EASYBUILD):
+    for recipe in (PACKAGING / "spack" / "package.py", REFRAME, EASYBUILD):
         assert ast.parse(recipe.read_text(), str(recipe)).body
+
+
+def test_the_test_of_sites_uses_commands_that_there_are() -> None:
+    """And figures that the summary has."""
+    text = REFRAME.read_text()
+    lists = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.List)]
+    (train,) = (each for each in lists if isinstance(each.elts[0], ast.Constant) and each.elts[0].value == "train")
+    words = [each.value if isinstance(each, ast.Constant) else "2" for each in train.elts]
+    prepared = [shlex.split(line) for line in re.findall(r'"hpcgnn ([^"]+)"', text)]
+    assert [line[0] for line in prepared] == ["doctor", "convert", "partition"]
+    assert [unknown_in(line) for line in (words, *prepared)] == [[]] * 4
+    figures = re.findall(r'told\("(\w+)"\)', text)
+    assert len(figures) == 4
+    keys = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert [name for name in figures if f"`{name}`" not in keys] == []
 
 
 def test_all_name_this_version() -> None:

@@ -101,17 +101,17 @@ def problem_of(graph: LocalGraph) -> Problem:
         raise _no_features(graph.path)
     if mask is None or y is None:
         raise _nothing_to_learn(graph.path)
-    known = torch.from_numpy(_known(graph.path, y.numpy()))
+    known = _known(graph.path, y)
     y = y.long() if y.dim() == 1 else y.float()
     learned = torch.nonzero(mask.bool() & known).flatten()
     return Problem(x, (graph.edge_index,), y, {"train": learned}, graph.meta.num_classes)
 
 
-def _known(path: Path, y: np.ndarray | None) -> np.ndarray:
-    """(n,) bool nodes with known labels."""
+def _known(path: Path, y: Any) -> Any:
+    """(n,) bool nodes with known labels, an array or a tensor as y."""
     if y is None:
         raise _nothing_to_learn(path)
-    return np.asarray(y >= 0 if y.ndim == 1 else y.any(axis=1))
+    return y >= 0 if y.ndim == 1 else y.any(axis=1)
 
 
 def _no_features(path: Path) -> HpcgnnError:

@@ -155,6 +155,20 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
     console.line(f"written: {' and '.join(written)}")
 
 
+@study.command(epilog="\b\nExample\n  hpcgnn study export s > s.jsonl && extrap --jsonlines s.jsonl --print all")
+@_folder
+@_machine
+def export(folder: Path, machine: str) -> None:
+    """Print the measurements of finished runs as lines of JSON for Extra-P, which fits models of scaling.
+
+    Axes with numbers that vary, such as ranks, are parameters. Phases of an epoch are calls within it.
+    """
+    from hpcgnn.lab.study import export as lines_of
+
+    for line in lines_of.lines(folder, machine):
+        print(json.dumps(line))
+
+
 @study.command(epilog="\b\nExamples\n  hpcgnn study check s\n  hpcgnn study check s targets.toml")
 @_folder
 @click.argument("file", metavar="[TARGETS.toml]", required=False, type=click.Path(path_type=Path))

@@ -14,11 +14,11 @@ from typing import Any
 import made_up
 import pytest
 import small_graphs
-from command_line import said
+from command_line import refusal, said
 from rank_pool import ROOT
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import groups, measures, records, runner, specification, submit, targets
+from hpcgnn.lab.study import export, groups, measures, records, runner, specification, submit, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.summary import finished_groups, summarise
@@ -465,3 +465,27 @@ def test_a_study_from_its_start_to_its_report(hpcgnn: Command, tmp_path: Path) -
     said("study", "report", folder)
     assert "| 2 |" in (folder / "report.md").read_text()
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_measurements_are_exported_for_extra_p(tmp_path: Path) -> None:
+    """Axes with numbers are parameters, the others begin the call path, and each run has a value."""
+
+    def told(run: specification.Run) -> dict[str, Any]:
+        seconds = run.configuration["ranks"] + run.configuration["seed"]
+        phases = {"aggregation_seconds": seconds / 2, "wire_seconds": 0.5}
+        return {"summary": {"epoch_seconds_median": seconds, "breakdown_seconds_median": phases}}
+
+    text = (
+        'name = "s"\nkind = "train"\nseeds = [0, 1]\n[axes]\ngraph = "digits"\nbits = ["32", "2"]\nranks = [1, 2, 4]\n'
+    )
+    found = [*export.lines(made_up.study(tmp_path / "a", text, told))]
+    assert len(found) == 2 * 3 * 2 * 3
+    assert all(line["params"].keys() == {"ranks"} and line["metric"] == "seconds" for line in found)
+    of_two = [line["value"] for line in found if line["params"] == {"ranks": 2} and line["callpath"] == "bits 2->epoch"]
+    assert of_two == [2, 3]
+    inner = {line["callpath"] for line in found if line["callpath"].startswith("bits 32->")}
+    assert inner == {"bits 32->epoch", "bits 32->epoch->aggregation", "bits 32->epoch->wire"}
+    folder = made_up.study(tmp_path / "b", text.replace("ranks = [1, 2, 4]", "ranks = 2"), told)
+    assert "varies no axis with numbers" in refusal("study", "export", folder)
+    first = said("study", "export", tmp_path / "a").splitlines()[0]
+    assert json.loads(first) == found[0]
