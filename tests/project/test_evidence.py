@@ -20,7 +20,7 @@ LAST_VERSIONS = ("0.2.0", "0.1.0")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _DECIMAL = re.compile(r"\d[\d,]*\.\d+")
 # Studies whose records an older program made, or that lack runs. This list only becomes shorter.
-OLD = {"ablation", "accuracy", "accuracy-models", "compute", "compute-accuracy", "int8-accuracy", "messages", "node-aware",
+OLD = {"ablation", "accuracy-models", "compute", "compute-accuracy", "int8-accuracy", "messages", "node-aware",
        "partition-rows", "preprocessing"}  # fmt: skip
 
 

@@ -41,12 +41,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page. notes: sentences that a reader must know first."""
+    """A page. notes: sentences that a reader must know first. tiles: names and values to show large in HTML."""
 
     title: str
     sections: tuple[Section, ...]
     subtitle: str = ""
     notes: tuple[str, ...] = field(default=())
+    tiles: tuple[tuple[str, str], ...] = ()
 
 
 def as_html(page: Page) -> str:

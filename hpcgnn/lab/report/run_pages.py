@@ -37,10 +37,29 @@ def run_page(folder: Path) -> Page:
     sections = [_result(run), _all_settings(run)]
     if run.records:
         sections += [_curves_of(run), _time_of(run), _limits_of(run)]
-    task, ranks = run.settings.get("task"), run.num_ranks
-    about = [run.settings.get("model"), task and f"{task} task", run.settings.get("parts"), ranks and f"{ranks} ranks"]
-    subtitle = ", ".join(str(each) for each in about if each)
-    return Page(f"Run {run.name}", (*sections, *rank_sections(run)), subtitle, run.warnings())
+    task, ranks, model, parts = (
+        run.settings.get("task"),
+        run.num_ranks,
+        run.settings.get("model"),
+        run.settings.get("parts"),
+    )
+    subtitle = ", ".join(
+        str(each) for each in (f"run {run.name}", task and f"{task} task", parts, ranks and f"{ranks} ranks") if each
+    )
+    title = f"Training of {model} on {Path(str(parts)).stem}" if model and parts else f"Run {run.name}"
+    return Page(title, (*sections, *rank_sections(run)), subtitle, run.warnings(), _tiles(run))
+
+
+def _tiles(run: Run) -> tuple[tuple[str, str], ...]:
+    """The figures that a reader looks for first."""
+    best, memory = run.best(), run.number("peak_memory_bytes_per_rank")
+    found = (
+        (f"test {run.metric}", best and run.in_words(best.get("test_metric"))),
+        ("seconds per epoch", words.seconds(run.median("seconds"))),
+        ("sent per epoch", words.size(run.mean("bytes_sent"))),
+        ("memory per rank", memory and words.size(memory)),
+    )
+    return tuple((name, str(text)) for name, text in found if text)
 
 
 def _result(run: Run) -> Section:
