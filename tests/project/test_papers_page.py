@@ -1,10 +1,12 @@
-"""The pages in docs/explanation name modules, functions and classes that exist; nothing is imported to look."""
+"""The pages in docs/explanation, and that of the papers in the code, name modules, functions and classes that exist; nothing is
+imported to look. The page about the claims of the papers judges each."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +14,12 @@ from checkout import assert_none, line_at, place, text_of, tree_of
 from page_blocks import blocks, without_blocks
 from rank_pool import ROOT
 
-PAGES = sorted((ROOT / "docs" / "explanation").glob("*.md"))
+_PAPERS, _CLAIMS = ROOT / "docs" / "internals" / "papers.md", ROOT / "docs" / "explanation" / "papers.md"
+PAGES = [_PAPERS, *sorted((ROOT / "docs" / "explanation").glob("*.md"))]
 _CODE = re.compile(r"`([^`\n]+)`")
 # `hpcgnn/plan/build.py: sources_in_cover`, with a name or without; and the `Aggregator.finish_step` after an "and".
 _PATH = re.compile(r"((?:hpcgnn|native|tests|tools)/[\w/.-]*)(?:: ([\w.]+))?")
 _DOTTED = re.compile(r"hpcgnn(?:\.\w+)+")
-_PAPERS = ROOT / "docs" / "explanation" / "papers.md"
 
 
 @functools.cache
@@ -129,3 +131,47 @@ def test_only_names_that_do_not_exist_are_found() -> None:
         "hpcgnn.kernels.messages.encode_rows", "hpcgnn.kernels.spmm", "hpcgnn.Trainer.fit", "native/spmm.h",
     ]  # fmt: skip
     assert [name for name in (*wrong, *right) if wrong_path(name) or wrong_module(name)] == wrong
+
+
+# -- the claims of the papers ------------------------------------------------------------------------------------------
+
+VERDICTS = ("reproduced", "partly", "contradicted", "not tried")
+
+
+def claims(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The paper, and the cells of each row: place, claim, verdict with its reason, record."""
+    for section in text.split("\n## ")[1:]:
+        rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+        yield from ((section.partition("\n")[0], [cell.strip() for cell in row]) for row in rows[2:])
+
+
+def wrong_claims(text: str) -> Iterator[str]:
+    """Rows without a verdict, or with one and no record of it; and a summary that does not count them."""
+    counts: dict[str, Counter[str]] = {}
+    for paper, (where, _, here, record) in claims(text):
+        verdict = re.match(r"\*\*([a-z ]+)\*\*", here)
+        if verdict is None or verdict[1] not in VERDICTS:
+            yield f"{paper}, {where}: no verdict"
+            continue
+        if verdict[1] != "not tried" and "](" not in record:
+            yield f"{paper}, {where}: no record"
+        counts.setdefault(paper, Counter())[verdict[1]] += 1
+    for paper, found in counts.items():
+        cells = " | ".join(str(found[verdict]) for verdict in VERDICTS)
+        if f"| [{paper}](#{paper.lower()}) | {found.total()} | {cells} |" not in text:
+            yield f"{paper}: the summary should have {found.total()} | {cells}"
+
+
+def test_claims_are_judged_by_records() -> None:
+    assert_none(wrong_claims(text_of(_CLAIMS)))
+    assert len({paper for paper, _ in claims(text_of(_CLAIMS))}) == 5
+
+
+def test_wrong_claims_are_found() -> None:
+    head = "| [A](#a) | 2 | 1 | 0 | 0 | 1 |\n\n## A\n\n| in the paper | what it says | here | record |\n| - | - | - | - |\n"
+    right = "| §1 | so | **reproduced** on b | [c](d) |\n| §2 | so | **not tried**: why | - |\n"
+    assert [*wrong_claims(head + right)] == []
+    assert [*wrong_claims(head + right + "| §3 | so | yes | [c](d) |\n")] == ["A, §3: no verdict"]
+    assert [*wrong_claims(head + right.replace("[c](d)", "-"))] == ["A, §1: no record"]
+    (found,) = wrong_claims((head + right).replace("| 2 | 1 |", "| 2 | 2 |"))
+    assert found.startswith("A: the summary should have 2 |")
