@@ -50,7 +50,7 @@ _LABELS = {
     "best_val_metric": "best validation metric",
     SECONDS_TO_TARGET: "seconds of training until most runs reach the baseline's test metric minus 1 percentage point",
     "seconds_to_best": "seconds of training until most runs reach the best test metric of all minus 0.5 percentage points",
-    "seconds_to_best_val": "the same for the validation metric",
+    "seconds_to_best_val": "seconds of training until most runs reach the best validation metric of all minus 0.5 percentage points",
     "test_metric_at_best_val": "test metric at the best validation epoch",
     "best_epoch": "best epoch",
     "epochs": "epochs",

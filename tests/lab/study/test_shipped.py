@@ -15,7 +15,7 @@ from rank_pool import ROOT
 
 import hpcgnn.presets
 from hpcgnn.lab.study import catalogue, prepare, records, specification, targets
-from hpcgnn.lab.study.summary import StudySummary, read_study, summarise
+from hpcgnn.lab.study.summary import StudySummary, finished_groups, read_study, summarise
 
 STUDIES = ROOT / "docs" / "studies"
 COMMITTED = sorted(path.parent.name for path in STUDIES.glob("*/records.jsonl"))
@@ -129,6 +129,21 @@ def test_splits_of_nodes_and_links_are_those_of_the_seed() -> None:
     assert splits == ["random:0.6,0.2,0.2,0", "random:0.6,0.2,0.2,9"]
     assert tuple(run.flags[run.flags.index("--link-seed") + 1] for run in (first, last)) == ("0", "9")
     assert first.configuration["link_seed"] == last.configuration["link_seed"] == "{seed}", "one configuration"
+
+
+def test_rates_of_time_to_accuracy_are_those_that_its_study_found() -> None:
+    """Of three for each graph and library: the first to reach the best validation metric minus half a point, or else the best."""
+    found = finished_groups(STUDIES / "time-to-accuracy-rates")
+    tried: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    for group in found.all:
+        seconds, metric = (found.estimate(group, name, {}).value for name in ("seconds_to_best_val", "best_val_metric"))
+        tried.setdefault(group.label(["graph", "framework"]), []).append((seconds, -metric, group.configuration["lr"]))
+    assert {len(each) for each in tried.values()} == {3}
+    chosen = {case: min(each)[2] for case, each in tried.items()}
+    for run in shipped("time-to-accuracy").runs:
+        given = run.configuration
+        assert given["lr"] == chosen[given["graph"], given["framework"]], run.key
+        assert given["seed"] not in {each for group in found.all for _, each in group.figures}
 
 
 # -- messages and policies ---------------------------------------------------------------------------------------------
