@@ -234,7 +234,7 @@ class Trainer:
         how = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}
         self.optimiser = torch.optim.Adam(self.model.parameters(), **how)
 
-    def epoch(self) -> float:
+    def epoch(self) -> torch.Tensor:
         """The steps of one epoch; return the loss."""
         problem, learned = self.problem, self.problem.nodes["train"]
         self.optimiser.zero_grad()
@@ -252,22 +252,23 @@ class Trainer:
             started = time.perf_counter()
             loss = self.epoch()
             _synchronize()
-            return time.perf_counter() - started, loss
+            return time.perf_counter() - started, self.total(float(loss))
 
-    def step(self, loss: torch.Tensor) -> float:
-        """Backward, and a step of Adam."""
+    def step(self, loss: torch.Tensor) -> torch.Tensor:
+        """Backward, and a step of Adam; return this rank's part of the loss."""
         loss.backward()
         self.optimiser.step()
-        return float(loss.detach())
+        return loss.detach()
 
-    def metrics(self) -> dict[str, float]:
-        """The metric of validation and test nodes, with all neighbours."""
+    def metrics(self) -> dict[str, float | None]:
+        """The metric of validation and test nodes, with all neighbours; None without such nodes."""
         self.model.eval()
         with torch.no_grad():
             scores = self.model(self.problem.x, self.problem.edges)
             counts = self.sums(torch.stack([self.problem.counts(scores, part) for part in SETS[1:]]))
         self.model.train()
-        return {f"{part}_metric": float(hits / max(n, 1)) for part, (hits, n) in zip(SETS[1:], counts, strict=True)}
+        pairs = zip(SETS[1:], counts.tolist(), strict=True)
+        return {f"{part}_metric": hits / of if of else None for part, (hits, of) in pairs}
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """The sums of values over ranks."""
@@ -287,23 +288,27 @@ class Sampled(Trainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        import dgl
         from dgl.dataloading import DataLoader, NeighborSampler
 
         settings = self.settings
-        fanouts = [int(each) for each in settings.fanouts.split(",")]
+        dgl.seed(settings.seed)
+        fanouts = [
+            int(each) for each in reversed(settings.fanouts.split(","))
+        ]  # DGL begins with the layer of the input
         self.loader = DataLoader(
             self.problem.edges[0], self.problem.nodes["train"], NeighborSampler(fanouts),
             batch_size=settings.batch_size, shuffle=True, drop_last=False, num_workers=settings.workers,
         )  # fmt: skip
 
-    def epoch(self) -> float:
-        """A step for each batch."""
-        loss, problem = 0.0, self.problem
+    def epoch(self) -> torch.Tensor:
+        """A step for each batch; return the mean loss over their nodes."""
+        problem, losses = self.problem, []
         for inputs, outputs, blocks in self.loader:
             self.optimiser.zero_grad()
             scores = self.model(problem.x[inputs], (), blocks)
-            loss = self.step(problem.loss(scores, problem.y[outputs]))
-        return loss
+            losses.append(self.step(problem.loss(scores, problem.y[outputs])) * len(outputs))
+        return torch.stack(losses).sum() / problem.nodes["train"].numel()
 
 
 class OnRanks(Trainer):
@@ -316,7 +321,7 @@ class OnRanks(Trainer):
         super().__post_init__()
         self.learned = self.total(self.problem.nodes["train"].numel())
 
-    def step(self, loss: torch.Tensor) -> float:
+    def step(self, loss: torch.Tensor) -> torch.Tensor:
         """As of one process, with the sums of the ranks' gradients."""
         import sar
 
@@ -324,7 +329,7 @@ class OnRanks(Trainer):
         loss.backward()
         sar.gather_grads(self.model)
         self.optimiser.step()
-        return self.total(float(loss.detach()))
+        return loss.detach()
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """The sums of values over ranks."""
@@ -353,7 +358,7 @@ def lines(trainer: Trainer) -> Iterator[dict[str, Any]]:
 
 
 def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
@@ -364,8 +369,8 @@ def measured(problem: Problem, settings: Settings, make: type[Trainer] = Trainer
     found = [*lines(trainer)]
     epochs = {name: [line[name] for line in found] for name in found[0]}
     epochs["seconds"] = [trainer.largest(each) for each in epochs["seconds"]]
-    sent = trainer.total(statistics.median(epochs.pop("bytes_sent")))
-    best = max((line for line in found if line["val_metric"] is not None), key=lambda line: line["val_metric"])
+    sent = trainer.total(statistics.mean(epochs.pop("bytes_sent")))
+    best = best_of(found)
     return {
         "epoch_seconds_median": statistics.median(epochs["seconds"]),
         "epochs": epochs,
@@ -373,13 +378,19 @@ def measured(problem: Problem, settings: Settings, make: type[Trainer] = Trainer
         "best_val_metric": best["val_metric"],
         "test_metric_at_best_val": best["test_metric"],
         "best_epoch": best["epoch"],
-        "bytes_sent_per_epoch": sent if settings.hosts else 0.0,
+        "bytes_sent_per_epoch": sent if settings.hosts or settings.ranks == 1 else None,
         "peak_memory_bytes_per_rank": trainer.largest(_peak_memory_bytes()),
         "peak_device_memory_bytes_per_rank": _peak_device_bytes(),
         "device": str(settings.device),
         "threads": settings.threads,
         "versions": {"python": platform.python_version()} | _versions(),
     }
+
+
+def best_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evaluation with the best validation metric, the last of equal ones; without validation nodes, the last one."""
+    seen = [line for line in reversed(found) if line["val_metric"] is not None]
+    return max(seen, key=lambda line: line["val_metric"]) if seen else found[-1]
 
 
 def _versions() -> dict[str, str]:
@@ -404,16 +415,16 @@ def _peak_memory_bytes() -> int:
 
 
 def _peak_device_bytes() -> int:
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() and torch.cuda.is_initialized() else 0
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
 
 
-def _bytes_sent() -> int:
-    """Bytes that this host's network interfaces have sent, except the loopback."""
+def _bytes_sent(counters: Path = Path("/proc/net/dev")) -> int:
+    """Bytes that this virtual host's network interface has sent, with headers; 0 without one."""
     try:
-        rows = [row.split() for row in Path("/proc/net/dev").read_text().splitlines()[2:]]
+        rows = [row.split() for row in counters.read_text().splitlines()[2:]]
     except OSError:
         return 0
-    return sum(int(row[9]) for row in rows if row[0] != "lo:")
+    return sum(int(row[9]) for row in rows if row[0] == f"{os.environ.get('SAR_SOCKET_NAME')}:")
 
 
 # -- SAR ---------------------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.version import __version__
 from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.schema import REGRESSION
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.lab.bench import peer_program
 from hpcgnn.lab.bench.names import DGL, PYG, SAR, PeerSettings
 from hpcgnn.lab.bench.peer_program import Problem
+from hpcgnn.lab.virtual.network import LINK
+from hpcgnn.launch import mpiexec
+from hpcgnn.world.devices import choose_device
+from hpcgnn.world.thread_world import one_rank
 
 # Module, name, and the way to install each library.
 _LIBRARIES = {
@@ -32,24 +38,30 @@ _LIBRARIES = {
     SAR: ("sar", "SAR", "clone its repository, and name the folder with --source"),
 }
 _SAID = 400  # most characters of an error
+_GRACE_SECONDS = 15.0  # launchers give ranks some seconds from SIGTERM to SIGKILL
 
 
 def run(path: Path, settings: PeerSettings, python: str = "", source: Path | None = None) -> dict[str, Any]:
     """Train on ``graph.h5``; return the figures for a study's record. python: that of the library's environment, this one by
-    default. source: a folder to import from. Raises :class:`HpcgnnError` without the library, for graphs without dense features
+    default. source: a checkout to import from. Raises :class:`HpcgnnError` without the library, for graphs without dense features
     or training nodes, and if the training fails."""
-    python, paths = python or sys.executable, [str(source.resolve())] if source else []
-    _require(python, paths, settings.library)
+    device = choose_device(one_rank(), settings.device)
+    settings = replace(settings, device=str(device.torch_device))
+    environment = _environment(python, source, settings)
+    python = python or sys.executable
+    _require(python, environment, settings.library)
     with tempfile.TemporaryDirectory(prefix="hpcgnn-peer-") as folder:
-        graph, job = Path(folder, "graph.npz"), Path(folder, "job.json")
+        graph, job, program = (Path(folder, name) for name in ("graph.npz", "job.json", "peer_program.py"))
         counts = write_arrays(path, settings, graph)
-        paths_of = {name: str(Path(folder, name)) for name in ("parts", "address")}
-        facts = {"graph": str(graph), **paths_of, **counts, "settings": asdict(settings)}
-        line = [python, peer_program.__file__, str(job)]
+        shutil.copy(peer_program.__file__, program)  # the modules beside it must not stand before those of the library
+        paths = {name: str(Path(folder, name)) for name in ("parts", "address")}
+        facts = {"graph": str(graph), **paths, **counts, "settings": asdict(settings)}
+        line = [python, str(program), str(job)]
         for step in ("divide", "train") if settings.library == SAR else ("train",):
             job.write_text(json.dumps(facts | {"step": step}))
-            found = _told(_launched(line, settings) if step == "train" else line, paths, settings)
-    return found | {"versions": {"hpcgnn": __version__} | found["versions"]}
+            found = _told(_launched(line, settings) if step == "train" else line, environment, settings)
+    versions = {"hpcgnn": __version__} | found["versions"] | _commit_of(source)
+    return found | {"versions": versions, "device": device.name}
 
 
 def name_of(library: str) -> str:
@@ -64,31 +76,26 @@ def write_arrays(path: Path, settings: PeerSettings, target: Path) -> dict[str, 
         nodes, meta = file.meta.num_nodes, file.meta
         if meta.x_nnz is not None or not meta.num_features:
             raise _no_features(path)
-        y = file.labels(0, nodes)
-        known = _known(path, y)
-        masks = {part: file.mask(f"{part}_mask", 0, nodes) for part in peer_program.SETS}
-        sets = {
-            part: np.flatnonzero(known if mask is None else mask.astype(bool) & known) for part, mask in masks.items()
-        }
-        if masks["train"] is None or not sets["train"].size:
+        y, masks = file.labels(0, nodes), [file.mask(f"{part}_mask", 0, nodes) for part in peer_program.SETS]
+        if y is None or meta.task == REGRESSION or any(mask is None or not mask.any() for mask in masks[:1]):
             raise _nothing_to_learn(path)
+        known = y >= 0 if y.ndim == 1 else np.ones(nodes, bool)
+        sets = (np.flatnonzero(mask.astype(bool) & known) for mask in masks if mask is not None)
+        arrays = {"x": file.features(0, nodes), "y": y.astype(np.int64 if y.ndim == 1 else np.float32)}
+        arrays |= dict(zip(peer_program.SETS, sets, strict=True))
         indptr, sources = file.edges(0, nodes)
-        arrays = {"x": file.features(0, nodes), **sets}
-        arrays["y"] = y.astype(np.int64 if y.ndim == 1 else np.float32)
-        weights = file.weights(0, sources.size) if settings.model == "gcn" else None
-        if weights is not None:
+        if settings.model == "gcn" and (weights := file.weights(0, sources.size)) is not None:
             if settings.library != PYG:
                 raise HpcgnnError("DGL's GCN is measured without edge weights: convert the graph without them")
             arrays["edge_weight"] = weights
         if settings.model == "rgcn":
-            if not meta.num_edge_types:
+            if (types := file.edge_types(0, sources.size)) is None:
                 raise HpcgnnError(f"{path} has no types of edges, which R-GCN needs: choose another model")
-            arrays["edge_type"] = file.edge_types(0, sources.size).astype(np.int64)
+            arrays["edge_type"] = types.astype(np.int64)
     arrays["edge_index"] = edges = np.stack((sources, np.repeat(np.arange(nodes), np.diff(indptr))))
     if settings.library == SAR and (np.diff(edges) == 0).all(axis=0).any():  # they are in order
-        raise HpcgnnError(
-            f"{path} has parallel edges, on which DGL's METIS fails: convert the graph with --drop-duplicates"
-        )
+        said = "has parallel edges, on which DGL's METIS fails: convert the graph with --drop-duplicates"
+        raise HpcgnnError(f"{path} {said}{', and with one type of edges' if meta.num_edge_types else ''}")
     counts = {"classes": meta.num_classes, "types": meta.num_edge_types}
     np.savez(target, **arrays, **counts)
     return counts
@@ -101,17 +108,9 @@ def problem_of(graph: LocalGraph) -> Problem:
         raise _no_features(graph.path)
     if mask is None or y is None:
         raise _nothing_to_learn(graph.path)
-    known = _known(graph.path, y)
+    learned = torch.nonzero(mask.bool() & (y >= 0) if y.dim() == 1 else mask).flatten()
     y = y.long() if y.dim() == 1 else y.float()
-    learned = torch.nonzero(mask.bool() & known).flatten()
     return Problem(x, (graph.edge_index,), y, {"train": learned}, graph.meta.num_classes)
-
-
-def _known(path: Path, y: Any) -> Any:
-    """(n,) bool nodes with known labels, an array or a tensor as y."""
-    if y is None:
-        raise _nothing_to_learn(path)
-    return y >= 0 if y.ndim == 1 else y.any(axis=1)
 
 
 def _no_features(path: Path) -> HpcgnnError:
@@ -120,7 +119,7 @@ def _no_features(path: Path) -> HpcgnnError:
 
 
 def _nothing_to_learn(path: Path) -> HpcgnnError:
-    return HpcgnnError(f"{path} has no labels or no training nodes: convert a graph with labels, and with --split")
+    return HpcgnnError(f"{path} has no classes or no training nodes: convert a graph with labels, and with --split")
 
 
 # -- the program of the peer -------------------------------------------------------------------------------------------
@@ -138,14 +137,14 @@ def _launched(line: Sequence[str], settings: PeerSettings) -> list[str]:
 
 def require(library: str = PYG) -> None:
     """Raise :class:`HpcgnnError` if this environment does not have the library."""
-    _require(sys.executable, [], library)
+    _require(sys.executable, dict(os.environ), library)
 
 
-def _require(python: str, paths: Sequence[str], library: str) -> None:
+def _require(python: str, environment: Mapping[str, str], library: str) -> None:
     module, name, how = _LIBRARIES[library]
     try:
         done = subprocess.run(
-            [python, "-c", f"import {module}"], env=_environment(paths), capture_output=True, text=True, check=False
+            [python, "-c", f"import {module}"], env=environment, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise HpcgnnError(f"cannot run {python}, the Python of {name}: {error.strerror}") from error
@@ -154,21 +153,31 @@ def _require(python: str, paths: Sequence[str], library: str) -> None:
         raise HpcgnnError(f"{name} cannot be imported by {python} ({said[:_SAID]}): {how}")
 
 
-def _environment(paths: Sequence[str]) -> dict[str, str]:
-    before = [each for each in [os.environ.get("PYTHONPATH", "")] if each]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *before]), "DGLBACKEND": "pytorch"}
+def _environment(python: str, source: Path | None, settings: PeerSettings) -> dict[str, str]:
+    """Another Python gets no PYTHONPATH of this one. On virtual hosts, SAR has to be told the interface whose rate is limited."""
+    paths = [str(source.resolve())] if source else []
+    paths += [] if python else [each for each in [os.environ.get("PYTHONPATH", "")] if each]
+    of_host = {"SAR_SOCKET_NAME": LINK} if settings.hosts else {}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DGLBACKEND": "pytorch", **of_host}
 
 
-def _told(line: Sequence[str], paths: Sequence[str], settings: PeerSettings) -> dict[str, Any]:
-    """Run a command line; return the JSON object that it prints."""
-    done = subprocess.run(
-        line, env=_environment(paths), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    texts = [text for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode or not texts:
-        said = [text.strip() for text in (done.stderr + done.stdout).splitlines() if text.strip()] or [
-            "it printed nothing"
-        ]
+def _commit_of(source: Path | None) -> dict[str, str]:
+    """The commit of a checkout, as a version."""
+    if source is None:
+        return {}
+    words = ["git", "-C", str(source), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return {"sar": done.stdout.strip()} if done.returncode == 0 else {}
+
+
+def _told(line: Sequence[str], environment: Mapping[str, str], settings: PeerSettings) -> dict[str, Any]:
+    """Run a command line, and end it with this command; return the JSON object that it prints."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with mpiexec.started(line, _GRACE_SECONDS, env=environment, text=True, **streams) as process:
+        printed, errors = process.communicate()
+    texts = [text for text in printed.splitlines() if text.startswith("{")]
+    if process.returncode or not texts:
+        said = [text.strip() for text in (errors + printed).splitlines() if text.strip()] or ["it printed nothing"]
         wrong = next((text for text in reversed(said) if "Error" in text), said[-1])
         raise HpcgnnError(f"{name_of(settings.library)} failed ({wrong[:_SAID]}): {shlex.join(line)}")
     found: dict[str, Any] = json.loads(texts[-1])

@@ -479,7 +479,8 @@ def _by_peer(library: str, graph: Path, python: str | None, threads: int | None,
         )
     from hpcgnn.lab.bench import peers
 
-    asked = PeerSettings(library, threads=threads or _cores(), **settings)
+    threads = threads or max(_cores() // settings.get("ranks", 1), 1)
+    asked = PeerSettings(library, threads=threads, **settings)
     found = peers.run(graph, asked, python or "", source)
     rows = (
         ("epoch, median", f"{found['epoch_seconds_median'] * 1e3:.1f} ms"),
@@ -511,8 +512,8 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
 
 @bench.command(epilog=_example("dgl graph.h5 --python ~/dgl/bin/python --fanouts 10,10,10 --epochs 10"))
 @_peer_options
-@click.option("--fanouts", default="", metavar="N,N,...", callback=_numbers, help="Numbers of neighbours to sample for each "
-              "layer, such as 10,10,10: train on batches of nodes.  [default: train on the whole graph]")  # fmt: skip
+@click.option("--fanouts", default="", metavar="N,N,...", callback=_numbers, help="Numbers of neighbours to sample, those of the "
+              "batch's own nodes first, such as 15,10,5: train on batches.  [default: train on the whole graph]")  # fmt: skip
 @_option("--batch-size", "Number of training nodes of a batch.", _USUAL.batch_size)
 @_option("--workers", "Number of processes that sample.", _USUAL.workers, click.IntRange(0, os.cpu_count()))
 @_device
@@ -538,16 +539,22 @@ def dgl(**given: Any) -> None:
 @click.option("--source", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Checkout of SAR's repository.  [default: SAR is installed]")  # fmt: skip
 @_option("--ranks", "Number of processes, each with a partition by DGL's METIS.", _USUAL.ranks)
-@_option("--hosts", "Number of virtual hosts, each with as many processes; 0 runs them on this machine.", _USUAL.hosts,
+@_option("--hosts", "Number of virtual hosts, each with one process; 0 runs all processes on this machine.", _USUAL.hosts,
          click.IntRange(0))  # fmt: skip
 @click.option("--rate", default=_USUAL.rate, metavar="RATE", help="Rate of the links of the hosts, such as 1gbit.")
 def sar(**given: Any) -> None:
     """Train with SAR on several processes, as a baseline.
 
-    SAR (Sequential Aggregation and Rematerialization, Mostafa 2022) trains on a whole graph with DGL's layers. Each process has a
-    partition, and messages are float32. The model is the same as that of `hpcgnn train` with the same settings. On virtual hosts,
-    bytes sent per epoch are those of the hosts' interfaces.
+    SAR (Sequential Aggregation and Rematerialization, Mostafa 2022) trains on a whole graph with DGL's layers, on CPUs. Each
+    process has a partition, and messages are float32. The model is the same as that of `hpcgnn train` with the same settings. On
+    virtual hosts, bytes sent per epoch are those of the hosts' interfaces, with the headers of packets.
     """
+    if given["hosts"] not in (0, given["ranks"]):
+        raise click.UsageError(
+            f"--hosts {given['hosts']} should be 0, or --ranks {given['ranks']}: each host has one process"
+        )
+    if given["rate"] and not given["hosts"]:
+        raise click.UsageError(f"--rate {given['rate']} needs --hosts {given['ranks']}")
     if given["norm"] not in ("layer", "none"):
         raise click.UsageError(
             f"--norm {given['norm']} needs means over all ranks, which SAR's users do not have: choose layer"

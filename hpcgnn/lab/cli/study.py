@@ -12,7 +12,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.lab.bench.names import PEERS
+from hpcgnn.lab.bench.names import PEERS, SAR
 from hpcgnn.lab.study.tables import Table
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def _peers(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
     """The places of other libraries by name."""
     found = {}
     for text in given:
-        name, _, path = text.partition("=")
-        if name not in PEERS or not path:
-            raise click.BadParameter(
-                f"{text!r} should be NAME=PATH with a name of {', '.join(PEERS)}, such as dgl=env/bin/python"
-            )
-        if not Path(path).exists():
-            raise click.BadParameter(f"there is no {path}")
-        found[name] = path
+        name, _, given_path = text.partition("=")
+        path = Path(given_path).expanduser()
+        if name not in PEERS or not given_path:
+            said = f"{text!r} should be NAME=PATH with a name of {', '.join(PEERS)}, such as dgl=env/bin/python"
+            raise click.BadParameter(said)
+        if not (path.is_dir() if name == SAR else path.is_file()):
+            raise click.BadParameter(f"{path} is no {'folder' if name == SAR else 'program'}")
+        found[name] = str(path)
     return found
 
 

@@ -24,7 +24,7 @@ from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by
 
 TRAIN, STRONG, WEAK, PREPARE, BENCH = KINDS = ("train", "strong", "weak", "prepare", "bench")
 HPCGNN, NATIVE = "hpcgnn", "native"
-# The settings that a training by another library takes, and those that do not apply to it: it uses float32 and sends no bits.
+# The settings that a training by another library takes, and those that do not apply to it: it computes and sends float32.
 OF_PEER = ("model", "layers", "hidden", "heads", "norm", "activation", "dropout", "epochs", "eval_every", "lr", "weight_decay",
           "seed", "device")  # fmt: skip
 _NOTHING_TO_PEER = {"checkpoint_every": None, "compute": "float32", "strategy": None, "bits": "32"}
@@ -179,6 +179,8 @@ def check_framework(given: Mapping[str, Any], where: Placement) -> None:
             raise CombinationError(f'{name} needs framework = "{DGL}", not {framework!r}', name, "framework")
     if framework == HPCGNN:
         return
+    if framework == SAR and given.get("device", "cpu") != "cpu":
+        raise CombinationError(f'framework = "{SAR}" trains on CPUs, not on {given["device"]}', "device", "framework")
     if framework == SAR and where.hosts and where.hosts != where.ranks:
         said = f'framework = "{SAR}" has one rank on each host: ranks must be {where.hosts}, not {where.ranks}'
         raise CombinationError(said, "ranks", "hosts")

@@ -103,9 +103,9 @@ class Group:
         return tuple(str(self.configuration.get(axis, NOTHING)) for axis in axes)
 
 
-def _seconds_to(group: Group, of_epochs: str, target: float) -> Estimate:
-    """The median over runs of the seconds of training until a metric of epochs reaches the target."""
-    found = [measures.seconds_to(epochs, of_epochs, target) for epochs in group.epochs.values()]
+def _seconds_to(group: Group, target: float) -> Estimate:
+    """The median over runs of the seconds of training until the test metric reaches the target."""
+    found = [measures.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
     return Estimate(float(np.median(found)), None, None, len(found))
 
 
@@ -156,8 +156,8 @@ class Groups:
                 return Estimate(spread(values), None, None, len(values))
         elif figure in measures.SCALING:
             return self._scaling(group, figure)
-        elif figure in measures.TO_BEST:
-            return self._to_best(group, *measures.TO_BEST[figure])
+        elif figure == measures.SECONDS_TO_BEST:
+            return self._to_best(group)
         if not measures.needs_baseline(figure):
             return median([*group.values(base).values()])
         other = self._baseline_of(group, baseline)
@@ -178,12 +178,14 @@ class Groups:
         metrics = [*baseline.values(measures.METRIC).values()]
         if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
             return None
-        return _seconds_to(group, "test_metric", fmean(metrics) - measures.TARGET_BELOW)
+        return _seconds_to(group, fmean(metrics) - measures.TARGET_BELOW)
 
-    def _to_best(self, group: Group, of_epochs: str, of_runs: str) -> Estimate | None:
+    def _to_best(self, group: Group) -> Estimate | None:
         alike = (other for other in self.all if other.label([GRAPH]) == group.label([GRAPH]))
-        found = [[*other.values(of_runs).values()] for other in alike]
-        return _seconds_to(group, of_epochs, max(map(fmean, filter(None, found))) - measures.BEST_BELOW)
+        found = [fmean(values) for other in alike if (values := other.values(measures.METRIC).values())]
+        if not found or not any("test_metric" in epochs for epochs in group.epochs.values()):
+            return None
+        return _seconds_to(group, max(found) - measures.BEST_BELOW)
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
         """Speed-up T(P0) / T(P), or the efficiency, T(P0) P0 / (T(P) P) for one graph and T(P0) / T(P) for graphs that grow."""

@@ -21,10 +21,8 @@ SECONDS = "epoch_seconds_median"
 RATE = "gigabytes_per_second"
 # Seconds in which most runs reach an evaluation as good as the baseline's mean minus one point.
 SECONDS_TO_TARGET, METRIC, TARGET_BELOW = "seconds_to_target", "test_metric_at_best_val", 0.01
-# Seconds in which most runs reach the best mean of all configurations on the same graph, minus half a point; and the metric of
-# epochs, and that of whole runs, by which this is decided.
-TO_BEST = {"seconds_to_best": ("test_metric", METRIC), "seconds_to_best_val": ("val_metric", "best_val_metric")}
-BEST_BELOW = 0.005
+# Seconds in which most runs reach the best mean of all configurations on the same graph, minus half a point.
+SECONDS_TO_BEST, BEST_BELOW = "seconds_to_best", 0.005
 # Axes that lines of benches and preparations may have beside those of a configuration.
 LINE_AXES = ("subject", "mode", "direction", "contender", "part", "step", "memory", "integers")
 _PHASES = (*PHASES, "other_seconds")
@@ -49,8 +47,7 @@ _LABELS = {
     "peak_device_memory_bytes_per_rank": "peak GPU memory per rank",
     "best_val_metric": "best validation metric",
     SECONDS_TO_TARGET: "seconds of training until most runs reach the baseline's test metric minus 1 percentage point",
-    "seconds_to_best": "training seconds until most runs reach the best test metric of all minus 0.5 percentage points",
-    "seconds_to_best_val": "training seconds until most runs reach the best validation metric of all minus 0.5 percentage points",
+    SECONDS_TO_BEST: "training seconds until most runs reach the best test metric of all minus 0.5 percentage points",
     "test_metric_at_best_val": "test metric at the best validation epoch",
     "best_epoch": "best epoch",
     "epochs": "epochs",
@@ -109,7 +106,7 @@ def split(name: str) -> tuple[str, str]:
 def is_known(name: str) -> bool:
     """Return whether there is a figure of this name."""
     base, ending = split(name)
-    return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET, *TO_BEST))
+    return base in known() and not (ending and base in (*SCALING, SECONDS_TO_TARGET, SECONDS_TO_BEST))
 
 
 def needs_baseline(name: str) -> bool:

@@ -248,10 +248,12 @@ def _training_by_peer(job: _Job) -> dict[str, Any]:
     run, framework = job.run, job.run.configuration["framework"]
     names = (*axes.OF_PEER, *axes.OF_SAMPLING)
     settings = {name: run.configuration[name] for name in names if name in run.configuration}
-    # Without a number of threads the library takes all cores, as our ranks divide all of them.
+    # Without a number of threads the library's processes divide all cores, as our ranks do.
     settings |= {"threads": run.place.threads} if run.place.threads else {}
     settings |= {name: value for name, value in job.how.of_peer(framework).items() if value}
     if framework == SAR:
+        if job.how.launcher:
+            raise HpcgnnError("SAR is measured on the ranks and virtual hosts of one machine: leave out --launcher")
         place = {"ranks": run.place.ranks, "hosts": run.place.hosts, "rate": run.place.rate}
         settings = {name: value for name, value in (settings | place).items() if name != "device"}
     words = ["bench", framework, str(job.parts.graph), "--json"]

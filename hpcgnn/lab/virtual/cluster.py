@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcgnn.base.errors import HpcgnnError, quoted
-from hpcgnn.lab.virtual.network import CONTROL_SUBNET, Network
+from hpcgnn.lab.virtual.network import CONTROL_SUBNET, LINK, Network
 from hpcgnn.launch import mpiexec
 
 DEFAULT_NAME = "hpcgnn"
@@ -187,7 +187,7 @@ def launcher_settings(session: Path, placement: str, shared_memory: str) -> dict
         # host they use shared memory, which other hosts cannot reach: each has a host name and a /dev/shm of its own.
         "pml": "ob1",
         "btl": "tcp,self,vader",
-        "btl_tcp_if_include": "eth0",
+        "btl_tcp_if_include": LINK,
         "rmaps_base_mapping_policy": "node",
         "rmaps_base_ranking_policy": "slot" if placement == "block" else "node",
         # The hosts share this machine's cores, although each assumes that it has all of them.

@@ -28,6 +28,7 @@ from hpcgnn.base.errors import HpcgnnError
 
 NAMESPACES = Path("/run/netns")
 CONTROL_SUBNET = ipaddress.IPv4Network("169.254.0.0/16")
+LINK = "eth0"  # the interface of a host whose rate is limited
 UNLIMITED = "unlimited"
 # Header bytes of one TCP segment: Ethernet, IPv4, and TCP with time stamps.
 HEADER_BYTES_PER_PACKET = 14 + 20 + 32
@@ -79,12 +80,12 @@ class Network:
 
     def address(self, host: str) -> str:
         """The host's address in the data network, with the length of its prefix."""
-        (link,) = json.loads(_ip("-j", "-n", host, "address", "show", "eth0"))
+        (link,) = json.loads(_ip("-j", "-n", host, "address", "show", LINK))
         return "{local}/{prefixlen}".format(**link["addr_info"][0])
 
     def rate(self) -> str:
         """The speed of the links."""
-        for limiter in json.loads(_tc("-j", "-n", self.hosts[0], "qdisc", "show", "dev", "eth0")):
+        for limiter in json.loads(_tc("-j", "-n", self.hosts[0], "qdisc", "show", "dev", LINK)):
             if limiter["kind"] == "tbf":
                 bits_per_second = limiter["options"]["rate"] * 8
                 units = [unit for unit in _UNITS_BITS_PER_SECOND.items() if bits_per_second % unit[1] == 0]
@@ -105,7 +106,7 @@ class Network:
         """
         counted = {}
         for host in self.hosts:
-            found = next(link["stats64"] for link in _links(host) if link["ifname"] == "eth0")
+            found = next(link["stats64"] for link in _links(host) if link["ifname"] == LINK)
             own = {f"{way}_{unit}": found[way][unit] for way in ("tx", "rx") for unit in ("packets", "bytes")}
             for way in ("tx", "rx"):
                 headers = own[f"{way}_packets"] * HEADER_BYTES_PER_PACKET
@@ -140,7 +141,7 @@ class Network:
             _ip("netns", "add", f"{self.name}-{index}")
             _raise_link(f"{self.name}-{index}", "lo")
             self._connect(index, "control", "control", f"{CONTROL_SUBNET[index + 1]}/{CONTROL_SUBNET.prefixlen}")
-            self._connect(index, "data", "eth0", f"{subnet[index + 1]}/{subnet.prefixlen}")
+            self._connect(index, "data", LINK, f"{subnet[index + 1]}/{subnet.prefixlen}")
         check()
         self.set_rate(rate)
 
@@ -161,7 +162,7 @@ class Network:
         limiter = ("noqueue",) if rate == UNLIMITED else ("tbf", "rate", rate, *_BUCKET)
         for index, host in enumerate(self.hosts):
             _tc("-n", self.switch, "qdisc", "replace", "dev", f"data{index}", "root", *limiter)
-            _tc("-n", host, "qdisc", "replace", "dev", "eth0", "root", *limiter)
+            _tc("-n", host, "qdisc", "replace", "dev", LINK, "root", *limiter)
 
     def set_link(self, host: str, up: bool) -> None:
         """Cut the host's data link, or restore it. As with a pulled cable, TCP gets no error and no packets."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dgl_layers
@@ -152,6 +154,8 @@ def test_a_training_that_fails_is_one_sentence(files, tmp_path, monkeypatch):
     ("words", "told_of"),
     [
         (("sar",), "means over all ranks"),
+        (("sar", "--ranks", "4", "--hosts", "3"), "should be 0, or --ranks 4"),
+        (("sar", "--ranks", "4", "--rate", "1gbit"), "needs --hosts 4"),
         (("sar", "--norm", "layer", "--source", "nowhere"), "nowhere"),
         (("dgl", "--fanouts", "10,10"), "should have 3 numbers"),
         (("dgl", "--fanouts", "10,-1,10"), "such as 10,10,10"),
@@ -184,31 +188,119 @@ def test_dgls_model_is_pygs(model, tmp_path, monkeypatch):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_two_ranks_of_sar_with_half_of_the_nodes_each_train_as_one(files, monkeypatch):
-    """With a stand-in for SAR that is its other rank as well: that rank has the same nodes, so sums are twice this rank's."""
-    require_module("torch_geometric")
+class TwoRanks:
+    """A stand-in for SAR with two ranks in threads."""
 
-    def both(values, how, *, move_to_comm_device):
-        if how == torch.distributed.ReduceOp.SUM:
-            values *= 2
+    def __init__(self) -> None:
+        self.barrier, self.values = threading.Barrier(2, timeout=60), {}
+        self.comm, self.local = self, threading.local()
 
-    def gather(model):
+    def all_reduce(self, tensor: torch.Tensor, how: object, *, move_to_comm_device: bool) -> None:
+        """Replace the values by their sums or largest ones."""
+        self.values[threading.get_ident()] = tensor.clone()
+        self.barrier.wait()
+        both = torch.stack([*self.values.values()])
+        self.barrier.wait()
+        self.values.clear()
+        self.barrier.wait()
+        tensor.copy_(both.amax(0) if how == torch.distributed.ReduceOp.MAX else both.sum(0))
+
+    def gather_grads(self, model: torch.nn.Module) -> None:
+        """Sum gradients."""
         for each in model.parameters():
-            each.grad *= 2
+            self.all_reduce(each.grad, None, move_to_comm_device=True)
 
-    sar = types.SimpleNamespace(
-        comm=types.SimpleNamespace(all_reduce=both), gather_grads=gather, sync_params=lambda model: None
+    def sync_params(self, model: torch.nn.Module) -> None:
+        """They have equal parameters already."""
+
+
+def test_two_ranks_of_sar_with_half_of_the_nodes_each_have_the_loss_and_gradients_of_one(files, monkeypatch):
+    require_module("torch_geometric")
+    monkeypatch.setitem(sys.modules, "sar", TwoRanks())
+    whole = peers.problem_of(hpcgnn.load(files[1], one_rank()))
+    settings, learned = peers.PeerSettings(hidden=8, dropout=0.0), whole.nodes["train"]
+    torch.manual_seed(0)
+    models = [Model(settings, whole)]
+    models += [copy.deepcopy(models[0]) for _ in range(2)]
+    _, loss = Trainer(models[0], whole, settings).timed_epoch()
+    halves = (learned[: len(learned) // 3], learned[len(learned) // 3 :])  # of different sizes
+    found: list[float] = []
+
+    def train(rank: int) -> None:
+        own = replace(whole, nodes={"train": halves[rank], "val": learned[: 10 + rank], "test": learned[:0]})
+        trainer = peer_program.OnRanks(models[1 + rank], own, settings)
+        found.append(trainer.timed_epoch()[1])
+        assert trainer.largest(rank) == 1
+        assert trainer.metrics()["test_metric"] is None
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(train, rank) for rank in range(2)]:
+            done.result()
+    assert found == pytest.approx([loss] * 2, rel=1e-5)
+    for mine, *others in zip(*(model.parameters() for model in models), strict=True):
+        for other in others:
+            torch.testing.assert_close(other.grad, mine.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_batches_with_sampled_neighbours_train(files, monkeypatch):
+    """With a stand-in for DGL's loader, whose blocks have all edges: the loss of batches, and the order of fanouts."""
+    require_module("torch_geometric")
+    asked = {}
+
+    class Loader(list):
+        def __init__(self, graph, nodes, sampler, *, batch_size, shuffle, drop_last, num_workers):
+            asked.update(fanouts=sampler, batch_size=batch_size, shuffle=shuffle)
+            all_nodes = torch.arange(len(problem.y))
+            inputs = all_nodes  # blocks keep all rows, so that the scores of a batch are chosen by its model
+            super().__init__((inputs, part, [graph] * 3) for part in nodes.split(batch_size))
+
+    class Chosen(Model):
+        def forward(self, x, edges, blocks=None):
+            scores = super().forward(x, problem.edges)
+            return scores if blocks is None else scores[batches.pop(0)]
+
+    dgl, loading = (
+        types.SimpleNamespace(seed=lambda seed: None),
+        types.SimpleNamespace(DataLoader=Loader, NeighborSampler=lambda fanouts: fanouts),
     )
-    monkeypatch.setitem(sys.modules, "sar", sar)
+    monkeypatch.setitem(sys.modules, "dgl", dgl)
+    monkeypatch.setitem(sys.modules, "dgl.dataloading", loading)
     problem = peers.problem_of(hpcgnn.load(files[1], one_rank()))
-    settings = peers.PeerSettings(hidden=8, epochs=3)
-    losses = []
-    for make in (Trainer, peer_program.OnRanks):
-        torch.manual_seed(0)
-        trainer = make(Model(settings, problem), problem, settings)
-        losses.append([trainer.timed_epoch()[1] for _ in range(3)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert (trainer.total(2.0), trainer.largest(2.0)) == (4.0, 2.0)
+    settings = peers.PeerSettings(hidden=8, fanouts="15,10,5", batch_size=500, lr=1e-9, dropout=0.0)
+    torch.manual_seed(0)
+    trainer = peer_program.Sampled(Chosen(settings, problem), problem, settings)
+    batches = [part for _, part, _ in trainer.loader]
+    assert len({len(part) for part in batches}) == 2, "the last batch is smaller"
+    _, loss = trainer.timed_epoch()
+    assert asked == {"fanouts": [5, 10, 15], "batch_size": 500, "shuffle": True}
+    torch.manual_seed(0)
+    assert loss == pytest.approx(Trainer(Model(settings, problem), problem, settings).timed_epoch()[1], rel=1e-4)
+
+
+def test_bytes_are_those_of_the_limited_interface(tmp_path, monkeypatch):
+    counters = tmp_path / "dev"
+    head = (
+        "Inter-|   Receive | Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets\n"
+    )
+    rows = ("lo: 1 2 3 4 5 6 7 8 100 9", "control: 1 2 3 4 5 6 7 8 200 9", "eth0: 1 2 3 4 5 6 7 8 400 9")
+    counters.write_text(head + "\n".join(rows) + "\n")
+    of_hosts = peers._environment("", None, peers.PeerSettings("sar", hosts=4))
+    monkeypatch.setenv("SAR_SOCKET_NAME", of_hosts["SAR_SOCKET_NAME"])
+    assert peer_program._bytes_sent(counters) == 400
+    monkeypatch.delenv("SAR_SOCKET_NAME")
+    assert peer_program._bytes_sent(counters) == 0
+
+
+def test_another_python_gets_no_path_of_this_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/of/this")
+    paths = [peers._environment(python, tmp_path, peers.PeerSettings("sar"))["PYTHONPATH"] for python in ("", "/other")]
+    assert paths == [f"{tmp_path}:/of/this", str(tmp_path)]
+
+
+def test_the_best_evaluation_is_the_last_of_equal_ones():
+    lines = [{"val_metric": value, "epoch": epoch} for epoch, value in enumerate((0.5, 0.7, None, 0.7, 0.6))]
+    assert peer_program.best_of(lines)["epoch"] == 3
+    assert peer_program.best_of([line | {"val_metric": None} for line in lines])["epoch"] == 4
 
 
 def test_sar_needs_a_graph_without_parallel_edges(tmp_path):
@@ -270,7 +362,7 @@ def test_epochs_on_one_rank_and_on_all_are_measured_beside_pygs(mpi_ranks, parts
     assert "300 nodes, 2 layers of width 8" in table
 
 
-@pytest.mark.parametrize(("features", "told_of"), [(0, "no dense features"), (3, "no labels or no training nodes")])
+@pytest.mark.parametrize(("features", "told_of"), [(0, "no dense features"), (3, "no classes or no training nodes")])
 def test_pyg_needs_features_and_training_nodes(features, told_of, tmp_path):
     edges, labels = np.zeros((2, 1), np.int64), np.zeros(60, np.int64)
     graph = small_graphs.Arrays(edges, np.ones((60, features), np.float32), labels)
