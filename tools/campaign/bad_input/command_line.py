@@ -82,6 +82,9 @@ BASES = {
     "bench dgl": Base(
         ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,), refused="DGL cannot be imported"
     ),
+    "bench sar": Base(
+        ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--norm", "layer"), (_GRAPH,), refused="SAR cannot be imported"
+    ),
     "bench quantize": Base((), ("--rows", "64", "--width", "8", *_TINY)),
     "bench sddmm": Base((), ("--graph", "nowhere:x", "--width", "4", *_TINY), refused="nowhere"),
     "cluster bytes": Base((), _NO_CLUSTER, refused="no.such.cluster"),
@@ -93,6 +96,7 @@ BASES = {
     "cluster status": Base((), _NO_CLUSTER, refused="no.such.cluster"),
     "cluster up": Base(("2",), _NO_CLUSTER, refused="no.such.cluster"),
     "study check": Base(("study", "targets.toml"), (), (*_STUDY, ("targets.toml", "targets.toml"))),
+    "study export": Base(("study",), (), _STUDY, refused="varies no axis"),
     "study list": Base(("study.toml",), (), (("study.toml", "study.toml"),)),
     "study report": Base(("study",), (), _STUDY),
     "study run": Base(("nowhere.toml",), ("--out", "new"), refused="nowhere.toml"),
