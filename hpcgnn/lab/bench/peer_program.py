@@ -32,7 +32,7 @@ SETS = ("train", "val", "test")
 _PACKAGES = ("torch", "torch-geometric", "dgl", "numpy")
 # Variables in which launchers tell a process its rank, and the number of ranks.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 Settings = Any  # hpcgnn.lab.bench.names.PeerSettings, or its values by name
 
 
@@ -49,7 +49,9 @@ class Problem:
     types: int = 0
 
     def loss(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The cross-entropy of ``scores`` (m, C), the binary one if nodes have several labels y."""
+        """The cross-entropy of ``scores`` (m, C), the binary one if nodes have several labels y; 0 of no nodes."""
+        if not len(y):
+            return 0 * scores.sum()
         loss = F.binary_cross_entropy_with_logits if y.dim() == 2 else F.cross_entropy
         return loss(scores, y)
 
@@ -180,7 +182,7 @@ def read(path: Path, settings: Settings) -> Problem:
     with np.load(path) as file:
         arrays = {name: torch.from_numpy(file[name]).to(settings.device) for name in file.files}
     edge_index = arrays["edge_index"]
-    values = [arrays[name] for name in ("edge_weight", "edge_type") if name in arrays]
+    values = [arrays[key] for key in ("edge_weight", "edge_type") if key in arrays]
     edges = (edge_index, *values)
     if settings.library == DGL:
         edges = _dgl_edges(settings, edge_index, len(arrays["y"]), values)
@@ -293,9 +295,7 @@ class Sampled(Trainer):
 
         settings = self.settings
         dgl.seed(settings.seed)
-        fanouts = [
-            int(each) for each in reversed(settings.fanouts.split(","))
-        ]  # DGL begins with the layer of the input
+        fanouts = [int(each) for each in settings.fanouts.split(",")][::-1]  # DGL begins with the layer of the input
         self.loader = DataLoader(
             self.problem.edges[0], self.problem.nodes["train"], NeighborSampler(fanouts),
             batch_size=settings.batch_size, shuffle=True, drop_last=False, num_workers=settings.workers,
@@ -367,7 +367,7 @@ def measured(problem: Problem, settings: Settings, make: type[Trainer] = Trainer
     torch.manual_seed(settings.seed)
     trainer = make(Model(settings, problem).to(settings.device), problem, settings)
     found = [*lines(trainer)]
-    epochs = {name: [line[name] for line in found] for name in found[0]}
+    epochs = {key: [line[key] for line in found] for key in found[0]}
     epochs["seconds"] = [trainer.largest(each) for each in epochs["seconds"]]
     sent = trainer.total(statistics.mean(epochs.pop("bytes_sent")))
     best = best_of(found)
@@ -395,9 +395,9 @@ def best_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for package in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
@@ -469,7 +469,8 @@ def _of_rank(job: dict[str, Any], settings: Settings, rank: int) -> Problem:
 
 def _on_ranks(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """SAR's training with a process for each rank."""
-    rank, ranks = (next(int(os.environ[name]) for name in names if name in os.environ) for names in (_RANK, _RANKS))
+    rank = next(int(os.environ[variable]) for variable in _RANK if variable in os.environ)
+    ranks = next(int(os.environ[variable]) for variable in _RANKS if variable in os.environ)
     import sar
     from dgl.nn.pytorch.conv import gatconv
     from sar.edge_softmax import edge_softmax

