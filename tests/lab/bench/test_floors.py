@@ -129,10 +129,11 @@ def test_the_phases_explain_the_time_and_make_the_floor(parts):
 
 def test_time_that_no_kernel_takes_is_the_interpreters(parts, monkeypatch):
     step = Adam.step
-    monkeypatch.setattr(Adam, "step", lambda self: (time.sleep(0.05), step(self)))
+    # long beside what other programs of the machine take from the phases
+    monkeypatch.setattr(Adam, "step", lambda self: (time.sleep(0.5), step(self)))
     found = told("bench", "epoch", parts, "--hidden", HIDDEN, "--layers", 2, "--rounds", 2)
-    assert found["phases"]["interpreter"]["seconds"] > 0.045
-    assert found["phases"]["optimiser"]["seconds"] < 0.04
+    assert found["phases"]["interpreter"]["seconds"] > 0.4
+    assert found["phases"]["optimiser"]["seconds"] < 0.3
     assert "in interpreter" in msgspec.convert(found, Limits).advice()
 
 
