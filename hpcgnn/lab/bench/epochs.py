@@ -172,7 +172,7 @@ def _contenders(graph: LocalGraph, alone: World, settings: PeerSettings) -> dict
 
 
 def _by_pyg(whole: LocalGraph, settings: PeerSettings) -> Epochs:
-    peers.require()
+    peers.require_pyg()
     problem = peers.problem_of(whole)
     torch.manual_seed(settings.seed)
     trainer = PeerTrainer(Model(settings, problem), problem, settings)

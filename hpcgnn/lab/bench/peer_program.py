@@ -179,8 +179,7 @@ def _dgl_layer(settings: Settings, width: int, next_width: int, heads: int, type
 
 def read(path: Path, settings: Settings) -> Problem:
     """The problem in the arrays that :func:`hpcgnn.lab.bench.peers.write_arrays` wrote."""
-    with np.load(path) as file:
-        arrays = {name: torch.from_numpy(file[name]).to(settings.device) for name in file.files}
+    arrays = _arrays(path, settings.device)
     edge_index = arrays["edge_index"]
     values = [arrays[key] for key in ("edge_weight", "edge_type") if key in arrays]
     edges = (edge_index, *values)
@@ -188,6 +187,11 @@ def read(path: Path, settings: Settings) -> Problem:
         edges = _dgl_edges(settings, edge_index, len(arrays["y"]), values)
     nodes = {part: arrays[part] for part in SETS}
     return Problem(arrays["x"], edges, arrays["y"], nodes, int(arrays["classes"]), int(arrays["types"]))
+
+
+def _arrays(path: Path, place: str = "cpu") -> dict[str, torch.Tensor]:
+    with np.load(path) as file:
+        return {name: torch.from_numpy(file[name]).to(place) for name in file.files}
 
 
 def _dgl_edges(settings: Settings, edge_index: torch.Tensor, nodes: int, values: list[torch.Tensor]) -> tuple[Any, ...]:
@@ -381,7 +385,6 @@ def measured(problem: Problem, settings: Settings, make: type[Trainer] = Trainer
         "bytes_sent_per_epoch": sent if settings.hosts or settings.ranks == 1 else None,
         "peak_memory_bytes_per_rank": trainer.largest(_peak_memory_bytes()),
         "peak_device_memory_bytes_per_rank": _peak_device_bytes(),
-        "device": str(settings.device),
         "threads": settings.threads,
         "versions": {"python": platform.python_version()} | _versions(),
     }
@@ -434,8 +437,7 @@ def divide(path: Path, settings: Settings, folder: Path) -> None:
     """Divide the graph by DGL's METIS into a partition for each rank."""
     import dgl
 
-    with np.load(path) as file:
-        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+    arrays = _arrays(path)
     nodes, edge_index = len(arrays["y"]), arrays["edge_index"]
     if settings.model == "rgcn":
         kinds = arrays["edge_type"]
@@ -457,8 +459,7 @@ def _of_rank(job: dict[str, Any], settings: Settings, rank: int) -> Problem:
     """This rank's partition, in SAR's form."""
     import sar
 
-    place = torch.device("cpu")
-    data = sar.load_dgl_partition_data(str(Path(job["parts"]) / "graph.json"), rank, place)
+    data = sar.load_dgl_partition_data(str(Path(job["parts"]) / "graph.json"), rank, torch.device("cpu"))
     x, y, *sets = (sar.suffix_key_lookup(data.node_features, name) for name in ("x", "y", *SETS))
     graph = sar.construct_full_graph(data)
     nodes = {part: torch.nonzero(mask.bool()).flatten() for part, mask in zip(SETS, sets, strict=True)}

@@ -3,6 +3,7 @@ library's own environment (``peer_program.py``)."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -135,13 +136,16 @@ def _launched(line: Sequence[str], settings: PeerSettings) -> list[str]:
     return [*words, "--", *line]
 
 
-def require(library: str = PYG) -> None:
-    """Raise :class:`HpcgnnError` if this environment does not have the library."""
-    _require(sys.executable, dict(os.environ), library)
+def require_pyg() -> None:
+    """Raise :class:`HpcgnnError` if PyG cannot be imported here."""
+    try:
+        importlib.import_module(_LIBRARIES[PYG][0])
+    except ImportError as error:
+        raise _missing(PYG, sys.executable, str(error)) from error
 
 
 def _require(python: str, environment: Mapping[str, str], library: str) -> None:
-    module, name, how = _LIBRARIES[library]
+    module, name, _ = _LIBRARIES[library]
     try:
         done = subprocess.run(
             [python, "-c", f"import {module}"], env=environment, capture_output=True, text=True, check=False
@@ -150,7 +154,12 @@ def _require(python: str, environment: Mapping[str, str], library: str) -> None:
         raise HpcgnnError(f"cannot run {python}, the Python of {name}: {error.strerror}") from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise HpcgnnError(f"{name} cannot be imported by {python} ({said[:_SAID]}): {how}")
+        raise _missing(library, python, said)
+
+
+def _missing(library: str, python: str, said: str) -> HpcgnnError:
+    _, name, how = _LIBRARIES[library]
+    return HpcgnnError(f"{name} cannot be imported by {python} ({said[:_SAID]}): {how}")
 
 
 def _environment(python: str, source: Path | None, settings: PeerSettings) -> dict[str, str]:

@@ -11,6 +11,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.study import measures
 from hpcgnn.lab.study.groups import Group, in_words
 from hpcgnn.lab.study.summary import finished_groups, read_study
+from hpcgnn.train.run_files import is_number
 
 _FIGURES = {measures.SECONDS: "seconds", "bytes_sent_per_epoch": "bytes", "peak_memory_bytes_per_rank": "memory bytes"}
 _PHASES = "breakdown_seconds_median"
@@ -21,7 +22,7 @@ def lines(folder: str | Path, machine: str = "") -> Iterator[dict[str, Any]]:
     call path; phases of an epoch are calls within it. Raises HpcgnnError if no axis with numbers varies."""
     study, groups = read_study(folder), finished_groups(folder, machine)
     values = {axis: {group.configuration.get(axis) for group in groups.all} for axis in study.varied}
-    numbers = [axis for axis, found in values.items() if all(_is_number(value) for value in found)]
+    numbers = [axis for axis, found in values.items() if all(map(is_number, found))]
     if not numbers:
         raise HpcgnnError(f"{folder} varies no axis with numbers, such as ranks, so that there is nothing to fit")
     others = [axis for axis in study.varied if axis not in numbers]
@@ -40,7 +41,3 @@ def _measured(group: Group) -> Iterator[tuple[tuple[str, ...], str, float]]:
                 yield ("epoch",), metric, value
         for phase, seconds in figures.get(_PHASES, {}).items():
             yield ("epoch", phase.removesuffix("_seconds")), "seconds", seconds
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -103,8 +103,10 @@ class Group:
         return tuple(str(self.configuration.get(axis, NOTHING)) for axis in axes)
 
 
-def _seconds_to(group: Group, target: float) -> Estimate:
-    """The median over runs of the seconds of training until the test metric reaches the target."""
+def _seconds_to(group: Group, target: float) -> Estimate | None:
+    """The median over runs of the seconds of training until the test metric reaches the target; None without evaluations."""
+    if not any("test_metric" in epochs for epochs in group.epochs.values()):
+        return None
     found = [measures.seconds_to(epochs, "test_metric", target) for epochs in group.epochs.values()]
     return Estimate(float(np.median(found)), None, None, len(found))
 
@@ -176,16 +178,12 @@ class Groups:
 
     def _to_target(self, group: Group, baseline: Group) -> Estimate | None:
         metrics = [*baseline.values(measures.METRIC).values()]
-        if not metrics or not any("test_metric" in epochs for epochs in group.epochs.values()):
-            return None
-        return _seconds_to(group, fmean(metrics) - measures.TARGET_BELOW)
+        return _seconds_to(group, fmean(metrics) - measures.TARGET_BELOW) if metrics else None
 
     def _to_best(self, group: Group) -> Estimate | None:
         alike = (other for other in self.all if other.label([GRAPH]) == group.label([GRAPH]))
         found = [fmean(values) for other in alike if (values := other.values(measures.METRIC).values())]
-        if not found or not any("test_metric" in epochs for epochs in group.epochs.values()):
-            return None
-        return _seconds_to(group, max(found) - measures.BEST_BELOW)
+        return _seconds_to(group, max(found) - measures.BEST_BELOW) if found else None
 
     def _scaling(self, group: Group, figure: str) -> Estimate | None:
         """Speed-up T(P0) / T(P), or the efficiency, T(P0) P0 / (T(P) P) for one graph and T(P0) / T(P) for graphs that grow."""
