@@ -84,12 +84,12 @@ class ThreadWorld(World):
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def start_allreduce(self, mine: Buffer, result: Buffer, op: str = "sum", what: str = "a reduction") -> Pending:
-        _typed(result)[...] = self._shared(_typed(mine), lambda all_: getattr(np.stack(all_), op)(0))
+        typed(result)[...] = self._shared(typed(mine), lambda all_: getattr(np.stack(all_), op)(0))
         return Pending.done(what)
 
     def start_exscan(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        below = self._shared(_typed(mine), lambda all_: np.stack(all_)[: self.rank].sum(0, dtype=mine.dtype))
-        _typed(result)[...] = below
+        below = self._shared(typed(mine), lambda all_: np.stack(all_)[: self.rank].sum(0, dtype=mine.dtype))
+        typed(result)[...] = below
         return Pending.done(what)
 
     def start_allgather(self, mine: Buffer, result: Buffer, what: str) -> Pending:
@@ -191,6 +191,6 @@ def one_rank() -> ThreadWorld:
     return ThreadWorld(0, Meeting(1, _LONGEST_SECONDS))
 
 
-def _typed(buffer: Buffer) -> np.ndarray:
+def typed(buffer: Buffer) -> np.ndarray:
     """(elements,) view of the buffer's memory in the type that it holds."""
     return buffer.on_host().reshape(-1).view(buffer.dtype)

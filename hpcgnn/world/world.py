@@ -83,7 +83,10 @@ class World(OfRanks, ABC):
         rank: number of this rank, from 0.
         size: number of ranks.
         timeout_seconds: longest time that a wait may take, in seconds; after it, HpcgnnError is raised.
+        imagines_others: whether only this rank exists, in a measurement, so that what all ranks hold cannot be checked.
     """
+
+    imagines_others = False
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds

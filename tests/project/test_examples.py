@@ -18,6 +18,7 @@ SAYS = {
     "ogbn_arxiv": (r"label propagation 0.62: test accuracy (\S+)", 0.9),
     "links": (r"ROC-AUC of held-out links: (\S+)\nmost likely partner of node 0: node \d+", 0.7),
     "own_policy": (r"bits by epoch: 2 2 [28 ]+\ntest accuracy (\S+)", 0.9),
+    "energy": (r"measured 20 epochs: test accuracy (\S+)", 0.9),
     "search": (r"best of 6 trials: test accuracy (\S+) with", 0.9),
     "tracker": (r"tracked 20 epochs: test accuracy (\S+)", 0.9),
     "own_loop": (r"test accuracy (\S+) over 120 nodes of 600", 0.9),

@@ -36,12 +36,7 @@ def run(
     columns of the rows. Raises HpcgnnError if the plan is not in the file, or the file is damaged."""
     torch.set_num_threads(threads)
     with PartsFile(path) as parts:
-        if not is_stored(parts, strategy):
-            said = f"store one with `hpcgnn plan {path} --strategy {strategy}`"
-            raise HpcgnnError(f"{path} has no plan for the strategy {strategy}: {said}")
-        plan = StoredPlan(parts, strategy)
-        entries = plan.entries()
-        work = entries["L"] + entries["S"] + entries["R"]
+        plan, work = stored_plan(parts, strategy)
         heaviest, others = chosen(work, most_ranks)
         passes = [
             [_measured(plan.part(int(rank), edges=False).map(as_csr), width, rounds, advance) for rank in (*heaviest, *others)]
@@ -52,7 +47,7 @@ def run(
     found |= {"graph": str(path), "width": width, "work_imbalance": max_over_mean(work)}
     seconds = np.concatenate((measured, measured.sum(axis=1, keepdims=True)), axis=1)
     found["directions"] = {
-        name: _summary(each, heaviest.size, work.size)
+        name: summary(each, heaviest.size, work.size)
         for name, each in zip((*DIRECTIONS, "both"), seconds.T, strict=True)
     }
     imbalance = {"work_imbalance": found["work_imbalance"]}
@@ -71,7 +66,16 @@ def chosen(work: np.ndarray, most_ranks: int) -> tuple[np.ndarray, np.ndarray]:
     return heaviest, np.random.default_rng(0).choice(rest, most_ranks - heaviest.size, replace=False)
 
 
-def _summary(seconds: np.ndarray, heaviest: int, ranks: int) -> dict[str, float]:
+def stored_plan(parts: PartsFile, strategy: str) -> tuple[StoredPlan, np.ndarray]:
+    """The plan for ``strategy`` in an open file, and the (P,) entries of L, S and R together. Raises HpcgnnError without it."""
+    if not is_stored(parts, strategy):
+        said = f"store one with `hpcgnn plan {parts.path} --strategy {strategy}`"
+        raise HpcgnnError(f"{parts.path} has no plan for the strategy {strategy}: {said}")
+    plan = StoredPlan(parts, strategy)
+    return plan, sum(plan.entries().values(), np.zeros(parts.num_parts, np.int64))
+
+
+def summary(seconds: np.ndarray, heaviest: int, ranks: int) -> dict[str, float]:
     """The mean of all ranks and the largest relative to it; the first ``heaviest`` of ``seconds`` stand for themselves."""
     total = float(seconds[:heaviest].sum() + seconds[heaviest:].mean() * (ranks - heaviest))
     return {"seconds": total / ranks, "seconds_imbalance": float(seconds.max()) * ranks / total}

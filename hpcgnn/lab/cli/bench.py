@@ -25,6 +25,7 @@ from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, ROWS, NumberRange
 from hpcgnn.cli.train import PROBLEM, RunCommand, run_config
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
 from hpcgnn.lab.bench import names
 from hpcgnn.lab.bench.names import HOST_NAME, Floor, How, Limits, PeerSettings
@@ -441,6 +442,60 @@ def plan(parts: Path, ranks: int, as_json: bool, **settings: Any) -> None:
     title = f"{found['ranks']:,} ranks, {found['ranks_measured']:,} of them measured, {found['width']} columns"
     told = Text(f"  max/mean entries of L, S and R: {found['work_imbalance']:.2f}")
     _tell(found, as_json, [_table(title, ("", "mean, ms", "max/mean"), rows), told])
+
+
+@bench.command(cls=RunCommand, sections={}, after=6,
+               epilog=_example("ranks parts-64.h5 --hidden 256 --bits 2 --network xeon-hdr --against model.toml"))  # fmt: skip
+@_parts_file
+@_option("--ranks", "Largest number of ranks to measure: half of them those with the most entries, the others drawn at random.",
+         64, click.IntRange(2))  # fmt: skip
+@_option("--threads", "Number of threads of a rank.", 1, click.IntRange(1, os.cpu_count()))
+@click.option("--network", default="xeon-hdr", show_default=True, metavar="NAME",
+              help="Profile, or file NAME.toml, whose network connects the ranks.")  # fmt: skip
+@click.option("--against", type=click.Path(path_type=Path), metavar="MODEL.toml",
+              help="Cost model of this machine, whose predictions are compared with the measured seconds.")  # fmt: skip
+@_rounds
+@_as_json
+@click.pass_context
+def ranks(
+    ctx: click.Context, parts: Path, ranks: int, threads: int, network: str, against: Path | None, rounds: int, as_json: bool,
+    **settings: Any,
+) -> None:  # fmt: skip
+    """Measure the training of each rank of a plan, one rank after another in this process.
+
+    The settings are those of `hpcgnn train`. The products, element-wise work and codecs of a rank are real. Nothing is sent:
+    the messages' seconds are those of the network model, with one rank on each node. So one machine tells an epoch of many ranks.
+    The table compares the rank that takes longest with the mean of all ranks.
+    """
+    from hpcgnn.lab.bench import ranks as measuring
+    from hpcgnn.lab.cost_model import job_of_ranks, profiles
+    from hpcgnn.lab.cost_model.constants import read_model
+
+    config, profile = run_config(ctx, settings, set()), profiles.find(network)
+    model = None if against is None else read_model(against)
+    disable_malloc_trimming()
+    with console.progress("ranks", None, quiet=as_json) as advance:
+        found = measuring.run(parts, config, ranks, rounds, threads, advance)
+    with PartsFile(parts) as file:
+        found |= job_of_ranks.job_of(found, file, config, model, profile)
+    _tell(found, as_json, _rank_tables(found))
+
+
+def _rank_tables(found: dict[str, Any]) -> Iterator[Table | Text]:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    columns = ("median_error", "worst_error")
+    rows = [
+        (name, _ms(line["seconds"]), f"{line['seconds_imbalance']:.2f}", *(share(line.get(each)) for each in columns))
+        for name, line in found["phases"].items()
+    ]
+    title = f"{found['ranks']:,} ranks, {found['ranks_measured']:,} of them measured, {found['compute']}"
+    yield _table(title, ("", "mean, ms", "max/mean", "median error", "worst"), rows)
+    yield Text(f"  max/mean entries of L, S and R: {found['work_imbalance']:.2f}")
+    yield Text(f"  an epoch on the network of {found['network']}: {_ms(found['epoch_seconds'])} ms")
+    if "predicted_epoch_seconds" in found:
+        yield Text(f"  predicted by the cost model alone: {_ms(found['predicted_epoch_seconds'])} ms")
 
 
 def _peer_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -155,7 +155,7 @@ def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> No
     console.line(f"written: {' and '.join(written)}")
 
 
-@study.command(epilog="\b\nExample\n  hpcgnn study export s > s.jsonl && extrap --jsonlines s.jsonl --print all")
+@study.command(epilog="\b\nExample\n  hpcgnn study export s > s.jsonl && extrap --json s.jsonl")
 @_folder
 @_machine
 def export(folder: Path, machine: str) -> None:

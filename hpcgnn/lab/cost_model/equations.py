@@ -23,8 +23,8 @@ from hpcgnn.lab.cost_model.constants import AGGREGATION, OTHER, QUANTIZATION, WO
 from hpcgnn.lab.cost_model.workload import Exchange, Workload
 
 PHASES = ("aggregation", "communication_wait", "wire", "quantization", "synchronisation", "other")
-_COMPUTED = (AGGREGATION, QUANTIZATION, OTHER)
-_IN_PHASES = np.array([[float(constant.phase == phase) for phase in _COMPUTED] for constant in WORK])
+COMPUTED = (AGGREGATION, QUANTIZATION, OTHER)
+IN_PHASES = np.array([[float(constant.phase == phase) for phase in COMPUTED] for constant in WORK])
 _IS_MEMORY_BOUND = np.array([constant.is_memory_bound for constant in WORK])
 # Of ranks and of bytes, from which on an all-reduce goes round a ring (Open MPI's libnbc).
 _LEAST_RING, _LEAST_RING_BYTES = 4, 1 << 16
@@ -131,7 +131,7 @@ class _Clocks:
 
     def __init__(self, turn: EpochKind, values: Values, machine: Machine) -> None:
         self.values, self.machine, self.burst = values, machine, turn.messages.burst_seconds
-        self.price = prices(values, machine)[:, None] * _IN_PHASES
+        self.price = prices(values, machine)[:, None] * IN_PHASES
         self.now, self.link_free, self.credit, self.since = (np.zeros(turn.workload.num_ranks) for _ in range(4))
         self.spent: dict[str, np.ndarray] = {}
         self.coming: dict[int, np.ndarray] = {}
@@ -178,7 +178,7 @@ class _Clocks:
         self.since = self.since + own
         computing = shared_cores(own, self.machine)
         shares = np.divide(computing, own, out=np.zeros_like(own), where=own > 0)
-        for phase, seconds in zip(_COMPUTED, of_phases.T, strict=True):
+        for phase, seconds in zip(COMPUTED, of_phases.T, strict=True):
             self._take(self.now + seconds * shares, phase)
         return begun + shared_cores(own + extra, self.machine)
 

@@ -16,7 +16,7 @@ from hpcgnn.base.process import resident_memory_bytes
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model import policies
 from hpcgnn.lab.cost_model.constants import MEMORY, WORK, Model, cores_of
-from hpcgnn.lab.cost_model.equations import PHASES, Messages, memory_of
+from hpcgnn.lab.cost_model.equations import IN_PHASES, PHASES, Messages, memory_of
 from hpcgnn.lab.cost_model.fit import KIND_TERMS, TERMS, extent_of, kinds_of
 from hpcgnn.lab.cost_model.policies import DECISIONS, PLAIN, Assumptions, MeanEpoch, PolicyMix, RowFacts
 from hpcgnn.lab.cost_model.profiles import BANDWIDTH_SHARE, FLOPS_SHARE, SPECIFICATIONS, Profile
@@ -86,6 +86,7 @@ def predict(
     decided: Sequence[Assumptions] = (),
     most_messages: int = MOST_ONE_BY_ONE,
     read: dict[Any, Any] | None = None,
+    factors: np.ndarray | None = None,
 ) -> Prediction:
     """Predict a run with these settings on an open parts file. Raises HpcgnnError for settings that are not allowed, or that the
     equations do not cover.
@@ -93,6 +94,8 @@ def predict(
     profile: the profile whose network connects nodes; None: the virtual hosts, or the single machine, of ``model``. decided:
     the assumed decisions of policies: from a run with these policies, else those given for any policy. most_messages: largest
     number of messages that are timed one by one. read: data that were read from the file before, to which more are added.
+    factors: (P, 3) factors of each rank's work in the phases of :data:`hpcgnn.lab.cost_model.equations.COMPUTED`, where it was
+    measured; only for runs without policies.
     """
     given: dict[str, Any] = {"ranks": file.num_parts, **configuration}
     kept = {} if read is None else read
@@ -127,6 +130,7 @@ def predict(
         outcome = policies.outcome_of(course, setup, parts, values, messages_of)
     else:
         course, workload = None, setup.workload(parts)
+        workload = workload if factors is None else workload.times(factors @ IN_PHASES.T)
         epoch = setup.epoch(workload, messages_of(workload), values)
         outcome = MeanEpoch(epoch, workload, workload.bytes_sent(), workload.rows_sent())
     bits = run.messages.bits if run.policy.bits == FIXED else run.policy.bits

@@ -68,6 +68,11 @@ class Workload:
         """(T,) work of all ranks."""
         return sum((each.sum(axis=0) for each in (*self.before, *self.beside)), self.optimiser.sum(axis=0))
 
+    def times(self, factors: np.ndarray) -> Workload:
+        """The same step with (P, T) times the work of each kind."""
+        before, beside = (tuple(each * factors for each in work) for work in (self.before, self.beside))
+        return replace(self, before=before, beside=beside, optimiser=self.optimiser * factors)
+
     def bytes_sent(self) -> np.ndarray:
         """(P,) int64 bytes that each rank sends in a step, as ``bytes_sent`` of ``metrics.jsonl`` counts them."""
         return sum((each.bytes_of_ranks[0] for each in self.exchanges), np.zeros(self.num_ranks, np.int64))

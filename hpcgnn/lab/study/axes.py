@@ -35,7 +35,7 @@ ENVIRONMENTS = {
              "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }  # fmt: skip
 PARTS_WORD, GRAPH_WORD = "{parts}", "{graph}"
-ON_ONE = ("plan",)  # benches that read the parts of all ranks in one process
+ON_ONE = ("plan", "ranks")  # benches that read the parts of all ranks in one process
 SEED_WORD = "{seed}"  # stands for the seed of each run where a setting takes a whole number, such as link_seed
 
 

@@ -75,14 +75,24 @@ _LABELS = {
     "edge_balance": "in-edges, maximum / mean of parts",
     "train_balance": "training nodes, maximum / mean of parts",
     "work_imbalance": "entries of L, S and R, maximum / mean of ranks",
-    "seconds_imbalance": "seconds of products, maximum / mean of ranks",
+    "seconds_imbalance": "seconds of computation, maximum / mean of ranks",
+    "median_error": "error of the predicted seconds of a rank, median, %",
+    "worst_error": "the same, worst rank, %",
     "rows": "rows sent",
     "pairs": "pairs that exchange rows",
     "max_rows_sent": "rows sent by the busiest rank",
     "max_rows_received": "rows received by the busiest rank",
 }
 _OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
-_SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction")
+_SHARES = (
+    "share_of_copy",
+    "share_of_peak",
+    "hidden_share",
+    "overhead_share",
+    "cut_fraction",
+    "median_error",
+    "worst_error",
+)
 _IN_PERCENT = ("best_val_metric", METRIC, "stale_share", "policy_share", EFFICIENCY, SPREAD, *_SHARES)
 _ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
 _COUNTS = ("python_calls", "num_parts", *_OF_PLANS, "epochs", "best_epoch")

@@ -78,6 +78,7 @@ BASES = {
     "bench gemm": Base((), ("--shape", "8x8x8", "--dtype", "float32", *_TINY)),
     "bench overhead": Base(("parts.h5",), ("--rounds", "1", "--hidden", "8"), (_PARTS,)),
     "bench plan": Base(("parts.h5",), ("--rounds", "1", "--width", "4", "--ranks", "2"), (_PARTS,)),
+    "bench ranks": Base(("parts.h5",), ("--rounds", "1", "--hidden", "8", "--ranks", "2"), (_PARTS_OF_2,)),
     "bench pyg": Base(("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,)),
     "bench dgl": Base(
         ("graph.h5",), ("--epochs", "1", "--hidden", "8", "--threads", "1"), (_GRAPH,), refused="DGL cannot be imported"
