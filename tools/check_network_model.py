@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.base.process import processor
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.lab.cost_model.network import MOST_MESSAGES, Network, exchange_seconds
@@ -58,8 +56,6 @@ COLUMNS = {
     "model (s)": "{model_seconds:.4g}",
     "difference": "{difference:+.1%}",
     "difference, grouped": "{grouped_difference:+.1%}",
-    "run time of SimGrid (s)": "{simgrid_took_seconds:.1f}",
-    "run time of the model (s)": "{model_took_seconds:.2f}",
 }
 
 
@@ -227,16 +223,16 @@ def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def write(found: list[dict[str, Any]]) -> None:
     """Write the document and its figures."""
-    machine = f"{processor()}, {len(os.sched_getaffinity(0))} cores"
-    (DOCS / "network-model.md").write_text(document(found, machine))
+    (DOCS / "network-model.md").write_text(document(found))
     (DOCS / "network-model.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
-def document(found: list[dict[str, Any]], machine: str) -> str:
-    """The text of docs/network-model.md. machine: the processor in words."""
+def document(found: list[dict[str, Any]]) -> str:
+    """The text of docs/network-model.md."""
     rows = [[cell.format(**one) for cell in COLUMNS.values()] for one in found]
     table = ["| " + " | ".join(cells) + " |" for cells in ([*COLUMNS], ["---"] * len(COLUMNS), *rows)]
     options = ", ".join(f"`{name}` {value}" for name, value in OPTIONS.items())
+    worst, tool = 100 * worst_of(found), "`tools/check_network_model.py`"
     text = f"""\
 # The network model, compared with a simulator
 
@@ -245,7 +241,8 @@ from a description of the nodes, links and switches of a cluster. Read this page
 with SimGrid, a flow-level network simulator, for {len(found)} exchanges of 16 to {max(one["ranks"] for one in found):,} ranks
 on a fat tree.
 
-**Result:** the largest difference is {100 * worst_of(found):.1f} %. The limit for a difference is {100 * LIMIT:.0f} %.
+**Result:** the largest difference is {worst:.1f} %, and the limit is {100 * LIMIT:.0f} %. {tool} makes this page and
+[its figures](network-model.json).
 
 ## What is compared
 
@@ -280,11 +277,7 @@ number of nodes of a switch for each of its uplinks.
 ## Results
 
 """
-    made = (
-        f"Made by `tools/check_network_model.py` on {machine}, which also did other work, so run times are rough. The"
-        " figures are in `network-model.json`."
-    )
-    return "\n".join([text.rstrip(), "", *table, "", made, ""])
+    return "\n".join([text.rstrip(), "", *table, ""])
 
 
 if __name__ == "__main__":

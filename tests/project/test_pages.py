@@ -31,20 +31,6 @@ def test_the_readme_is_read_in_a_minute() -> None:
     assert len(text_of(ROOT / "README.md")) <= 6000
 
 
-def test_results_of_the_readme_are_those_of_their_reports() -> None:
-    results = text_of(ROOT / "README.md").partition("## Results")[2].partition("\n## ")[0]
-    reports = 0
-    for sentence in results.split("\n- ")[1:]:
-        claimed = re.findall(r"\d+\.\d+", _LINK.sub("", sentence))
-        for report in re.findall(r"\((docs/studies/[^)]+)\)", sentence):
-            measured = [float(number) for number in re.findall(r"\d+\.\d+", text_of(ROOT / report))]
-            for number in claimed:
-                decimals = len(number.partition(".")[2])
-                assert any(f"{value:.{decimals}f}" == number for value in measured), f"{number} is not in {report}"
-            reports += 1
-    assert reports >= 4
-
-
 def broken_links(page: Path) -> Iterator[str]:
     for found in _LINK.finditer(text_of(page)):
         link = found[1].partition("#")[0]
