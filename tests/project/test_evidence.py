@@ -20,6 +20,9 @@ STUDIES = ROOT / "docs" / "studies"
 LAST_VERSIONS = ("0.2.0", "0.1.0")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _DECIMAL = re.compile(r"\d[\d,]*\.\d+")
+_MEASURED = re.compile(r"(?<![\w.])\d+\.\d+ (?:(?:s|ms|seconds|times|[KMG]i?B|points)\b(?!/)|%)")
+# Predictions of the cost model, and counts of a small graph, which commands on these pages make again.
+MADE_BY_THEIR_COMMANDS = ("projection.md", "projection-policies.md", "how-to/choose-a-partitioner.md")
 # Studies whose records an older program made, or that lack runs. This list only becomes shorter.
 OLD = {"ablation", "accuracy-models", "compute", "compute-accuracy", "int8-accuracy", "messages", "node-aware",
        "partition-rows", "preprocessing"}  # fmt: skip
@@ -102,6 +105,32 @@ def is_as_precise(measured: str, decimals: int, unit: int) -> bool:
 
 def test_figures_beside_a_link_to_a_study_are_in_its_report() -> None:
     assert_none(offender for page in pages() for _, offender in figures_without_a_record(page))
+
+
+def figures_without_a_link(page: Path) -> Iterator[str]:
+    """Measured figures with a unit, in a section that names no report of a study, no file of results and no test."""
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+        if not re.search(r"studies/[\w-]+/report\.md|\w\.json\b|\btests/", section):
+            title = section.partition("\n")[0]
+            yield from (f"{place(page)}, {title}: {found[0]} has no record" for found in _MEASURED.finditer(section))
+
+
+def test_figures_have_a_record() -> None:
+    exempt = {ROOT / "docs" / name for name in MADE_BY_THEIR_COMMANDS}
+    assert all(any(figures_without_a_link(page)) for page in exempt)
+    assert_none(offender for page in pages() if page not in exempt for offender in figures_without_a_link(page))
+
+
+def test_figures_without_a_link_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A\n\nIt takes 1.5 s, at 24.6 GB/s.\n\n## B\n\n2.5 %, see [c](studies/c/report.md).\n\n## C\n\n3.5 %\n"
+    )
+    assert [*figures_without_a_link(page)] == [
+        f"{place(page)}, # A: 1.5 s has no record",
+        f"{place(page)}, ## C: 3.5 % has no record",
+    ]
 
 
 def test_the_readme_says_how_fast_it_is() -> None:
