@@ -355,5 +355,5 @@ def features_of(graph: LocalGraph, model: Trainable) -> Given:
 
 def _check_any(graph: LocalGraph, count: int, what: str) -> None:
     """Raise HpcgnnError, the same on all ranks, if there is nothing to learn from. Collective."""
-    if not graph.world.allreduce(np.array([count], dtype=np.int64))[0]:
+    if not graph.world.imagines_others and not graph.world.allreduce(np.array([count], dtype=np.int64))[0]:
         raise HpcgnnError(f"{graph.path} has no {what}", agreed=True)

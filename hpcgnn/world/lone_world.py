@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments
 from hpcgnn.world.placement import Placement
 from hpcgnn.world.thread_world import Meeting, ThreadWorld, one_rank, typed
+from hpcgnn.world.world import World
 
 
 class LoneWorld(ThreadWorld):
@@ -21,7 +23,7 @@ class LoneWorld(ThreadWorld):
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(0, Meeting(1, 1.0))
         self.rank, self.size = rank, size
-        self._cleared: set[int] = set()  # memory that holds the zeros
+        self._cleared = weakref.WeakSet[Segments]()  # whose memory holds the zeros
 
     @property
     def library(self) -> str:
@@ -40,21 +42,30 @@ class LoneWorld(ThreadWorld):
         return Pending.done(what)
 
     def start_alltoall(self, mine: Buffer, result: Buffer, what: str) -> Pending:
-        raise HpcgnnError(f"{what} needs other ranks, but each rank runs alone here")
+        raise HpcgnnError(
+            "this model or graph needs rows of other ranks while it is built, and each rank runs alone here: choose a model "
+            "whose sums follow --strategy, such as sage, gin or gcn, without edge weights"
+        )
 
     def start_broadcast(self, values: Buffer, root: int, what: str) -> Pending:
         return Pending.done(what)
 
     def broadcast(self, value: Any, root: int = 0, what: str = "a broadcast") -> Any:
+        if self.rank != root:
+            raise HpcgnnError(
+                f"{what} comes from rank {root}, and each rank runs alone here: leave out the option that needs it"
+            )
         return value
+
+    def apart(self) -> World:
+        return self
 
     def start_alltoallv(
         self, send: Segments, received: Segments, what: str, neighbours: Neighbours | None = None
     ) -> Pending:
-        memory = received.buffer.on_host()
-        if memory.ctypes.data not in self._cleared:  # once, because real messages cost a rank nothing here
-            self._cleared.add(memory.ctypes.data)
-            memory[...] = 0
+        if received not in self._cleared:  # once for each exchange, because real messages cost a rank nothing here
+            self._cleared.add(received)
+            received.buffer.on_host()[...] = 0
         return Pending.done(what)
 
     def ranks_on_my_cores(self) -> int:

@@ -111,7 +111,7 @@ def figures_without_a_link(page: Path) -> Iterator[str]:
     """Measured figures with a unit, in a section that names no report of a study, no file of results and no test."""
     text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
-        if not re.search(r"studies/[\w-]+/report\.md|\w\.json\b|\btests/", section):
+        if not re.search(r"studies/[\w-]+/report\.md|\]\([\w./-]+\.json\)|\btests/[\w/]+\.py", section):
             title = section.partition("\n")[0]
             yield from (f"{place(page)}, {title}: {found[0]} has no record" for found in _MEASURED.finditer(section))
 

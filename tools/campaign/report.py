@@ -138,7 +138,7 @@ def _of_section(record: dict[str, Any]) -> str:
         lines.append(_table(("measurement", "value"), rows))
     lines += _defects(defects(record["section"]))
     if failing(record):
-        lines += _listed(record["listed"], FAILED, "Cases that still fail")
+        lines += _listed(record.get("again", record)["listed"], FAILED, "Cases that still fail")
     if again := record.get("again"):
         ends_again = totals(again)
         lines += [

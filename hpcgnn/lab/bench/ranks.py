@@ -1,18 +1,22 @@
 """The measurement of ``hpcgnn bench ranks``: the training of each rank of a plan, one rank after another in one process.
 
 A rank trains with its own nodes, matrices and messages, so that its products, element-wise work and codecs are those of the job.
-The other ranks are imagined (:mod:`hpcgnn.world.lone_world`): nothing is sent, and nobody is waited for.
+The other ranks are imagined (:mod:`hpcgnn.world.lone_world`): nothing is sent, and nobody is waited for. No other rank competes
+for cores or memory. A rank without training nodes leaves out the optimiser's step.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from hpcgnn.base.arguments import HOST_DEVICE
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.devices import CPU
@@ -21,6 +25,7 @@ from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.epochs import WARM_UP, bare_trainer
 from hpcgnn.lab.bench.names import Advance
 from hpcgnn.lab.bench.plan_work import chosen, stored_plan
+from hpcgnn.nn.config import AUTO, KEEP
 from hpcgnn.plan.plan import max_over_mean
 from hpcgnn.train.account import strategy_of
 from hpcgnn.train.run_config import NODE, RunConfig
@@ -28,34 +33,51 @@ from hpcgnn.world.lone_world import LoneWorld
 
 PHASES = ("aggregation", "quantization", "other")  # of computation
 _WAITS = ("communication_wait", "synchronisation")
+_PASSES = 2  # over all ranks, because a disturbance may last longer than the epochs of one rank
 
 
-def run(path: Path, config: RunConfig, most_ranks: int, rounds: int, threads: int, advance: Advance) -> dict[str, Any]:
-    """Train up to ``most_ranks`` ranks of the plan in ``path``, one after another; ``advance`` counts them. rounds: number of
-    epochs of each, whose median counts. Raises HpcgnnError for settings that need the other ranks, or without a stored plan.
-
-    ``seconds_of_ranks`` of the result is (ranks, 3): the seconds of each measured rank by phase of :data:`PHASES`.
-    """
+def check(config: RunConfig) -> RunConfig:
+    """The settings for ranks that run alone. Raises HpcgnnError for those that need the other ranks, or another device."""
     if config.task != NODE or not config.policy.is_off or config.messages.message_coding != "plain":
         raise HpcgnnError(
             "each rank is measured alone, so nothing may be decided by all ranks: choose --task node, a number for --bits, "
             "--staleness off and --message-coding plain"
         )
+    if config.device not in (AUTO, HOST_DEVICE) or config.memory_limit != "none":
+        raise HpcgnnError("ranks are measured on the CPU, one at a time: leave out --device and --memory-limit")
+    return replace(config, activations=KEEP if config.activations == AUTO else config.activations)
+
+
+def run(
+    parts: PartsFile, config: RunConfig, most_ranks: int, rounds: int, threads: int, advance: Advance
+) -> dict[str, Any]:
+    """Train up to ``most_ranks`` ranks of the plan in an open file, one after another; ``advance`` counts them, in each of two
+    passes. rounds: number of epochs of each rank in a pass, whose median counts; the faster pass counts. Raises HpcgnnError
+    without a stored plan.
+
+    ``seconds_of_ranks`` of the result is (ranks, 3): the seconds of each measured rank by phase of :data:`PHASES`.
+    """
     torch.set_num_threads(threads)
     strategy = strategy_of(config)
-    with PartsFile(path) as parts:
-        _, work = stored_plan(parts, strategy)
+    _, work = stored_plan(parts, strategy)
     heaviest, others = chosen(work, most_ranks)
-    measured = [int(rank) for rank in (*heaviest, *others)]
-    seconds, arithmetics = [], []
-    for rank in measured:
-        of_rank, compute = _epochs(path, config, LoneWorld(rank, work.size), rounds)
-        seconds.append(of_rank)
-        arithmetics.append(compute)
-        advance(1)
+    measured = np.concatenate((heaviest, others))
+    passes, arithmetics = np.empty((_PASSES, measured.size, len(PHASES))), set()
+    for number in range(_PASSES):
+        for place in np.random.default_rng(number).permutation(measured.size):  # clocks may drift
+            world = LoneWorld(int(measured[place]), work.size)
+            passes[number, place], compute = _epochs(parts.path, config, world, rounds)
+            arithmetics.add(compute)
+            gc.collect()
+            advance(1)
+    if len(arithmetics) > 1:
+        said = f"ranks chose different arithmetics ({', '.join(sorted(arithmetics))}), which those of a job agree on"
+        raise HpcgnnError(f"{said}: give one of them with --compute")
+    faster = passes.sum(axis=2).argmin(axis=0)
+    seconds = passes[faster, np.arange(measured.size)]
     found = results.about(CPU, threads, rounds, ranks=int(work.size), ranks_measured=len(measured), strategy=strategy)
-    found |= {"graph": str(path), "compute": statistics.mode(arithmetics), "work_imbalance": max_over_mean(work)}
-    return found | {"heaviest": heaviest.size, "measured": measured, "seconds_of_ranks": np.array(seconds).tolist()}
+    found |= {"graph": str(parts.path), "compute": compute, "work_imbalance": max_over_mean(work)}
+    return found | {"heaviest": heaviest.size, "measured": measured.tolist(), "seconds_of_ranks": seconds.tolist()}
 
 
 def _epochs(path: Path, config: RunConfig, world: LoneWorld, rounds: int) -> tuple[tuple[float, ...], str]:

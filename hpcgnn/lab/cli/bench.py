@@ -463,21 +463,30 @@ def ranks(
 ) -> None:  # fmt: skip
     """Measure the training of each rank of a plan, one rank after another in this process.
 
-    The settings are those of `hpcgnn train`. The products, element-wise work and codecs of a rank are real. Nothing is sent:
-    the messages' seconds are those of the network model, with one rank on each node. So one machine tells an epoch of many ranks.
-    The table compares the rank that takes longest with the mean of all ranks.
+    The settings are those of `hpcgnn train`. The products, element-wise work and codecs of a rank are real, on this processor and
+    without other ranks that compete for its cores and memory. Nothing is sent: the messages' seconds are those of the network
+    model, with one rank on each node. The table compares the rank that takes longest with the mean of all ranks, for which
+    those stand that were drawn.
     """
+    from hpcgnn.lab.bench import plan_work
     from hpcgnn.lab.bench import ranks as measuring
     from hpcgnn.lab.cost_model import job_of_ranks, profiles
     from hpcgnn.lab.cost_model.constants import read_model
+    from hpcgnn.nn.config import FLOAT32
+    from hpcgnn.train.account import strategy_of
 
-    config, profile = run_config(ctx, settings, set()), profiles.find(network)
+    config, profile = measuring.check(run_config(ctx, settings, set())), profiles.find(network)
     model = None if against is None else read_model(against)
     disable_malloc_trimming()
-    with console.progress("ranks", None, quiet=as_json) as advance:
-        found = measuring.run(parts, config, ranks, rounds, threads, advance)
     with PartsFile(parts) as file:
-        found |= job_of_ranks.job_of(found, file, config, model, profile)
+        plan_work.stored_plan(file, strategy_of(config))
+        predicted = job_of_ranks.predictor(model, profile, file, config, threads)
+        predicted(compute=FLOAT32)  # refuses what the equations do not cover, before anything is measured
+        with console.progress("ranks", None, quiet=as_json) as advance:
+            found = measuring.run(file, config, ranks, rounds, threads, advance)
+        found |= {"network": network} | job_of_ranks.job_of(found, predicted, is_fitted=model is not None)
+    for sentence in () if as_json else found["warnings"]:
+        console.note(sentence)
     _tell(found, as_json, _rank_tables(found))
 
 

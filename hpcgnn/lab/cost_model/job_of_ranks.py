@@ -3,7 +3,7 @@ the cost model's predictions of each rank."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,36 +19,53 @@ from hpcgnn.train.run_config import RunConfig
 ALL = "all"
 
 
-def job_of(
-    found: dict[str, Any], file: PartsFile, config: RunConfig, model: Model | None, profile: Profile
-) -> dict[str, Any]:
-    """The result of :func:`hpcgnn.lab.bench.ranks.run` as a job on the network of ``profile``, with one rank on each node.
+class Predictor(Protocol):
+    """Predicts a job, with products in ``compute``. factors: as of :func:`hpcgnn.lab.cost_model.predict.predict`."""
 
-    model: the cost model of this machine, or None. With it, the result has the errors of its predictions of the seconds of the
-    measured ranks, by phase, and its prediction of the epoch. Without it, the work of each phase is divided among the stretches
-    between exchanges as the specifications of ``profile`` say.
+    def __call__(self, *, compute: str, factors: np.ndarray | None = None) -> Prediction:
+        """The prediction. Raises HpcgnnError for settings that the equations do not cover."""
+        ...
+
+
+def predictor(model: Model | None, profile: Profile, file: PartsFile, config: RunConfig, threads: int) -> Predictor:
+    """The predictor of a job on the network of ``profile``, with one rank on each node. model: the cost model of this machine;
+    None: the specifications of ``profile``, which divide measured work among the stretches between exchanges."""
+    own, read = model_of_profile(profile) if model is None else model, dict[Any, Any]()
+    settings = {name: value for name, value in config.settings().items() if name != "compute"}
+    settings |= {"threads": threads, "ranks_per_node": 1}
+
+    def predicted(*, compute: str, factors: np.ndarray | None = None) -> Prediction:
+        return predict(own, file, settings | {"compute": compute}, profile=profile, read=read, factors=factors)
+
+    return predicted
+
+
+def job_of(found: dict[str, Any], predicted: Predictor, *, is_fitted: bool) -> dict[str, Any]:
+    """The result of :func:`hpcgnn.lab.bench.ranks.run` as a job.
+
+    is_fitted: whether the predictor has constants of this machine. With them, the result has the errors of its predictions of
+    the seconds of the measured ranks, and its prediction of the epoch. The median error is that of all ranks, for which the
+    drawn ranks stand; the worst one is that of the measured ranks.
     """
-    own = model_of_profile(profile) if model is None else model
-    settings = config.settings() | {"threads": found["threads"], "compute": found["compute"], "ranks_per_node": 1}
-    predicted = predict(own, file, settings, profile=profile)
-    told, measured = computed_seconds(predicted)[found["measured"]], np.array(found["seconds_of_ranks"])
-    factors = factors_of(measured, told, found["measured"], found["ranks"])
-    epoch = {"epoch_seconds": predict(own, file, settings, profile=profile, factors=factors).epoch.total}
-    if model is not None:
-        epoch["predicted_epoch_seconds"] = predicted.epoch.total
+    alone = predicted(compute=found["compute"])
+    heaviest, ranks, order = found["heaviest"], found["ranks"], found["measured"]
+    told, measured = computed_seconds(alone)[order], np.array(found["seconds_of_ranks"])
+    factors = factors_of(measured, told, order, heaviest, ranks)
+    epoch = {"epoch_seconds": predicted(compute=found["compute"], factors=factors).epoch.total}
+    if is_fitted:
+        epoch["predicted_epoch_seconds"] = alone.epoch.total
     phases = {}
     for name, seconds, guess in zip((*COMPUTED, ALL), _with_sum(measured), _with_sum(told), strict=True):
-        if not seconds.all():  # nothing is quantized in 32 bits
-            continue
-        phases[name] = summary(seconds, found["heaviest"], found["ranks"])
-        if model is not None and guess.all():
-            errors = np.abs(guess / seconds - 1)
-            phases[name] |= {"median_error": float(np.median(errors)), "worst_error": float(errors.max())}
+        if seconds.any():  # nothing is quantized in 32 bits
+            phases[name] = summary(seconds, heaviest, ranks)
+            phases[name] |= _errors(seconds, guess, heaviest, ranks) if is_fitted else {}
     lines = [results.line({"part": name}, **each) for name, each in phases.items()]
-    lines.append(results.line({"part": "epoch"}, seconds=epoch["epoch_seconds"]))
-    if model is not None:
-        lines.append(results.line({"part": "epoch, predicted"}, seconds=epoch["predicted_epoch_seconds"]))
-    return {"phases": phases, "network": profile.name, "lines": lines} | epoch
+    lines += [
+        results.line({"part": part}, seconds=epoch[name])
+        for part, name in (("epoch", "epoch_seconds"), ("epoch, predicted", "predicted_epoch_seconds"))
+        if name in epoch
+    ]
+    return {"phases": phases, "warnings": alone.warnings, "lines": lines} | epoch
 
 
 def computed_seconds(prediction: Prediction) -> np.ndarray:
@@ -56,13 +73,25 @@ def computed_seconds(prediction: Prediction) -> np.ndarray:
     return np.stack([prediction.epoch.seconds[phase] for phase in COMPUTED], axis=1)
 
 
-def factors_of(measured: np.ndarray, told: np.ndarray, ranks: list[int], size: int) -> np.ndarray:
-    """(P, 3) factors of the work of all ``size`` ranks: (ranks, 3) measured seconds over predicted ones, and for the others the
-    medians of these."""
+def factors_of(measured: np.ndarray, told: np.ndarray, order: list[int], heaviest: int, ranks: int) -> np.ndarray:
+    """(P, 3) factors of the work of all ranks: (measured ranks, 3) measured seconds over predicted ones. Ranks that were not
+    measured have the medians of those that were drawn, which are behind the first ``heaviest`` of ``order``."""
     own = np.divide(measured, told, out=np.ones_like(measured), where=told > 0)
-    factors = np.tile(np.median(own, axis=0), (size, 1))
-    factors[ranks] = own
+    factors = np.tile(np.median(own[heaviest:], axis=0), (ranks, 1))
+    factors[order] = own
     return factors
+
+
+def _errors(seconds: np.ndarray, told: np.ndarray, heaviest: int, ranks: int) -> dict[str, float]:
+    kept = seconds > 0
+    errors, weights = np.abs(told[kept] / seconds[kept] - 1), np.ones(len(seconds))
+    weights[heaviest:] = (ranks - heaviest) / (len(seconds) - heaviest)
+    order = np.argsort(errors)
+    shares = np.cumsum(weights[kept][order])
+    return {
+        "median_error": float(errors[order][np.searchsorted(shares, shares[-1] / 2)]),
+        "worst_error": float(errors.max()),
+    }
 
 
 def _with_sum(seconds: np.ndarray) -> np.ndarray:
