@@ -66,7 +66,7 @@ def run(
     for number in range(_PASSES):
         for place in np.random.default_rng(number).permutation(measured.size):  # clocks may drift
             world = LoneWorld(int(measured[place]), work.size)
-            passes[number, place], compute = _epochs(parts.path, config, world, rounds)
+            passes[number, place], compute = _epochs(Path(parts.path), config, world, rounds)
             arithmetics.add(compute)
             gc.collect()
             advance(1)
