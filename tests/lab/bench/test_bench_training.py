@@ -411,5 +411,5 @@ def test_measured_ranks_are_the_busiest_and_some_others():
     assert set(others.tolist()) < {0, 2, 3, 4}
     assert len(others) == 2
     assert plan_work.chosen(work, 6)[1].tolist() == [1, 5, 3, 4, 0, 2]
-    summary = plan_work._summary(np.array([4.0, 2.0, 1.0]), 1, 5)  # the two others stand for four ranks
+    summary = plan_work.summary(np.array([4.0, 2.0, 1.0]), 1, 5)  # the two others stand for four ranks
     assert summary == {"seconds": 2.0, "seconds_imbalance": 2.0}
