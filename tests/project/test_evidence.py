@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import assert_none, place, text_of
-from page_blocks import pages
+from page_blocks import pages, without_blocks
 from rank_pool import ROOT
 
 from hpcgnn.base.version import __version__
@@ -109,8 +109,7 @@ def test_figures_beside_a_link_to_a_study_are_in_its_report() -> None:
 
 def figures_without_a_link(page: Path) -> Iterator[str]:
     """Measured figures with a unit, in a section that names no report of a study, no file of results and no test."""
-    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
-    for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+    for section in re.split(r"^(?=#+ )", without_blocks(page), flags=re.MULTILINE):
         if not re.search(r"studies/[\w-]+/report\.md|\]\([\w./-]+\.json\)|\btests/[\w/]+\.py", section):
             title = section.partition("\n")[0]
             yield from (f"{place(page)}, {title}: {found[0]} has no record" for found in _MEASURED.finditer(section))
