@@ -18,13 +18,12 @@ import torch
 
 from hpcgnn.base.arguments import HOST_DEVICE
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.devices import CPU
 from hpcgnn.graph.local_graph import load
 from hpcgnn.lab.bench import results
 from hpcgnn.lab.bench.epochs import WARM_UP, bare_trainer
 from hpcgnn.lab.bench.names import Advance
-from hpcgnn.lab.bench.plan_work import chosen, stored_plan
+from hpcgnn.lab.bench.plan_work import chosen
 from hpcgnn.nn.config import AUTO, KEEP
 from hpcgnn.plan.plan import max_over_mean
 from hpcgnn.train.account import strategy_of
@@ -49,24 +48,22 @@ def check(config: RunConfig) -> RunConfig:
 
 
 def run(
-    parts: PartsFile, config: RunConfig, most_ranks: int, rounds: int, threads: int, advance: Advance
+    path: Path, config: RunConfig, work: np.ndarray, most_ranks: int, rounds: int, threads: int, advance: Advance
 ) -> dict[str, Any]:
-    """Train up to ``most_ranks`` ranks of the plan in an open file, one after another; ``advance`` counts them, in each of two
-    passes. rounds: number of epochs of each rank in a pass, whose median counts; the faster pass counts. Raises HpcgnnError
-    without a stored plan.
+    """Train up to ``most_ranks`` ranks of the plan in a file, one after another; ``advance`` counts them, in each of two passes.
+    work: (P,) entries of each rank, as of :func:`hpcgnn.lab.bench.plan_work.stored_plan`. rounds: number of epochs of each rank
+    in a pass, whose median counts; the faster pass counts.
 
     ``seconds_of_ranks`` of the result is (ranks, 3): the seconds of each measured rank by phase of :data:`PHASES`.
     """
     torch.set_num_threads(threads)
-    strategy = strategy_of(config)
-    _, work = stored_plan(parts, strategy)
     heaviest, others = chosen(work, most_ranks)
     measured = np.concatenate((heaviest, others))
     passes, arithmetics = np.empty((_PASSES, measured.size, len(PHASES))), set()
     for number in range(_PASSES):
         for place in np.random.default_rng(number).permutation(measured.size):  # clocks may drift
             world = LoneWorld(int(measured[place]), work.size)
-            passes[number, place], compute = _epochs(Path(parts.path), config, world, rounds)
+            passes[number, place], compute = _epochs(path, config, world, rounds)
             arithmetics.add(compute)
             gc.collect()
             advance(1)
@@ -75,8 +72,13 @@ def run(
         raise HpcgnnError(f"{said}: give one of them with --compute")
     faster = passes.sum(axis=2).argmin(axis=0)
     seconds = passes[faster, np.arange(measured.size)]
-    found = results.about(CPU, threads, rounds, ranks=int(work.size), ranks_measured=len(measured), strategy=strategy)
-    found |= {"graph": str(parts.path), "compute": compute, "work_imbalance": max_over_mean(work)}
+    found = results.about(CPU, threads, rounds, ranks=int(work.size), ranks_measured=len(measured))
+    found |= {
+        "graph": str(path),
+        "strategy": strategy_of(config),
+        "compute": compute,
+        "work_imbalance": max_over_mean(work),
+    }
     return found | {"heaviest": heaviest.size, "measured": measured.tolist(), "seconds_of_ranks": seconds.tolist()}
 
 

@@ -479,11 +479,11 @@ def ranks(
     model = None if against is None else read_model(against)
     disable_malloc_trimming()
     with PartsFile(parts) as file:
-        plan_work.stored_plan(file, strategy_of(config))
+        _, work = plan_work.stored_plan(file, strategy_of(config))
         predicted = job_of_ranks.predictor(model, profile, file, config, threads)
         predicted(compute=FLOAT32)  # refuses what the equations do not cover, before anything is measured
         with console.progress("ranks", None, quiet=as_json) as advance:
-            found = measuring.run(file, config, ranks, rounds, threads, advance)
+            found = measuring.run(parts, config, work, ranks, rounds, threads, advance)
         found |= {"network": network} | job_of_ranks.job_of(found, predicted, is_fitted=model is not None)
     for sentence in () if as_json else found["warnings"]:
         console.note(sentence)
