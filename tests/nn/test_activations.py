@@ -144,7 +144,7 @@ def test_attention_in_integers_takes_less_than_in_floats(parts, groups, model):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_attention_gathers_bfloat16_rows(parts, monkeypatch, ranks):
     """Forward and backward."""
-    monkeypatch.setattr(attention_step, "gathers_bf16", lambda csr, width: True)  # also for so small a graph
+    monkeypatch.setattr(attention_step, "gathers_bf16", lambda csr, width, heads: True)  # also for so small a graph
     path = parts(ranks)
 
     exact = on_threads(ranks, lambda world: of_first_layer(world, path, "gat", "float32", 1)[0])
