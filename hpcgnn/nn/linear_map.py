@@ -87,18 +87,20 @@ class LinearMap:
 
 
 # Sums of fewer entries, or of narrower rows, may be slower with bfloat16, rounding included: those of rows that the caches hold.
-_LEAST_ENTRIES_A_ROW, _LEAST_WIDTH, _LEAST_WIDTH_OF_A_HEAD = 12, 64, 16
+# Sums of heads that are narrower than a vector of AVX-512 take up to 4 times as long.
+_LEAST_ENTRIES_A_ROW = 12
+_LEAST_WIDTH, _LEAST_HEAD_WIDTH = 64, 16
 
 
-def gathers_bf16(csr: Csr, width: int, heads: int = 1) -> bool:
+def gathers_bf16(csr: Csr, width: int, head_width: int = _LEAST_HEAD_WIDTH) -> bool:
     """Return whether ``csr`` has so many entries for each row of x, which are so wide, that rounding x to bfloat16 first is
-    faster. heads: number of weights of an entry; narrower ones than a vector of AVX-512 take up to 4 times as long with bfloat16.
+    faster. head_width: number of columns for which an entry has one weight, by default enough.
 
     The time of rounding grows with the rows of x, and that of the sum with the entries, each by its width. So the size of x does
     not matter, and ranks with parts of different sizes mostly decide alike.
     """
-    enough = csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
-    return enough and width >= max(_LEAST_WIDTH, heads * _LEAST_WIDTH_OF_A_HEAD)
+    is_wide = width >= _LEAST_WIDTH and head_width >= _LEAST_HEAD_WIDTH
+    return is_wide and csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
 
 
 def rounds_sums(compute: Any, backend: str, torch_device: torch.device) -> bool:
