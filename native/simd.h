@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__AVX2__)
@@ -75,6 +76,15 @@ inline void store_first<double, 8>(double* to, const Lanes<double, 8> vector, co
     _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1U << count) - 1), reinterpret_cast<__m512d>(vector));
 }
 template <>
+inline Lanes<uint16_t, 16> load_first<uint16_t, 16>(const uint16_t* from, const int count) {
+    return reinterpret_cast<Lanes<uint16_t, 16>>(
+        _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << count) - 1), from));
+}
+template <>
+inline Lanes<int8_t, 16> load_first<int8_t, 16>(const int8_t* from, const int count) {
+    return reinterpret_cast<Lanes<int8_t, 16>>(_mm_maskz_loadu_epi8(static_cast<__mmask16>((1U << count) - 1), from));
+}
+template <>
 inline Lanes<uint8_t, 32> load_first<uint8_t, 32>(const uint8_t* from, const int count) {
     return reinterpret_cast<Lanes<uint8_t, 32>>(_mm256_maskz_loadu_epi8(~0U >> (32 - count), from));
 }
@@ -102,6 +112,22 @@ inline Lanes<double, 4> load_first<double, 4>(const double* from, const int coun
 template <>
 inline void store_first<double, 4>(double* to, const Lanes<double, 4> vector, const int count) {
     _mm256_maskstore_pd(to, first_lanes(2 * count), reinterpret_cast<__m256d>(vector));
+}
+// 1 to 8 bytes, in loads of fixed sizes that overlap: a copy of `count` bytes would be a call of a function.
+inline uint64_t first_bytes(const uint8_t* from, const int count) {
+    if (count >= 4) {
+        uint32_t first, last;
+        std::memcpy(&first, from, sizeof first);
+        std::memcpy(&last, from + count - 4, sizeof last);
+        return first | uint64_t{last} << (8 * (count - 4));
+    }
+    const int middle = count / 2, end = count - 1;
+    return from[0] | uint64_t{from[middle]} << (8 * middle) | uint64_t{from[end]} << (8 * end);
+}
+template <>
+inline Lanes<int8_t, 8> load_first<int8_t, 8>(const int8_t* from, const int count) {
+    const uint64_t bytes = first_bytes(reinterpret_cast<const uint8_t*>(from), count);
+    return load<int8_t, 8>(reinterpret_cast<const int8_t*>(&bytes));
 }
 #endif
 
@@ -191,11 +217,17 @@ inline Lanes<float, n> larger(const Lanes<float, n> a, const Lanes<float, n> b) 
     return a > b ? a : b;
 }
 
+// Numbers of lanes, of the size of a value: what pick() takes.
+template <typename Value>
+using PlaceOf = std::conditional_t<sizeof(Value) == 8, int64_t, int32_t>;
+template <typename Value>
+using Places = Lanes<PlaceOf<Value>, kLanes<Value>>;
+
 // The lanes of a (0 to n - 1) and b (from n) that `which` names.
-template <int n>
-inline Lanes<float, n> pick(const Lanes<float, n> a, const Lanes<float, n> b, const Lanes<int32_t, n> which) {
+template <int n, typename V, typename Which>
+inline V pick(const V a, const V b, const Which which) {
 #if defined(__clang__)  // clang compiles this to shuffles, and offers no other way
-    Lanes<float, n> lanes;
+    V lanes;
     for (int i = 0; i < n; ++i) lanes[i] = which[i] < n ? a[which[i] % n] : b[which[i] % n];
     return lanes;
 #else
@@ -303,19 +335,9 @@ inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
                      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
 }
-// Of 1 to 8 bytes, in loads of fixed sizes that overlap: a copy of `count` bytes would be a call of a function.
 template <>
 inline Lanes<int32_t, 8> load_first_bytes<8>(const uint8_t* from, const int count) {
-    uint64_t bytes;
-    if (count >= 4) {
-        uint32_t first, last;
-        std::memcpy(&first, from, sizeof first);
-        std::memcpy(&last, from + count - 4, sizeof last);
-        bytes = first | uint64_t{last} << (8 * (count - 4));
-    } else {
-        const int middle = count / 2, end = count - 1;
-        bytes = from[0] | uint64_t{from[middle]} << (8 * middle) | uint64_t{from[end]} << (8 * end);
-    }
+    const uint64_t bytes = first_bytes(from, count);
     return load_bytes<8>(reinterpret_cast<const uint8_t*>(&bytes));
 }
 #endif

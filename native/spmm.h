@@ -31,13 +31,17 @@ constexpr int kMaxVectors = kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(
 #endif
 constexpr int kMostEntriesAhead = 64;
 
-// kScale: a scale for each row of x, and weights if there are any. kHeads: weights of several heads in a tile.
-enum class Factor { kOne, kWeight, kHeads, kScale, kScaledHeads };
+// kScale: a scale for each row of x, and weights if there are any. kHeads: weights of several heads in a tile, each of
+// whole vectors. kNarrowHeads: weights of several heads in a vector.
+enum class Factor { kOne, kWeight, kHeads, kNarrowHeads, kScale, kScaledHeads, kScaledNarrowHeads };
 constexpr bool has_scale(const Factor factor) {
-    return factor == Factor::kScale || factor == Factor::kScaledHeads;
+    return factor >= Factor::kScale;
+}
+constexpr bool has_narrow_heads(const Factor factor) {
+    return factor == Factor::kNarrowHeads || factor == Factor::kScaledNarrowHeads;
 }
 constexpr bool has_heads(const Factor factor) {
-    return factor == Factor::kHeads || factor == Factor::kScaledHeads;
+    return factor == Factor::kHeads || factor == Factor::kScaledHeads || has_narrow_heads(factor);
 }
 // Without weights, entries can be added in any order, see Rows.
 constexpr bool has_weights(const Factor factor) {
@@ -95,10 +99,12 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
     constexpr int kTileBytes = N * n * sizeof(Storage);
     const int64_t last_entry = rows.last_entry;
     const int64_t ahead = std::min<int64_t>(job.tuning.prefetch_bytes / kTileBytes, kMostEntriesAhead);
-    [[maybe_unused]] int head_of[N];  // after the tile's first one
-    if constexpr (has_heads(kFactor))
-        for (int v = 0; v < N; ++v)
-            head_of[v] = static_cast<int>((tile.first_column / n + v) / tile.head_vectors - tile.head);
+    const int columns = static_cast<int>(job.width / job.heads);
+    [[maybe_unused]] int head_of[N];  // of a vector's first column, after the tile's first one
+    for (int v = 0; has_heads(kFactor) && v < N; ++v)
+        head_of[v] = static_cast<int>((tile.first_column + v * n) / columns - tile.head);
+    [[maybe_unused]] Places<Value> head_in_vector;
+    if constexpr (has_narrow_heads(kFactor)) head_in_vector = lane_numbers<PlaceOf<Value>, n>() / columns;
     for (int64_t e = begin; e < end; ++e) {
         if (ahead > 0) {
             const int64_t later_entry = std::min(e + ahead, last_entry);
@@ -108,17 +114,23 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
             for (int c = 0; c < N * n; c += kLine) __builtin_prefetch(later + c, 0, 2);
         }
         const Storage* row = rows.at(e);
-        [[maybe_unused]] Value factor = 1;
+        [[maybe_unused]] std::conditional_t<has_narrow_heads(kFactor), V, Value> factor{}, of_vector[N];
         if constexpr (kFactor == Factor::kWeight) factor = job.weight[e * job.heads + tile.head];
         if constexpr (kFactor == Factor::kScale) {
             factor = job.scale[rows.indices[e]];
             if (job.weight != nullptr) factor *= job.weight[e * job.heads + tile.head];
         }
-        [[maybe_unused]] Value of_vector[N];
         if constexpr (has_heads(kFactor)) {
             const Value* weights = job.weight + e * job.heads + tile.head;
-            for (int v = 0; v < N; ++v) of_vector[v] = weights[head_of[v]];
-            if constexpr (kFactor == Factor::kScaledHeads) {
+            for (int v = 0; v < N; ++v) {
+                if constexpr (has_narrow_heads(kFactor)) {
+                    const V of_heads = load_first<Value, n>(weights + head_of[v], n / columns);
+                    of_vector[v] = pick<n>(of_heads, of_heads, head_in_vector);
+                } else {
+                    of_vector[v] = weights[head_of[v]];
+                }
+            }
+            if constexpr (has_scale(kFactor)) {
                 const Value scale = job.scale[rows.indices[e]];
                 for (int v = 0; v < N; ++v) of_vector[v] *= scale;
             }
@@ -129,7 +141,7 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
                                           : gather<Value, Storage, n, false>(row + v * n, n);
             if constexpr (has_heads(kFactor)) factor = of_vector[v];
             if constexpr (has_scale(kFactor)) {
-                acc[v] = fused(value, splat<Value, n>(factor), acc[v]);
+                acc[v] = fused(value, factor - V{}, acc[v]);  // x - 0: a vector of x, exact, also for -0 and NaN
             } else {
                 if constexpr (kFactor != Factor::kOne) value *= factor;
                 acc[v] += value;
@@ -231,7 +243,7 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
             const int64_t first = t * pieces / tiles * together, last = (t + 1) * pieces / tiles * together;
             const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
             result.push_back({head * columns + first * n, head, packed_columns, static_cast<int>(last - first),
-                              static_cast<int>(lanes), 0});
+                              static_cast<int>(lanes)});
             packed_columns += (last - first) * n;
         }
     }
@@ -254,16 +266,11 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
     }
 }
 
-// Tiles with columns of several heads, each of whole vectors: one pass over the entries computes all these heads.
+// Tiles with columns of several heads: one pass over the entries computes all these heads.
 template <typename Storage, typename Value>
 std::vector<Tile> cut_heads(const int64_t width, const int64_t heads, const int tile_bytes) {
-    constexpr int n = kLanes<Value>;
-    const int head_vectors = static_cast<int>(width / heads / n);
     std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
-    for (Tile& tile : tiles) {
-        tile.head = tile.first_column / n / head_vectors;
-        tile.head_vectors = head_vectors;
-    }
+    for (Tile& tile : tiles) tile.head = tile.first_column / (width / heads);
     return tiles;
 }
 
@@ -284,10 +291,16 @@ void spmm(const hpcgnn_csr* csr, const Value* weight, const int64_t heads, const
     hpcgnn_ran(HPCGNN_TEXT(HPCGNN_ISA));
     const SpmmJob<Storage, Value> job{csr, weight, heads, x, scale, width, out, accumulate != 0, *tuning, packed};
     constexpr bool kScaled = std::is_same_v<Storage, int8_t>;
-    const bool joins_heads = weight != nullptr && heads > 1 && width / heads % kLanes<Value> == 0;
-    if (joins_heads) {
-        run_spmm<Storage, Value, kScaled ? Factor::kScaledHeads : Factor::kHeads>(job, threads);
-        return;
+    constexpr int n = kLanes<Value>;
+    if (weight != nullptr && heads > 1 && width > 0) {
+        const int64_t columns = width / heads;
+        if (columns % n == 0)
+            return run_spmm<Storage, Value, kScaled ? Factor::kScaledHeads : Factor::kHeads>(job, threads);
+        if constexpr (n > 1) {
+            if (width % n == 0 && n % columns == 0)
+                return run_spmm<Storage, Value, kScaled ? Factor::kScaledNarrowHeads : Factor::kNarrowHeads>(job,
+                                                                                                             threads);
+        }
     }
     if constexpr (kScaled) {  // also without a row of x, whose scales have no address
         run_spmm<Storage, Value, Factor::kScale>(job, threads);

@@ -417,7 +417,7 @@ class Attention:
         if isinstance(rows, Int8Rows):
             rows = rows.codes
         elif rows.dtype == torch.float32 and rounds_sums(self.compute, self._backend, rows.device):
-            rows = pack_bf16(rows, backend=self._backend) if gathers_bf16(csr, rows.shape[1], self.heads[1]) else rows
+            rows = pack_bf16(rows, backend=self._backend) if gathers_bf16(csr, rows.shape[1]) else rows
         return spmm(csr, rows, weights, scale=scale, out=out, backend=self._backend, accumulate=False)
 
     def _times(self, given: Given, maps: Sequence[Map], number: int, group: Group, out: Tensor) -> Tensor:

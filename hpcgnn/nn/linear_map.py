@@ -87,20 +87,18 @@ class LinearMap:
 
 
 # Sums of fewer entries, or of narrower rows, may be slower with bfloat16, rounding included: those of rows that the caches hold.
-# Sums of heads that are narrower than a vector of AVX-512 take up to 4 times as long.
 _LEAST_ENTRIES_A_ROW = 12
-_LEAST_WIDTH, _LEAST_HEAD_WIDTH = 64, 16
+_LEAST_WIDTH = 64
 
 
-def gathers_bf16(csr: Csr, width: int, head_width: int = _LEAST_HEAD_WIDTH) -> bool:
+def gathers_bf16(csr: Csr, width: int) -> bool:
     """Return whether ``csr`` has so many entries for each row of x, which are so wide, that rounding x to bfloat16 first is
-    faster. head_width: number of columns for which an entry has one weight, by default enough.
+    faster.
 
     The time of rounding grows with the rows of x, and that of the sum with the entries, each by its width. So the size of x does
     not matter, and ranks with parts of different sizes mostly decide alike.
     """
-    is_wide = width >= _LEAST_WIDTH and head_width >= _LEAST_HEAD_WIDTH
-    return is_wide and csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
+    return width >= _LEAST_WIDTH and csr.num_entries >= _LEAST_ENTRIES_A_ROW * csr.num_cols
 
 
 def rounds_sums(compute: Any, backend: str, torch_device: torch.device) -> bool:
