@@ -330,8 +330,8 @@ inline Lanes<float, 8> larger<8>(const Lanes<float, 8> a, const Lanes<float, 8> 
 }
 template <>
 inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
-    const __m256i first_bytes = _mm256_set1_epi32(0x0C080400);
-    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), first_bytes);
+    const __m256i low_bytes = _mm256_set1_epi32(0x0C080400);
+    const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), low_bytes);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
                      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
 }

@@ -32,7 +32,7 @@ constexpr int kMaxVectors = kVectorBytes == 16 || (kVectorBytes == 64 && sizeof(
 constexpr int kMostEntriesAhead = 64;
 
 // kScale: a scale for each row of x, and weights if there are any. kHeads: weights of several heads in a tile, each of
-// whole vectors. kNarrowHeads: weights of several heads in a vector.
+// whole vectors. kNarrowHeads: weights of several heads in a vector. Those with a scale come last.
 enum class Factor { kOne, kWeight, kHeads, kNarrowHeads, kScale, kScaledHeads, kScaledNarrowHeads };
 constexpr bool has_scale(const Factor factor) {
     return factor >= Factor::kScale;
@@ -99,12 +99,19 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
     constexpr int kTileBytes = N * n * sizeof(Storage);
     const int64_t last_entry = rows.last_entry;
     const int64_t ahead = std::min<int64_t>(job.tuning.prefetch_bytes / kTileBytes, kMostEntriesAhead);
-    const int columns = static_cast<int>(job.width / job.heads);
-    [[maybe_unused]] int head_of[N];  // of a vector's first column, after the tile's first one
-    for (int v = 0; has_heads(kFactor) && v < N; ++v)
-        head_of[v] = static_cast<int>((tile.first_column + v * n) / columns - tile.head);
-    [[maybe_unused]] Places<Value> head_in_vector;
-    if constexpr (has_narrow_heads(kFactor)) head_in_vector = lane_numbers<PlaceOf<Value>, n>() / columns;
+    // The head of each vector's first column, counted from the tile's head, and of each lane, counted from its
+    // vector's.
+    [[maybe_unused]] int head_of[N], heads_a_vector = 1;
+    [[maybe_unused]] Places<Value> head_of_lane{};
+    if constexpr (has_narrow_heads(kFactor)) {
+        const int shift = __builtin_ctz(static_cast<unsigned>(tile.head_columns));  // they divide a vector's lanes
+        heads_a_vector = n >> shift;
+        head_of_lane = lane_numbers<PlaceOf<Value>, n>() >> shift;
+        for (int v = 0; v < N; ++v) head_of[v] = v * heads_a_vector;
+    } else if constexpr (has_heads(kFactor)) {
+        for (int v = 0; v < N; ++v)
+            head_of[v] = static_cast<int>((tile.first_column + v * n) / tile.head_columns - tile.head);
+    }
     for (int64_t e = begin; e < end; ++e) {
         if (ahead > 0) {
             const int64_t later_entry = std::min(e + ahead, last_entry);
@@ -124,8 +131,8 @@ inline void add_entries(const SpmmJob<Storage, Value>& job, const Tile& tile, co
             const Value* weights = job.weight + e * job.heads + tile.head;
             for (int v = 0; v < N; ++v) {
                 if constexpr (has_narrow_heads(kFactor)) {
-                    const V of_heads = load_first<Value, n>(weights + head_of[v], n / columns);
-                    of_vector[v] = pick<n>(of_heads, of_heads, head_in_vector);
+                    const V of_heads = load_first<Value, n>(weights + head_of[v], heads_a_vector);
+                    of_vector[v] = pick<n>(of_heads, of_heads, head_of_lane);
                 } else {
                     of_vector[v] = weights[head_of[v]];
                 }
@@ -243,7 +250,7 @@ std::vector<Tile> cut_columns(const int64_t width, const int64_t heads, const in
             const int64_t first = t * pieces / tiles * together, last = (t + 1) * pieces / tiles * together;
             const int64_t lanes = std::min<int64_t>(columns - (last - 1) * n, n);
             result.push_back({head * columns + first * n, head, packed_columns, static_cast<int>(last - first),
-                              static_cast<int>(lanes)});
+                              static_cast<int>(lanes), 0});
             packed_columns += (last - first) * n;
         }
     }
@@ -270,7 +277,10 @@ void pack_rows(const int32_t* hot_rows, const int64_t num_hot, const Storage* x,
 template <typename Storage, typename Value>
 std::vector<Tile> cut_heads(const int64_t width, const int64_t heads, const int tile_bytes) {
     std::vector<Tile> tiles = cut_columns<Storage, Value>(width, 1, tile_bytes);
-    for (Tile& tile : tiles) tile.head = tile.first_column / (width / heads);
+    for (Tile& tile : tiles) {
+        tile.head_columns = static_cast<int>(width / heads);
+        tile.head = tile.first_column / tile.head_columns;
+    }
     return tiles;
 }
 

@@ -219,7 +219,7 @@ void spmm_rows(const hpcgnn_csr* csr, const float* weight, const uint8_t* buffer
         const int64_t first = t * registers / num_tiles, last = (t + 1) * registers / num_tiles;
         const int count = static_cast<int>(last - first);
         const int lanes = static_cast<int>(std::min<int64_t>(n, places - (last - 1) * n));
-        tiles.push_back({first * n, 0, 0, count, lanes});
+        tiles.push_back({first * n, 0, 0, count, lanes, 0});
         kernels.push_back(last * n > whole ? message_kernel<bits, true>(count) : message_kernel<bits, false>(count));
     }
     run_tiles<Message<bits>, float>(job, tiles, kernels, threads);

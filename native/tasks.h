@@ -37,10 +37,10 @@ struct SpmmJob {
 
 // A tile of columns: `vectors` vectors from `first_column` on, of which the last has `last_lanes` lanes. Tiles of
 // packed rows are contiguous; the tiles before this one have `packed_columns` columns of each row, padding included.
-// The tile's columns belong to `head`, or to several heads from there on.
+// The tile's columns belong to `head`, or to several heads of `head_columns` columns from there on.
 struct Tile {
     int64_t first_column, head, packed_columns;
-    int vectors, last_lanes;
+    int vectors, last_lanes, head_columns;
 };
 
 // One task: the rows [first, last) of one tile, except heavy ones.

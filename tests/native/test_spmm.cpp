@@ -52,9 +52,11 @@ KERNELS_FOR(bfloat16, bf16)
 KERNELS_FOR(int8_t, i8)
 
 // Of 128, 240 and 256 columns the heads are of whole vectors, whatever their size: a tile of AVX-512's has all those of
-// 128, of 240 tiles end within heads, and of 256 there are two tiles of several heads. Of 16, 64 and 96 columns, vectors
-// of AVX-512 have columns of several heads.
+// 128, of 240 tiles end within heads, and of 256 there are two tiles of several heads. Of 16, 32, 48, 64 and 96
+// columns, vectors of AVX-512 have columns of several heads, and of 32 and 48 those of shorter vectors.
 int64_t heads_for(const int64_t width) {
+    if (width == 32) return 32;
+    if (width == 48) return 24;
     if (width == 64) return 8;
     if (width == 96) return 24;
     if (width == 240) return 5;
@@ -149,7 +151,7 @@ void test_spmm(Isas& isas, const std::string& name) {
             expect(isas, what, spmm.expected(), [&](const Way& way) { return spmm.run(way); });
         }
     };
-    test(graphs.sparse, 60, {1, 3, 16, 40, 64, 96, 100, 128, 240, 256, 602});
+    test(graphs.sparse, 72, {1, 3, 16, 32, 40, 48, 64, 96, 100, 128, 240, 256, 602});
     test(graphs.heavy, 8, {3, 20, 64});
     test(graphs.large, 4, {20});
     test(graphs.no_rows, 2, {3});

@@ -81,8 +81,8 @@ def run(
 
     SPEC.toml is a file, and NAME a specification that ships with the package. Configurations are interleaved: each seed or
     repeat is a round of all configurations. Records are appended to DIR/records.jsonl. The same command again runs those that
-    failed, were killed or never started; the specification may have more runs then. Runs that finished on another machine are
-    run again, because times of different machines cannot be compared.
+    failed, were killed or never started. Runs that finished on another machine are run again, because times of different
+    machines cannot be compared.
     """
     from hpcgnn.lab.study import records, runner
     from hpcgnn.lab.study.commands import Commands

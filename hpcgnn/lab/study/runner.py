@@ -10,6 +10,7 @@ import random
 import shlex
 import shutil
 import time
+import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,11 +28,12 @@ from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.measures import LINE_AXES
 from hpcgnn.lab.study.prepare import Parts
 from hpcgnn.lab.study.records import Record
-from hpcgnn.lab.study.specification import Run, Specification, read
+from hpcgnn.lab.study.specification import Run, Specification
 from hpcgnn.lab.virtual import cluster as virtual_cluster
 from hpcgnn.launch import mpiexec
 
 RUNS = "runs"
+_NOT_OF_RUNS = ("report", "about")  # tables that may change in the specification of a study that has begun
 _FIGURES_OF_STEPS = ("method", "objective", "cut_fraction", "edge_balance", "train_balance", "num_parts", "rows", "pairs",
                      "bytes", "max_rows_sent", "max_rows_received")  # fmt: skip
 
@@ -54,15 +56,14 @@ class Outcome:
 
 
 def claim(specification: Specification, folder: Path) -> None:
-    """Make the folder of a study, with its specification in it. A folder takes a specification that has all runs of the one before:
-    a study can grow. Raises HpcgnnError if the folder belongs to another study, holds other files, or cannot be made."""
+    """Make the folder of a study, with its specification in it. Raises HpcgnnError if the folder belongs to another study, holds
+    other files, or cannot be made."""
     path = folder / records.SPECIFICATION
     if path.exists():
-        old, now = read(path), {run.key: run for run in specification.runs}
-        if old.name != specification.name or any(now.get(run.key) != run for run in old.runs):
+        old, new = (tomllib.loads(text) for text in (typed.text_of(path), specification.text))
+        if any(old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - {*_NOT_OF_RUNS}):
             raise HpcgnnError(
-                f"{folder} holds a study with runs that this specification does not have ({path}): choose another --out, or "
-                "remove the folder"
+                f"{folder} holds a study of another specification ({path}): choose another --out, or remove the folder"
             )
     elif folder.is_dir() and any(folder.iterdir()):
         raise HpcgnnError(f"{folder} is not empty and does not hold a study: choose another --out")
