@@ -259,9 +259,8 @@ inline Lanes<int32_t, n> load_bytes(const uint8_t* from) {
 // The first `count` of them, 0 in the other lanes; memory beyond them is not read.
 template <int n>
 inline Lanes<int32_t, n> load_first_bytes(const uint8_t* from, const int count) {
-    uint8_t bytes[n] = {};
-    std::memcpy(bytes, from, static_cast<size_t>(count));
-    return load_bytes<n>(bytes);
+    const auto bytes = load_first<int8_t, n>(reinterpret_cast<const int8_t*>(from), count);
+    return load_bytes<n>(reinterpret_cast<const uint8_t*>(&bytes));
 }
 
 // One bit a lane, the first lane's lowest: whether it is positive or NaN.
@@ -306,11 +305,6 @@ inline Lanes<int32_t, 16> load_bytes<16>(const uint8_t* from) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
 }
-template <>
-inline Lanes<int32_t, 16> load_first_bytes<16>(const uint8_t* from, const int count) {
-    const __m128i bytes = _mm_maskz_loadu_epi8(static_cast<__mmask16>((1U << count) - 1), from);
-    return reinterpret_cast<Lanes<int32_t, 16>>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
-}
 #elif defined(__AVX2__)
 template <>
 inline bool any<8>(const Lanes<int32_t, 8> v) {
@@ -334,11 +328,6 @@ inline void store_bytes<8>(uint8_t* to, const Lanes<uint32_t, 8> v) {
     const __m256i bytes = _mm256_shuffle_epi8(reinterpret_cast<__m256i>(v), low_bytes);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
                      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
-}
-template <>
-inline Lanes<int32_t, 8> load_first_bytes<8>(const uint8_t* from, const int count) {
-    const uint64_t bytes = first_bytes(from, count);
-    return load_bytes<8>(reinterpret_cast<const uint8_t*>(&bytes));
 }
 #endif
 

@@ -163,7 +163,7 @@ def test_functions_stay_short() -> None:
 
 # A change that needs more lines takes them from elsewhere, or says in its commit why the bound goes up. The aim is 33,000 lines
 # of core, 10,000 of laboratory, 4,600 of native code, and 300 files.
-BUDGET = {"core": 51_660, "laboratory": 13_400, "native": 4_831, "files": 319}
+BUDGET = {"core": 51_660, "laboratory": 13_400, "native": 4_820, "files": 319}
 
 
 def test_the_tree_keeps_its_budget() -> None:
