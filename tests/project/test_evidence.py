@@ -61,8 +61,7 @@ def test_old_studies_are_those_that_there_are() -> None:
 def passages(text: str) -> Iterator[str]:
     """Paragraphs, items of lists and rows of tables. A paragraph that ends with a colon has the next table or list with it. What
     a paper says, in the second column of a table with this header, is no figure of ours."""
-    text = "\n".join(_ours(text))
-    parts = re.split(r"\n\s*\n", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    parts = re.split(r"\n\s*\n", "\n".join(_ours(text)))
     for number, part in enumerate(parts):
         yield from re.split(r"\n(?=- |\| )", part)
         if part.rstrip().endswith(":"):
@@ -80,7 +79,7 @@ def _ours(text: str) -> Iterator[str]:
 def figures_without_a_record(page: Path) -> Iterator[tuple[str, str]]:
     """Decimals of a passage that links to reports of studies, where none of these reports has the number; each with its place. A
     report has them with at least as many digits; it tells seconds where a page may tell milliseconds."""
-    for passage in passages(text_of(page)):
+    for passage in passages(without_blocks(page)):
         links = {(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(passage)}
         reports = [link for link in links if STUDIES in link.parents and link.name == "report.md"]
         if not reports:
