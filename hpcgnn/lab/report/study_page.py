@@ -3,6 +3,7 @@ measurements and projection, which may also have a page of its own."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -263,18 +264,18 @@ def projection_section(projection: Projection) -> Section:
         for figure in figures
     )
     picture = Picture(f"Predicted by {projection.model}", lambda: drawing.panels(figures).decode(), alt)
-    assumed = {
-        f"{point.way}, {point.ranks:,} ranks ({point.scaling} scaling): the prediction {sentence}."
-        for point in points
-        for sentence in point.assumes
-    }
+    assumed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for point in points:
+        for sentence in point.assumes:
+            assumed[point.way, sentence].append(f"{point.ranks:,} ({point.scaling})")
     text = (
         f"The machine is {projection.where}, described by {projection.model}.",
         "All seconds and memory on this page are predictions by the cost model, and nothing was measured. Rows and bytes are "
         "exact counts of the plans.",
     )
     tables = tuple(_scaling_table(scaling, own) for scaling, own in _by_scaling(points).items())
-    folded = (Table("Assumptions", ("assumption",), tuple((each,) for each in sorted(assumed))),) if assumed else ()
+    rows = tuple((way, ", ".join(ranks), sentence) for (way, sentence), ranks in assumed.items())
+    folded = (Table("Assumptions", ("setting", "ranks", "the prediction"), rows),) if rows else ()
     return Section("Projection", text, (picture,), tables, folded)
 
 
