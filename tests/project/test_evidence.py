@@ -24,7 +24,7 @@ _MEASURED = re.compile(r"(?<![\w.])\d+\.\d+ (?:(?:s|ms|seconds|times|[KMG]i?B|po
 # Predictions of the cost model, and counts of a small graph, which commands on these pages make again.
 MADE_BY_THEIR_COMMANDS = ("projection.md", "projection-policies.md", "how-to/choose-a-partitioner.md")
 # Studies whose records an older program made, or that lack runs. This list only becomes shorter.
-OLD = {"accuracy-models", "preprocessing"}
+OLD = {"preprocessing"}
 
 
 def studies() -> list[Path]:
