@@ -55,6 +55,13 @@ def test_old_studies_are_those_that_there_are() -> None:
     assert {folder.name for folder in studies() if any(unfinished_in(folder))} == OLD
 
 
+def test_projections_are_of_this_version_or_the_last() -> None:
+    for name in MADE_BY_THEIR_COMMANDS[:2]:
+        assert re.search(
+            rf"^Made by hpcgnn ({'|'.join(LAST_VERSIONS)})[.]$", text_of(ROOT / "docs" / name), re.MULTILINE
+        ), name
+
+
 # -- figures in sentences ----------------------------------------------------------------------------------------------
 
 
