@@ -24,6 +24,7 @@ WITH_METRICS = ("ablation", "messages", "policies", "policies-deep", "policies-s
 WITH_TARGETS = ("accuracy", "accuracy-models", "compute-accuracy", "int8-accuracy", "node-aware", "partition-rows")
 PAIRED = ("policies", "policies-deep", "policies-speed", "staleness", "staleness-network")
 OF_METHODS = {"name", "strategy", "bits", "staleness"}
+OF_POLICIES = {"time_scale", "group_rows", "variance_weight", "bits_period", "loss_window", "stale_correction"}
 OF_ARITHMETIC = {"name", "compute", "int8_before_softmax", "int8_rounding"}
 
 
@@ -65,7 +66,7 @@ def test_shipped_specifications_are_in_order_and_those_of_the_documents() -> Non
 
 @pytest.mark.slow
 def test_committed_records_are_of_the_shipped_specification() -> None:
-    for name in WITH_METRICS:
+    for name in (*WITH_METRICS, "policies-settings"):
         found, runs = records.read(STUDIES / name), {run.key: run for run in shipped(name).runs}
         assert found
         assert [
@@ -168,8 +169,18 @@ def test_methods_of_a_pair_differ_in_nothing_else() -> None:
         assert differing <= OF_METHODS, case
 
 
+def test_settings_of_policies_are_compared_with_exact_messages_of_the_same_model() -> None:
+    runs = [run.configuration for run in shipped("policies-settings").runs]
+    exact = {(run["model"], run["seed"]): run for run in runs if run["name"] == "vanilla"}
+    assert all((run["bits"], run["staleness"]) == ("32", "off") for run in exact.values())
+    for run in runs:
+        other = exact[run["model"], run["seed"]]
+        differing = {axis for axis in {*run, *other} if run.get(axis) != other.get(axis)}
+        assert differing <= {"name", "bits", "staleness"} | OF_POLICIES, run["name"]
+
+
 def test_a_split_for_each_seed_and_the_same_parts() -> None:
-    for name in ("messages", "policies", "policies-deep", "staleness"):
+    for name in ("messages", "policies", "policies-deep", "policies-settings", "staleness"):
         runs = shipped(name).runs
         for run in runs:
             assert run.graph.options == ("--split", f"random:0.6,0.2,0.2,{run.configuration['seed']}"), run
