@@ -3,7 +3,6 @@ measurements and projection, which may also have a page of its own."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -264,28 +263,19 @@ def projection_section(projection: Projection) -> Section:
         for figure in figures
     )
     picture = Picture(f"Predicted by {projection.model}", lambda: drawing.panels(figures).decode(), alt)
+    assumed: dict[tuple[str, str], dict[str, None]] = {}
+    for point in points:
+        for sentence in point.assumes:
+            assumed.setdefault((point.way, sentence), {})[point.parts] = None
     text = (
         f"The machine is {projection.where}, described by {projection.model}.",
         "All seconds and memory on this page are predictions by the cost model, and nothing was measured. Rows and bytes are "
         "exact counts of the plans.",
     )
     tables = tuple(_scaling_table(scaling, own) for scaling, own in _by_scaling(points).items())
-    folded = (assumptions,) if (assumptions := _assumptions(points)).rows else ()
+    rows = tuple((way, ", ".join(parts), sentence) for (way, sentence), parts in sorted(assumed.items()))
+    folded = (Table("Assumptions", ("setting", "parts", "the prediction"), rows, label_columns=3),) if rows else ()
     return Section("Projection", text, (picture,), tables, folded)
-
-
-def _assumptions(points: Sequence[Point]) -> Table:
-    """Each sentence once, with the setting and the parts files that it is about."""
-    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for point in sorted(points, key=lambda point: point.way):
-        for sentence in point.assumes:
-            found[point.way, sentence].append(point.parts)
-    everywhere = {point.parts for point in points}
-    rows = (
-        (way, "all" if {*parts} == everywhere else ", ".join(dict.fromkeys(parts)), sentence)
-        for (way, sentence), parts in found.items()
-    )
-    return Table("Assumptions", ("setting", "parts", "the prediction"), tuple(rows), label_columns=3)
 
 
 def _by_scaling(points: Sequence[Point]) -> dict[str, list[Point]]:
