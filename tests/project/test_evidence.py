@@ -23,8 +23,9 @@ LAST_VERSIONS = ("0.2.0", "0.1.0")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _DECIMAL = re.compile(r"\d[\d,]*\.\d+")
 _MEASURED = re.compile(r"(?<![\w.])\d+\.\d+ (?:(?:s|ms|seconds|times|[KMG]i?B|points)\b(?!/)|%)")
+PROJECTIONS = ("projection.md", "projection-policies.md")
 # Predictions of the cost model, and counts of a small graph, which commands on these pages make again.
-MADE_BY_THEIR_COMMANDS = ("projection.md", "projection-policies.md", "how-to/choose-a-partitioner.md")
+MADE_BY_THEIR_COMMANDS = (*PROJECTIONS, "how-to/choose-a-partitioner.md")
 
 
 def studies() -> list[Path]:
@@ -69,7 +70,7 @@ def test_old_and_missing_runs_are_found(tmp_path: Path) -> None:
 
 
 def test_projections_are_of_this_version_or_the_last() -> None:
-    for name in MADE_BY_THEIR_COMMANDS[:2]:
+    for name in PROJECTIONS:
         assert re.search(
             rf"^Made by hpcgnn ({'|'.join(LAST_VERSIONS)})[.]$", text_of(ROOT / "docs" / name), re.MULTILINE
         ), name
