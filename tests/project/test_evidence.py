@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkout import assert_none, place, text_of
+from checkout import assert_none, place, text_of, tool
 from page_blocks import pages, without_blocks
 from rank_pool import ROOT
 
@@ -34,7 +34,7 @@ def studies() -> list[Path]:
 
 
 def unfinished_in(folder: Path) -> Iterator[str]:
-    """Runs of a study that have not finished, and records that hpcgnn did not make, or one of an older version."""
+    """Runs of a study that have not finished, and records without figures or of an older version."""
     found, runs = records.read(folder), read_study(folder).runs
     tried = {record.key for record in found}
     yield from (f"{folder.name}: {run.key} has not begun" for run in runs if run.key not in tried)
@@ -42,8 +42,8 @@ def unfinished_in(folder: Path) -> Iterator[str]:
         version = record.versions.get("hpcgnn")
         if record.status == records.STARTED:
             yield f"{folder.name}: {record.key} has no end"
-        if record.is_finished and (version not in LAST_VERSIONS or not record.wall_seconds):
-            yield f"{folder.name}: {record.key} is of version {version}, and took {record.wall_seconds} seconds"
+        if record.is_finished and (version not in LAST_VERSIONS or not record.summary):
+            yield f"{folder.name}: {record.key} is of version {version}, with {len(record.summary)} figures"
 
 
 def test_studies_are_whole_and_of_this_version_or_the_last() -> None:
@@ -54,19 +54,24 @@ def test_studies_are_whole_and_of_this_version_or_the_last() -> None:
 
 def test_old_and_missing_runs_are_found(tmp_path: Path) -> None:
     shutil.copytree(STUDIES / "exchange", tmp_path, dirs_exist_ok=True)
-    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    *others, last = (tmp_path / records.RECORDS).read_text().splitlines()
     assert not any(unfinished_in(tmp_path))
-    old = re.sub(r'"hpcgnn": "[\d.]+"', '"hpcgnn": "0.0.9"', lines[-1])
-    assert old != lines[-1]
-    others = [line for line in lines if json.loads(line)["key"] != json.loads(lines[-1])["key"]]
     for changed, expected in (
-        ([*lines[:-1], old], "is of version 0.0.9"),
-        (lines[:-1], "has no end"),
-        (others, "has not begun"),
+        ({"versions": {"hpcgnn": "0.0.9"}}, "is of version 0.0.9"),
+        ({"status": records.STARTED}, "has no end"),
+        ({"key": "another"}, "has not begun"),
     ):
-        (tmp_path / "records.jsonl").write_text("\n".join([*changed, ""]))
+        (tmp_path / records.RECORDS).write_text("\n".join([*others, json.dumps(json.loads(last) | changed), ""]))
         (offender,) = unfinished_in(tmp_path)
         assert expected in offender
+
+
+def test_records_are_short() -> None:
+    assert_none(
+        f"{folder.name}: make its records short with `python tools/short_records.py {place(folder)}`"
+        for folder in studies()
+        if tool("short_records").text_of(folder) != text_of(folder / records.RECORDS)
+    )
 
 
 def test_projections_are_of_this_version_or_the_last() -> None:

@@ -98,10 +98,7 @@ def run(
     total = sum(run.key in only for run in left) if only else len(left)
     if ctx.obj is not None:
         ctx.obj.advice = lambda: f"finished runs are recorded in {folder}; the same command runs the others"
-    how, say = (
-        Commands(launcher=launcher, data=data, peers=peers),
-        (lambda sentence: None) if is_quiet else console.note,
-    )
+    how, say = Commands(launcher=launcher, data=data, peers=peers), (lambda _: None) if is_quiet else console.note
     with console.progress(f"study {study.name}", total, quiet=is_quiet) as advance:
         outcome = runner.run_all(study, folder, how, runner.Listener(say, advance), only)
     done = len(study.runs) - len(runner.missing(study, folder))

@@ -99,12 +99,12 @@ def _case(folder: Path, record: Record, read: dict[Any, Parts]) -> Case:
         raise HpcgnnError(f"it was restricted to the instruction set {record.configuration['isa']}")
     if set(record.summary.get("devices", {"CPU": 1})) != {"CPU"}:
         raise HpcgnnError("it ran on GPUs, which the cost model does not cover")
-    compute = str(record.summary.get("compute", ""))
-    setup = setup_of(record.configuration, cores=constants.cores_of(record.machine), compute=compute)
     counted = _counted(record, "seconds")
     seconds, (low, high) = float(np.median(counted)), np.percentile(counted, (25, 75))
     if seconds <= 0:
         raise HpcgnnError("its record has no seconds of epochs")
+    compute = str(record.summary.get("compute", ""))
+    setup = setup_of(record.configuration, cores=constants.cores_of(record.machine), compute=compute)
     path = folder / record.parts
     with PartsFile(path) as file:
         is_planned = plan_store.is_stored(file, setup.strategy)
@@ -282,9 +282,7 @@ def _residuals(cases: Sequence[Case], epochs: Sequence[Epoch]) -> Residuals:
     errors = np.abs(np.array([epoch.total for epoch in epochs]) / seconds - 1)
     by_phase = {}
     for phase in FITTED_PHASES:
-        differences = np.array(
-            [epoch.mean()[phase] - case.phases[phase] for case, epoch in zip(cases, epochs, strict=True)]
-        )
+        differences = [epoch.mean()[phase] - case.phases[phase] for case, epoch in zip(cases, epochs, strict=True)]
         by_phase[phase] = float(np.median(np.abs(differences) / seconds))
     return Residuals(len(cases), float(np.median(errors)), float(errors.max()), by_phase)
 

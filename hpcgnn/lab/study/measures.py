@@ -84,15 +84,8 @@ _LABELS = {
     "max_rows_received": "rows received by the busiest rank",
 }
 _OF_PLANS = ("rows", "pairs", "max_rows_sent", "max_rows_received")
-_SHARES = (
-    "share_of_copy",
-    "share_of_peak",
-    "hidden_share",
-    "overhead_share",
-    "cut_fraction",
-    "median_error",
-    "worst_error",
-)
+_SHARES = ("share_of_copy", "share_of_peak", "hidden_share", "overhead_share", "cut_fraction", "median_error",
+           "worst_error")  # fmt: skip
 _IN_PERCENT = ("best_val_metric", METRIC, "stale_share", "policy_share", EFFICIENCY, SPREAD, *_SHARES)
 _ALL_EPOCHS_ALIKE = ("off", "pipeline")  # values of --staleness with which each epoch sends the same bytes
 _COUNTS = ("python_calls", "num_parts", *_OF_PLANS, "epochs", "best_epoch")

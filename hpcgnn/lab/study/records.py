@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcgnn.base import typed
 from hpcgnn.base.errors import HpcgnnError
@@ -35,11 +36,13 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
     """An attempt of a run. key: identifies the configuration with its seed and repeat. configuration: axis -> value. status: a
     killed run stays ``started``. error: one sentence. machine: :func:`machine_facts`. started: ISO 8601, UTC. wall_seconds: of
     the whole command. parts, run: files, relative to the study's folder. summary: ``summary.json`` of the run. epochs: lists by
-    name with a number for each epoch of ``metrics.jsonl``. preparation: the output of ``plan`` and ``partition``."""
+    name with a number for each epoch of ``metrics.jsonl``. preparation: the output of ``plan`` and ``partition``. A short record
+    (``tools/short_records.py``) has few of these fields. Machine, versions and names of ``values``, which are its summary, are
+    those of the line before, unless it has its own."""
 
     key: str
-    configuration: dict[str, Any]
-    status: Literal["started", "finished", "failed"]
+    configuration: dict[str, Any] = {}
+    status: Literal["started", "finished", "failed"] = "finished"
     error: str = ""
     machine: dict[str, Any] = {}
     versions: dict[str, Any] = {}
@@ -48,6 +51,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
     parts: str = ""
     run: str = ""
     summary: dict[str, Any] = {}
+    values: list[Any] = []
     epochs: dict[str, list[Any]] = {}
     preparation: dict[str, Any] = {}
 
@@ -117,13 +121,17 @@ def read(folder: str | Path) -> list[Record]:
             raise no_study(folder)
         return []
     found: dict[tuple[str, str], Record] = {}
+    last: Record | None = None
     for number, line in enumerate(typed.text_of(path).splitlines(keepends=True), start=1):
-        value = None
-        with contextlib.suppress(ValueError, RecursionError):  # incomplete
+        try:
             value = json.loads(line)
-        if value is None:
+        except (ValueError, RecursionError):  # incomplete
             continue
         record = typed.validated(value, Record, f"{path}, line {number}")
+        if last is not None and not record.machine:
+            told = dict(zip(last.summary, record.values, strict=False)) | record.summary
+            record = replace(record, machine=last.machine, versions=record.versions or last.versions, summary=told)
+        last = record
         typed.validated(record.summary.get("lines", []), list[Line], f"{path}, line {number}, summary.lines")
         place = (record.key, record.machine_id)
         if place not in found or not found[place].is_finished or record.is_finished:
