@@ -15,7 +15,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,9 +142,8 @@ def rounded(value: Any, digits: int) -> Any:
     return [rounded(each, digits) for each in value] if isinstance(value, list) else value
 
 
-def text_of(folder: Path, digits: int = ALL_DIGITS) -> str:
-    """The short records of a study as the text of a file."""
-    lines = short(summary.read_study(folder), records.read(folder))
+def text_of(lines: Iterable[dict[str, Any]], digits: int = ALL_DIGITS) -> str:
+    """Short records as the text of a file."""
     return "".join(f"{json.dumps(rounded(line, digits), separators=(',', ':'))}\n" for line in lines)
 
 
@@ -156,11 +155,11 @@ def report_of(folder: Path) -> tuple[str, list[targets.Verdict]]:
 
 def shorten(folder: Path) -> None:
     """Replace the records of a study by short ones. Raises SystemExit if its report would change whatever the digits."""
-    before = report_of(folder)
+    before, lines = report_of(folder), list(short(summary.read_study(folder), records.read(folder)))
     with tempfile.TemporaryDirectory() as name:
         shutil.copy(folder / records.SPECIFICATION, name)
         for digits in range(LEAST_DIGITS, ALL_DIGITS + 1):
-            text = text_of(folder, digits)
+            text = text_of(lines, digits)
             (Path(name) / records.RECORDS).write_text(text)
             if report_of(Path(name)) == before:
                 break

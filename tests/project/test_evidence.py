@@ -3,6 +3,7 @@ are in its report."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from rank_pool import ROOT
 
 from hpcgnn.base.version import __version__
 from hpcgnn.lab.study import records
+from hpcgnn.lab.study.specification import Specification
 from hpcgnn.lab.study.summary import read_study
 
 STUDIES = ROOT / "docs" / "studies"
@@ -33,9 +35,15 @@ def studies() -> list[Path]:
     return sorted(path.parent for path in STUDIES.glob("*/records.jsonl"))
 
 
+@functools.cache
+def study_in(folder: Path) -> Specification:
+    """The specification in a folder."""
+    return read_study(folder)
+
+
 def unfinished_in(folder: Path) -> Iterator[str]:
     """Runs of a study that have not finished, and records without figures or of an older version."""
-    found, runs = records.read(folder), read_study(folder).runs
+    found, runs = records.read(folder), study_in(folder).runs
     tried = {record.key for record in found}
     yield from (f"{folder.name}: {run.key} has not begun" for run in runs if run.key not in tried)
     for record in found:
@@ -67,10 +75,11 @@ def test_old_and_missing_runs_are_found(tmp_path: Path) -> None:
 
 
 def test_records_are_short() -> None:
+    tools = tool("short_records")
     assert_none(
         f"{folder.name}: make its records short with `python tools/short_records.py {place(folder)}`"
         for folder in studies()
-        if tool("short_records").text_of(folder) != text_of(folder / records.RECORDS)
+        if tools.text_of(tools.short(study_in(folder), records.read(folder))) != text_of(folder / records.RECORDS)
     )
 
 
