@@ -4,7 +4,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast coverage sabotage campaign audit check check-types check-style check-texts docs env dev-env
+.PHONY: help run test test-fast coverage faults mutation campaign audit check check-types check-style check-texts docs env dev-env
 .PHONY: native test-native test-mpich deps-debian clean test-gpu bench-gpu gpu-wheels
 
 PYTHON ?= python3
@@ -82,9 +82,13 @@ coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
 
-SABOTAGE ?=
-sabotage: dev-env ## put small faults into a copy of the source, one at a time: the test named for each must fail
-	$(BIN)/python tools/sabotage.py $(SABOTAGE)
+FAULTS ?=
+faults: dev-env ## put known faults into the package, one at a time: the tests named for each must fail
+	$(BIN)/python tools/mutation faults $(FAULTS)
+
+MUTATION ?= --sample 300 --seed 1
+mutation: dev-env ## for hours: draw mutants of the core by a seed; the tests must kill 90 % of those that are not equivalent
+	$(BIN)/python tools/mutation score $(MUTATION)
 
 docs: dev-env ## the documentation site in build/site; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
