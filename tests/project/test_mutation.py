@@ -22,21 +22,17 @@ for fault in FAULTS.values():
 # Two faults in one function: its test sees one of them, and the other changes nothing.
 TOYS = """\
 from mutation import command
-from mutation.faults import fault, replaces
+from mutation.faults import fault
 
-@fault("base.typed", "base/test_typed.py")
-def nothing_is_validated(typed):
+@fault("base.typed:validated", "base/test_typed.py")
+def nothing_is_validated(before, value, *given):
     "Values are not checked."
-    @replaces(typed, "validated")
-    def validated(before, value, *given):
-        return value
+    return value
 
-@fault("base.typed", "base/test_typed.py")
-def nothing_changes(typed):
-    "The same function has another wrapper."
-    @replaces(typed, "validated")
-    def validated(before, *given):
-        return before(*given)
+@fault("base.typed:validated", "base/test_typed.py")
+def nothing_changes(before, *given):
+    "The same function is called by another one."
+    return before(*given)
 
 command.mutation(["faults", "nothing_is_validated", "nothing_changes", "--jobs", "1"])
 """
@@ -66,7 +62,7 @@ def test_a_fault_that_no_test_sees_is_reported() -> None:
     done = run(TOYS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 of 2 faults caught" in done.stdout
-    assert "not caught (passed): nothing_changes: The same function has another wrapper." in done.stdout
+    assert "not caught (passed): nothing_changes: The same function is called by another one." in done.stdout
 
 
 def test_a_seed_draws_the_same_mutants() -> None:

@@ -22,7 +22,7 @@ from mutation.runs import CAUGHT, LONG, PASSED, QUICK, ROOT, WORK, Run
 
 # The folders of tests for a change in a package, the package's own first (CONTRIBUTING.md, "Which tests to run").
 TESTS = {
-    "exchange": ("exchange", "nn", "policy", "train"),
+    "exchange": ("exchange", "policy", "train", "nn"),
     "plan": ("plan", "nn", "policy", "train"),
     "nn": ("nn", "policy", "train"),
     "policy": ("policy", "train"),
@@ -50,7 +50,9 @@ def mutation() -> None:
 def _shown(title: str, todo: Sequence[Run], jobs: int) -> None:
     with Progress(transient=True) as progress:
         task = progress.add_task(title, total=len(todo))
-        for _ in runs.ended(todo, jobs):
+        for run in runs.ended(todo, jobs):
+            if run.name:
+                print(f"{run.end:12} {run.seconds:6.1f} s  {run.name}", flush=True)
             progress.advance(task)
 
 
@@ -86,8 +88,6 @@ def faults(names: tuple[str, ...], jobs: int) -> None:
         _limit(todo, {}, jobs)
         _shown("faults", todo, jobs)
         done |= {run.name: run for run in todo}
-    for run in done.values():
-        print(f"{run.end:12} {run.seconds:6.1f} s  {run.name}  ({' '.join(run.tests)})")
     missed = [run for run in done.values() if run.end != CAUGHT]
     for run in missed:
         print(f"not caught ({run.end}): {run.name}: {FAULTS[run.name].about}")
@@ -127,7 +127,10 @@ def show(name: str) -> None:
 
 
 @mutation.command()
-@click.option("--sample", default=300, show_default=True, help="Number of mutants.")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--sample", default=300, show_default=True, help="Number of mutants that are drawn, if no NAMES are given."
+)
 @click.option("--seed", default=0, show_default=True, help="The seed by which they are drawn.")
 @click.option(
     "--package",
@@ -138,16 +141,29 @@ def show(name: str) -> None:
     show_default=True,
     help="Folders of hpcgnn/.",
 )
+@click.option(
+    "--tests", multiple=True, help="Files or folders that all mutants meet in place of those for their package."
+)
 @click.option("--floor", default=90.0, show_default=True, help="The lowest score, in percent.")
-@click.option("--stages", default=9, help="Number of groups of tests that a mutant meets; 1: its folder's quick tests.")
 @_jobs
-def score(sample: int, seed: int, packages: tuple[str, ...], floor: float, stages: int, jobs: int) -> None:
+def score(
+    names: tuple[str, ...],
+    sample: int,
+    seed: int,
+    packages: tuple[str, ...],
+    tests: tuple[str, ...],
+    floor: float,
+    jobs: int,
+) -> None:
     """Draw mutants, and measure the share that tests kill. One that hangs, or cannot be imported, is killed.
 
     Survivors without a line in tools/mutation/equivalent.json count against the score, which build/mutation/ keeps.
     """
-    drawn = mutants.drawn(ROOT, packages, sample, seed)
-    meets = {each.name: _stages(each.name)[:stages] for each in drawn}
+    drawn = [mutants.Mutant(name) for name in names] or mutants.drawn(ROOT, packages, sample, seed)
+    meets = {
+        each.name: [Run(each.name, tests, marks, 0) for marks in (QUICK, LONG)] if tests else _stages(each.name)
+        for each in drawn
+    }
     left, started = list(drawn), time.monotonic()
     killed, limits = dict[str, Run](), dict[Tests, float]()
     while any(meets.values()):

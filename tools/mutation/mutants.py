@@ -51,7 +51,7 @@ class Mutant:
     """One mutant. line: where it is now, for people."""
 
     name: str
-    line: int
+    line: int = 0
 
 
 class _Sites:
