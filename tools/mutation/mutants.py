@@ -106,7 +106,7 @@ class _Sites:
             yield put("and or", "op", _BOOLEAN[type(node.op)]())
         elif isinstance(node, ast.BinOp | ast.AugAssign) and self._scope and type(node.op) in _BINARY:
             yield put("other arithmetic", "op", _BINARY[type(node.op)]())
-        elif isinstance(node, ast.If | ast.IfExp | ast.While):
+        elif isinstance(node, ast.If | ast.IfExp | ast.While) and not _has_opposite(node.test):
             yield put("negated condition", "test", ast.UnaryOp(ast.Not(), node.test))
         elif isinstance(node, ast.For):
             yield put("loop without rounds", "iter", ast.Tuple([], ast.Load()))
@@ -123,6 +123,13 @@ def _unsigned(parent: ast.AST, field: str, place: int, child: ast.UnaryOp) -> No
         value[place] = child.operand
     else:
         setattr(parent, field, child.operand)
+
+
+def _has_opposite(test: ast.expr) -> bool:
+    """Return whether another operator negates a condition already."""
+    if isinstance(test, ast.Compare):
+        return not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+    return isinstance(test, ast.UnaryOp)
 
 
 def _jumps(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:
