@@ -111,10 +111,9 @@ def _files(folder: str, module: str) -> tuple[str, ...]:
 
 
 def _stages(name: str) -> list[Run]:
-    """The tests for a mutant: quick ones of its own folder and of the others, and then the long ones of its own."""
+    """The tests for a mutant: the quick ones of its own folder and of the others, and then the long ones of all."""
     _, package, *_, module = mutants.file_of(name).split("/")
-    own, *others = TESTS[package]
-    stages = [(own, QUICK), *((folder, QUICK) for folder in others), (own, LONG)]
+    stages = [(folder, marks) for marks in (QUICK, LONG) for folder in TESTS[package]]
     return [Run(name, _files(folder, module.removesuffix(".py")), marks, 0) for folder, marks in stages]
 
 
