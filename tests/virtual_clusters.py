@@ -19,7 +19,7 @@ from rank_pool import ROOT, is_open_mpi
 from requires import require
 
 COMMAND = [sys.executable, "-m", "hpcgnn"]
-LONGEST_SECONDS = 150.0  # below the limit of tools/mutation
+LONGEST_SECONDS = 150.0
 
 
 def require_rights() -> None:
