@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,3 +173,30 @@ def test_views_that_are_negated_later_are_refused():
     with pytest.raises(ValueError, match=r"^x must not be a view that torch negates"):
         kernels.spmm(CSR, x)
     assert torch.equal(kernels.spmm(CSR, x.resolve_neg()), kernels.spmm(CSR, X))
+
+
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (hpcgnn, kernels)
+    for name in module.__all__
+    if callable(getattr(module, name)) and name != "HpcgnnError"
+}
+OF_ANY_KIND = [None, object(), "x", b"x", float("nan"), -1, 10**400, [1], torch.ones(2, 2), np.ones((2, 2))]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_values_of_any_kind_raise_no_error_of_another_library(name, tmp_path, monkeypatch):
+    """Each value stands in for all arguments without a default, and for one of the others, by the function's signature."""
+    monkeypatch.chdir(tmp_path)
+    params = inspect.signature(PUBLIC[name]).parameters.values()
+    params = [each for each in params if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    needed = [each.name for each in params if each.default is each.empty]
+    # A world of None is that of MPI, and dataclasses of own settings are made by the registries.
+    others = [each.name for each in params if each.name not in (*needed, "world", "own")]
+    for value in OF_ANY_KIND:
+        for other in ([], *([each] for each in others)):
+            try:
+                PUBLIC[name](**dict.fromkeys([*needed, *other], value))
+            except HpcgnnError as error:
+                said = str(error)
+                assert "\n" not in said, said

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from rank_pool import ROOT
 from test_pages import unknown_in
 
@@ -96,6 +98,17 @@ def test_easybuild_takes_tested_versions() -> None:
     found = runpy.run_path(str(EASYBUILD))
     tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert {name: asked for name, asked, *_ in found["exts_list"] if name != "hpcgnn" and tested[name] != asked} == {}
+
+
+def test_each_requirement_has_one_tested_version() -> None:
+    lines = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    tested = {canonicalize_name(name): found for name, found in lines}
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    texts = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    asked = [Requirement(line) for text in texts for line in text.split("\n") if line and not line.startswith("#")]
+    assert len(asked) > 40
+    assert [str(each) for each in asked if tested.get(canonicalize_name(each.name), "") not in each.specifier] == []
 
 
 def test_the_container_installs_the_wheel_and_does_not_run_as_root(tmp_path: Path) -> None:

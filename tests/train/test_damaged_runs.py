@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,17 @@ from typing import Any
 import pytest
 import small_graphs
 import torch
+from command_line import said
+from damages import budget, change_bytes, change_nested, change_values, refusal
+from hypothesis import given
+from hypothesis import strategies as st
 from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.policy.clock import Clock, read_log
-from hpcgnn.train import checkpoint, predict
+from hpcgnn.train import archive, checkpoint, predict
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
@@ -248,3 +253,62 @@ def test_what_a_killed_run_has_left_goes_when_it_is_resumed(whole, run):
         path.touch()
     resumed(whole, run)
     assert not any(path.exists() for path in left)
+
+
+# -- drawn damage ------------------------------------------------------------------------------------------------------
+
+
+def drawn_damage(data: st.DataObject, path: Path) -> tuple[str, str]:
+    """Damage a file of a run. Return the damage in words, and "digest" if the digest or checksums must show it, "values" if only
+    the values can."""
+    if path.suffix != ".pt":
+        return change_values(data, path), "values"
+    if data.draw(st.integers(0, 2)) == 0:
+        return change_bytes(data, path), "digest"
+    content = torch.load(path, weights_only=True)
+    changed, what = change_nested(data, content)
+    if has_new_digest := data.draw(st.booleans()):
+        archive.write(path, {name: value for name, value in changed.items() if name != archive.DIGEST})
+    else:
+        torch.save(changed, path)
+    return what, "values" if has_new_digest else "digest"
+
+
+def check_read(path: Path, wanted: str, what: str, noticed: str) -> bool:
+    """Check that a checkpoint is refused, or has the values of the whole one; return whether it is refused."""
+    error, found = refusal(lambda: archive.digest_of(archive.read(path, path)), path)
+    assert error or noticed == "values" or found == wanted, f"{path.name} is read with other values: {what}"
+    return error is not None
+
+
+@budget(30)
+@given(data=st.data())
+def test_drawn_damage_is_one_sentence_or_changes_nothing(whole: Path, data: st.DataObject) -> None:
+    """Every file of a run, and every field of each."""
+    with tempfile.TemporaryDirectory(dir=whole) as folder:
+        run = Path(shutil.copytree(whole / "run", Path(folder) / "run"))
+        path = data.draw(st.sampled_from(sorted(each for each in run.rglob("*") if each.is_file())))
+        wanted = archive.digest_of(archive.read(path, path)) if path.suffix == ".pt" else ""
+        what, noticed = drawn_damage(data, path)
+        if wanted:
+            check_read(path, wanted, what, noticed)
+        refusal(lambda: said("check", run, "--json"), run)
+        refusal(lambda: said("show", run, "--json"), run)
+        refusal(lambda: predicted(whole, run), run)
+        error, _ = refusal(lambda: resumed(whole, run), run)
+        assert error is None or error.agreed, "all ranks say it"
+
+
+def test_a_digest_that_is_not_compared_is_noticed(whole, run, monkeypatch):
+    wanted = archive.digest_of(archive.read(run / LAST, run / LAST))
+    content = torch.load(run / LAST, weights_only=True)
+    content["model"]["layers.0.weight"][0, 0] += 1
+    torch.save(content, run / LAST)
+    assert check_read(run / LAST, wanted, "another weight", "digest")
+    digest_of = archive.digest_of
+    monkeypatch.setattr(archive, "digest_of", lambda values: content["digest"])
+    found = archive.read(run / LAST, run / LAST)
+    monkeypatch.setattr(archive, "digest_of", digest_of)
+    monkeypatch.setattr(archive, "read", lambda source, path: found)
+    with pytest.raises(AssertionError, match=r"last\.pt is read with other values: another weight"):
+        check_read(run / LAST, wanted, "another weight", "digest")
