@@ -113,7 +113,7 @@ test-native: dev-env ## the native kernels alone: on this CPU, under sanitizers,
 	$(BIN)/python -m pytest tests/native $(PYTEST_FLAGS)
 
 CAMPAIGN ?= --short
-campaign: dev-env ## break things from outside: faults, bad input, long runs (CAMPAIGN="--minutes 240 --out docs/reliability")
+campaign: dev-env ## break things from outside: kills, full disks, cut links, long runs (CAMPAIGN="--minutes 240 --out docs/reliability")
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tools/campaign/tests
 	$(BIN)/python tools/campaign $(CAMPAIGN)
 

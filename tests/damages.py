@@ -100,22 +100,8 @@ def change_bytes(data: st.DataObject, path: Path) -> str:
 
 
 _WORDS = (
-    "-1",
-    "0",
-    "2000000000",
-    "9223372036854775808",
-    "1e400",
-    "1.5",
-    "nan",
-    "-inf",
-    "x",
-    "\u0663",
-    "1_0",
-    "\0",
-    '"',
-    "[",
-    "#",
-    "",
+    *("-1", "0", "2000000000", "9223372036854775808", "1e400", "1.5", "nan", "-inf", "1_0", "0x1", "\u0663"),
+    *("x", "\0", '"', "[", "#", "%", "", "1 1 1 1"),
 )
 
 
@@ -162,24 +148,8 @@ def _change_attribute(data: st.DataObject, file: h5py.File) -> str:
     places = [(group, name) for group in groups for name in group.attrs]
     group, name = data.draw(st.sampled_from(places))
     before = group.attrs[name]
-    values = [
-        "text",
-        2.5,
-        math.nan,
-        -1,
-        0,
-        1,
-        2,
-        99,
-        10**15,
-        2**62,
-        [1, 2],
-        b"\xff",
-        h5py.Empty("f"),
-        "x" * 60_000,
-        "[]",
-        None,
-    ]
+    numbers = (2.5, math.nan, -1, 0, 1, 2, 99, 10**15, 2**62, [1, 2])
+    values = ("text", b"\xff", h5py.Empty("f"), "x" * 60_000, "[]", *numbers, None)
     value = data.draw(st.sampled_from(values))
     del group.attrs[name]
     if value is not None:

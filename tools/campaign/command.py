@@ -21,8 +21,7 @@ _LONG_MINUTES, _SHORT_MINUTES = 240.0, 3.0
 @click.command(
     epilog="\b\nExamples\n  python tools/campaign --short"
     "\n  python tools/campaign kills disk --seed 7 --minutes 30 --out build/campaign"
-    "\n  python tools/campaign bad_input --only 'command line' --out build/campaign"
-    "\n  python tools/campaign bad_input --again --out build/campaign"
+    "\n  python tools/campaign network --only pipeline --out build/campaign"
 )
 @click.argument("names", nargs=-1, metavar="[SECTION]...", type=click.Choice(NAMES))
 @click.option("--seed", default=0, show_default=True, help="Every choice by chance follows from it.")
@@ -42,9 +41,6 @@ _LONG_MINUTES, _SHORT_MINUTES = 240.0, 3.0
     help="Folder for SECTION.json and reliability.md.",
 )
 @click.option(
-    "--again", is_flag=True, help="Run what failed by the records in --out once more, and add to them how it ends now."
-)
-@click.option(
     "--report", "only_report", is_flag=True, help="Run nothing; make reliability.md of the records in --out again."
 )
 def campaign(
@@ -54,7 +50,6 @@ def campaign(
     short: bool,
     only: tuple[str, ...],
     out: Path,
-    again: bool,
     only_report: bool,
 ) -> None:
     """Break things from outside, and list the cases that do not end as they should.
@@ -64,11 +59,7 @@ def campaign(
     """
     console = Console(stderr=True)
     has_failed = False
-    if again:
-        has_failed = _again(
-            [record for record in report.records(out) if record["section"] in (names or NAMES)], out, minutes
-        )
-    elif not only_report:
+    if not only_report:
         chosen = [section(name) for name in (names or NAMES)]
         budget = 60 * (minutes or (_SHORT_MINUTES if short else _LONG_MINUTES)) / sum(each.share for each in chosen)
         for each in chosen:
@@ -92,26 +83,3 @@ def _nothing_tried(record: dict[str, Any]) -> str:
     if is_required and all(set(ends) == {LEFT_OUT} for ends in record["groups"].values()):
         return "all cases were left out, and HPCGNN_REQUIRE_ALL=1 says that nothing is missing"
     return ""
-
-
-def _again(found: list[dict[str, Any]], out: Path, minutes: float | None) -> bool:
-    """Run the failed cases of these records again, and return whether one still fails."""
-    has_failed = False
-    for record in found:
-        names = tuple(case["name"] for case in record["listed"] if case["end"] == FAILED)
-        if names:
-            this, seconds = section(record["section"]), 60 * (minutes or _LONG_MINUTES)
-            done = run_section(
-                this,
-                seed=record["seed"],
-                seconds=seconds,
-                short=record["short"],
-                only=names,
-                console=Console(stderr=True),
-            )
-            if (missing := len(names) - sum(report.totals(done).values())) > 0:
-                done["groups"]["not run again"] = {FAILED: missing}
-            record["again"] = {name: done[name] for name in ("on", "groups", "listed")}
-            write_record(record, out)
-            has_failed |= report.totals(done)[FAILED] > 0
-    return has_failed

@@ -18,11 +18,16 @@ FOUND = Path(__file__).with_name("found")
 _INTRODUCTION = """\
 # Reliability
 
-This page shows what hpcgnn does when something goes wrong. It covers damaged or malicious files, wrong arguments, kills at any
-moment, full and failing disks, cut and slow links, extreme numbers, nodes that differ from each other, and long runs. Read it to
-judge whether you can trust hpcgnn with long jobs and with files from others. The program `tools/campaign` breaks things on
-purpose and checks how every command ends. Each section below describes its cases and their result, and lists the defects that
-were found.
+This page shows what hpcgnn does when something goes wrong: kills at any moment, full and failing disks, cut and slow links, and
+long runs. Read it to judge whether you can trust hpcgnn with long jobs. The program `tools/campaign` breaks things on purpose
+and checks how every command ends. Each section below describes its cases and their result, and lists the defects that were
+found.
+
+`make test` covers what needs no fault of the machine. Damage to every array, attribute and field of a file is drawn in
+`tests/data/test_damaged_files.py` and `tests/train/test_damaged_runs.py`, values of every option of a command in
+`tests/cli/test_drawn_commands.py`. `tests/base/test_arguments.py` has wrong arguments of Python functions,
+`tests/train/test_limits_of_numbers.py` numbers that overflow, `tests/project/test_source_and_input.py` rules against code in
+files, and `tests/world/test_startup.py` ranks that differ.
 """
 _HOW_TO_READ = """\
 ## How to read the results

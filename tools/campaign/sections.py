@@ -7,15 +7,11 @@ import importlib
 from campaign.section import Section
 
 _MODULES = {
-    "bad_input": "campaign.bad_input",
     "kills": "campaign.kills",
     "disk": "campaign.disk",
     "network": "campaign.network",
     "soak": "campaign.soak",
     "sanitizers": "campaign.sanitizers",
-    "numbers": "campaign.numbers",
-    "wrong_cluster": "campaign.wrong_cluster",
-    "security": "campaign.security",
 }
 NAMES = tuple(_MODULES)
 

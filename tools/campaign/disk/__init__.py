@@ -22,10 +22,4 @@ A case passes only if all of this is true:
   file. The only exception is `ranks.json`, which a training with no epoch left to train does not write.
 """
 
-SECTION = Section(
-    "disk",
-    "A disk that fails",
-    _ABOUT,
-    run,
-    share=2.0,
-)
+SECTION = Section("disk", "A disk that fails", _ABOUT, run, share=2.0)

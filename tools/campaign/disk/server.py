@@ -17,8 +17,6 @@ import sys
 import time
 from typing import Any
 
-from campaign.children import redirect
-
 _IMPORTS = (
     "torch",
     "scipy.sparse",
@@ -32,6 +30,14 @@ _IMPORTS = (
     "hpcgnn.train.predict",
 )
 _POLL_SECONDS = 0.003
+
+
+def redirect(stdout: str, stderr: str) -> None:
+    """Close stdin, and write stdout and stderr to these files from now on."""
+    for name, descriptor, flags in ((os.devnull, 0, os.O_RDONLY), (stdout, 1, os.O_WRONLY), (stderr, 2, os.O_WRONLY)):
+        opened = os.open(name, flags | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
 
 
 def main() -> int:

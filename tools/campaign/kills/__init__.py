@@ -25,10 +25,4 @@ hpcgnn. A command that finds no epoch left to train does not write `ranks.json`.
 depend on the clock, so they replay the decisions of the undisturbed run.
 """
 
-SECTION = Section(
-    "kills",
-    "Killed at any moment",
-    _ABOUT,
-    run,
-    share=2.0,
-)
+SECTION = Section("kills", "Killed at any moment", _ABOUT, run, share=2.0)

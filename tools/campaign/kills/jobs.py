@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import h5py
 import torch
 
-from campaign.mutations.digests import digest, of_hdf5
+from hpcgnn.train import archive
 
 INPUTS = "../inputs"
 """The folder of the commands' inputs, relative to a case's folder."""
@@ -43,6 +45,25 @@ class Job:
     replays: bool = False
 
 
+def of_hdf5(path: Path) -> str:
+    """The digest of all datasets, and of all attributes except those that differ between two files with the same content."""
+    found: list[Any] = []
+
+    def add(name: str, item: Any) -> None:
+        found.append((name, sorted((key, str(value)) for key, value in item.attrs.items() if not _is_own(key))))
+        if isinstance(item, h5py.Dataset) and not _is_own(name):
+            found.append((item.dtype.str, item.shape, item[()].tobytes()))
+
+    with h5py.File(path, "r") as file:
+        add("", file)
+        file.visititems(add)
+    return archive.digest_of(found)
+
+
+def _is_own(name: str) -> bool:
+    return name in ("uuid", "provenance", "parts_uuid") or "checksum" in name
+
+
 def of_file(name: str) -> Callable[[Path], dict[str, str]]:
     """Digests of an HDF5 file in a folder."""
     return lambda folder: {name: of_hdf5(folder / name)}
@@ -54,11 +75,11 @@ def of_training(folder: Path) -> dict[str, str]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     epochs = [line["epoch"] for line in lines]
     found = {"epochs": repr(epochs) if epochs != list(range(len(epochs))) else f"0 to {len(epochs) - 1}, each once"}
-    found["losses"] = digest([(line["loss"], line["val_metric"], line["test_metric"]) for line in lines])
+    found["losses"] = archive.digest_of([(line["loss"], line["val_metric"], line["test_metric"]) for line in lines])
     for name in ("last.pt", "best.pt"):
         content = torch.load(run / "checkpoints" / name, weights_only=True)
         for what in ("model", "optimiser", "next_epoch"):
-            found[f"{name}: {what}"] = digest(*_values(content.get(what)))
+            found[f"{name}: {what}"] = archive.digest_of(_values(content.get(what)))
     return found
 
 
@@ -81,12 +102,7 @@ CONVERT = Job(
 )
 PARTITION = Job("partition", ("partition", _GRAPH, "parts.h5", "--parts", "4", "--method", "ldg"), of_file("parts.h5"))
 PARTITION_ON_RANKS = Job("partition on 2 ranks", PARTITION.words, of_file("parts.h5"), ranks=2)
-PLAN = Job(
-    "plan",
-    ("plan", "parts-none.h5", "--strategy", "all"),
-    of_file("parts-none.h5"),
-    copied="parts-none.h5",
-)
+PLAN = Job("plan", ("plan", "parts-none.h5", "--strategy", "all"), of_file("parts-none.h5"), copied="parts-none.h5")
 
 
 def training(ranks: int, policy: str, every: int) -> Job:

@@ -302,10 +302,4 @@ undisturbed run bit for bit (policies that depend on the clock replay their obse
 is a hang.
 """
 
-SECTION = Section(
-    "network",
-    "The network",
-    _ABOUT,
-    run,
-    share=2.0,
-)
+SECTION = Section("network", "The network", _ABOUT, run, share=2.0)

@@ -107,10 +107,4 @@ the last quarter than in the first. At the end no request may be active, and no 
 be left.
 """
 
-SECTION = Section(
-    name="soak",
-    title="Long runs",
-    about=_ABOUT,
-    run=_run,
-    share=1.5,
-)
+SECTION = Section(name="soak", title="Long runs", about=_ABOUT, run=_run, share=1.5)

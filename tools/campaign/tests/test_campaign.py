@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from rich.console import Console
 from campaign import command, report
 from campaign.processes import Ended, wrong_end
 from campaign.run import run_section, write_record
-from campaign.section import FAILED, LEFT_OUT, REFUSED, RIGHT, Case, Section, Session
+from campaign.section import FAILED, LEFT_OUT, RIGHT, Case, Section, Session
 from campaign.sections import NAMES, section
 
 SENTENCE = "hpcgnn: error: g.h5 is damaged\n"
@@ -75,33 +74,6 @@ def test_a_record_has_counts_failures_and_facts(tmp_path: Path) -> None:
     page = report.page(tmp_path)
     assert "- group, two: a traceback | of two lines" in page
     assert "no such thing here (1)" in page
-
-
-def test_what_failed_is_run_again_when_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mended = [FAILED]
-
-    def run(session: Session):
-        for name in ("one", "two"):
-            if session.wants(name):
-                yield Case("group", name, RIGHT if name == "one" else mended[-1], "a traceback")
-
-    this = Section("kills", "Made up", "About it.", run)
-    monkeypatch.setattr(command, "section", lambda name: this)
-    monkeypatch.setattr(report, "section", lambda name: this)
-    invoke = partial(CliRunner().invoke, command.campaign)
-    assert invoke(["kills", "--out", str(tmp_path)]).exit_code == 1
-    for end, code in ((FAILED, 1), (REFUSED, 0)):
-        mended.append(end)
-        assert invoke(["kills", "--again", "--out", str(tmp_path)]).exit_code == code
-        (record,) = report.records(tmp_path)
-        assert report.totals(record) == {RIGHT: 1, REFUSED: 0, FAILED: 1, LEFT_OUT: 0}, "the run stays as it was"
-        assert record["again"]["groups"] == {"group": {end: 1}}, "no case but the one that failed"
-        assert report.failing(record) == code
-    assert "0 end right, 1 are refused, and 0 fail" in report.page(tmp_path)
-    monkeypatch.setattr(command, "section", lambda name: Section("kills", "Made up", "", lambda session: iter(())))
-    assert invoke(["kills", "--again", "--out", str(tmp_path)]).exit_code == 1, (
-        "a case that is not run again is not mended"
-    )
 
 
 def test_each_section_says_what_it_does() -> None:
