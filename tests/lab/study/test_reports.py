@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,10 @@ import made_up
 import pytest
 import small_graphs
 from command_line import refusal, said
+from damages import budget, change_values
+from damages import refusal as refused
+from hypothesis import given
+from hypothesis import strategies as st
 from rank_pool import ROOT
 
 from hpcgnn.base.errors import HpcgnnError
@@ -67,6 +73,20 @@ def make(folder: Path, text: str) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make(tmp_path / "study", STRONG)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("whole") / "study", STRONG)
+
+
+@budget(20)
+@given(data=st.data())
+def test_a_damaged_study_is_one_sentence_or_another_report(data: st.DataObject, whole: Path) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(shutil.copytree(whole, Path(root) / "study"))
+        change_values(data, data.draw(st.sampled_from([folder / records.RECORDS, folder / records.SPECIFICATION])))
+        refused(lambda: said("study", "report", folder))
 
 
 def test_medians() -> None:
