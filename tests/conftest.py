@@ -24,6 +24,8 @@ from rank_pool import ROOT, RankPool, forget_mpi, is_open_mpi, launched
 from requires import require
 from warm_commands import warm_commands
 
+pytest_plugins = ["durations"]
+
 settings.register_profile("repeatable", derandomize=True)  # a failure here can be repeated by others
 settings.load_profile("repeatable")
 

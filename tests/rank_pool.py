@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 import torch
+from process_tree import parents_below
 
 from hpcgnn.launch import mpiexec
 from hpcgnn.world.thread_world import on_threads
@@ -291,17 +292,10 @@ def launched(
 
 def ranks_of(launcher: int) -> dict[int, int]:
     """The process ids of the ranks below a launcher, by rank. A rank is recognised by the variables that MPI sets."""
-    parents, found = {}, {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
+    found: dict[int, int] = {}
+    parents = parents_below(launcher)
     for process in parents:
-        above = process
-        while above in parents and above != launcher:
-            above = parents[above]
-        rank = _rank_told(process) if above == launcher != process else None
+        rank = _rank_told(process)
         if rank is not None and parents[process] not in found.values():  # leaves out processes that a rank has started
             found[rank] = process
     return found
