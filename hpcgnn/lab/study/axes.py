@@ -223,11 +223,11 @@ def recorded(given: Mapping[str, Any], where: Placement, config: RunConfig, kind
 
 def as_flags(given: Mapping[str, Any]) -> list[str]:
     """The flags of ``hpcgnn train`` for the settings in a configuration."""
-    found: list[str] = []
+    found, known = list[str](), settings_by_name()
     for name, value in given.items():
         if name in OF_STUDY:
             continue
-        setting = settings_by_name()[name].setting
+        setting = known[name].setting
         shown = as_written(setting, as_typed(setting, value))
         if isinstance(shown, bool):  # a setting that is off by default: its flag has no value
             found += [as_flag(name)] * shown

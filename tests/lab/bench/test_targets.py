@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from typing import Any
 
@@ -15,9 +16,19 @@ from hpcgnn.lab.study import axes, catalogue, records, specification, targets
 from hpcgnn.lab.study.groups import Groups
 from hpcgnn.lab.study.records import Record
 
-STUDIES = [specification.read(path) for path in catalogue.shipped().values()]
-BENCHES = {(study.name, run.given["bench"]) for study in STUDIES if study.kind == axes.BENCH for run in study.runs}
 AT_THE_BOUND = pytest.mark.parametrize(("scale", "reached"), [(1.001, "yes"), (0.999, "no")])
+
+
+@functools.cache
+def shipped(name: str) -> specification.Specification:
+    return specification.read(catalogue.find(name))
+
+
+@functools.cache
+def benches() -> set[tuple[str, str]]:
+    """The command line of each run of a shipped study of benches, after the study's name."""
+    names = [name for name, path in catalogue.shipped().items() if catalogue.outline(path).kind == axes.BENCH]
+    return {(name, run.given["bench"]) for name in names for run in shipped(name).runs}
 
 
 def answers(name: str, *found: dict[str, Any]) -> dict[str, list[str]]:
@@ -25,7 +36,7 @@ def answers(name: str, *found: dict[str, Any]) -> dict[str, list[str]]:
 
     found: for the first runs, ``{"lines": ...}`` of a bench, or the summary of a training.
     """
-    study = specification.read(catalogue.find(name))
+    study = shipped(name)
     done = [
         Record(key=run.key, configuration=run.configuration, status=records.FINISHED, summary=summary)
         for run, summary in zip(study.runs, found, strict=False)
@@ -52,15 +63,15 @@ def problem_of(words: str) -> str:
 
 
 def test_benches_are_commands():
-    assert len(BENCHES) > 10
-    assert [(study, words, problem) for study, words in sorted(BENCHES) if (problem := problem_of(words))] == []
+    assert len(benches()) > 10
+    assert [(study, words, problem) for study, words in sorted(benches()) if (problem := problem_of(words))] == []
 
 
 def test_benches_have_targets():
-    names = {study for study, _ in BENCHES}
+    names = {study for study, _ in benches()}
     assert {"kernels", "products", "exchange", "gpu"} <= names
     for name in names:
-        assert targets.read(targets.default_path(specification.read(catalogue.find(name))))
+        assert targets.read(targets.default_path(shipped(name)))
 
 
 # -- aggregation -------------------------------------------------------------------------------------------------------
@@ -227,7 +238,7 @@ def test_each_target_of_overhead_has_its_bound(scale, reached):
 
 @pytest.mark.parametrize(("auto", "reached"), [(1.05, "yes"), (1.06, "no")])
 def test_what_is_required_of_auto(auto, reached):
-    runs = specification.read(catalogue.find("compute")).runs
+    runs = shipped("compute").runs
     told = [{"epoch_seconds_median": auto if run.configuration["compute"] == "auto" else 1.0} for run in runs]
     found = answers("compute", *told)
     assert found == {"auto relative to float32": [reached] * 12, "auto relative to bfloat16": [reached] * 6}
@@ -237,7 +248,7 @@ def test_what_is_required_of_auto(auto, reached):
 def test_each_target_of_epochs_on_a_gpu_has_its_bound(scale, reached):
     least = {"gcn": 2.0, "sage": 2.0, "gat": 1.5}
     told = []
-    for run in specification.read(catalogue.find("gpu-training")).runs:
+    for run in shipped("gpu-training").runs:
         framework, model = run.configuration["framework"], run.configuration["model"]
         seconds = {("pyg", "float32"): least[model] * scale, ("hpcgnn", "float32"): 1.0}
         seconds["hpcgnn", "int8"] = 1 / (1.5 if model == "gat" else 1.2) / scale
