@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Set before torch is imported: its threads would otherwise spin while they wait, in several processes that share few cores.
@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 
 from hypothesis import settings
 from rank_pool import ROOT, RankPool, forget_mpi, is_open_mpi, launched
-from requires import require
+from requires import optional_packages, require, require_module
 from warm_commands import warm_commands
 
 pytest_plugins = ["durations"]
@@ -33,10 +33,28 @@ settings.load_profile("repeatable")
 _LONG_FIRST = ("launches", "slurm", "virtual_cluster", "emulator", "builds", "slow")
 
 
+class _Module(pytest.Module):
+    """A file of tests, which is skipped if it imports an optional package that is missing."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            missing = getattr(error.__cause__, "name", None) or ""
+            require(missing.partition(".")[0] not in optional_packages(), missing)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return _Module.from_parent(parent, path=module_path)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed all generators, so that random numbers do not depend on the selection of tests, and forget MPI's variables."""
     torch.manual_seed(0)
     forget_mpi()
+    if _is_interpreted(item):
+        require_module("triton")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
+import functools
 import importlib
 import os
+import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -28,3 +32,14 @@ def require_module(name: str) -> ModuleType:
     except ImportError as error:
         require(False, f"{name} ({error})")
         raise
+
+
+@functools.cache
+def optional_packages() -> set[str]:
+    """The packages of setup.cfg that are for some users or platforms only, but for those without which no test runs."""
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).resolve().parent.parent / "setup.cfg")
+    required = setup["options"]["install_requires"].splitlines()
+    extras = "\n".join(setup["options.extras_require"].values()).splitlines()
+    names = [re.match(r"[\w-]*", line)[0] for line in (*extras, *(line for line in required if ";" in line))]
+    return {name.replace("-", "_") for name in names if name} - {"hypothesis", "pytest", "pytest_xdist"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from requires import require_module
 from small_graphs import Arrays
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hpcgnn.nn import ModelConfig
 
@@ -93,6 +93,7 @@ def aggregation_matrix(graph: Arrays, model: str) -> torch.Tensor:
     edges, nodes = torch.from_numpy(graph.edge_index), graph.num_nodes
     weight = torch.ones(edges.shape[1], dtype=DTYPE)
     if model == "gcn":
+        gcn_norm = require_module("torch_geometric.nn.conv.gcn_conv").gcn_norm
         edges, weight = gcn_norm(edges, weight, nodes, dtype=DTYPE)
     matrix = torch.zeros(nodes, nodes, dtype=DTYPE)
     matrix.index_put_((edges[1], edges[0]), weight, accumulate=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from functools import partial
 from unittest import mock
 
@@ -14,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from under_test import Case, compared_with, not_refused
+from requires import require_module
+from under_test import TRITON, Case, compared_with, not_refused
 from wires import assert_same, assert_same_rows
 
 from hpcgnn.kernels import Csr, int8, keyed
 from hpcgnn.kernels.int8 import MOST_CODE, MOST_TERMS, Int8Rows, product, quantize_rows, sddmm, weight_gradient
-from hpcgnn.kernels.triton import int8 as in_triton
 
 KEY, OTHER_KEY = keyed.derive_key(3, 3), 2**64 - 1
 
@@ -104,7 +105,7 @@ def test_products(backend: str) -> None:
 
 def test_as_many_terms_as_int32_holds(backend, monkeypatch):
     if backend == "triton":  # interpreted, so each step takes long
-        monkeypatch.setattr(in_triton, "_DEPTH", 8192)
+        monkeypatch.setattr("hpcgnn.kernels.triton.int8._DEPTH", 8192)
     depth = MOST_TERMS
     rows = Int8Rows(torch.full((2, depth), MOST_CODE, dtype=torch.int8), torch.ones(2))
     rows.codes[1] = -MOST_CODE
@@ -120,7 +121,9 @@ def check_gradient(backend: str, n: int, depth: int, width: int, key: int | None
     if troubled:
         (x if troubled == "x" else dy)[-1:, :1] = torch.inf
     rows = quantize_rows(x, key=KEY)
-    with mock.patch.object(in_triton, "_WORKSPACE", 1 if seed % 2 else 1 << 26):  # one segment at a time, or all
+    workspace = 1 if seed % 2 else 1 << 26  # one segment at a time, or all
+    of_triton = mock.patch("hpcgnn.kernels.triton.int8._WORKSPACE", workspace) if backend == TRITON else nullcontext()
+    with of_triton:
         dweight, none = weight_gradient(rows, dy, key=key, backend=backend)
         again, sums = weight_gradient(rows, dy, key=key, sums=True, backend=backend)
     assert none is None
@@ -230,6 +233,7 @@ def test_dot_products_are_known_of_every_backend(backend):
 
 
 def test_which_gpus_have_instructions_for_products(monkeypatch):
+    in_triton = require_module("hpcgnn.kernels.triton.int8")
     names = {"gfx942:sramecc+:xnack-": True, "gfx90a": True, "gfx908": True, "gfx906": False, "gfx1030": False,
              "gfx1100": True, "gfx1201": True, "gfx803": False}  # fmt: skip
     assert {name: in_triton._has_matrix_cores(name) for name in names} == names

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from under_test import TRITON, compared_with, not_refused
+from under_test import compared_with, not_refused, segment_of
 from wires import assert_same, assert_same_rows, encoded, make_wire
 
 from hpcgnn.kernels import Csr, keyed, spmm
 from hpcgnn.kernels.backend import choose
 from hpcgnn.kernels.contract import MESSAGES
 from hpcgnn.kernels.int8 import MOST_CODE, Int8Rows, quantize_rows
-from hpcgnn.kernels.library import segment_entries
 from hpcgnn.kernels.messages import adder, decode_codes, decode_rows, encode_codes, encode_rows, encoder, spmm_rows
 from hpcgnn.kernels.packing import payload_bytes
-from hpcgnn.kernels.triton import tasks
 
 KEY = keyed.derive_key(4, 5, 6)
 
@@ -96,7 +94,7 @@ def check_sums(
     backend: str, width: int, bits: int, rows: int, columns: int, hubs: int, weighted: bool, seed: int, on: int
 ) -> None:
     """Compare with spmm of decoded rows, bit for bit: by numba, and natively; other backends sum in another order."""
-    rng, segment = np.random.default_rng(seed), tasks.SEGMENT if backend == TRITON else segment_entries()
+    rng, segment = np.random.default_rng(seed), segment_of(backend)
     rows, hubs = min(rows, 60) if backend == "triton" else rows, min(hubs, rows)  # few rows, because it is interpreted
     lengths = rng.integers(0, 12, rows)
     lengths[:hubs] = [segment + 1, 2 * segment + 5, segment][:hubs]

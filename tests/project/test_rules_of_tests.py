@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checkout import assert_none, modules, nodes_of, place
 from rank_pool import ROOT
+from requires import optional_packages
 
 DRAWING = {"random", "randint", "randrange", "uniform", "choice", "choices", "sample", "shuffle", "gauss"}
 GENERATORS = {"default_rng", "Random"}
@@ -76,3 +79,23 @@ def test_contributing_says_which_tests_are_whose() -> None:
     section = (ROOT / "CONTRIBUTING.md").read_text().partition("### Which tests to run\n")[2].partition("\n#")[0]
     assert_none(f"tests/{room} is not named" for room in sorted(OTHER_ROOMS) if f"`tests/{room}`" not in section)
     assert_none(f"hpcgnn/{name} is not named" for name in sorted(TESTED_ELSEWHERE) if f"`hpcgnn/{name}`" not in section)
+
+
+WITHOUT_PACKAGES = """
+import sys
+import pytest
+sys.modules |= dict.fromkeys(sys.argv[1:])  # `import` finds none of them
+sys.exit(pytest.main(["-n0", "--collect-only", "-q", "tests"]))
+"""
+
+
+@pytest.mark.slow
+def test_tests_are_collected_without_optional_packages() -> None:
+    """Files that import such a package are skipped, and hide no others."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGES, *optional_packages()], cwd=ROOT, stdout=-1, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    found = {line.split("/")[1] for line in done.stdout.splitlines() if "::" in line}
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert_none(f"tests/{name} is hidden" for name in sorted(folders - found))

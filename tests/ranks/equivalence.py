@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyg_models
 import pytest
 import torch
 
@@ -53,6 +52,8 @@ def run(graph: LocalGraph, model: GraphModel, epochs: int = EPOCHS, **how: Any) 
         losses.append(loss)
         if epoch == 0:
             found = {name: _gradient(p) for name, p in model.named_parameters()}
+            import pyg_models  # which imports PyG, without which other programs here run
+
             gradients = {name: value.numpy() for name, value in pyg_models.to_pyg(model.config, found).items()}
     model.eval()
     with torch.no_grad():

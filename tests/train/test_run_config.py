@@ -14,8 +14,8 @@ import click
 import pytest
 import tomli_w
 import torch
-import torch_geometric.nn as pyg
 from rank_pool import Completed
+from requires import require_module
 from trainings import lines, trainer_of
 
 import hpcgnn
@@ -242,7 +242,7 @@ def test_a_trainer_refuses_settings_of_its_own_that_nothing_uses(graph):
 
 def test_distributed_models_are_held_to_the_same_rules(graph):
     def users_model(dropout: float) -> torch.nn.Module:
-        return pyg.GraphSAGE(9, 8, 2, 4, dropout=dropout)
+        return require_module("torch_geometric.nn").GraphSAGE(9, 8, 2, 4, dropout=dropout)
 
     delta, config = MessageConfig(2, "delta"), hpcgnn.TrainConfig
     with pytest.raises(HpcgnnError, match="--message-coding delta needs --dropout 0"):
