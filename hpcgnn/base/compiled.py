@@ -7,11 +7,26 @@ its own decorator raises an error when a module is imported; and a full disk, or
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import FunctionCache
+
+_COMPILING = event.TimingListener()
+event.register("numba:compile", _COMPILING)
+
+
+def compile_seconds() -> float:
+    """The seconds in which numba has compiled in this process."""
+    return float(_COMPILING.duration) if _COMPILING.done else 0.0
+
+
+def clock() -> float:
+    """Seconds since any time, without those in which numba has compiled."""
+    return time.perf_counter() - compile_seconds()
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -79,6 +79,7 @@ def _row_of_labels(meta: Any) -> dict[str, str]:
 def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: Any) -> None:
     """Convert a graph; the help text is above."""
     # Imported here, so that `hpcgnn --help` does not wait for numba and scipy.
+    from hpcgnn.base.compiled import compile_seconds
     from hpcgnn.sources.convert import ConvertOptions
     from hpcgnn.sources.convert import convert as convert_graph
 
@@ -102,6 +103,7 @@ def convert(source: str, output: Path, as_json: bool, quiet: bool, **options: An
             **_row_of_labels(meta),
             "train / val / test": " / ".join(f"{size:,}" for size in summary.split_sizes.values()) or "none",
             "seconds": f"{summary.seconds:.2f}",
+            "seconds of compiling": f"{compile_seconds():.2f}",
             "peak memory": console.size(summary.peak_memory_bytes),
             "file size": console.size(summary.file_bytes),
         }

@@ -88,6 +88,8 @@ def partition(
 
 
 def _rows(report: PartitionReport) -> list[tuple[str, object]]:
+    from hpcgnn.base.compiled import compile_seconds
+
     quality = report.quality
     rows: list[tuple[str, object]] = [
         ("method", f"{report.method} ({report.reason})"),
@@ -101,6 +103,7 @@ def _rows(report: PartitionReport) -> list[tuple[str, object]]:
         ("halo rows", f"{quality.halo_total:,} (largest part {quality.halo_max:,})"),
         ("replication", f"{quality.replication:.3f}"),
         ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in report.seconds.items())),
+        ("seconds of compiling", f"{compile_seconds():.2f}"),
         ("peak memory of a process", console.size(report.peak_memory_bytes)),
     ]
     empty = [("empty parts", quality.empty_parts)] if quality.empty_parts else []

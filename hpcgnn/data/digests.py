@@ -1,13 +1,12 @@
 """Digests of the data of a graph, by which files, runs and logs know whether they belong to the same graph.
 
-``graph.h5`` and ``parts.h5`` have digests of edges, with their weights, types, features and sets of links, of features of
-nodes, labels and masks as attributes (uint64), since version 4. Each is a sum of hashes by original ids, modulo 2**64. So it
-depends neither on the partition, nor on the order of edges, nor on the size of the pieces in which the graph is read. Data
-that differ by chance have the same digest with a probability of about 2**-64. A zero adds nothing, so these pairs have the
-same digest by design: features with and without columns of zeros at the end, and edges whose weights or types are all 0 and
-edges without them. Sparse and dense features, and half and full floats of the same values, have the same. Floats count by
-their bits, so -0.0 is not 0.0.
-:mod:`hpcgnn.data.sealing` computes digests, which takes numba, and this module, which is quick to import, compares them.
+``graph.h5`` and ``parts.h5`` have digests of edges, with their weights, types, features and sets of links, of features of nodes,
+labels and masks as attributes (uint64), since version 4. Each is a sum of hashes by original ids, modulo 2**64. So it depends
+neither on the partition, nor on the order of edges, nor on the size of the pieces in which the graph is read. Data that differ by
+chance have the same digest with a probability of about 2**-64. A zero adds nothing, so these pairs have the same digest by
+design: features with and without columns of zeros at the end, and edges whose weights or types are all 0 and edges without them.
+Sparse and dense features, and half and full floats of the same values, have the same. Floats count by their bits, so -0.0 is not
+0.0. :mod:`hpcgnn.data.sealing` computes digests, which takes numba, and this module, which is quick to import, compares them.
 """
 
 from __future__ import annotations

@@ -622,8 +622,7 @@ def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | N
 
 
 def check_edges(indptr: np.ndarray, indices: np.ndarray, owned: int, num_nodes: int) -> None:
-    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges from ``num_nodes`` nodes to
-    ``owned``."""
+    """Raise HpcgnnError unless the arrays, which a program may have changed, are edges from ``num_nodes`` nodes to ``owned``."""
     rising = indptr.size == owned + 1 and bool((indptr[1:] >= indptr[:-1]).all())
     if not rising or indptr[-1] - indptr[0] != indices.size:
         raise HpcgnnError("indptr of the graph in memory does not divide its indices among its nodes")

@@ -319,8 +319,7 @@ class PendingAggregation:
 
 
 class _Begin(torch.autograd.Function):
-    """Sends rows in forward, and receives gradients in backward. Its result has no elements, and connects it to
-    :class:`_Finish`.
+    """Sends rows in forward, and receives gradients in backward. Its result has no elements, and connects it to :class:`_Finish`.
 
     Autograd visits functions in reverse order: first _Finish, then the operations in between, then this one.
     """

@@ -36,9 +36,8 @@ def make_aggregator(
 ) -> Aggregator:
     """The aggregator ``kind`` of ``graph``. Collective.
 
-    The kinds are those of PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: the graph's self-loops count, edge weights do
-    not), and ``gcn`` with symmetric normalisation by in-degree, one self-loop on each node, and edge weights if the graph has
-    them.
+    The kinds are those of PyG: ``sum`` and ``mean`` over in-edges (SAGEConv: the graph's self-loops count, edge weights do not),
+    and ``gcn`` with symmetric normalisation by in-degree, one self-loop on each node, and edge weights if the graph has them.
 
     ``width`` is the usual number of columns of a message, by which MPI's collective is chosen
     (:func:`hpcgnn.exchange.choose_links`). Rows are the graph's nodes in the graph's order. The order does not change the bits of

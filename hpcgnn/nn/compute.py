@@ -334,8 +334,7 @@ def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> Non
 
 
 def choose_compute(world: World, compute: str, dtype: torch.dtype, device: Device = CPU) -> str:
-    """The arithmetic of a model for which the user asked for ``compute``: the same on all ranks, and never ``auto``.
-    Collective.
+    """The arithmetic of a model for which the user asked for ``compute``: the same on all ranks, and never ``auto``. Collective.
 
     Raises:
         HpcgnnError: on all ranks, if ``compute`` does not work on one of them (:func:`check_compute`).

@@ -2,10 +2,9 @@
 
 Unless a norm subtracts the mean of hidden features over all nodes, a step of the optimiser moves the features of many nodes, and
 the resulting gradients, in almost the same direction, and in this direction a model is most sensitive. If rows are one epoch
-late, training with Adam's momentum can therefore oscillate where it would otherwise converge (docs/studies/staleness).
-Neighbours of a node behave alike, so a node estimates the change of its neighbours on other ranks from the change of its
-neighbours on its own rank. With the change of the local sum, D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch
-t as
+late, training with Adam's momentum can therefore oscillate where it would otherwise converge (docs/studies/staleness). Neighbours
+of a node behave alike, so a node estimates the change of its neighbours on other ranks from the change of its neighbours on its
+own rank. With the change of the local sum, D = (L x')(t) - (L x')(s), stale rows of epoch s are used in epoch t as
 
     z(t) ≈ (L x')(t) + R · exchange(S x'(s)) + v (D + k m) / (u + k)
 
@@ -89,8 +88,7 @@ class Correction:
     def apply(self, z: Tensor, now: Tensor, then: Tensor) -> None:
         """Add the correction of stale rows to ``z`` (n, F).
 
-        now, then: (b, F) :meth:`sums` of this epoch, and of the epoch in which the rows were sent. The first call is
-        collective.
+        now, then: (b, F) :meth:`sums` of this epoch, and of the epoch in which the rows were sent. The first call is collective.
         """
         if z.dtype not in self._weights:
             self._weights[z.dtype] = self._make_weights(z.dtype)

@@ -222,9 +222,8 @@ class GraphModel(torch.nn.Module, ABC):
     def new_norm(self, width: int, layer: torch.nn.Module | None = None) -> torch.nn.Module:
         """Make the configured norm after ``layer``. A bias of the layer that is subtracted again with the mean is not trained.
 
-        The gradient of such a bias consists of rounding errors only. Adam turns them into steps of full length, which differ
-        with the number of ranks. The losses do not show it, but running means lag behind, and so the scores of evaluations
-        differ.
+        The gradient of such a bias consists of rounding errors only. Adam turns them into steps of full length, which differ with
+        the number of ranks. The losses do not show it, but running means lag behind, and so the scores of evaluations differ.
         """
         name = self.config.norm_in_use
         if name == "layer":

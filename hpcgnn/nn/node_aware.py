@@ -1,5 +1,4 @@
-"""Aggregation where ranks share nodes: ``z = Dl · (L x' + R (N w + F · exchange(C w)))``, with ``w`` the rows ``S x'`` of a
-node.
+"""Aggregation where ranks share nodes: ``z = Dl · (L x' + R (N w + F · exchange(C w)))``, with ``w`` the rows ``S x'`` of a node.
 
 Each rank writes its rows ``S x'`` to memory that the ranks of its node share. Rows for ranks of the same node are read there
 (N). Rows for other nodes are summed up by the ranks that carry them (C). Received rows are put where all ranks of the node can

@@ -1,5 +1,4 @@
-"""A script that partitions the graph in one file, and writes its parts to another, for
-:mod:`hpcgnn.partition.separate_process`.
+"""A script that partitions the graph in one file, and writes its parts to another, for :mod:`hpcgnn.partition.separate_process`.
 
 It imports only the partitioner. So it needs no memory but the partitioner's, and all of it goes back to the system when it
 ends, also that of the list in which KaMinPar's Python interface returns the parts; and so do mt-KaHyPar's threads, which can be

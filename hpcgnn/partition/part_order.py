@@ -16,18 +16,16 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.data.schema import MASKS, NO_TASK
-from hpcgnn.partition.problem import Advance, EdgeChunk, Problem, edge_chunks, in_step, looked_up
+from hpcgnn.partition.problem import Advance, EdgeChunk, Problem, edge_chunks, in_step, looked_up, sorted_rows
 from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.world import World, raise_on_all_ranks
 
 CHUNK_BYTES = 32 << 20
 _LARGEST_CHUNK_BYTES = 256 << 20
 _RUN_BYTES = 64 << 10
-_SHORT_ROW = 32
 
 
 def spread(world: World, parts: np.ndarray, amounts: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
@@ -217,40 +215,10 @@ def _gather_rows(indptr: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.
     return offsets_of(lengths), ranges(indptr[:-1][order] - indptr[0], lengths)
 
 
-@njit(cache=True, nogil=True)
 def sort_rows(indptr: np.ndarray, keys: np.ndarray, order: np.ndarray) -> None:
     """Sort each CSR row by a stable sort: ``keys`` (nnz,) is sorted in place, and ``order`` (nnz,) is permuted with it."""
-    for row in range(indptr.size - 1):
-        begin, end = indptr[row], indptr[row + 1]
-        if end - begin > _SHORT_ROW:
-            permutation = np.argsort(keys[begin:end], kind="mergesort")
-            keys[begin:end] = keys[begin:end][permutation]
-            order[begin:end] = order[begin:end][permutation]
-            continue
-        for i in range(begin + 1, end):
-            key, item, j = keys[i], order[i], i
-            while j > begin and keys[j - 1] > key:
-                keys[j], order[j] = keys[j - 1], order[j - 1]
-                j -= 1
-            keys[j], order[j] = key, item
-
-
-@njit(cache=True, nogil=True)
-def sorted_rows(
-    indptr: np.ndarray, sources: np.ndarray, order: np.ndarray, gathered: np.ndarray, out: np.ndarray
-) -> None:
-    """Copy the rows of a CSR matrix in ``order`` to ``out`` (nnz,), each row sorted; row k begins at ``gathered[k]`` there.
-    ``indptr`` may start with any number."""
-    for k in range(order.size):
-        begin, end = indptr[order[k]] - indptr[0], indptr[order[k] + 1] - indptr[0]
-        row = out[gathered[k] : gathered[k] + end - begin]
-        row[:] = sources[begin:end]
-        if end - begin > _SHORT_ROW:
-            row.sort()
-            continue
-        for i in range(1, row.size):
-            key, j = row[i], i
-            while j > 0 and row[j - 1] > key:
-                row[j] = row[j - 1]
-                j -= 1
-            row[j] = key
+    lengths = np.diff(indptr)
+    begins, longest = np.repeat(indptr[:-1], lengths), lengths.max(initial=1)
+    combined = keys * longest + (np.arange(keys.size) - begins)  # equal keys stay in their order
+    sorted_rows(indptr, combined, np.arange(lengths.size), indptr, combined)
+    keys[:], order[:] = combined // longest, order[begins + combined % longest]

@@ -150,6 +150,36 @@ def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np
         cursor[row] += 1
 
 
+@njit(cache=True, nogil=True)
+def _sort(row: np.ndarray) -> None:
+    """Sort by Shell's method, of which numba compiles the loops in a tenth of the time of its own ``sort``."""
+    gap = 1
+    while gap < row.size // 9:
+        gap = 3 * gap + 1
+    while gap:
+        for i in range(gap, row.size):
+            key, j = row[i], i
+            while j >= gap and row[j - gap] > key:
+                row[j] = row[j - gap]
+                j -= gap
+            row[j] = key
+        gap //= 3
+
+
+@njit(cache=True, nogil=True)
+def sorted_rows(
+    indptr: np.ndarray, sources: np.ndarray, order: np.ndarray, gathered: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy the rows of a CSR matrix in ``order`` to ``out`` (nnz,), each row sorted; row k begins at ``gathered[k]`` there.
+    ``indptr`` may start with any number."""
+    for k in range(order.size):
+        begin, end = indptr[order[k]] - indptr[0], indptr[order[k] + 1] - indptr[0]
+        row = out[gathered[k] : gathered[k] + end - begin]
+        for i in range(row.size):  # numba takes seconds to compile the copying of a slice
+            row[i] = sources[begin + i]
+        _sort(row)
+
+
 @njit(cache=True)
 def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
     """Sort each CSR row, remove its duplicates and close the gaps. Modifies both arrays; the result ends at ``indptr[-1]``."""
@@ -157,7 +187,7 @@ def sort_unique_rows(indptr: np.ndarray, indices: np.ndarray) -> None:
     begin = indptr[0]
     for row in range(indptr.size - 1):
         end = indptr[row + 1]
-        indices[begin:end].sort()
+        _sort(indices[begin:end])
         first_written = written
         for i in range(begin, end):
             if written == first_written or indices[i] != indices[written - 1]:

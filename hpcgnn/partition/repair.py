@@ -57,9 +57,8 @@ def balance_parts(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np
 
 
 def polish(rows: Rows, parts: np.ndarray, weights: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
-    """Move nodes to the part with most of their neighbours, if that part has room; modifies ``parts``. This is label
-    propagation in the order of the nodes, a few times. No move adds a cut edge. Arguments are those of
-    :func:`balance_parts`."""
+    """Move nodes to the part with most of their neighbours, if that part has room; modifies ``parts``. This is label propagation
+    in the order of the nodes, a few times. No move adds a cut edge. Arguments are those of :func:`balance_parts`."""
     loads = loads_of(parts, weights, num_parts)
     affinity = np.zeros(num_parts, dtype=np.int64)
     for _ in range(_POLISHING_ROUNDS):

@@ -14,8 +14,7 @@ of this end. Nodes of the boundary are visited in random order. Moves that cost 
 time (simulated annealing). After each batch of passes, the covers are counted and chosen again by a matching. The result is the
 best partition after any batch, or the given one.
 
-The loops, compiled by numba, modify arrays in place. part: (M,) int32 part of each role. load: (P, C) int64 weight of each
-part.
+The loops, compiled by numba, modify arrays in place. part: (M,) int32 part of each role. load: (P, C) int64 weight of each part.
 """
 
 from __future__ import annotations
@@ -193,10 +192,9 @@ def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
-    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most
-    ``seconds``, the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that
-    was balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others
-    wait."""
+    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most ``seconds``,
+    the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that was balanced
+    worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others wait."""
     gathered, note = to_rank_0(problem.world, parts.astype(np.int32, copy=False)), ""
 
     def refined() -> np.ndarray:

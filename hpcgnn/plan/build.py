@@ -114,9 +114,8 @@ def relieved(
 
 @dataclass(frozen=True)
 class SendRows:
-    """Rows of S that a receiver asks for, grouped by sender, as ranks send them to each other. lengths: (rows,) int64
-    entries of each row; sources: (entries,) int32 local index at the sender; edges: (entries,) int64 as in
-    :class:`SparseMatrix`."""
+    """Rows of S that a receiver asks for, grouped by sender, as ranks send them to each other. lengths: (rows,) int64 entries of
+    each row; sources: (entries,) int32 local index at the sender; edges: (entries,) int64 as in :class:`SparseMatrix`."""
 
     lengths: np.ndarray
     sources: np.ndarray

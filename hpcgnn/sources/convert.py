@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 from hpcgnn.base import whole_file
 from hpcgnn.base.arguments import check_path, check_type, check_whole
 from hpcgnn.base.byte_sink import LocalFile
+from hpcgnn.base.compiled import clock
 from hpcgnn.base.errors import HpcgnnError, WrongTypeError
 from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
@@ -112,7 +112,7 @@ def write_graph(
 ) -> ConvertSummary:
     """Like :func:`convert`, for the graph that ``opened(folder for temporary files)`` returns. source: the graph's name in
     messages and in the file's provenance. inputs: files that must not be replaced."""
-    start = time.perf_counter()
+    start = clock()
     check_path("output", output)
     check_type("options", options, ConvertOptions)
     output = Path(output)
@@ -136,7 +136,7 @@ def write_graph(
         path=str(output),
         meta=meta,
         split_sizes=checker.split_sizes if meta.has_masks else {},
-        seconds=time.perf_counter() - start,
+        seconds=clock() - start,
         peak_memory_bytes=peak_memory_bytes(),
         file_bytes=output.stat().st_size,
         notes=notes,
@@ -386,9 +386,8 @@ def from_networkx(
 ) -> ConvertSummary:
     """Write a graph of networkx as ``graph.h5``. Not collective: one process calls it.
 
-    Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel
-    edges are kept, unless ``drop_duplicates`` merges them. This takes some hundred bytes for each edge, as networkx itself
-    does.
+    Node k of the file is the k-th of ``list(graph)``. An edge of an undirected graph is stored in both directions. Parallel edges
+    are kept, unless ``drop_duplicates`` merges them. This takes some hundred bytes for each edge, as networkx itself does.
 
     Args:
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``. Node attributes ``train_mask``, ``val_mask`` and

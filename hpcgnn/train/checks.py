@@ -33,9 +33,8 @@ _LOG = logging.getLogger("hpcgnn")
 
 
 def needed_bytes(graph: LocalGraph, config: ModelConfig, activations: str = KEEP) -> int:
-    """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its
-    gradients, with ``recompute`` one row of a node at most. The trial of hpcgnn.train.account counts only memory of this
-    machine."""
+    """A lower bound of the device memory of training: features, matrices, and the rows that each layer keeps for its gradients,
+    with ``recompute`` one row of a node at most. The trial of hpcgnn.train.account counts only memory of this machine."""
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
     model, hidden_layers = MODELS[config.model], 0
     if LayerSettings in config.sections():

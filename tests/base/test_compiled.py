@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numba
 import pytest
 from numba.core import caching
 
-from hpcgnn.base.compiled import njit
+from hpcgnn.base.compiled import clock, compile_seconds, njit
 
 WITHOUT_A_PLACE = """
 import sys
@@ -73,6 +74,17 @@ def test_on_a_full_disk_nothing_is_kept(folder: Path, monkeypatch: pytest.Monkey
     function = compiled()
     monkeypatch.setattr(caching.IndexDataCacheFile, "_save_data", refused)
     assert function(1, 2) == 3
+
+
+def test_compiling_counts_once_and_not_as_time_of_work(folder: Path) -> None:
+    before, started = compile_seconds(), time.perf_counter()
+    begun = clock()
+    assert compiled()(1, 2) == 3
+    spent = compile_seconds() - before
+    assert 0 < spent <= time.perf_counter() - started
+    assert clock() - begun <= time.perf_counter() - started - spent
+    assert compiled()(1, 2) == 3  # from the disk
+    assert compile_seconds() - before == spent
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

@@ -29,6 +29,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, problem, separate_process
 from hpcgnn.partition.problem import Problem
+from hpcgnn.plan.plan import offsets_of
 from hpcgnn.world import whole_job
 from hpcgnn.world.thread_world import one_rank
 
@@ -64,6 +65,16 @@ def test_every_array_maps_back_to_the_graph(tmp_path, rich):
         assert file.file.attrs["graph_uuid"] == source.uuid
         assert (file.num_parts, file.file.attrs["method"], file.file.attrs["seed"]) == (5, "random", 4)
         assert file.meta == source.meta
+
+
+def test_rows_are_sorted_whatever_their_length_and_equal_keys_keep_their_order():
+    lengths = np.array([0, 1, 2, 9, 10, 40, 3000, 0])
+    keys = np.random.default_rng(0).integers(0, 50, lengths.sum())
+    wanted = np.lexsort((keys, np.repeat(np.arange(lengths.size), lengths)))
+    found, order = keys.copy(), np.arange(keys.size)
+    part_order.sort_rows(offsets_of(lengths), found, order)
+    assert order.tolist() == wanted.tolist()
+    assert found.tolist() == keys[wanted].tolist()
 
 
 def test_report_equals_brute_force(tmp_path):
@@ -344,7 +355,7 @@ def test_what_libraries_print_goes_to_stderr(capfd):
 def test_command(cora, tmp_path):
     words = ["partition", cora[1], tmp_path / "parts.h5", "--parts", 4, "--method", "ldg"]
     shown = said(*words, "--ranks-per-node", 2, "--jobs", 1)
-    for word in ("method", "cut edges", "halo rows", "replication", "training nodes"):
+    for word in ("method", "cut edges", "halo rows", "replication", "training nodes", "seconds of compiling"):
         assert word in shown
     values = told(*words, "--force", "--balance", "nodes, edges")
     assert (values["method"], values["num_parts"], values["balance"]) == ("ldg", 4, ["nodes", "edges"])
