@@ -23,7 +23,7 @@ from process_tree import cpu_seconds
 
 FILE = Path("build", "durations.json")
 COLLECTING = "collecting"
-# CPU seconds of a folder on a core of speed 1: those that were measured, and half as many again.
+# The most CPU seconds of a folder on a core of speed 1: half as many again as measured, or hundreds where nothing was yet.
 BUDGET = {
     COLLECTING: 120,  # in three processes of a fresh checkout, which compile the files of tests
     "tests/base": 10,
