@@ -165,6 +165,16 @@ def with_types(seed: int = 0, *, x_by_type: bool = True) -> Arrays:
     )  # fmt: skip
 
 
+def within_types(graph: Arrays) -> Arrays:
+    """The graph with edges, and self-loops, of which none leads to another type of nodes. Two types of edges are among papers."""
+    first = np.cumsum([0, *(each.count for each in graph.node_types)])
+    ends = (0, 1, 2, 3, 0, 3)  # where an edge of each type begins; its source follows from its destination
+    counts = np.array([graph.node_types[end].count for end in ends])[graph.edge_type]
+    index = first[np.array(ends)][graph.edge_type] + graph.edge_index % counts
+    types = tuple(EdgeType(end, f"like{number}", end) for number, end in enumerate(ends))
+    return replace(graph, edge_index=index, edge_types=types, edge_attr=None)
+
+
 def hetero_data(graph: Arrays) -> Any:
     """PyG's ``HeteroData`` of a graph with types."""
     from torch_geometric.data import HeteroData
@@ -237,10 +247,16 @@ def swapped(graph: Arrays) -> Arrays:
     return replace(graph, edge_type=np.where(graph.edge_type < 2, 1 - graph.edge_type, graph.edge_type))
 
 
+def with_edges(graph: Arrays, chosen: np.ndarray) -> Arrays:
+    """The graph with only the edges where ``chosen`` (E,) is true."""
+    of_edges = {name: getattr(graph, name) for name in ("weight", "edge_type", "edge_attr", "edge_split")}
+    kept = {name: None if values is None else values[chosen] for name, values in of_edges.items()}
+    return replace(graph, edge_index=graph.edge_index[:, chosen], **kept)
+
+
 def dropped(graph: Arrays) -> Arrays:
     """The graph without the edges of its first type."""
-    kept = graph.edge_type > 0
-    return replace(graph, edge_index=graph.edge_index[:, kept], edge_type=graph.edge_type[kept])
+    return with_edges(graph, graph.edge_type > 0)
 
 
 def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | None = None) -> np.ndarray:
@@ -251,8 +267,7 @@ def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | 
 
 def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
     """The graph's edges between parts (N,) only, so that no part has local edges."""
-    between = part[graph.edge_index[0]] != part[graph.edge_index[1]]
-    return Arrays(graph.edge_index[:, between], graph.x, graph.y, graph.masks)
+    return with_edges(graph, part[graph.edge_index[0]] != part[graph.edge_index[1]])
 
 
 def by_target(num_nodes: int, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ Count = Annotated[int, Meta(ge=0, le=MOST_INT)]
 Finite = Annotated[float, Meta(ge=-MOST_FLOAT, le=MOST_FLOAT)]
 NotNegative = Annotated[float, Meta(ge=0, le=MOST_FLOAT)]
 MessageBits = Literal[1, 2, 4, 8, 16, 32]
-QUANTIZED_BITS = (1, 2, 4, 8)
+QUANTIZED_BITS, INT8_BITS = (1, 2, 4, 8), 8
 MESSAGE_BITS = (*QUANTIZED_BITS, 16, 32)  # bits of a value in a message: 16 bits are bfloat16, 32 bits are float32
 
 _WORDS = {

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.base.typed import INT8_BITS
 from hpcgnn.exchange.layout import BLOCK_BYTES, Group, Layout, RowRanges
 from hpcgnn.exchange.passes import Scratch, ScratchKey, ScratchUse
 from hpcgnn.exchange.traffic import Timings
@@ -38,8 +39,6 @@ from hpcgnn.kernels.messages import (
 )
 from hpcgnn.kernels.spmm import multiply
 from hpcgnn.world.transport import PieceLayout
-
-INT8_BITS = 8
 
 
 @dataclass(eq=False)
@@ -226,13 +225,13 @@ class PackedCodec(Codec):
         return True
 
     def add_received(self, wire: Tensor, differences: Differences | None, matrix: Csr, z: Tensor) -> None:
-        if self._added_by is None or self._added_by[0] is not matrix:
-            self._added_by = matrix, self._adder(matrix)
-        add = self._added_by[1]
-        if add is not None and z.dtype == torch.float32:
-            with self.aggregating:
-                add(wire.view(-1), z)
-            return
+        if z.dtype == torch.float32:
+            if self._added_by is None or self._added_by[0] is not matrix:
+                self._added_by = matrix, self._adder(matrix)
+            if (add := self._added_by[1]) is not None:
+                with self.aggregating:
+                    add(wire.view(-1), z)
+                return
         with self.quantizing:
             decoded = self.tools.scratch.rows(
                 ScratchKey(ScratchUse.RECEIVED_ROWS), self.num_received, self.width, torch.float32

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import MESSAGE_BITS
+from hpcgnn.base.typed import INT8_BITS, MESSAGE_BITS
 from hpcgnn.exchange.changes import RowChanges
-from hpcgnn.exchange.codecs import INT8_BITS, Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
+from hpcgnn.exchange.codecs import Codec, DeltaCodec, PackedCodec, PlainCodec, QuantizedRows
 from hpcgnn.exchange.layout import BLOCK_BYTES, RowBits, RowRanges, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, SKIPPED, STALE, Mailbox, Message
 from hpcgnn.exchange.messages import Messages

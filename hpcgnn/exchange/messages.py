@@ -100,6 +100,10 @@ class Messages:
                 _LOG.warning("--node-aware on has no effect, because no ranks share a node, or all ranks share one")
         return self._is_node_aware
 
+    def send_by_rank(self) -> None:
+        """Send rows from rank to rank, also where ranks share a node, from now on."""
+        self._is_node_aware = False
+
     @property
     def transport(self) -> Transport:
         """The transport that carries bytes from the device's memory to other ranks. The first access is collective."""

@@ -39,7 +39,7 @@ from hpcgnn.base.process import processor
 from hpcgnn.devices import CPU, Device, device_of
 from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
 from hpcgnn.kernels.autograd import layer_product, once_differentiable
-from hpcgnn.nn.config import AUTO, BF16, COMPUTES, FLOAT32, INT4, INTEGERS, TF32
+from hpcgnn.nn.config import AUTO, BF16, COMPUTES, EMULATED, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.world import World, raise_on_all_ranks
 
 _LEAST_ROUNDS = 3
@@ -253,7 +253,7 @@ class Rounded:
         if self._compute == TF32:
             return TF32
         device = self.x.device
-        if not pays(self._of_rows, in_width, out_width, backend, device):
+        if self._compute != EMULATED and not pays(self._of_rows, in_width, out_width, backend, device):
             return "float32"
         return "bf16" if bfloat16(backend, device).way == KERNELS else "torch"
 

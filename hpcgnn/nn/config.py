@@ -410,6 +410,29 @@ def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str
             raise WrongValueError(f"--features disk reads features in blocks, and {reason}: leave out one of the two")
 
 
+def check_activations(
+    config: ModelConfig | DistributedConfig, activations: str, compute: str, *, is_coarse: bool, keeps_rows: bool
+) -> None:
+    """Raise HpcgnnError for a way of keeping activations that keeps as much as ``keep``. is_coarse: whether rows may travel in
+    fewer than 8 bits. keeps_rows: whether rows of other ranks are used in later epochs."""
+    if activations in (KEEP, AUTO) or not isinstance(config, ModelConfig):
+        return
+    repeats, is_one_step = (
+        activations == RECOMPUTE,
+        config.model == "gatv2" or (config.model == "gat" and not is_coarse),
+    )
+    reasons = {
+        f"{config.model} keeps rows of classes only": config.model == "sgc",
+        f"{config.model} keeps one row of a node and layer": repeats and config.model in ("appnp", "dagnn"),
+        "the only layer has no backward pass of another one behind it": config.model != "sgc" and config.layers == 1,
+        "--halo pieces computes rows of attention again": repeats and config.halo == PIECES,
+        f"--compute {compute} would round anew": repeats and compute in INTEGERS and not is_one_step,
+        "stale rows and differences cannot be made again": repeats and keeps_rows,
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise WrongValueError(f"--activations {activations} would save nothing, because {reason}: leave it out")
+
+
 def check_differences(message_coding: str, drops_rows: float) -> None:
     """Raise HpcgnnError if messages would carry differences between rows that are masked anew in each epoch."""
     if message_coding == "delta" and drops_rows > 0:

@@ -36,6 +36,7 @@ from hpcgnn.nn.layers import (
     MeanNorm,
 )
 from hpcgnn.nn.linear import Features, Given
+from hpcgnn.nn.linear_map import FloatRows
 from hpcgnn.nn.pieces import HaloPieces
 from hpcgnn.nn.relational import TypedEdges
 from hpcgnn.nn.typed_input import TypedInput
@@ -272,22 +273,23 @@ class GraphModel(torch.nn.Module, ABC):
             y = layer(y)
         return y
 
-    def part(self, layer: torch.nn.Module, run: Callable[..., torch.Tensor], x: Any, *others: Any) -> torch.Tensor:
+    def part(
+        self, layer: torch.nn.Module | None, run: Callable[..., torch.Tensor], x: Any, *others: Any
+    ) -> torch.Tensor:
         """``run(x, *others)``, which calls ``layer`` with rows like x. With ``--activations recompute``, backward runs it again,
-        unless the layer itself keeps one row of a node. Collective.
+        unless the layer itself keeps one row of a node; None for a part that always runs again. Collective.
 
         The last layer does not run again: its backward follows at once, with all that it has made."""
         if not self._runs_again(layer, x):
             return run(x, *others)
         return run_again(run, x, *others, state=lambda: (self.messages.current_pass, self.training))
 
-    def _runs_again(self, layer: torch.nn.Module, x: Any) -> bool:
+    def _runs_again(self, layer: torch.nn.Module | None, x: Any) -> bool:
         keeps_rows = getattr(layer, "keeps_rows", None)
         if not (self.activations.repeats and torch.is_grad_enabled()) or (keeps_rows is not None and keeps_rows(x)):
             return False
-        # Kept messages change with the epochs, integers are rounded anew, and rows of a node's memory are written over.
-        shares = any(isinstance(each, Aggregator) and each.linear.links for each in self.aggregators)
-        return not (self.messages.keeps_rows or self.compute in INTEGERS or shares or layer is self.layers[-1])
+        # Of the ways that no check refuses, attention as one step repeats integers by itself.
+        return self.compute not in INTEGERS and layer is not self.layers[-1]
 
     # -- methods for trainers -----------------------------------------------------------------------------------------
 
@@ -330,8 +332,14 @@ class GraphModel(torch.nn.Module, ABC):
             return
         for part in () if integers.config.before_softmax else self.before_softmax():
             _use_float32(part)
-        first = next((each for each in self.modules() if each is not self and "compute" in vars(each)), None)
-        integers.watch(first, lambda: self.use_compute(FLOAT32))
+        layers = [each for each in self.modules() if each not in (self, self.input_layer) and "compute" in vars(each)]
+        sums = [each for each in self.aggregators if isinstance(each, Aggregator) and type(each.rows) is not FloatRows]
+        if not (sums or any(vars(each)["compute"] is integers for each in layers)):
+            raise HpcgnnError(
+                f"--compute {compute} leaves the layer before the softmax in float32, and this model has no other: leave it out",
+                agreed=True,
+            )
+        integers.watch(layers[0], lambda: self.use_compute(FLOAT32))
 
     def before_softmax(self) -> list[Part]:
         """The layers and aggregators whose results enter the softmax or the decoder."""

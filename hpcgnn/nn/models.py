@@ -304,11 +304,11 @@ class JKNet(LinearStack):
         return [self.final]
 
     def scores(self, x: Features) -> torch.Tensor:
-        (first, *layers), (first_norm, *norms) = self.layers, self.norms
-        results = [self.activated(first(x), first_norm)]
-        for layer, norm, drop in zip(layers, norms, self.dropouts, strict=True):
-            results.append(self.activated(layer(drop(results[-1])), norm))
-        return self.final(self.final_dropout(torch.cat(results, dim=1)))
+        results: list[Any] = [x]
+        for layer, norm, drop in zip(self.layers, self.norms, [torch.nn.Identity(), *self.dropouts], strict=True):
+            given = results[-1], drop, layer, norm
+            results.append(self.part(None, lambda y, *of: self.activated(of[1](of[0](y)), of[2]), *given))
+        return self.final(self.final_dropout(torch.cat(results[1:], dim=1)))
 
 
 @register("gcnii")
@@ -345,7 +345,8 @@ class GCNII(GraphModel):
         first = self.activated(self.first(x))
         y = first
         for layer, norm, drop in zip(self.layers, self.norms, self.dropouts, strict=True):
-            y = self.activated(layer(drop(y), first), norm)
+            given = y, first, drop, layer, norm
+            y = self.part(None, lambda y, first, *of: self.activated(of[1](of[0](y), first), of[2]), *given)
         return self.last(self.last_dropout(y))
 
 

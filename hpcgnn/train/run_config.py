@@ -24,7 +24,7 @@ from hpcgnn.base.settings import (
     setting,
     settings_of,
 )
-from hpcgnn.base.typed import MESSAGE_BITS
+from hpcgnn.base.typed import INT8_BITS, MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph import DISK, METHODS, PLACES
 from hpcgnn.nn.config import (
@@ -40,6 +40,7 @@ from hpcgnn.nn.config import (
     DistributedConfig,
     Int8Config,
     ModelConfig,
+    check_activations,
     check_differences,
     check_features_on_disk,
     check_kept_input,
@@ -193,7 +194,7 @@ class RunConfig(Checked):
         check_device_name(self.device)
         bytes_of(self.memory_limit)
         _check_delta(self)
-        _check_halo(self)
+        _check_kept(self)
         _check_task(self)
         if self.cache_input_aggregation is True:
             check_kept_input(self.model)
@@ -299,10 +300,13 @@ def _check_delta(run: RunConfig) -> None:
         raise WrongValueError(f"--message-coding delta {reason}")
 
 
-def _check_halo(run: RunConfig) -> None:
-    """Raise WrongValueError if rows of other ranks are forgotten that a later epoch needs."""
-    if run.model.halo == PIECES and (run.policy.staleness != OFF or run.messages.message_coding == "delta"):
+def _check_kept(run: RunConfig) -> None:
+    """Raise WrongValueError if rows are forgotten that a later epoch needs, or none are that may be forgotten."""
+    keeps_rows = run.policy.staleness != OFF or run.messages.message_coding == "delta"
+    if run.model.halo == PIECES and keeps_rows:
         raise WrongValueError(KEEPS_NO_ROW)
+    is_coarse = run.policy.bits != FIXED or run.messages.bits < INT8_BITS
+    check_activations(run.model, run.activations, run.compute, is_coarse=is_coarse, keeps_rows=keeps_rows)
 
 
 _UNITS = {"": 1, "B": 1, **{f"{name}{unit}": base**power for power, name in enumerate("KMGT", 1)

@@ -131,7 +131,7 @@ def no_backward(self: Exchange, message: Message) -> None:
 def swapped(self: Exchange, message: Message) -> None:
     _wait(self, message)
     received = message.received
-    pieces = list(received.split(self.receive_counts.tolist()))
+    pieces = list(received.split(message.codec.receive_counts.tolist()))
     peers = [rank for rank, piece in enumerate(pieces) if piece.numel()]
     if len(peers) > 1:
         pieces[peers[0]], pieces[peers[1]] = pieces[peers[1]], pieces[peers[0]]

@@ -9,11 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import QUANTIZED_BITS
+from hpcgnn.base.typed import INT8_BITS, QUANTIZED_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_store import StoredPlan
-from hpcgnn.exchange.codecs import INT8_BITS
 from hpcgnn.exchange.layout import BLOCK_BYTES, WIDE_BITS
 from hpcgnn.graph.node_plan import edges_into, rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
