@@ -1,6 +1,6 @@
 """All models by their formulas, in a few lines of plain torch each: float64, the whole graph, one process.
 
-``scores(config, graph, parameters)`` takes parameters by their names in ``state_dict``. It calls nothing of hpcgnn but the draws of
+``scores(config, graph, parameters)`` takes parameters by their names in ``state_dict``. It calls nothing of hpcgnn but draws of
 dropout, which are defined by keys. Shapes: N nodes, E edges, R types of edges, F columns, H heads of C columns.
 """
 
