@@ -13,8 +13,6 @@ import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.stored import RowsOnDisk
 from hpcgnn.graph import features_on_disk
-from hpcgnn.nn import linear_map
-from hpcgnn.train.objective import loss_sum
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world.thread_world import on_threads
 
@@ -31,67 +29,6 @@ def small_blocks(monkeypatch):
 def run(ranks, program, *given, **named):
     """The results of ranks that are threads."""
     return on_threads(ranks, lambda world: program(world, *given, **named))
-
-
-def results(graph, config, *, dtype=torch.float64, backend="auto", kept=False, compute="float32"):
-    """Scores, and all gradients one after the other, of two training steps, and scores of an evaluation."""
-    model = hpcgnn.build_model(
-        config, graph, dtype=dtype, backend=backend, keep_input_aggregation=kept, seed=1, compute=compute
-    )
-    model.begin_epoch(3)
-    found, features = [], graph.features.to(dtype)
-    for _ in range(2):  # the second pass uses what the first one kept
-        model.zero_grad()
-        scores = model(features)
-        loss_sum(scores, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
-        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        found += [scores.detach(), torch.from_numpy(graph.world.allreduce(gradients.numpy()))]
-    model.eval()
-    with torch.no_grad():
-        return [*found, model(features)]
-
-
-def on_both(world, path, config, **how):
-    """The largest difference between the two places of features, relative to the largest score, or the largest gradient."""
-    if world.rank == 0:
-        parts = small_graphs.random_parts(
-            _GRAPH.num_nodes, world.size, empty=world.size - 1 if world.size >= 3 else None
-        )
-        small_graphs.write_parts(path, _GRAPH, parts, world.size)
-    world.allreduce(np.zeros(1))
-    graphs = [hpcgnn.load(path, world, features=place) for place in ("memory", "disk")]
-    wanted, found = (results(graph, config, **how) for graph in graphs)
-    both = np.array([[float(each.abs().max()) if each.numel() else 0.0 for each in values]
-                     for values in (wanted, [a - b for a, b in zip(wanted, found, strict=True)])])  # fmt: skip
-    largest, difference = world.allreduce(both.ravel(), "max").reshape(2, -1)
-    return float((difference / largest).max())
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in _REFUSED])
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_every_model_has_the_same_scores_and_gradients(tmp_path, name, ranks):
-    for rate in (0.0, 0.4):
-        config = hpcgnn.ModelConfig.of_used(CONFIGS[name].flat() | {"input_dropout": rate})
-        assert max(run(ranks, on_both, tmp_path / "parts.h5", config)) < 1e-10
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("name", ["sage", "gcn", "gin", "gat", "sgc"])
-def test_also_in_float32_and_with_every_first_layer(tmp_path, name, ranks):
-    config = CONFIGS[name]
-    wide = hpcgnn.ModelConfig.of_used(config.flat() | {"hidden": 4, "heads": 2})  # rows of 4 columns travel, not of 9
-    for each in (config, wide):
-        assert max(run(ranks, on_both, tmp_path / "parts.h5", each, dtype=torch.float32)) < 1e-6
-    if name != "gat":
-        assert max(run(ranks, on_both, tmp_path / "parts.h5", config, kept=True)) < 1e-10
-
-
-@pytest.mark.parametrize("name", ["sage", "gcn"])
-def test_bfloat16_rounds_the_same_numbers(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(linear_map, "gathers_bf16", lambda csr, width: True)  # also for so small a graph
-    config = CONFIGS[name]
-    how = {"dtype": torch.float32, "compute": "bf16-emulated"}
-    assert max(run(2, on_both, tmp_path / "parts.h5", config, **how)) < 1e-6
 
 
 def test_a_kept_aggregation_reads_the_features_once(tmp_path, monkeypatch):

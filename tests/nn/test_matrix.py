@@ -59,7 +59,7 @@ EPOCHS = {"fresh": 1, "stale": 10, "delta": 16}
 
 
 def settled(cell: Cell) -> Cell:
-    """The cell with the rate of its dropouts, its layers, and its edges, which stay when others of its values change: ``all``, or,
+    """The cell with the rate of its dropouts, its layers, and its edges, which stay when others of its values change: ``all``,
     where no message has to show a setting, those ``between`` parts or ``inside`` of them."""
     is_exact = cell.rows == "fresh" and cell.bits == 32 and cell.activations != "8bit" and cell.compute != "int8-always"
     shows = not is_exact or cell.over != "whole" or cell.node_aware == "on" or cell.cached or cell.ranks == 1
@@ -186,15 +186,33 @@ def run(folder: Path, cell: Cell, pool: Any = None) -> Ran | str:
         if cell.values[axis] not in unused[axis] and config.flat().get(setting) != value:
             return f"{setting} is not used by {cell.model}"
     graph, path = stored(folder, cell.graph, cell.ranks, cell.features == "sparse", cell.edges)
+    return compared(cell, graph, path, config, pool)
+
+
+def compared(
+    cell: Cell, graph: small_graphs.Arrays, path: Path, config: hpcgnn.ModelConfig, pool: Any = None
+) -> Ran | str:
+    """The results of a model on the ranks of a file, and by the formula on the graph; or the sentence that refuses it."""
     cotangent = np.random.default_rng(0).standard_normal((graph.num_nodes, graph.num_classes))
-    pool = pool or ThreadPool(cell.ranks)
-    found = pool.run(ways.in_one_way, path, config, way_of(cell), cotangent)
+    found = (pool or ThreadPool(cell.ranks)).run(ways.in_one_way, path, config, way_of(cell), cotangent)
     sentences = {each.refused for each in found}
     assert len(sentences) == 1, f"ranks disagree: {sentences}"
     if found[0].refused:
         return found[0].refused
     wanted, closest = by_formula(graph, config, found[0].parameters, cotangent, way_of(cell).epochs - 1)
     return Ran(cell, found[0], wanted, closest, tuple(each.digest for each in found))
+
+
+def ran_on(
+    folder: Path, values: dict[str, Any], graph: small_graphs.Arrays, config: hpcgnn.ModelConfig, others: Any = None
+) -> Ran:
+    """The results of a model on any graph. values: of all axes. others: the graph that ranks have in its place."""
+    ranks = values["ranks"]
+    part = small_graphs.random_parts(graph.num_nodes, ranks, empty=ranks - 1 if ranks > 2 else None)
+    small_graphs.write_parts(folder / "parts.h5", graph if others is None else others, part, ranks)
+    ran = compared(Cell(0, 0, values), graph, folder / "parts.h5", config)
+    assert not isinstance(ran, str), ran
+    return ran
 
 
 class Kinks(TorchFunctionMode):

@@ -14,7 +14,6 @@ from ranks import distributed, models
 from requires import EVERYTHING
 
 from hpcgnn.exchange import Exchange
-from hpcgnn.nn.config import MODELS
 from hpcgnn.nn.plans import with_self_loops
 from hpcgnn.world.thread_world import one_rank
 
@@ -27,22 +26,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.mark.parametrize("name", models.CONFIGS)
-def test_native_models_equal_pygs(folder, name):
-    turn = list(models.CONFIGS).index(name)
-    cases = list(itertools.product(RANKS, (False, True)))
-    for ranks, weighted in cases if EVERYTHING else (cases[2 + turn % 4], cases[turn % 6]):
-        errors = ThreadPool(ranks).run(models.errors, folder, name, weighted)[0]
-        assert all(error < TOLERANCE for error in errors.values()), (ranks, weighted, errors)
-
-
-@pytest.mark.mpi
-def test_native_models_on_mpi_ranks_equal_pygs(folder, mpi_ranks):
-    for name in [*models.CONFIGS][:: 1 if EVERYTHING else 4]:
-        errors = mpi_ranks(3).run(models.errors, folder, name, True)[0]
-        assert all(error < TOLERANCE for error in errors.values()), (name, errors)
-
-
 def test_of_several_self_loops_of_a_node_the_last_ones_weight_counts(tmp_path):
     arrays = small_graphs.random_multigraph(nodes=8, edges=0)
     arrays.edge_index, arrays.weight = np.array([[2, 5, 2, 1], [2, 5, 2, 2]]), np.float32([3, 7, 4, 0.5])
@@ -51,10 +34,6 @@ def test_of_several_self_loops_of_a_node_the_last_ones_weight_counts(tmp_path):
     loops = plan.local.weight[plan.local.entry_rows() == plan.local.indices]
     assert loops.tolist() == [1, 1, 4, 1, 1, 7, 1, 1]
     assert degree.tolist() == [1, 1, 4.5, 1, 1, 7, 1, 1]
-
-
-def test_all_native_models_are_compared():
-    assert {name.partition(",")[0] for name in models.CONFIGS} >= set(MODELS)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,6 @@ from hpcgnn.nn.halo import attention_edges
 from hpcgnn.nn.pieces import make_pieces, share_of_piece
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
-
-WITHIN = "rgat within-relation"
-EVERY = [("gat", "gatv2", "transformer"), ("attr", "cut", "apart", "dense", "ordered")]
-BY_TYPE = [("rgat", WITHIN, "hgt"), ("attr", "attr, cut", "attr, apart", "attr, ordered")]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [each for names, kinds in (EVERY, BY_TYPE) for each in product(names, kinds)]
-)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_pieces_equal_the_whole_halo(tmp_path, ranks, kind, name):
-    """Scores and gradients, with dropout of attention weights; of three or more ranks, the last one has no nodes."""
-    found = on_threads(ranks, lambda world: pieces.difference(world, tmp_path, name, kind))
-    assert max(found) < 1e-10
 
 
 def test_pieces_have_about_as_many_rows_and_all_have_every_row_once():
@@ -91,7 +76,7 @@ def test_a_rank_holds_no_more_rows_of_others_than_a_piece_has(tmp_path, monkeypa
     received = Received(monkeypatch)
 
     def run(world: World) -> int:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         pieces.trained(graph, pieces.model_of(graph, "gat", halo="pieces"))
         return graph.halo_ids.numel()
 
@@ -108,7 +93,7 @@ def test_rows_that_are_sent_again_are_the_same_bits(tmp_path, monkeypatch, bits)
     received = Received(monkeypatch)
 
     def run(world: World) -> None:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         model = pieces.model_of(graph, "gat", bits, halo="pieces")
         pieces.trained(graph, model)
         traffic = model.messages.traffic
@@ -137,7 +122,7 @@ def test_two_forward_passes_before_one_backward_repeat_their_own_noise(tmp_path,
     received = Received(monkeypatch)
 
     def run(world: World) -> None:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         model = pieces.model_of(graph, "gat", 2, halo="pieces", layers=1)
         (model(graph.features.double()).sum() + model(graph.features.double()).sum()).backward()
 
@@ -162,7 +147,7 @@ def test_policies_see_rows_once(tmp_path, monkeypatch):
         return message
 
     def run(world: World) -> None:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         model = pieces.model_of(graph, "gat", 2, halo="pieces")
         for each in model.aggregators:
             note, changes = each.exchange.trace_changes().note, each.exchange.changes
@@ -185,7 +170,7 @@ def refused(tmp_path: Any, config: MessageConfig) -> str:
     """The sentence with which all of three ranks refuse pieces."""
 
     def run(world: World) -> str:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         messages = Messages(world, config)
         with pytest.raises(HpcgnnError) as error:
             hpcgnn.build_model(models.small("gat", halo="pieces"), graph, messages=messages)
@@ -203,7 +188,7 @@ def test_messages_that_keep_rows_are_refused(tmp_path):
 
 def test_backward_after_another_pass_has_begun_is_refused(tmp_path):
     def run(world: World) -> str:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         model = pieces.model_of(graph, "gat", halo="pieces")
         scores = model(graph.features.double())
         model.begin_epoch(4)
@@ -216,7 +201,7 @@ def test_backward_after_another_pass_has_begun_is_refused(tmp_path):
 
 def test_the_number_of_rows_of_a_piece_can_be_chosen(tmp_path):
     def run(world: World) -> tuple[int, int]:
-        graph = pieces.graph_on(world, tmp_path, "whole")
+        graph = pieces.graph_on(world, tmp_path)
         made = make_pieces(graph, attention_edges(graph), messages=Messages(world), rows=3)
         sizes = [piece.block.csr.num_cols for piece in made.pieces]
         return max(sizes), sum(sizes) - graph.halo_ids.numel()

@@ -16,8 +16,6 @@ from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.kernels import again
 from hpcgnn.world.thread_world import on_threads
 
-ITSELF = ("gcn", "sage", "gcnii", "jknet", "sgc", "appnp", "dagnn", "gat", "gat, elu", "gatv2", "gatv2, 2 heads")
-
 
 @pytest.fixture
 def parts(tmp_path):
@@ -64,50 +62,6 @@ def native(name, mode, *, bits=32, compute="float32", coding="plain", **changes)
         return hpcgnn.build_model(config, graph, messages=messages, activations=mode, compute=compute)
 
     return build
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ITSELF])
-def test_layers_run_again_with_the_same_bits(parts, runs, name):
-    path, ranks = parts(2), 2
-    ways = [trained(path, ranks, native(name, mode), epochs=2) for mode in ("keep", "recompute")]
-    assert_same_bits(*ways)
-    assert bool(runs) != ("pieces" in name or name.startswith("gcnii"))
-
-
-@pytest.mark.parametrize("name", ["gin", "transformer", "rgcn", "rgat", "hgt", "gat, partial"])
-@pytest.mark.parametrize(
-    ("ranks", "bits", "norm"), [(1, 32, "mean"), (3, 32, "batch"), (3, 2, "mean"), (3, 8, "layer")]
-)
-def test_messages_and_norms_are_those_of_the_first_run(parts, runs, name, ranks, bits, norm):
-    ways = [trained(parts(ranks), ranks, native(name, mode, bits=bits, norm=norm)) for mode in ("keep", "recompute")]
-    assert_same_bits(*ways)
-    assert runs
-
-
-def test_rounded_attention_runs_again(parts, runs):
-    """With few bits, scores travel beside rows, and GAT is not one step."""
-    assert_same_bits(*(trained(parts(3), 3, native("gat", mode, bits=2)) for mode in ("keep", "recompute")))
-    assert runs
-
-
-@pytest.mark.parametrize(
-    ("how", "settings"),
-    [
-        ({"compute": "int8-always"}, {}),
-        ({"coding": "delta", "bits": 8, "dropout": 0.0, "input_dropout": 0.0}, {}),
-        ({}, {"policy": hpcgnn.train.config.PolicyConfig("fixed", "pipeline")}),
-    ],
-)
-def test_what_cannot_run_again_is_kept(parts, runs, how, settings):
-    ways = [trained(parts(2), 2, native("gin", mode, **how), **settings) for mode in ("keep", "recompute")]
-    assert_same_bits(*ways)
-    assert not runs
-
-
-def test_bfloat16_runs_again(parts, runs):
-    ways = [trained(parts(2), 2, native("gin", mode, compute="bf16-emulated")) for mode in ("keep", "recompute")]
-    assert_same_bits(*ways)
-    assert runs
 
 
 @pytest.mark.parametrize("name", ["gin", "transformer", "hgt"])

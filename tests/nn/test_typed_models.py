@@ -21,23 +21,6 @@ from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.world.thread_world import on_threads
 
 
-@pytest.mark.parametrize("strategy", ["pre", "post", "hybrid"])
-@pytest.mark.parametrize("embed", ["", "all", "venue,term"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_rgcn_with_types_of_nodes_is_that_of_pyg(tmp_path: Path, ranks: int, embed: str, strategy: str) -> None:
-    for found in on_threads(ranks, lambda world: typed_models.compare(world, tmp_path, "rgcn", embed, strategy)):
-        assert found["scores"] < 1e-10
-        assert found["gradients"] < 1e-10
-
-
-@pytest.mark.parametrize(("order", "x_by_type"), [("degree", True), ("none", False), ("degree", False)])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_features_by_type_and_sparse_ones_in_any_order(tmp_path: Path, ranks: int, order: str, x_by_type: bool) -> None:
-    arrays = small_graphs.with_types(x_by_type=x_by_type)
-    program = lambda world: typed_models.compare(world, tmp_path, "rgcn", "term", order=order, arrays=arrays)  # noqa: E731
-    assert all(max(found.values()) < 1e-10 for found in on_threads(ranks, program))
-
-
 def test_dropout_of_features_by_type_does_not_depend_on_the_ranks(tmp_path: Path) -> None:
     def program(world: Any) -> torch.Tensor:
         graph = typed_models.typed_graph(world, tmp_path).reordered("degree" if world.size == 2 else "none")
@@ -51,12 +34,6 @@ def test_dropout_of_features_by_type_does_not_depend_on_the_ranks(tmp_path: Path
 
     one, two = (on_threads(ranks, program)[0] for ranks in (1, 2))
     assert torch.equal(torch.as_tensor(one), torch.as_tensor(two))
-
-
-@pytest.mark.parametrize("name", ["sage", "gat", "gcn"])
-def test_models_without_types_of_edges_take_types_of_nodes(tmp_path: Path, name: str) -> None:
-    for found in on_threads(2, lambda world: typed_models.compare(world, tmp_path, name, "term", "hybrid")):
-        assert max(found.values()) < 1e-10
 
 
 def test_training_with_learned_rows_does_not_depend_on_the_ranks(tmp_path: Path) -> None:

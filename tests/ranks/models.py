@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyg_models
 import small_graphs
 import torch
 from ranks import equivalence
@@ -59,32 +58,6 @@ CONFIGS = (
 )
 
 
-def compare(
-    graph: LocalGraph, arrays: small_graphs.Arrays, config: hpcgnn.ModelConfig, strategy: str = "hybrid"
-) -> dict[str, float]:
-    """The largest relative differences of scores and of any parameter's gradient."""
-    model = hpcgnn.build_model(config, graph, strategy=strategy, backend="reference", dtype=torch.float64, seed=1)
-    model.begin_epoch(0)
-    graph.world.allreduce(np.zeros(1))  # ranks that are threads share the generator from which PyG's model draws
-    wanted = pyg_models.reference(config, arrays.x.shape[1], arrays.num_classes, model.state_dict(), graph=arrays)
-    mine = model(graph.features.double())
-    loss_sum(mine, graph.y, graph.masks["train_mask"].nonzero()[:, 0]).backward()
-    weight = None if arrays.weight is None else torch.from_numpy(arrays.weight).double()
-    theirs = wanted(torch.from_numpy(arrays.x).double(), torch.from_numpy(arrays.edge_index), weight)
-    loss_sum(
-        theirs, torch.from_numpy(arrays.y), torch.from_numpy(arrays.masks["train_mask"]).nonzero()[:, 0]
-    ).backward()
-    sums = {name: torch.from_numpy(graph.world.allreduce(p.grad.numpy())) for name, p in model.named_parameters()}
-    found, gradients = pyg_models.to_pyg(config, sums, getattr(wanted, "keys", None)), dict(wanted.named_parameters())
-    assert found.keys() == gradients.keys()
-    largest = max(float(p.grad.abs().max()) for p in gradients.values())
-    scores = (mine - theirs[graph.original_ids]).detach().abs().numpy()
-    return {
-        "score_error": float(scores.max(initial=0) / theirs.detach().abs().max()),
-        "gradient_error": max(float((found[name] - p.grad).abs().max()) for name, p in gradients.items()) / largest,
-    }
-
-
 def with_dropout(graph: LocalGraph, config: hpcgnn.ModelConfig) -> dict[str, float]:
     """The loss of all ranks with all dropouts in training, and without them in evaluation."""
     rates = {"dropout": 0.5, "input_dropout": 0.3, "attention_dropout": 0.6}
@@ -114,14 +87,6 @@ def rounding_errors(world: World, folder: Path, name: str) -> float:
             results.append(model(graph.features).detach())
         square += float((results.pop() - results.pop()).square().sum())
     return float(world.allreduce(np.array([square]))[0])
-
-
-def errors(world: World, folder: Path, name: str, weighted: bool) -> dict[str, float]:
-    """The largest errors of all ranks."""
-    arrays = small_graphs.with_typed_edges(small_graphs.random_multigraph(weighted=weighted))
-    graph = small_graphs.on_ranks(world, arrays, folder / f"{weighted}-{world.size}.h5")
-    found = compare(graph, arrays, CONFIGS[name])
-    return dict(zip(found, world.allreduce(np.array(list(found.values())), "max").tolist(), strict=True))
 
 
 def dropout(world: World, folder: Path, name: str) -> dict[str, float]:

@@ -31,8 +31,8 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Way:
-    """A way of running a model: arguments of ``hpcgnn.load``, ``Messages`` and ``build_model``. rows: ``fresh``, ``stale`` (by one
-    epoch) or ``delta`` (differences). epochs: number of equal training passes, of which the last one counts."""
+    """A way of running a model: arguments of ``hpcgnn.load``, ``Messages`` and ``build_model``. rows: ``fresh``, ``stale`` (by
+    one epoch) or ``delta`` (differences). epochs: number of equal training passes, of which the last one counts."""
 
     strategy: str = "hybrid"
     bits: int = 32
@@ -49,8 +49,8 @@ class Way:
 
 @dataclass
 class Found:
-    """The results of a rank. scores: (N, classes). gradients: of all parameters, summed over ranks, and of the features (N, F), if
-    these are dense and in memory. parameters: all in full. facts: numbers that show the way, of all ranks together. digest: of
+    """The results of a rank. scores: (N, classes). gradients: of all parameters, summed over ranks, and of the features (N, F),
+    if these are dense and in memory. parameters: all in full. facts: numbers that show the way, of all ranks together. digest: of
     the bits of this rank's results. refused: the sentence, if the model is refused."""
 
     scores: np.ndarray
