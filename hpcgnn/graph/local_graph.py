@@ -364,7 +364,8 @@ class LocalGraph(OfRanks):
         kind = self.node_type_number(name or (labelled or [self.meta.node_types[0].name])[0])
         about = self.meta.node_types[kind]
         if self.y is None or not about.classes:
-            raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {_having(labelled)}", agreed=True)
+            told = f"labels are of {', '.join(labelled)}" if labelled else "no type has any"
+            raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {told}", agreed=True)
         here = self.node_type.to(self.y.device) == kind
         y, none = self.y, float("nan") if self.y.is_floating_point() else -1 if self.y.ndim == 1 else 0
         y = torch.where(here, y, none) if y.ndim == 1 else torch.where(here[:, None], y[:, : about.classes], none)
@@ -611,10 +612,6 @@ def _as_features(
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features)
     return Csr(features.indptr, features.indices, features.shape[1], features.data, check=False)
-
-
-def _having(labelled: list[str]) -> str:
-    return f"{', '.join(labelled)} {'have' if len(labelled) > 1 else 'has'} labels" if labelled else "no type has any"
 
 
 def _taken(values: torch.Tensor | None, nodes: torch.Tensor) -> torch.Tensor | None:

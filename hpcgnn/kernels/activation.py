@@ -182,7 +182,8 @@ class ByTorch(ActivationKernels):
 
     def relu_backward(self, dy: Tensor, positive: Tensor, scale: float, dx: Tensor, sums: Tensor | None) -> None:
         """A bool a value exists for a moment."""
-        torch.mul(dy, scale, out=dx).masked_fill_(~_from_bits(positive, dx.shape[1]), 0)
+        flags = ((positive[:, :, None] >> _places(positive.device)) & 1).flatten(1)[:, : dx.shape[1]].bool()
+        torch.mul(dy, scale, out=dx).masked_fill_(~flags, 0)
         if sums is not None:
             self.column_sums(dx, sums)
 
@@ -200,11 +201,6 @@ def _bits(flags: Tensor) -> Tensor:
     rows, width = flags.shape
     bits = F.pad(flags.byte(), (0, -width % 8)).view(rows, bytes_of_bits(width), 8)
     return (bits << _places(flags.device)).sum(2, dtype=torch.uint8)
-
-
-def _from_bits(bits: Tensor, width: int) -> Tensor:
-    """The (n, width) bool of :func:`_bits`."""
-    return ((bits[:, :, None] >> _places(bits.device)) & 1).flatten(1)[:, :width].bool()
 
 
 def _places(device: torch.device) -> Tensor:

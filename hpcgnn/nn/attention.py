@@ -193,7 +193,11 @@ class WeighingLayer(torch.nn.Module):
 
     def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
         """See :func:`hpcgnn.nn.layers.keeps_its_input`; rows of pieces are received again in backward."""
-        return isinstance(self.over, HaloPieces)
+        return isinstance(self.over, HaloPieces) or self._is_one_step(x)
+
+    def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
+        """Return whether the layer is one step in this pass, which repeats itself."""
+        return False
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """``weights`` (e, H), which are kept in training steps if :meth:`row_squares` was asked for."""
@@ -240,7 +244,8 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
     def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
         """Return whether attention is one step (:mod:`hpcgnn.nn.attention_step`) in this pass: over a whole halo, and not with
         sparse features, nor with scores in integers."""
-        return isinstance(self.over, tuple) and isinstance(x, torch.Tensor) and not self.scores_are_integers
+        is_tensor = isinstance(x, torch.Tensor)
+        return is_tensor and isinstance(self.over, tuple) and len(self.over) == 2 and not self.scores_are_integers
 
     def at_once(
         self, over: Over, scores: StepScores, x: torch.Tensor, maps: Sequence[Map], *attend: torch.Tensor
@@ -327,10 +332,6 @@ class GATLayer(AttentionLayer):
         self.weight = xavier(in_width, heads.count * heads.width)
         self.attend_source = xavier(heads.count, heads.width)
         self.attend_target = xavier(heads.count, heads.width)
-
-    def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
-        """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        return super().keeps_rows(x) or self._is_one_step(x)
 
     def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
         """See :meth:`AttentionLayer._is_one_step`; scores that travel beside the rows are not made of them."""
@@ -426,10 +427,6 @@ class GATv2Layer(AttentionLayer):
         self.bias_target = torch.nn.Parameter(torch.zeros(width))
         self.attend = xavier(heads.count, heads.width)
         self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
-
-    def keeps_rows(self, x: Features | LabelledFeatures) -> bool:
-        """See :func:`hpcgnn.nn.layers.keeps_its_input`."""
-        return super().keeps_rows(x) or self._is_one_step(x)
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if self._is_one_step(x):

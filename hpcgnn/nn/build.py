@@ -21,19 +21,17 @@ from hpcgnn.nn.compute import choose_compute
 from hpcgnn.nn.config import (
     ACTIVATION_MODES,
     AUTO,
-    EIGHT_BITS,
     FLOAT32,
     INT8_ALWAYS,
     INTEGERS,
     KEEP,
     MODELS,
-    PIECES,
     RECOMPUTE,
     Int8Config,
     ModelConfig,
-    check_activations,
     check_differences,
     check_features_on_disk,
+    check_kept,
     why_input_changes,
 )
 from hpcgnn.nn.decoders import CLASSES
@@ -104,7 +102,9 @@ def build_model(
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
         _check_fit(config, graph, messages, dtype)
-        _check_kept(config, messages or Messages(graph.world), activations, compute, dtype)
+        given, is_double, of_int8 = messages or Messages(graph.world), dtype != torch.float32, int8 or Int8Config()
+        facts = {"keeps_rows": given.keeps_rows, "is_coarse": given.config.bits < INT8_BITS, "is_double": is_double}
+        check_kept(config, activations, compute, of_int8, **facts, node_aware=given.config.node_aware)
         keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation)
         if isinstance(graph.features, FeaturesOnDisk):
             check_features_on_disk(config, compute)
@@ -186,21 +186,6 @@ def _check_fit(config: ModelConfig, graph: LocalGraph, messages: Messages | None
         raise HpcgnnError(
             f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
         )
-
-
-def _check_kept(config: ModelConfig, messages: Messages, activations: str, compute: str, dtype: torch.dtype) -> None:
-    """Raise HpcgnnError for a way of keeping activations that saves nothing, or that ranks of a node cannot repeat."""
-    if activations == EIGHT_BITS and dtype != torch.float32:
-        raise WrongValueError(f"--activations 8bit is for models in float32, not in {dtype}: leave it out")
-    if activations == RECOMPUTE and messages.config.node_aware == "on":
-        raise WrongValueError(
-            "--activations recompute cannot make rows again that ranks of a node have added up: leave --node-aware at auto, "
-            "which then sends from rank to rank"
-        )
-    if compute in INTEGERS and config.model == "rgat" and config.halo == PIECES:
-        raise WrongValueError(f"rgat with --halo pieces computes nothing in integers: leave out --compute {compute}")
-    is_coarse = messages.config.bits < INT8_BITS
-    check_activations(config, activations, compute, is_coarse=is_coarse, keeps_rows=messages.keeps_rows)
 
 
 def _features_scale(graph: LocalGraph) -> float:

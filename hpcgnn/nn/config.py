@@ -58,10 +58,6 @@ NORMS = (AUTO, "mean", "batch", "layer", "none")
 ACTIVATIONS = ("relu", "elu")
 ATTENTIONS = ("halo", "partial")
 WHOLE, PIECES = "whole", "pieces"
-KEEPS_NO_ROW = (
-    "--halo pieces keeps no row for a later epoch, as stale rows and differences need it: take --halo whole, or --staleness off "
-    "and --message-coding plain"
-)
 
 
 @dataclass(frozen=True)
@@ -410,27 +406,44 @@ def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str
             raise WrongValueError(f"--features disk reads features in blocks, and {reason}: leave out one of the two")
 
 
-def check_activations(
-    config: ModelConfig | DistributedConfig, activations: str, compute: str, *, is_coarse: bool, keeps_rows: bool
+def check_kept(
+    config: ModelConfig | DistributedConfig,
+    activations: str,
+    compute: str,
+    int8: Int8Config,
+    *,
+    keeps_rows: bool,
+    is_coarse: bool,
+    is_double: bool = False,
+    node_aware: str = AUTO,
 ) -> None:
-    """Raise HpcgnnError for a way of keeping activations that keeps as much as ``keep``. is_coarse: whether rows may travel in
-    fewer than 8 bits. keeps_rows: whether rows of other ranks are used in later epochs."""
-    if activations in (KEEP, AUTO) or not isinstance(config, ModelConfig):
+    """Raise HpcgnnError if rows are forgotten that are needed later, or if ``activations`` or ``compute`` would do nothing.
+    keeps_rows: whether rows of other ranks are used in later epochs. is_coarse: whether rows may travel in fewer than 8 bits."""
+    if not isinstance(config, ModelConfig):
         return
-    repeats, is_one_step = (
-        activations == RECOMPUTE,
-        config.model == "gatv2" or (config.model == "gat" and not is_coarse),
-    )
+    name, is_int8 = config.model, compute in INTEGERS
+    repeats, packs = activations == RECOMPUTE, activations == EIGHT_BITS
+    is_single = name != "sgc" and config.layers == 1
+    is_all_in_last = is_single and not int8.before_softmax and name not in ("appnp", "dagnn", "gcnii", "hgt", "jknet")
+    is_one_step = name == "gatv2" or (name == "gat" and not is_coarse)
+    nothing = f"--activations {activations} would save nothing, because "
     reasons = {
-        f"{config.model} keeps rows of classes only": config.model == "sgc",
-        f"{config.model} keeps one row of a node and layer": repeats and config.model in ("appnp", "dagnn"),
-        "the only layer has no backward pass of another one behind it": config.model != "sgc" and config.layers == 1,
-        "--halo pieces computes rows of attention again": repeats and config.halo == PIECES,
-        f"--compute {compute} would round anew": repeats and compute in INTEGERS and not is_one_step,
-        "stale rows and differences cannot be made again": repeats and keeps_rows,
-    }
+        "--halo pieces keeps no row for a later epoch, as stale rows and differences need it: take --halo whole, or --staleness "
+        "off and --message-coding plain": config.halo == PIECES and keeps_rows,
+        f"{nothing}{name} keeps rows of classes only": (repeats or packs) and name == "sgc",
+        f"{nothing}{name} keeps one row of a node and layer anyway": repeats and name in ("appnp", "dagnn"),
+        f"{nothing}no layer comes before the last one": (repeats or packs) and is_single,
+        f"{nothing}--halo pieces computes rows again anyway": repeats and config.halo == PIECES,
+        f"{nothing}--compute {compute} would round anew": repeats and is_int8 and not is_one_step,
+        f"{nothing}stale rows and differences cannot be made again": repeats and keeps_rows,
+        f"{nothing}ranks of a node add rows up (--node-aware on)": repeats and node_aware == "on",
+        f"{nothing}values of 64 bits stay as they are": packs and is_double,
+        f"--compute {compute} computes nothing in integers with rgat and --halo pieces": is_int8 and name == "rgat"
+        and config.halo == PIECES,
+        f"--compute {compute} leaves the layer before the softmax in float32, and there is no other": is_int8 and is_all_in_last,
+    }  # fmt: skip
     for reason in (reason for reason, applies in reasons.items() if applies):
-        raise WrongValueError(f"--activations {activations} would save nothing, because {reason}: leave it out")
+        raise WrongValueError(reason)
 
 
 def check_differences(message_coding: str, drops_rows: float) -> None:

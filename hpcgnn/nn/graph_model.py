@@ -36,7 +36,6 @@ from hpcgnn.nn.layers import (
     MeanNorm,
 )
 from hpcgnn.nn.linear import Features, Given
-from hpcgnn.nn.linear_map import FloatRows
 from hpcgnn.nn.pieces import HaloPieces
 from hpcgnn.nn.relational import TypedEdges
 from hpcgnn.nn.typed_input import TypedInput
@@ -273,9 +272,7 @@ class GraphModel(torch.nn.Module, ABC):
             y = layer(y)
         return y
 
-    def part(
-        self, layer: torch.nn.Module | None, run: Callable[..., torch.Tensor], x: Any, *others: Any
-    ) -> torch.Tensor:
+    def part(self, layer: torch.nn.Module | None, run: Callable[..., Any], x: Any, *others: Any) -> torch.Tensor:
         """``run(x, *others)``, which calls ``layer`` with rows like x. With ``--activations recompute``, backward runs it again,
         unless the layer itself keeps one row of a node; None for a part that always runs again. Collective.
 
@@ -332,14 +329,8 @@ class GraphModel(torch.nn.Module, ABC):
             return
         for part in () if integers.config.before_softmax else self.before_softmax():
             _use_float32(part)
-        layers = [each for each in self.modules() if each not in (self, self.input_layer) and "compute" in vars(each)]
-        sums = [each for each in self.aggregators if isinstance(each, Aggregator) and type(each.rows) is not FloatRows]
-        if not (sums or any(vars(each)["compute"] is integers for each in layers)):
-            raise HpcgnnError(
-                f"--compute {compute} leaves the layer before the softmax in float32, and this model has no other: leave it out",
-                agreed=True,
-            )
-        integers.watch(layers[0], lambda: self.use_compute(FLOAT32))
+        first = next((each for each in self.modules() if each is not self and "compute" in vars(each)), None)
+        integers.watch(first, lambda: self.use_compute(FLOAT32))
 
     def before_softmax(self) -> list[Part]:
         """The layers and aggregators whose results enter the softmax or the decoder."""

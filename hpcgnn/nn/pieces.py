@@ -41,7 +41,6 @@ from hpcgnn.kernels.autograd import Gradients, gradients_of, recorded, transpose
 from hpcgnn.kernels.spmm import spmm
 from hpcgnn.nn.activations import save, saved
 from hpcgnn.nn.aggregator import Aggregator
-from hpcgnn.nn.config import KEEPS_NO_ROW
 from hpcgnn.nn.halo import Block, identity, mover, picks
 from hpcgnn.plan import PeerRows
 from hpcgnn.plan.plan import offsets_of, ranges
@@ -112,7 +111,6 @@ def make_pieces(
     Raises:
         HpcgnnError: on every rank, for messages that keep rows between epochs, and if ``node_aware`` is ``"on"``.
     """
-    check_messages(messages)
     if messages.config.node_aware == "on":
         raise HpcgnnError(
             "pieces of a halo travel from rank to rank only: leave --node-aware at auto, or take --halo whole",
@@ -149,12 +147,6 @@ def make_pieces(
         moving = mover(send_to, receive_from, stand_for, picks(places, sent.numel()), collective="alltoallv", **how)
         pieces.append(Piece(block, sent.to(device), moving))
     return HaloPieces(local, tuple(pieces))
-
-
-def check_messages(messages: Messages) -> None:
-    """Raise HpcgnnError, on every rank, for messages whose rows are kept between epochs."""
-    if messages.keeps_rows:
-        raise HpcgnnError(KEEPS_NO_ROW, agreed=True)
 
 
 def share_of_piece(
@@ -225,7 +217,6 @@ class PiecewiseAttention:
             yield number, rows
 
     def _run(self, ctx: Any, own: Tensor, target: Tensor, bias: Tensor | None, *parameters: Tensor) -> Tensor:
-        check_messages(self._messages)
         own, (heads, width) = own.contiguous(), self.heads
         calls: list[int] = []
         sums = own.new_zeros(self.over.local.csr.num_rows, heads, width)

@@ -116,13 +116,10 @@ def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     if nodes < size:
         return np.minimum(np.arange(size + 1), nodes)
     bounds = np.zeros(size + 1, dtype=np.int64)
-
-    def edges_and_nodes_before(node: int) -> int:
-        return int(reader.read("edges/indptr", node, node + 1)[0]) + node
-
+    before = lambda node: int(reader.read("edges/indptr", node, node + 1)[0]) + node  # noqa: E731 - edges and nodes
     for rank in range(1, size):
         wanted = (nodes + edges) * rank // size
-        bounds[rank] = bisect.bisect_left(range(nodes), wanted, int(bounds[rank - 1]), key=edges_and_nodes_before)
+        bounds[rank] = bisect.bisect_left(range(nodes), wanted, int(bounds[rank - 1]), key=before)
     for rank in range(1, size):
         bounds[rank] = min(max(bounds[rank], bounds[rank - 1] + 1), nodes - (size - rank))
     bounds[size] = nodes

@@ -123,10 +123,6 @@ class _Groups:
             for name in ("sender", "receiver", "beta", "seconds_per_bit", "bits_now")
         )
 
-    def by_exchange(self, values: np.ndarray) -> np.ndarray:
-        """(E,) sums of (G,) values."""
-        return np.bincount(self.exchange, values, self.num_exchanges)
-
     @cached_property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """(p,) numbers of the pairs, and (G,) the pair of each group. A number is (exchange * P + sender) * P + receiver."""
@@ -185,7 +181,7 @@ class _Market:
         self._exchange, self._sender, self._receiver = numbers // ranks**2, numbers // ranks % ranks, numbers % ranks
         self._least = np.bincount(pair_of, CHOICES[0] * groups.seconds_per_bit, numbers.size)
         ends = [quantization_variance(groups.beta, np.array(bits)) for bits in (CHOICES[0], CHOICES[-1])]
-        sums = np.stack([groups.by_exchange(each) for each in (*ends, groups.beta)])
+        sums = np.stack([np.bincount(groups.exchange, each, groups.num_exchanges) for each in (*ends, groups.beta)])
         self._most_variance, least_variance, self._beta = total(sums)
         self._scale(aim, self._most_variance - least_variance)
 
@@ -193,7 +189,12 @@ class _Market:
         """Set the factors of both terms of the objective, (E,), which are 0 for a term that cannot change; and Z0."""
         groups = self._groups
         self._least_seconds, most, now = (
-            self._loads_of(np.bincount(groups.pairs[1], bits * groups.seconds_per_bit, self._least.size)).max(axis=1)
+            (
+                self._total(
+                    self._own_loads(np.bincount(groups.pairs[1], bits * groups.seconds_per_bit, self._least.size))
+                )
+                + groups.fixed
+            ).max(axis=1)
             for bits in (np.full(groups.beta.size, CHOICES[0]), np.full(groups.beta.size, CHOICES[-1]), groups.bits_now)
         )
         unit, least = most - self._least_seconds, self._least_seconds.sum()
@@ -207,10 +208,6 @@ class _Market:
                 (1 - aim.weight, unit, can_change & (unit > 0)),
             )
         )
-
-    def _loads_of(self, seconds: np.ndarray) -> np.ndarray:
-        """(E, 2P) seconds of sending and receiving, from (p,) seconds of pairs. Collective if ``total`` is."""
-        return self._total(self._own_loads(seconds)) + self._groups.fixed
 
     def _own_loads(self, seconds: np.ndarray) -> np.ndarray:
         shape = self._groups.num_exchanges, 2 * self._groups.num_ranks

@@ -39,10 +39,6 @@ from hpcgnn.sources.triples import NameTable, SpooledEdges, take_yes
 _TYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "int64", "uint32")}
 
 
-def _largest_id(chunks: Iterator[EdgeChunk]) -> int:
-    return max(int(max(chunk.src.max(), chunk.dst.max())) for chunk in chunks if chunk.src.size)
-
-
 @SOURCES.register("binedges")
 class _BinaryEdges(Source):
     """Edges of a binary file, which is read again by each call of :meth:`edges`."""
@@ -64,7 +60,8 @@ class _BinaryEdges(Source):
             raise HpcgnnError(f"{path} holds no edges: give the number of nodes with ?nodes=N")
         if not num_nodes:
             # Errors name the type, because numbers of another type look like huge ids.
-            where, num_nodes = f"{path}, read as {dtype.name},", _largest_id(self.edges(CHUNK_EDGES // 4)) + 1
+            where, chunks = f"{path}, read as {dtype.name},", self.edges(CHUNK_EDGES // 4)
+            num_nodes = 1 + max(int(max(chunk.src.max(), chunk.dst.max())) for chunk in chunks if chunk.src.size)
             if num_nodes > MAX_NODES:
                 raise HpcgnnError(
                     f"{where} has node id {num_nodes - 1:,}: name another type with ?dtype={'|'.join(_TYPES)}"

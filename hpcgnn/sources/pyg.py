@@ -149,7 +149,9 @@ def _without_remains(root: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _writable_root(root: Path) -> Iterator[Path]:
     """Yield ``root``, or, if it is read-only, a temporary folder with links to its files, because PyG writes beside them."""
-    if not root.is_dir() or all(_writable(path) for path in (root, *root.iterdir()) if path.is_dir()):
+    # A superuser may write anywhere, but a folder that its owner has made read-only must stay as it is.
+    folders = [path for path in (root, *root.iterdir()) if path.is_dir()] if root.is_dir() else []
+    if all(os.access(folder, os.W_OK) and folder.stat().st_mode & 0o222 for folder in folders):
         yield root
         return
     with tempfile.TemporaryDirectory(prefix="hpcgnn-pyg-") as mirror:
@@ -159,8 +161,3 @@ def _writable_root(root: Path) -> Iterator[Path]:
             for name in files:
                 (copy / name).symlink_to(Path(folder, name).resolve())
         yield Path(mirror)
-
-
-def _writable(folder: Path) -> bool:
-    # A superuser may write anywhere, but a folder that its owner has made read-only must stay as it is.
-    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

@@ -131,12 +131,14 @@ class NegativeSampler:
         kinds = np.where(is_target, *self._kinds_of_ends[::-1, links.triples[1, number]])
         kinds = np.searchsorted(self._kinds, kinds)
         slot, open_ = np.full(number.size, -1), np.arange(number.size)
+        # Only in a graph with types may a target belong to another rank.
+        are_known = self._known.have_anywhere if self._graph.meta.num_edge_types else self._known.have
         for attempt in range(_ATTEMPTS):
             tried = self._ends(hashes[open_], columns[open_] + attempt * k, kinds[open_])
             source, relation, target = links.triples[:, number[open_]]
             source = np.where(is_target[open_], source, positions[tried])
             target = np.where(is_target[open_], positions[tried], target)
-            is_free = (source != target) & ~self._are_known(source, relation, target)
+            is_free = (source != target) & ~are_known(source, relation, target)
             slot[open_[is_free]] = tried[is_free]
             open_ = open_[~is_free]
         drawn = slot >= 0
@@ -147,10 +149,6 @@ class NegativeSampler:
         place that says which nodes may be drawn."""
         slots = -((kinds - self._pool_size) // self._kinds.size)  # of each kind, rounded up
         return kinds + self._kinds.size * (keyed.draws(hashes, columns).astype(np.int64) % slots)
-
-    def _are_known(self, *triple: np.ndarray) -> np.ndarray:
-        """Only in a graph with types may a target belong to another rank. Collective there."""
-        return (self._known.have_anywhere if self._graph.meta.num_edge_types else self._known.have)(*triple)
 
 
 class _PoolRows(torch.autograd.Function):

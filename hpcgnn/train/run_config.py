@@ -34,15 +34,13 @@ from hpcgnn.nn.config import (
     DECODERS,
     INTEGERS,
     KEEP,
-    KEEPS_NO_ROW,
     MODELS,
-    PIECES,
     DistributedConfig,
     Int8Config,
     ModelConfig,
-    check_activations,
     check_differences,
     check_features_on_disk,
+    check_kept,
     check_kept_input,
 )
 from hpcgnn.plan import STRATEGIES
@@ -194,7 +192,9 @@ class RunConfig(Checked):
         check_device_name(self.device)
         bytes_of(self.memory_limit)
         _check_delta(self)
-        _check_kept(self)
+        keeps_rows = self.policy.staleness != OFF or self.messages.message_coding == "delta"
+        is_coarse = self.policy.bits != FIXED or self.messages.bits < INT8_BITS
+        check_kept(self.model, self.activations, self.compute, self.int8, keeps_rows=keeps_rows, is_coarse=is_coarse)
         _check_task(self)
         if self.cache_input_aggregation is True:
             check_kept_input(self.model)
@@ -298,15 +298,6 @@ def _check_delta(run: RunConfig) -> None:
         reason = f"needs --staleness off and --bits other than {by_rows}, which decide by rows and not by differences"
     if reason:
         raise WrongValueError(f"--message-coding delta {reason}")
-
-
-def _check_kept(run: RunConfig) -> None:
-    """Raise WrongValueError if rows are forgotten that a later epoch needs, or none are that may be forgotten."""
-    keeps_rows = run.policy.staleness != OFF or run.messages.message_coding == "delta"
-    if run.model.halo == PIECES and keeps_rows:
-        raise WrongValueError(KEEPS_NO_ROW)
-    is_coarse = run.policy.bits != FIXED or run.messages.bits < INT8_BITS
-    check_activations(run.model, run.activations, run.compute, is_coarse=is_coarse, keeps_rows=keeps_rows)
 
 
 _UNITS = {"": 1, "B": 1, **{f"{name}{unit}": base**power for power, name in enumerate("KMGT", 1)
