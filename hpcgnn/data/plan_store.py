@@ -379,8 +379,9 @@ def _write_senders(pieces: _Pieces, offsets: np.ndarray, writer: h5.SlabWriter) 
     taken = np.zeros((pieces.num_parts, 2), np.int64)
     for first, last in _groups(offsets[:, 1]):
         lengths, sources, edges = _rows_of(pieces, first, last, taken)
-        row, entry = offsets[first].tolist()
-        writer.write("S_indptr", row, _indptrs(lengths, np.diff(offsets[first : last + 1, 0]) - 1))
+        (row, entry), rows = offsets[first].tolist(), np.diff(offsets[first : last + 1, 0]) - 1
+        begins, ends = offsets_of(rows)[:-1], offsets_of(lengths)  # each sender's indptr begins with 0
+        writer.write("S_indptr", row, np.insert(ends[1:] - np.repeat(ends[begins], rows), begins, 0))
         writer.write("S_indices", entry, sources)
         writer.write("S_edges", entry, edges)
 
@@ -421,9 +422,3 @@ def _rows_of(pieces: _Pieces, first: int, last: int, taken: np.ndarray) -> tuple
 def _moved(lengths: np.ndarray, order: np.ndarray) -> np.ndarray:
     """The indices that put consecutive runs of these lengths into another order."""
     return ranges(offsets_of(lengths)[:-1][order], lengths[order])
-
-
-def _indptrs(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The ``indptr`` arrays of senders that have ``rows`` rows each, one after the other; each begins with 0."""
-    begins, ends = offsets_of(rows)[:-1], offsets_of(lengths)
-    return np.insert(ends[1:] - np.repeat(ends[begins], rows), begins, 0)

@@ -55,10 +55,6 @@ class Order:
         """Write ``x @ weight`` plus the ``bias`` to ``out``, or add it."""
         product_into(out, x, weight, bias, self.aggregator.backend, adds=adds)
 
-    def reads_integers(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether a matrix of the shape of x is multiplied by ``weight`` in integers."""
-        return isinstance(self.compute, Int8) and self.compute.multiplies(x.shape[0], *weight.shape)
-
     def gradient(self, x: Any, dy: Tensor | Narrow) -> Tensor:
         """``x.T @ dy`` (F, H) for x (n, F); of the integers of dy, if another product has made them."""
         return weight_gradient(x, dy, self.aggregator.backend)
@@ -117,9 +113,10 @@ class _AggregatedProduct(torch.autograd.Function):
         ctx.order, ctx.repeats = order, False
         prefers_rows = weight.shape[1] <= weight.shape[0] and aggregator.exchange.is_exact  # the same on all ranks
         ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and prefers_rows)
+        reads_integers = isinstance(order.compute, Int8) and order.compute.multiplies(x.shape[0], *weight.shape)
         if order.transform_first:
             y = _transformed(order, own, weight, root, bias)
-        elif (ctx.by_rows or order.reads_integers(x, weight)) and (blocks := aggregator.in_blocks(x)) is not None:
+        elif (ctx.by_rows or reads_integers) and (blocks := aggregator.in_blocks(x)) is not None:
             y, kept = _by_blocks(order, blocks, (x, own), (weight, root), bias, keeps=not ctx.by_rows)
             if kept is not None:
                 _save(ctx, (weight, root), None if root is None else _form(own), _integers(order, kept))

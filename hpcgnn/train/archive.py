@@ -107,15 +107,12 @@ def _check_members(source: Path | io.BytesIO, path: Path) -> None:
             raise HpcgnnError(f"{path} is damaged: the checksum of its member {bad} is wrong")
         (pickled,) = (name for name in names if name.endswith("/data.pkl"))
         for opcode, called, _ in pickletools.genops(archive.read(pickled)):
-            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") and not _is_known(called):
+            module, _, name = str(called).partition(" ")
+            is_known = called in _CALLED or (module == "torch" and name.endswith("Storage"))
+            if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") and not is_known:
                 raise HpcgnnError(
                     f"{path} is refused because it holds more than tensors and plain values ({called}), which could run code"
                 )
-
-
-def _is_known(called: Any) -> bool:
-    module, _, name = str(called).partition(" ")
-    return called in _CALLED or (module == "torch" and name.endswith("Storage"))
 
 
 def _check_tensors(content: dict[str, Any], path: Path) -> None:
