@@ -131,7 +131,7 @@ def test_attention_gathers_bfloat16_rows(parts, monkeypatch, ranks):
     found = on_threads(ranks, lambda world: of_first_layer(world, path, "gat", "bf16-emulated", 1)[0])
     for wanted, given in zip(exact, found, strict=True):
         errors = [float((one - other).norm() / (other.norm() + 1e-6)) for one, other in zip(given, wanted, strict=True)]
-        assert all(each < 0.01 for each in errors), errors
+        assert all(each < 0.1 for each in errors), errors  # products read rounded operands, too
         assert errors[0] > 1e-4, "rows were not rounded"
         assert errors[1] > 1e-4, "gradients were not rounded"
 
