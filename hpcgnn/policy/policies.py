@@ -11,9 +11,8 @@ import numpy as np
 
 from hpcgnn.base import typed
 from hpcgnn.base.typed import MESSAGE_BITS
-from hpcgnn.exchange import Exchange, Messages
+from hpcgnn.exchange import Messages
 from hpcgnn.exchange.changes import SUMS, RowChange
-from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, StaleRowRules
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
@@ -144,19 +143,15 @@ class Policies:
         if self.config.bits != FIXED:
             started = self._messages.traffic.exchanges_started
             exchanges = [facts.exchange for facts in self.all_facts if facts.exchange.id in started]
-            bits = {
-                each.name: self._rows_by_bits(each, each.row_bits) for each in exchanges if each.row_bits is not None
-            }
+            given = [(each, each.row_bits.of_ranks or {}) for each in exchanges if each.row_bits is not None]
+            whole = {each.name: {"32": sum(rows.values())} for each, rows in given if each.sends_whole_rows}
+            bits = {each.name: rows for each, rows in given} | whole
         record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
         if self.config.staleness_policy.reuses_rows:
             record["stale_epochs"] = ages
         if self._details:
             record["policy"] = self._details
         return record
-
-    def _rows_by_bits(self, exchange: Exchange, bits: RowBits) -> dict[str, int]:
-        rows = bits.of_ranks or {}
-        return {"32": sum(rows.values())} if exchange.sends_whole_rows else rows
 
     def decisions(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """The epoch's line of ``decisions.jsonl``; None if no policy decides. Not collective."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.errors import HpcgnnError, WrongValueError
 from hpcgnn.base.process import (
     LARGE_BYTES,
     StopRequest,
@@ -409,8 +409,11 @@ def account_of(world: World, path: Path, run: RunConfig, device: Device) -> tupl
     with raise_on_all_ranks(world, "predict the memory of the run"):
         facts = facts_of(world, path, strategy_of(run))
     hosts = world.hosts()
-    modes = ACTIVATION_MODES[:-1] if run.activations == AUTO else (run.activations,)
-    for mode in modes:
+    for mode in ACTIVATION_MODES[:-1] if run.activations == AUTO else (run.activations,):
+        try:
+            replace(run, activations=mode).check()
+        except WrongValueError:  # it saves nothing
+            continue
         account = _predicted_account(world, path, replace(run, activations=mode), facts, compute)
         by_rank = world.allgather(np.array([account.predicted[part] for part in PARTS], np.int64))  # O(P) memory
         totals = np.bincount(hosts, by_rank.sum(axis=1))
