@@ -59,8 +59,8 @@ EPOCHS = {"fresh": 1, "stale": 10, "delta": 16}
 
 
 def settled(cell: Cell) -> Cell:
-    """The cell with the rate of its dropouts, its layers, and its edges, which stay when others of its values change: ``all``,
-    where no message has to show a setting, those ``between`` parts or ``inside`` of them."""
+    """The cell with the rate of its dropouts, its layers, and its edges, which stay when others of its values change. Where no
+    message has to show a setting, these may be those ``between`` parts or ``inside`` of them, or lack their first type."""
     is_exact = cell.rows == "fresh" and cell.bits == 32 and cell.activations != "8bit" and cell.compute != "int8-always"
     shows = not is_exact or cell.over != "whole" or cell.node_aware == "on" or cell.cached or cell.ranks == 1
     if cell.activations == "8bit" and cell.compute == "float64":
@@ -69,7 +69,8 @@ def settled(cell: Cell) -> Cell:
         cell = cell.changed(ranks=4)  # the only rank of the second node would have no nodes
     rate = cell.draws.choice([0.0, 0.3]) if is_exact else 0.0
     layers = 2 + cell.number % 2 if cell.number % 7 else 1
-    edges = "all" if shows else cell.draws.choice(["all", "all", "between", "inside"])
+    typed = ["but-first"] if cell.graph in ("edges", "nodes", "within") else []
+    edges = "all" if shows else cell.draws.choice(["all", "between", "inside", *typed])
     return cell.changed(rate=rate, layers=layers, edges=edges)
 
 
@@ -88,7 +89,7 @@ def small_work(monkeypatch):
         monkeypatch.setattr(attention_step, name, 1)
 
 
-# -- what a cell is ------------------------------------------------------------------------------------------------------
+# -- cells --------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -106,10 +107,12 @@ def graph_of(name: str) -> small_graphs.Arrays:
 @functools.cache
 def stored(folder: Path, name: str, ranks: int, is_sparse: bool, edges: str) -> tuple[small_graphs.Arrays, Path]:
     """A graph, and its file in random parts, of which the last of three or more has no node. edges: ``all``, those ``between``
-    parts, or those ``inside`` of them."""
+    parts, those ``inside`` of them, or, for ``but-first``, those of all types but the first."""
     graph = graph_of(name)
     part = small_graphs.random_parts(graph.num_nodes, ranks, empty=ranks - 1 if ranks > 2 else None)
-    if edges != "all":
+    if edges == "but-first":
+        graph = small_graphs.dropped(graph)
+    elif edges != "all":
         is_between = part[graph.edge_index[0]] != part[graph.edge_index[1]]
         graph = small_graphs.with_edges(graph, is_between == (edges == "between"))
     if is_sparse:
@@ -179,11 +182,14 @@ class Ran:
 
 def run(folder: Path, cell: Cell, pool: Any = None) -> Ran | str:
     """The results of a cell, or the sentence in which all ranks refuse it."""
-    unused = {"over": ("whole", "halo"), "edge_types": ("ignore",)}
     config = config_of(cell)
-    for axis, (setting, value) in {"over": ("halo", "pieces"), "edge_types": ("edge_types", cell.edge_types)}.items():
-        setting, value = ("attention", "partial") if cell.values[axis] == "partial" else (setting, value)
-        if cell.values[axis] not in unused[axis] and config.flat().get(setting) != value:
+    asked = {
+        "halo": cell.over == "pieces",
+        "attention": cell.over == "partial",
+        "edge_types": cell.edge_types != "ignore",
+    }
+    for setting, is_asked in asked.items():
+        if is_asked and setting not in config.flat():
             return f"{setting} is not used by {cell.model}"
     graph, path = stored(folder, cell.graph, cell.ranks, cell.features == "sparse", cell.edges)
     return compared(cell, graph, path, config, pool)
