@@ -424,7 +424,8 @@ def check_kept(
     name, is_int8 = config.model, compute in INTEGERS
     repeats, packs = activations == RECOMPUTE, activations == EIGHT_BITS
     is_single = name != "sgc" and config.layers == 1
-    is_all_in_last = is_single and not int8.before_softmax and name not in ("appnp", "dagnn", "gcnii", "hgt", "jknet")
+    propagates = name in ("appnp", "dagnn", "sgc") and config.num_hops > 1
+    has_other = propagates or name in ("gcnii", "hgt", "jknet") or (name != "sgc" and not is_single)
     is_one_step = name == "gatv2" or (name == "gat" and not is_coarse)
     nothing = f"--activations {activations} would save nothing, because "
     reasons = {
@@ -440,10 +441,11 @@ def check_kept(
         f"{nothing}values of 64 bits stay as they are": packs and is_double,
         f"--compute {compute} computes nothing in integers with rgat and --halo pieces": is_int8 and name == "rgat"
         and config.halo == PIECES,
-        f"--compute {compute} leaves the layer before the softmax in float32, and there is no other": is_int8 and is_all_in_last,
+        f"--compute {compute} leaves the layer before the softmax in float32, and there is no other": is_int8
+        and not (has_other or int8.before_softmax),
     }  # fmt: skip
     for reason in (reason for reason, applies in reasons.items() if applies):
-        raise WrongValueError(reason)
+        raise WrongValueError(reason if ": take" in reason else f"{reason}: leave it out")
 
 
 def check_differences(message_coding: str, drops_rows: float) -> None:

@@ -277,10 +277,11 @@ def bounds(ran: Ran) -> tuple[float, float]:
     of_bits = {32: (0.0, 0.0), 16: (4e-3, 0.1), 8: (0.1, 0.4), 2: (2.0, 10.0)}
     if cell.rows == "delta":  # whose errors are fed back
         of_bits |= {16: (1e-4, 0.05), 8: (1e-2, 0.2), 2: (0.5, 2.0)}
+    of_sums = 1.5 if cell.model in ("gin", "gine") and cell.bits < 32 else 0.0  # which no degree divides
     of_kept = 0.2 if cell.activations == "8bit" else 0.0
     of_kinks = 0.2 if ran.closest < 1e-5 and cell.compute != "float64" else 0.0
     (scores, gradients), (more, most) = of_compute[cell.compute], of_bits[cell.bits if cell.ranks > 1 else 32]
-    return scores + more, gradients + most + of_kept + of_kinks
+    return scores + more, gradients + most + of_sums + of_kept + of_kinks
 
 
 def wrong(ran: Ran) -> list[str]:

@@ -34,7 +34,7 @@ CONFIGS = {name: models.small(name, hidden=32, heads=8) for name in KNOWN} | {
     "hgt": models.small("hgt", hidden=32, heads=8, layers=2),  # an input layer comes before, and each has two products
 }
 # The last layer of these models is the only one; those that end otherwise have another one before it.
-HAVE_OTHERS = ("appnp", "dagnn", "gcnii", "hgt", "jknet", "sgc")
+HAVE_OTHERS = ("gcnii", "hgt", "jknet")
 LAST_LAYERS = {name: models.small(name, layers=1, hops=1) for name in KNOWN} | {
     "gat, partial": models.small("gat", layers=1, attention="partial")
 }
