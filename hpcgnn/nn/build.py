@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -101,10 +101,7 @@ def build_model(
         check_choice("activations", activations, ACTIVATION_MODES[:-1])
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
-        _check_fit(config, graph, messages, dtype)
-        given, is_double, of_int8 = messages or Messages(graph.world), dtype != torch.float32, int8 or Int8Config()
-        facts = {"keeps_rows": given.keeps_rows, "is_coarse": given.config.bits < INT8_BITS, "is_double": is_double}
-        check_kept(config, activations, compute, of_int8, **facts, node_aware=given.config.node_aware)
+        _check_fit(config, graph, messages, dtype, (activations, compute, int8 or Int8Config()))
         keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation)
         if isinstance(graph.features, FeaturesOnDisk):
             check_features_on_disk(config, compute)
@@ -165,8 +162,15 @@ def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, T
     return True
 
 
-def _check_fit(config: ModelConfig, graph: LocalGraph, messages: Messages | None, dtype: torch.dtype) -> None:
-    """Raise HpcgnnError for settings that cannot be combined with each other or with the graph."""
+def _check_fit(
+    config: ModelConfig,
+    graph: LocalGraph,
+    messages: Messages | None,
+    dtype: torch.dtype,
+    way: tuple[str, str, Int8Config],
+) -> None:
+    """Raise HpcgnnError for settings that cannot be combined with each other or with the graph. way: the way of keeping
+    activations, the arithmetic and its settings."""
     if messages is not None and messages.device is not graph.device:
         raise WrongValueError(
             f"messages are on {messages.device.torch_device} and the graph is on {graph.device.torch_device}: make them with "
@@ -175,7 +179,10 @@ def _check_fit(config: ModelConfig, graph: LocalGraph, messages: Messages | None
     if dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     config.check()
-    check_differences("plain" if messages is None else messages.config.message_coding, config.drops_rows)
+    given = messages or Messages(graph.world)
+    facts: dict[str, Any] = {"keeps_rows": given.keeps_rows, "is_coarse": given.config.bits < INT8_BITS}
+    check_kept(config, *way, is_double=dtype == torch.float64, node_aware=given.config.node_aware, **facts)
+    check_differences(given.config.message_coding, config.drops_rows)
     embedded_types(graph.meta, config.embed, str(graph.path))
     if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
         raise HpcgnnError(

@@ -407,16 +407,9 @@ def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str
 
 
 def check_kept(
-    config: ModelConfig | DistributedConfig,
-    activations: str,
-    compute: str,
-    int8: Int8Config,
-    *,
-    keeps_rows: bool,
-    is_coarse: bool,
-    is_double: bool = False,
-    node_aware: str = AUTO,
-) -> None:
+    config: ModelConfig | DistributedConfig, activations: str, compute: str, int8: Int8Config, *, keeps_rows: bool,
+    is_coarse: bool, is_double: bool = False, node_aware: str = AUTO,
+) -> None:  # fmt: skip
     """Raise HpcgnnError if rows are forgotten that are needed later, or if ``activations`` or ``compute`` would do nothing.
     keeps_rows: whether rows of other ranks are used in later epochs. is_coarse: whether rows may travel in fewer than 8 bits."""
     if not isinstance(config, ModelConfig):

@@ -439,7 +439,7 @@ def evaluations_have_dropout(before, self):
     return self.task.evaluate()
 
 
-@fault("train.negatives:NegativeSampler._are_known", "train/test_links.py")
+@fault("train.negatives:KnownEdges.have", "train/test_links.py")
 def negative_pairs_may_be_edges(before, self, *triple):
     """Pairs that are edges are drawn as negative pairs."""
     return before(self, *triple) & False
