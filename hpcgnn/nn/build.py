@@ -109,8 +109,7 @@ def build_model(
     messages = messages or Messages(graph.world, device=graph.device)
     if activations == RECOMPUTE:
         messages.send_by_rank()
-    seed = int(seed)  # a Python integer, because NumPy's integers overflow
-    messages.reseed(seed)
+    messages.reseed(seed := int(seed))  # a Python integer, because NumPy's integers overflow
     kind: type[GraphModel] = MODELS[config.model]
     connection = kind.connected(
         config, graph, strategy, messages=messages, backend=backend, dtype=dtype, width=config.hidden
