@@ -364,7 +364,8 @@ class LocalGraph(OfRanks):
         kind = self.node_type_number(name or (labelled or [self.meta.node_types[0].name])[0])
         about = self.meta.node_types[kind]
         if self.y is None or not about.classes:
-            told = f"labels are of {', '.join(labelled)}" if labelled else "no type has any"
+            has = "have" if len(labelled) > 1 else "has"
+            told = f"{', '.join(labelled)} {has} labels" if labelled else "no type has any"
             raise HpcgnnError(f"{self.path} has no labels of type {about.name!r}: {told}", agreed=True)
         here = self.node_type.to(self.y.device) == kind
         y, none = self.y, float("nan") if self.y.is_floating_point() else -1 if self.y.ndim == 1 else 0
