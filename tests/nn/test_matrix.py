@@ -311,8 +311,10 @@ def idle(folder: Path, ran: Ran) -> list[str]:
 
 
 def shown_by(cell: Cell) -> list[str]:
-    """The axes whose values have to show in a cell; one of those that need a second run is drawn."""
-    sends = cell.ranks > 1 and not (cell.ranks == 3 and cell.node_aware == "on")  # a node has no nodes of the graph
+    """The axes whose values have to show in a cell."""
+    keeps_all = cell.cached and (cell.model == "sgc" or cell.layers == 1)  # so nothing travels after the first pass
+    has_idle_node = cell.ranks == 3 and cell.node_aware == "on"  # its only rank has no nodes of the graph
+    sends = cell.ranks > 1 and not (keeps_all or has_idle_node)
     applies = {
         "strategy": sends and uses_strategy(cell),
         "bits": sends,
@@ -322,7 +324,7 @@ def shown_by(cell: Cell) -> list[str]:
         "features": True,
         "node_aware": sends and cell.ranks > RANKS_PER_NODE,
         "rows": sends,
-        "cached": sends and cell.model != "sgc",
+        "cached": cell.ranks > 1 and cell.model != "sgc" and not has_idle_node,
     }
     return [axis for axis in cell.changes(AXES) if applies.get(axis, False)]
 

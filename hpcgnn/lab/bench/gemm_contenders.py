@@ -210,7 +210,8 @@ def _made(
 
 _F32, _I8 = "ceiling.float32", "ceiling.int8"
 _NO_PRODUCT = tuple(direction for direction in PRODUCTS if direction != "product")
-_OF_INT8: dict[str, Any] = {"tolerance": 5e-2, "dtype": "int8", "ceiling": _I8}
+# Without AVX-512, torch's engines use 7 of the 8 bits.
+_OF_INT8: dict[str, Any] = {"tolerance": 7e-2, "dtype": "int8", "ceiling": _I8}
 _OF_BF16: dict[str, Any] = {"tolerance": 2e-2, "dtype": "bf16"}
 EVERYWHERE = (
     _made("ours", "ours float32", partial(_ours, compute="float32"), ceiling=_F32),
