@@ -165,7 +165,8 @@ def by_head(x: Tensor, vectors: Tensor) -> Tensor:
 
 def weighed(edges: Edges, alpha: Tensor, values: Tensor) -> Tensor:
     """(N, H*C) sums over edges, of values (E, H*C) with weights alpha (E, H)."""
-    return edges.sum((alpha[:, :, None] * values.view(*alpha.shape, -1)).flatten(1))
+    by_head = values.view(*alpha.shape, values.shape[1] // alpha.shape[1])  # there may be no edges
+    return edges.sum((alpha[:, :, None] * by_head).flatten(1))
 
 
 def joined(layer: Model, heads: int, y: Tensor, bias: Tensor) -> Tensor:
