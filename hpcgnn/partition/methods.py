@@ -100,6 +100,10 @@ def _block(problem: Problem) -> np.ndarray:
     return assign_blocks(slab.first, slab.last, problem.reader.meta.num_nodes, problem.options.num_parts)
 
 
+def _random(problem: Problem) -> np.ndarray:
+    return assign_randomly(problem.slab.first, problem.slab.last, problem.options.num_parts, problem.options.seed)
+
+
 # Those that are best for one process come first.
 METHODS = MappingProxyType(
     {
@@ -111,12 +115,7 @@ METHODS = MappingProxyType(
         "fennel": _on_rank_0(fennel),
         "ldg": _on_rank_0(stream),
         "block": Method(_block, balances="nodes"),
-        "random": Method(
-            lambda given: assign_randomly(
-                given.slab.first, given.slab.last, given.options.num_parts, given.options.seed
-            ),
-            balances="nodes",
-        ),
+        "random": Method(_random, balances="nodes"),
     }
 )
 

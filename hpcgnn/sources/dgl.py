@@ -1,9 +1,10 @@
 """``dgl:FILE``: a graph that ``dgl.save_graphs`` of DGL 0.4.3 or later has written; DGL itself is not needed.
 
-x, y          names of node values; by default feat or x, and label or y weight        name of edge values; by default
-edge_weight, weight or w type, attr    names of types and of features of edges; by default _TYPE, etype, edge_type, rel_type or
-type, and feat or edge_attr split         column of the masks train_mask, val_mask, test_mask if they have several; the first by
-default graph         number of the graph, from 0, if the file has several
+x, y          names of node values; by default feat or x, and label or y
+weight        name of edge values; by default edge_weight, weight or w
+type, attr    names of types and of features of edges; by default _TYPE, etype, edge_type, rel_type or type, and feat or edge_attr
+split         column of the masks train_mask, val_mask, test_mask if they have several; the first by default
+graph         number of the graph, from 0, if the file has several
 
     uint64 magic, version (2), kind (2), number of graphs                             padded to 4096 bytes
     uint64 place of the first graph; labels of graphs                                 skipped

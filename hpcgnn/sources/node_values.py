@@ -2,8 +2,9 @@
 
 Masks come in any of the usual forms:
 
-train_mask   (N,) bool or 0 and 1;  (N, splits) as in PyG, or (splits, N);  (k,) node numbers train_masks  (splits, N) or (N,
-splits) train_idx    (k,) node numbers, or (N,) bool;  also train_index, and valid_... or val_... for validation
+train_mask   (N,) bool or 0 and 1;  (N, splits) as in PyG, or (splits, N);  (k,) node numbers
+train_masks  (splits, N) or (N, splits)
+train_idx    (k,) node numbers, or (N,) bool;  also train_index, and valid_... or val_... for validation
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """``npz:FILE``: a graph as plain numpy arrays.
 
-num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]    [edge_type (E,) int from 0]    [edge_attr (E, D)] [edge_split
-(E,) int: links for 0 training, 1 validation, 2 test; 3 is the reverse of a link of 1 or 2] x (N, F)  or  x_data (nnz,), x_indices
-(nnz,), x_indptr (N+1,), x_shape (2,) y (N,) class, -1 = none, or (N, C) 0/1, or (N,) or (N, K) real targets of regression, NaN =
-none train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
+num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]    [edge_type (E,) int from 0]    [edge_attr (E, D)]
+[edge_split (E,) int: links for 0 training, 1 validation, 2 test; 3 is the reverse of a link of 1 or 2]
+x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
+y (N,) class, -1 = none, or (N, C) 0/1, or (N,) or (N, K) real targets of regression, NaN = none
+train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
 
 A graph whose nodes have types has these arrays for each type, by the names in PyG's ``HeteroData``:
 TYPE/num_nodes or TYPE/x    [TYPE/y]    [TYPE/train_mask] ...

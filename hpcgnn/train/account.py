@@ -411,10 +411,10 @@ def account_of(world: World, path: Path, run: RunConfig, device: Device) -> tupl
     hosts = world.hosts()
     for mode in ACTIVATION_MODES[:-1] if run.activations == AUTO else (run.activations,):
         try:
-            replace(run, activations=mode).check()
+            (tried := replace(run, activations=mode)).check()
         except WrongValueError:  # it saves nothing
             continue
-        account = _predicted_account(world, path, replace(run, activations=mode), facts, compute)
+        account = _predicted_account(world, path, tried, facts, compute)
         by_rank = world.allgather(np.array([account.predicted[part] for part in PARTS], np.int64))  # O(P) memory
         totals = np.bincount(hosts, by_rank.sum(axis=1))
         if totals.max() <= limit:
