@@ -65,7 +65,8 @@ def seed() -> int:
 def cells(axes: Axes, count: int) -> list[Cell]:
     """``count`` cells, in which every value occurs, and half of the values are defaults; with ``HPCGNN_TESTS=all``, a cell for
     each pair of values of two axes, beside each value of the first axis."""
-    at, found = seed(), pairs(axes) if EVERYTHING else drawn(axes, count, random.Random(seed()))
+    at = seed()
+    found = pairs(axes) if EVERYTHING else drawn(axes, count, random.Random(at))
     return [Cell(number, at, values) for number, values in enumerate(found)]
 
 

@@ -265,6 +265,11 @@ def random_parts(num_nodes: int, num_parts: int, *, seed: int = 1, empty: int | 
     return np.random.default_rng(seed).choice(choices, num_nodes)
 
 
+def with_an_empty_part(graph: Arrays, num_parts: int) -> np.ndarray:
+    """(N,) random part of each node; the last of three or more parts gets none."""
+    return random_parts(graph.num_nodes, num_parts, empty=num_parts - 1 if num_parts >= 3 else None)
+
+
 def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
     """The graph's edges between parts (N,) only, so that no part has local edges."""
     return with_edges(graph, part[graph.edge_index[0]] != part[graph.edge_index[1]])
@@ -333,7 +338,6 @@ def _random_masks(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]
 def on_ranks(world: World, graph: Arrays, path: Path) -> LocalGraph:
     """The graph in random parts, of which the last of three or more has no node; rank 0 writes the file. Collective."""
     if world.rank == 0:
-        empty = world.size - 1 if world.size >= 3 else None
-        write_parts(path, graph, random_parts(graph.num_nodes, world.size, empty=empty), world.size)
+        write_parts(path, graph, with_an_empty_part(graph, world.size), world.size)
     world.allreduce(np.zeros(1))  # the file now exists
     return load(path, world)

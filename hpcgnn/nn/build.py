@@ -101,12 +101,12 @@ def build_model(
         check_choice("activations", activations, ACTIVATION_MODES[:-1])
         check_choice("backend", backend, ("auto", *backends()))
         check_whole("seed", seed)
+        messages = messages or Messages(graph.world, device=graph.device)
         _check_fit(config, graph, messages, dtype, (activations, compute, int8 or Int8Config()))
         keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation)
         if isinstance(graph.features, FeaturesOnDisk):
             check_features_on_disk(config, compute)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
-    messages = messages or Messages(graph.world, device=graph.device)
     if activations == RECOMPUTE:
         messages.send_by_rank()
     messages.reseed(seed := int(seed))  # a Python integer, because NumPy's integers overflow
@@ -164,13 +164,13 @@ def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, T
 def _check_fit(
     config: ModelConfig,
     graph: LocalGraph,
-    messages: Messages | None,
+    messages: Messages,
     dtype: torch.dtype,
     way: tuple[str, str, Int8Config],
 ) -> None:
     """Raise HpcgnnError for settings that cannot be combined with each other or with the graph. way: the way of keeping
     activations, the arithmetic and its settings."""
-    if messages is not None and messages.device is not graph.device:
+    if messages.device is not graph.device:
         raise WrongValueError(
             f"messages are on {messages.device.torch_device} and the graph is on {graph.device.torch_device}: make them with "
             "Messages(..., device=graph.device)"
@@ -178,10 +178,10 @@ def _check_fit(
     if dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     config.check()
-    given = messages or Messages(graph.world)
-    facts: dict[str, Any] = {"keeps_rows": given.keeps_rows, "is_coarse": given.config.bits < INT8_BITS}
-    check_kept(config, *way, is_double=dtype == torch.float64, node_aware=given.config.node_aware, **facts)
-    check_differences(given.config.message_coding, config.drops_rows)
+    sent, is_double = messages.config, dtype == torch.float64
+    facts: dict[str, Any] = {"keeps_rows": messages.keeps_rows, "is_coarse": sent.bits < INT8_BITS}
+    check_kept(config, *way, is_double=is_double, node_aware=sent.node_aware, **facts)
+    check_differences(sent.message_coding, config.drops_rows)
     embedded_types(graph.meta, config.embed, str(graph.path))
     if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
         raise HpcgnnError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Found:
     parameters: dict[str, np.ndarray]
     facts: dict[str, Any]
     digest: str = ""
-    refused: str = field(default="")
+    refused: str = ""
 
 
 def draw_constants(model: GraphModel) -> None:
@@ -166,12 +166,9 @@ def in_one_way(world: World, path: Path, config: hpcgnn.ModelConfig, way: Way, c
         return Found(np.zeros(0), {}, {}, {}, refused=str(error))
     parameters = {name: in_full(model, name, p) for name, p in model.named_parameters()}
     x = features_of(graph, model)
-    dtype = getattr(torch, way.dtype)
-    if isinstance(x, (torch.Tensor, FeaturesOnDisk)):
-        x = x.to(dtype)
     if isinstance(x, torch.Tensor) and x.shape[1] and not way.cached:
         x = x.clone().requires_grad_()
-    mine = torch.from_numpy(cotangent)[graph.original_ids].to(dtype)
+    mine = torch.from_numpy(cotangent)[graph.original_ids].to(getattr(torch, way.dtype))
     facts: dict[str, Any] = {}
     for epoch in range(way.epochs):
         model.begin_epoch(epoch)
