@@ -67,13 +67,14 @@ def minimise_rows(
         indptr, indices: in-edges by destination, (N+1,) from 0 and (E,); directed or not; self-loops and parallel edges are
             allowed. parts: (N,) integers below ``num_parts``. weights: (N, C) int64 quantities to balance.
         limits: the largest weights of a part, to be broadcast to (P, C). A part over its limit never grows.
-        seconds: a time limit, checked between passes; a short one also makes annealing cool faster. If it is reached, the
-            result depends on the clock, else on the other arguments only. The time for loading compiled loops is not included.
+        seconds: of this thread on a core, so that other work of the machine changes nothing: a time limit, checked between
+            passes; a short one also makes annealing cool faster. If it is reached, the result depends on the clock, else on the
+            other arguments only. The time for loading compiled loops is not included.
         advance: called with numbers of visited nodes, ``schedule.passes * N`` in total.
     """
     limits = np.ascontiguousarray(np.broadcast_to(limits, (num_parts, weights.shape[1])), dtype=np.int64)
     _load_loops()
-    deadline = time.perf_counter() + seconds
+    deadline = time.thread_time() + seconds
     weights = np.ascontiguousarray(weights, dtype=np.int64)
     search = Search(indptr, indices, np.ascontiguousarray(parts, dtype=np.int32), weights, limits, seed)
     if search.rows_before:
@@ -149,11 +150,11 @@ class Search:
 
     def _affordable(self, deadline: float, batch: int) -> float:
         """The number of passes that fit before the deadline, each with its share of a count; one more count is in reserve."""
-        time_left = deadline - time.perf_counter() - 2 * self._count_seconds
+        time_left = deadline - time.thread_time() - 2 * self._count_seconds
         return time_left / max(self._pass_seconds + self._count_seconds / batch, 1e-9)
 
     def _pass(self, temperature: float) -> None:
-        started = time.perf_counter()
+        started = time.thread_time()
         random = np.random.default_rng((self._seed, self._passes))
         order = _shuffled(boundary(self._graph, self._part), random)
         move_nodes(
@@ -162,7 +163,7 @@ class Search:
         )  # fmt: skip
         self._passes += 1
         self._counted = False
-        self._pass_seconds = time.perf_counter() - started
+        self._pass_seconds = time.thread_time() - started
 
     def _count(self) -> None:
         """Count the rows exactly, unless they are counted already, and continue with a cover of that size."""
@@ -178,10 +179,10 @@ class Search:
         self._use_cover()
 
     def _use_cover(self) -> None:
-        started = time.perf_counter()
+        started = time.thread_time()
         cover, self._rows = minimum_cover(self._graph, self._part, self._num_parts)
         take_cover(self._graph, self._part, cover, self._state)
-        self._counted, self._count_seconds = True, time.perf_counter() - started
+        self._counted, self._count_seconds = True, time.thread_time() - started
 
 
 def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -192,9 +193,9 @@ def _shuffled(nodes: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Advance) -> tuple[np.ndarray, str]:
-    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most ``seconds``,
-    the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that was balanced
-    worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others wait."""
+    """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most ``seconds``
+    of a core, the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that was
+    balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others wait."""
     gathered, note = to_rank_0(problem.world, parts.astype(np.int32, copy=False)), ""
 
     def refined() -> np.ndarray:
