@@ -29,7 +29,6 @@ from hpcgnn.nn.config import (
     RECOMPUTE,
     Int8Config,
     ModelConfig,
-    check_differences,
     check_features_on_disk,
     check_kept,
     why_input_changes,
@@ -180,8 +179,7 @@ def _check_fit(
     config.check()
     sent, is_double = messages.config, dtype == torch.float64
     facts: dict[str, Any] = {"keeps_rows": messages.keeps_rows, "is_coarse": sent.bits < INT8_BITS}
-    check_kept(config, *way, is_double=is_double, node_aware=sent.node_aware, **facts)
-    check_differences(sent.message_coding, config.drops_rows)
+    check_kept(config, *way, sent, is_double=is_double, **facts)
     embedded_types(graph.meta, config.embed, str(graph.path))
     if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
         raise HpcgnnError(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, setting, settings_of
+from hpcgnn.exchange.message_config import MessageConfig
 
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
 INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
@@ -368,6 +369,8 @@ class DistributedConfig(Checked):
 
     model: str
     drops_rows: float = 0.0
+    layers: int = 0
+    num_hops: int = 0
     hidden: int = 0
     input_dropout: float = 0.0
     label_inputs: bool = False
@@ -407,14 +410,13 @@ def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str
 
 
 def check_kept(
-    config: ModelConfig | DistributedConfig, activations: str, compute: str, int8: Int8Config, *, keeps_rows: bool,
-    is_coarse: bool, is_double: bool = False, node_aware: str = AUTO,
+    config: ModelConfig | DistributedConfig, activations: str, compute: str, int8: Int8Config, sent: MessageConfig, *,
+    keeps_rows: bool, is_coarse: bool, is_double: bool = False,
 ) -> None:  # fmt: skip
-    """Raise HpcgnnError if rows are forgotten that are needed later, or if ``activations`` or ``compute`` would do nothing.
-    keeps_rows: whether rows of other ranks are used in later epochs. is_coarse: whether rows may travel in fewer than 8 bits."""
-    if not isinstance(config, ModelConfig):
-        return
-    name, is_int8 = config.model, compute in INTEGERS
+    """Raise HpcgnnError if rows are forgotten that are needed later, if these would be other rows, or if ``activations`` or
+    ``compute`` would do nothing. sent: the settings of messages. keeps_rows: whether rows of other ranks are used in later
+    epochs. is_coarse: whether rows may travel in fewer than 8 bits."""
+    name, is_int8 = config.model if isinstance(config, ModelConfig) else "", compute in INTEGERS
     repeats, packs = activations == RECOMPUTE, activations == EIGHT_BITS
     is_single = name != "sgc" and config.layers == 1
     propagates = name in ("appnp", "dagnn", "sgc") and config.num_hops > 1
@@ -422,6 +424,8 @@ def check_kept(
     is_one_step = name == "gatv2" or (name == "gat" and not is_coarse)
     nothing = f"--activations {activations} would save nothing, because "
     reasons = {
+        f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {config.drops_rows:g}: masks that are drawn anew "
+        "in each epoch would be most of each difference": sent.message_coding == "delta" and config.drops_rows > 0,
         "--halo pieces keeps no row for a later epoch, as stale rows and differences need it: take --halo whole, or --staleness "
         "off and --message-coding plain": config.halo == PIECES and keeps_rows,
         f"{nothing}{name} keeps rows of classes only": (repeats or packs) and name == "sgc",
@@ -430,7 +434,7 @@ def check_kept(
         f"{nothing}--halo pieces computes rows again anyway": repeats and config.halo == PIECES,
         f"{nothing}--compute {compute} would round anew": repeats and is_int8 and not is_one_step,
         f"{nothing}stale rows and differences cannot be made again": repeats and keeps_rows,
-        f"{nothing}ranks of a node add rows up (--node-aware on)": repeats and node_aware == "on",
+        f"{nothing}ranks of a node add rows up (--node-aware on)": repeats and sent.node_aware == "on",
         f"{nothing}values of 64 bits stay as they are": packs and is_double,
         f"--compute {compute} computes nothing in integers with rgat and --halo pieces": is_int8 and name == "rgat"
         and config.halo == PIECES,
@@ -438,16 +442,7 @@ def check_kept(
         and not (has_other or int8.before_softmax),
     }  # fmt: skip
     for reason in (reason for reason, applies in reasons.items() if applies):
-        raise WrongValueError(reason if ": take" in reason else f"{reason}: leave it out")
-
-
-def check_differences(message_coding: str, drops_rows: float) -> None:
-    """Raise HpcgnnError if messages would carry differences between rows that are masked anew in each epoch."""
-    if message_coding == "delta" and drops_rows > 0:
-        raise WrongValueError(
-            f"--message-coding delta needs --dropout 0 and --input-dropout 0, not {drops_rows:g}: masks that are drawn anew in "
-            "each epoch would be most of each difference"
-        )
+        raise WrongValueError(reason if ": " in reason else f"{reason}: leave it out")
 
 
 # The numbers of types and of features of edges, in descriptions of models that use them.

@@ -222,9 +222,9 @@ class Bridge:
     def run(self, layer: torch.nn.Module, messages: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """``messages(*given, **named)``, which computes the messages of a layer. With ``activations="recompute"``, backward runs
         it again, so that no row of an edge is kept. Collective."""
+        repeats = self.activations.repeats and torch.is_grad_enabled()
         # Of rows by type, one exchange serves several layers.
-        others = self.mode.knows_types or is_checkpointed() or self.int8 is not None or self.messages.keeps_rows
-        if not (self.activations.repeats and torch.is_grad_enabled()) or others or self.halo.linear.links:
+        if not repeats or self.mode.knows_types or is_checkpointed():
             return messages(*given, **named)
         draws, kind = ({**self._draws}, self._num_common), self.graph.device.torch_device.type
         states = _states(_generators(self.graph))

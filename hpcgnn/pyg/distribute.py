@@ -14,7 +14,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import backends
-from hpcgnn.nn.config import FLOAT32, INTEGERS, KEEP, RECOMPUTE, Int8Config, check_differences
+from hpcgnn.nn.config import FLOAT32, INTEGERS, KEEP, RECOMPUTE, DistributedConfig, Int8Config, check_kept
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
 from hpcgnn.pyg.given import Call
@@ -60,7 +60,7 @@ def distribute(
         int8: settings of ``int8`` and ``int8-always``.
         activations: ``keep``, or ``recompute``, with which backward computes the messages of layers again that are not linear in
             the neighbours' rows, from the rows that had arrived and with the same bits, so that no row of an edge is kept.
-            Layers on dictionaries by type, 8-bit integers, stale rows, delta coding and ranks that share a node keep them.
+            Layers on dictionaries by type keep them; 8-bit integers, stale rows and delta coding are refused.
 
     Returns:
         The distributed model, of the class of ``model``.
@@ -82,10 +82,14 @@ def distribute(
         _check_model(model)
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
         rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
-        check_differences(config.message_coding, max(rates, default=0.0))
+        facts = DistributedConfig(type(model).__name__, max(rates, default=0.0))
+        way = activations, compute, int8 or Int8Config()
+        check_kept(facts, *way, config, keeps_rows=config.message_coding == "delta", is_coarse=False)
         rehearsed = rehearse(model, graph) if check else None
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)
+    if activations == RECOMPUTE:
+        given.send_by_rank()
     given.reseed(int(seed))
     how: dict[str, Any] = {"backend": backend, "compute": compute, "int8": int8, "activations": activations}
     twin = on_ranks(model, graph, given, strategy=strategy, **how)

@@ -38,7 +38,6 @@ from hpcgnn.nn.config import (
     DistributedConfig,
     Int8Config,
     ModelConfig,
-    check_differences,
     check_features_on_disk,
     check_kept,
     check_kept_input,
@@ -194,7 +193,8 @@ class RunConfig(Checked):
         _check_delta(self)
         keeps_rows = self.policy.staleness != OFF or self.messages.message_coding == "delta"
         is_coarse = self.policy.bits != FIXED or self.messages.bits < INT8_BITS
-        check_kept(self.model, self.activations, self.compute, self.int8, keeps_rows=keeps_rows, is_coarse=is_coarse)
+        way = self.activations, self.compute, self.int8
+        check_kept(self.model, *way, self.messages, keeps_rows=keeps_rows, is_coarse=is_coarse)
         _check_task(self)
         if self.cache_input_aggregation is True:
             check_kept_input(self.model)
@@ -284,7 +284,6 @@ def _check_delta(run: RunConfig) -> None:
     if run.messages.message_coding != "delta":
         return
     bits, staleness = run.policy.bits_policy, run.policy.staleness_policy
-    check_differences(run.messages.message_coding, run.model.drops_rows)
     reason = ""
     if run.train.labels.rate > 0 and run.train.labels.redraw == "epoch":
         reason = "needs --label-redraw once, because labels that are drawn in each epoch change every row"

@@ -14,6 +14,7 @@ from ranks.models import CONFIGS
 import hpcgnn
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.kernels import again
+from hpcgnn.policy import PolicyConfig
 from hpcgnn.world.thread_world import on_threads
 
 
@@ -222,3 +223,26 @@ def test_what_changed_since_forward_is_refused(what, parts):
         (next(model.layers[1].parameters()) if what == "weight" else x).mul_(2)
     with pytest.raises(hpcgnn.HpcgnnError, match="have changed since forward"):
         loss.backward()
+
+
+BESIDE = [
+    {"compute": "int8-always"},
+    {"messages": MessageConfig(message_coding="delta")},
+    {"messages": MessageConfig(node_aware="on")},
+    {"staleness": "pipeline"},
+]
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_a_users_layers_that_would_keep_all_rows_anyway_are_refused(beside, parts):
+    path, stale = parts(2), beside.get("staleness", "off")
+    how = {name: value for name, value in beside.items() if name != "staleness"}
+
+    def program(world):
+        graph = hpcgnn.load(path, world)
+        net = Net(LAYERS["GAT"], graph.features.shape[1], graph.meta.num_classes)
+        model = hpcgnn.distribute(net, graph, check=False, activations="recompute", **how)
+        hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(policy=PolicyConfig(staleness=stale)))
+
+    with pytest.raises(hpcgnn.HpcgnnError, match="recompute would save nothing"):
+        on_threads(2, program)
