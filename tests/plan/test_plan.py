@@ -1,24 +1,30 @@
-"""The plan compared with networkx and with the dense definition, and its numbers of rows with a dense table."""
+"""The plan, of edges with types and without, compared with networkx and with the dense definition, and its numbers of rows with a
+dense table."""
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import small_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matchings import rows_by_matching
 
-from hpcgnn.exchange.layout import make_layout
-from hpcgnn.plan import STRATEGIES, plan_receiver, sender_matrix
-from hpcgnn.plan.build import MOST_WORK, csr_matrix, sources_in_cover
+from hpcgnn.plan import STRATEGIES, plan_receiver
+from hpcgnn.plan.build import MOST_WORK, ReceiverPlan, csr_matrix, sources_in_cover
 from hpcgnn.plan.plan import PairRows, SparseMatrix, describe, max_over_mean
+from hpcgnn.plan.relations import RelationRows
+
+NODES, TYPES = 40, 4
+# The strategies, and hybrid plans of parts that all have too much work.
+MOVED = "moved"
+PLANS = (*STRATEGIES, MOVED)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 40), st.integers(0, 10_000))
 def test_the_cover_is_a_cover_and_as_small_as_a_matching(lefts, rights, edges, seed):
     rng = np.random.default_rng(seed)
@@ -29,34 +35,65 @@ def test_the_cover_is_a_cover_and_as_small_as_a_matching(lefts, rights, edges, s
     assert covered[np.unique(sources)].sum() + np.unique(rest).size == matching.get((0, 1), 0)
 
 
-def random_slabs(seed: int, num_parts: int, nodes: int = 40, edges: int = 300):
-    """A directed multigraph with self-loops, divided so that part 1 is empty, as CSR by destination."""
+@dataclass
+class Sums:
+    """The plan of a part. relation, node: (p,) of each sum that the part needs, the node's number counted in the whole graph."""
+
+    plan: ReceiverPlan
+    own: slice
+    relation: np.ndarray
+    node: np.ndarray
+
+    @property
+    def senders(self) -> np.ndarray:
+        """(k,) of each row that the part receives."""
+        return np.repeat(self.plan.receive_from.peers, self.plan.receive_from.rows)
+
+
+class Graph:
+    """A directed graph in parts, its edges, (E,) each, sorted by target and source. types: numbers below ``TYPES``; None for a
+    graph without types, whose edges then all have the type 0."""
+
+    def __init__(self, sources: np.ndarray, targets: np.ndarray, offsets: np.ndarray, types: np.ndarray | None = None):
+        order = np.lexsort((sources, targets))
+        self.sources, self.targets, self.offsets = sources[order], targets[order], offsets
+        self.is_typed, self.types = types is not None, np.zeros_like(targets) if types is None else types[order]
+        self.indptr = np.concatenate(([0], np.cumsum(np.bincount(targets, minlength=offsets[-1]))))
+        self.owner = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+
+    def plans(self, strategy: str, mean_edges: float = math.inf) -> list[Sums]:
+        if strategy == MOVED:
+            strategy, mean_edges = "hybrid", 1.0
+        return [self._plan(part, strategy, mean_edges) for part in range(self.offsets.size - 1)]
+
+    def _plan(self, part: int, strategy: str, mean_edges: float) -> Sums:
+        first, last = self.offsets[part : part + 2]
+        slab = self.indptr[first : last + 1]
+        mine = slice(slab[0], slab[-1])
+        relation, node, rows = np.zeros(last - first, int), np.arange(last - first), None
+        if self.is_typed:
+            pairs = RelationRows.of(self.types[mine], self.targets[mine] - first, int(last - first), TYPES)
+            relation, node, rows = pairs.relation, pairs.node, pairs.rows
+            edges = np.zeros((TYPES, NODES), int)
+            np.add.at(edges, (self.types[mine], self.targets[mine]), 1)
+            assert np.array_equal(pairs.edges, edges[relation, first + node])
+            assert np.array_equal(relation * NODES + node, np.unique(relation * NODES + node)), "pairs are in order"
+        plan = plan_receiver(slab, self.sources[mine], self.offsets, part, strategy, rows, mean_edges)
+        return Sums(plan, slice(first, last), relation, first + node)
+
+
+def random_graph(seed: int, parts: int, *, is_typed: bool = False, edges: int = 300) -> Graph:
+    """A multigraph with self-loops, of which part 1 is empty. Hubs on both sides make both kinds of rows useful. Of four types,
+    the last has one edge, and there are parallel edges of three types."""
     rng = np.random.default_rng(seed)
-    cuts = np.sort(rng.integers(0, nodes + 1, num_parts - 1))
-    offsets = np.concatenate(([0], cuts, [nodes]))
-    if num_parts > 2:
+    cuts = np.sort(rng.integers(0, NODES + 1, parts - 1))
+    offsets = np.concatenate(([0], cuts, [NODES]))
+    if parts > 2:
         offsets[2] = offsets[1]
-    # There are hubs on both sides, so that both kinds of rows are useful.
-    source = np.concatenate((rng.integers(0, nodes, edges), rng.integers(0, 4, edges)))
-    target = np.concatenate((rng.integers(nodes - 4, nodes, edges), rng.integers(0, nodes, edges)))
-    indptr, order = small_graphs.by_target(nodes, source, target)
-    return indptr, source[order], target[order], offsets
-
-
-# The strategies, and hybrid plans of parts that all have too much work.
-MOVED = "moved"
-PLANS = (*STRATEGIES, MOVED)
-
-
-def all_plans(indptr, sources, offsets, strategy, mean_edges=math.inf):
-    plans = []
-    if strategy == MOVED:
-        strategy, mean_edges = "hybrid", 1.0
-    for part, (first, last) in enumerate(itertools.pairwise(offsets)):
-        slab = indptr[first : last + 1]
-        plan = plan_receiver(slab, sources[slab[0] : slab[-1]], offsets, part, strategy, mean_edges=mean_edges)
-        plans.append(plan)
-    return plans
+    sources = np.concatenate((rng.integers(0, NODES, edges), rng.integers(0, 4, edges), [5, 5, 5]))
+    targets = np.concatenate((rng.integers(NODES - 4, NODES, edges), rng.integers(0, NODES, edges), [9, 9, 9]))
+    types = np.concatenate((rng.integers(0, 3, 2 * edges), [0, 1, 3])) if is_typed else None
+    return Graph(sources, targets, offsets, types)
 
 
 def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
@@ -66,84 +103,80 @@ def dense(matrix: SparseMatrix, columns: int) -> np.ndarray:
     return result
 
 
+@pytest.mark.parametrize("is_typed", [False, True])
 @pytest.mark.parametrize("strategy", PLANS)
-@pytest.mark.parametrize("num_parts", [1, 2, 5])
-@pytest.mark.parametrize("seed", range(5))
-def test_local_plus_received_is_the_whole_aggregation(strategy, num_parts, seed):
-    indptr, sources, targets, offsets = random_slabs(seed, num_parts)
-    x = np.random.default_rng(seed).standard_normal((offsets[-1], 3))
-    wanted = np.zeros_like(x)
-    np.add.at(wanted, targets, x[sources])
-    for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
-        own = slice(offsets[part], offsets[part + 1])
-        senders = np.repeat(plan.receive_from.peers, plan.receive_from.rows)  # of each wanted row
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_local_plus_received_is_the_whole_aggregation_and_each_edge_has_one_owner(seed, parts, strategy, is_typed):
+    graph = random_graph(seed, parts, is_typed=is_typed)
+    x = np.random.default_rng(seed).standard_normal((NODES, 3))
+    wanted = np.zeros((TYPES, NODES, 3))
+    np.add.at(wanted, (graph.types, graph.targets), x[graph.sources])
+    found, edges = np.zeros_like(wanted), []
+    for part in graph.plans(strategy):
+        plan, senders = part.plan, part.senders
         rows = np.repeat(np.arange(senders.size), plan.wanted.lengths)  # of each entry
-        assert (plan.wanted.sources < np.diff(offsets)[senders[rows]]).all(), "a sender has all sources of its rows"
+        assert (plan.wanted.sources < np.diff(graph.offsets)[senders[rows]]).all(), "a sender has its rows' sources"
         received = np.zeros((senders.size, 3))
-        np.add.at(received, rows, x[offsets[senders[rows]] + plan.wanted.sources])
-        total = dense(plan.local, own.stop - own.start) @ x[own] + dense(plan.receive, senders.size) @ received
-        np.testing.assert_allclose(total, wanted[own])
+        np.add.at(received, rows, x[graph.offsets[senders[rows]] + plan.wanted.sources])
+        total = dense(plan.local, part.own.stop - part.own.start) @ x[part.own]
+        found[part.relation, part.node] = total + dense(plan.receive, senders.size) @ received
+        edges += [plan.local.edges, plan.receive.edges, plan.wanted.edges]
+    np.testing.assert_allclose(found, wanted)
+    owned = np.concatenate(edges)
+    assert sorted(owned[owned >= 0]) == list(range(graph.sources.size))
 
 
+@pytest.mark.parametrize("is_typed", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_hybrid_rows_are_a_maximum_matching_for_every_pair(seed):
-    indptr, sources, targets, offsets = random_slabs(seed, 5)
-    owner = np.repeat(np.arange(5), np.diff(offsets))
-    counts = {}
+def test_rows_of_every_pair_are_as_few_as_their_strategy_allows(seed, is_typed):
+    """A maximum matching, where a sum of a node is one vertex and a source is one for all types; or all sources, or all sums."""
+    graph = random_graph(seed, 5, is_typed=is_typed)
+    sums = NODES * graph.types + graph.targets
+    matching = rows_by_matching(graph.sources, NODES + sums, np.tile(graph.owner, 1 + TYPES))
+    kinds = 0
     for strategy in STRATEGIES:
-        for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
-            for peer, post, pre in zip(*(getattr(plan.receive_from, n) for n in ("peers", "post", "pre")), strict=True):
-                counts[strategy, int(peer), part] = (int(post), int(pre))
-    kinds = np.array([value for key, value in counts.items() if key[0] == "hybrid"]).sum(axis=0)
-    assert (kinds > 0).all(), "the graph must make both kinds of rows pay"
-    rows = rows_by_matching(sources, targets, owner)
-    assert counts.keys() == {(strategy, *pair) for strategy in STRATEGIES for pair in rows}
-    for (sender, receiver), matching in rows.items():
-        cut = (owner[sources] == sender) & (owner[targets] == receiver)
-        assert sum(counts["hybrid", sender, receiver]) == matching
-        assert counts["post", sender, receiver] == (np.unique(sources[cut]).size, 0)
-        assert counts["pre", sender, receiver] == (0, np.unique(targets[cut]).size)
+        met = set()
+        for receiver, each in enumerate(graph.plans(strategy)):
+            for sender, post, pre in _rows_by_sender(each.plan):
+                met.add((sender, receiver))
+                cut = (graph.owner[graph.sources] == sender) & (graph.owner[graph.targets] == receiver)
+                sources, of_sums = (np.unique(ends[cut]).size for ends in (graph.sources, sums))
+                if strategy == "hybrid":
+                    assert post + pre == matching[sender, receiver]
+                    kinds += np.array((post, pre))
+                else:
+                    assert (post, pre) == ((sources, 0) if strategy == "post" else (0, of_sums))
+        assert met == set(matching)
+    assert np.min(kinds) > 0, "the graph must make both kinds of rows pay"
 
 
-def bytes_by_pair(indptr, sources, offsets, strategy):
-    """{(sender, receiver): (number of rows, bytes with 2 bits, bytes with 32 bits)} for 256 columns."""
-    found = {}
-    for part, plan in enumerate(all_plans(indptr, sources, offsets, strategy)):
-        for peer, rows in zip(plan.receive_from.peers, plan.receive_from.rows, strict=True):
-            packed = make_layout(np.array([rows]), np.full(rows, 2, np.uint8), 256).num_bytes
-            found[int(peer), part] = (int(rows), packed, int(rows) * 256 * 4)
-    return found
+def _rows_by_sender(plan: ReceiverPlan) -> Iterator[tuple[int, int, int]]:
+    """The sender, and the numbers of its post rows and of its pre rows."""
+    found = plan.receive_from
+    yield from zip(found.peers.tolist(), found.post.tolist(), found.pre.tolist(), strict=True)
 
 
 @pytest.mark.parametrize("name", ["cora", "debian-tags", "amazon-computers"])
 def test_hybrid_sends_no_pair_more_than_pre_or_post_on_real_graphs(shared_data, name):
     edges = np.load(shared_data(f"{name}.npz"))["edge_index"].astype(np.int64)
     nodes = int(edges.max()) + 1
-    position = np.random.default_rng(0).permutation(nodes)
     offsets = np.array([0, nodes // 2, nodes // 2, 3 * nodes // 4, nodes])
-    sources, targets = position[edges]
-    indptr, order = small_graphs.by_target(nodes, sources, targets)
-    pre, post, hybrid = (bytes_by_pair(indptr, sources[order], offsets, name) for name in ("pre", "post", "hybrid"))
-    assert pre.keys() == post.keys() == hybrid.keys() == {(i, j) for i in (0, 2, 3) for j in (0, 2, 3) if i != j}
-    fewer = [np.array(hybrid[pair]) - np.minimum(pre[pair], post[pair]) for pair in hybrid]
-    assert np.max(fewer) <= 0
-    assert np.min(fewer) < 0, "hybrid is more than the better of the two"
-
-
-def work_of(plans):
-    """(P,) entries of L, S and R of each part, and the number of rows of all."""
-    work = np.array([plan.local.indices.size + plan.receive.indices.size for plan in plans])
-    for plan in plans:
-        entries = np.add.reduceat(plan.wanted.lengths, np.cumsum(plan.receive_from.rows) - plan.receive_from.rows)
-        np.add.at(work, plan.receive_from.peers, entries)
-    return work, sum(plan.receive_from.total for plan in plans)
+    graph = Graph(*np.random.default_rng(0).permutation(nodes)[edges], offsets)
+    pre, post, hybrid = (
+        np.stack([each.plan.receive_from.counts(4) for each in graph.plans(strategy)])
+        for strategy in ("pre", "post", "hybrid")
+    )
+    assert [np.count_nonzero(rows) for rows in (pre, post, hybrid)] == [6] * 3
+    assert (hybrid <= np.minimum(pre, post)).all()
+    assert (hybrid < np.minimum(pre, post)).any(), "hybrid is more than the better of the two"
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 6])  # with other seeds, no part has an edge that costs no row
 def test_a_relieved_part_has_fewer_entries_and_no_pair_sends_more_rows(seed):
-    indptr, sources, _, offsets = random_slabs(seed, 5)
-    mean, fewer = sources.size / 5, []
-    plans = (all_plans(indptr, sources, offsets, *how) for how in (("hybrid",), (MOVED,), ("hybrid", mean)))
+    graph, fewer = random_graph(seed, 5), []
+    mean = graph.sources.size / 5
+    plans = ([each.plan for each in graph.plans(*how)] for how in (("hybrid",), (MOVED,), ("hybrid", mean)))
     for plain, moved, usual in zip(*plans, strict=True):
         assert (moved.receive_from.counts(5) <= plain.receive_from.counts(5)).all()
         fewer.append(plain.receive.indices.size - moved.receive.indices.size)
@@ -159,34 +192,21 @@ def test_the_part_of_a_hub_gets_no_more_work_than_others():
     offsets = np.concatenate(([0], 1 + nodes * np.arange(parts)))  # the hub, node 0, is alone in part 0
     others = np.arange(1, offsets[-1])
     # One node of each other part has parallel edges to the hub: its row could travel, or their sum.
-    sources = np.concatenate(
-        (np.repeat(offsets[1:-1], parallel), *(np.roll(others, -nodes * shift) for shift in range(5)))
-    )
-    targets = np.concatenate((np.zeros((parts - 1) * parallel, int), np.tile(others, 5)))
-    indptr, order = small_graphs.by_target(offsets[-1], sources, targets)
-    means = (math.inf, sources.size / parts)
-    plain, moved = (work_of(all_plans(indptr, sources[order], offsets, "hybrid", mean)) for mean in means)
-    assert max_over_mean(plain[0]) > 2, "the hub is no burden"
-    assert max_over_mean(moved[0]) <= 1.3
-    assert moved[1] == plain[1], "the number of rows is another"
-
-
-@pytest.mark.parametrize("strategy", PLANS)
-def test_every_edge_has_one_owner(strategy):
-    indptr, sources, _, offsets = random_slabs(3, 4)
-    seen = []
-    for plan in all_plans(indptr, sources, offsets, strategy):
-        seen += [plan.local.edges, plan.receive.edges, plan.wanted.edges]
-    edges = np.concatenate(seen)
-    assert sorted(edges[edges >= 0]) == list(range(sources.size))
-
-
-def test_sender_matrix_has_a_row_per_wanted_row():
-    indptr, sources, _, offsets = random_slabs(3, 4)
-    plan = all_plans(indptr, sources, offsets, "hybrid")[3]
-    matrix = sender_matrix(plan.wanted, 40)
-    assert matrix.num_rows == plan.receive_from.total
-    assert np.diff(matrix.indptr).tolist() == plan.wanted.lengths.tolist()
+    to_hub = np.repeat(offsets[1:-1], parallel)
+    sources = np.concatenate((to_hub, *(np.roll(others, -nodes * shift) for shift in range(5))))
+    targets = np.concatenate((np.zeros_like(to_hub), np.tile(others, 5)))
+    graph, work, rows = Graph(sources, targets, offsets), [], []
+    for mean_edges in (math.inf, sources.size / parts):
+        plans = [each.plan for each in graph.plans("hybrid", mean_edges)]
+        entries = np.array([plan.local.indices.size + plan.receive.indices.size for plan in plans])  # of L and R
+        for plan in plans:  # and of S
+            first_rows = np.cumsum(plan.receive_from.rows) - plan.receive_from.rows
+            np.add.at(entries, plan.receive_from.peers, np.add.reduceat(plan.wanted.lengths, first_rows))
+        work.append(max_over_mean(entries))
+        rows.append(sum(plan.receive_from.total for plan in plans))
+    assert work[0] > 2, "the hub is no burden"
+    assert work[1] <= 1.3
+    assert rows[0] == rows[1], "the number of rows is another"
 
 
 def test_entries_of_a_row_ascend_by_column_and_equal_ones_keep_their_order():
@@ -214,8 +234,5 @@ def test_totals_and_maxima_are_those_of_a_dense_table():
         "max_rows_received": rows.sum(axis=0).max(),
         "max_rows_pair": rows.max(),
     }
-
-
-def test_one_part_sends_nothing():
     nothing = np.empty(0, np.int64)
     assert set(describe(PairRows(nothing, nothing, nothing, nothing), 1, bytes_per_row=12).values()) == {0}
