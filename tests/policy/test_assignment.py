@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requires import EVERYTHING
 from scipy import optimize, sparse
 
 from hpcgnn.policy.assignment import CHOICES, Aim, Assignment, NoAssignment, Problem, quantization_variance, solve
@@ -106,13 +107,15 @@ def test_few_groups_are_near_the_optimum() -> None:
     assert max(excess) < 1.08
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "equal", "zero"])
-@pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize(("each", "gap"), [(25, 0.05), (100, 0.02), (1000, 0.01)])
-def test_many_groups_are_near_their_bound(each: int, gap: float, kind: str, weight: float) -> None:
+GAPS = {25: 0.05, 100: 0.02, 1000: 0.01}
+MANY = [*itertools.product(GAPS, ["lognormal", "equal", "zero"], [0.0, 0.1, 0.5, 0.9, 1.0])]
+
+
+@pytest.mark.parametrize(("each", "kind", "weight"), MANY if EVERYTHING else MANY[::4])
+def test_many_groups_are_near_their_bound(each: int, kind: str, weight: float) -> None:
     problems = [draw(4, each, seed, kind=kind, fixed=20) for seed in (3, 4)]
     for problem, answer in zip(problems, solve(problems, Aim(weight)), strict=True):
-        assert 0 <= answer.gap < gap
+        assert 0 <= answer.gap < GAPS[each]
         assert set(answer.bits) <= set(CHOICES)
         assert answer.seconds == pytest.approx(loads_of(problem, answer.bits).max())
         assert answer.variance == pytest.approx(quantization_variance(problem.beta, answer.bits).sum())
@@ -146,12 +149,6 @@ def test_ranks_that_hold_their_own_groups_find_what_one_finds_that_holds_all() -
         assert whole.objective <= answers[0].objective < 1.03 * whole.bound
         bits = np.concatenate([each.bits for each in answers])
         assert answers[0].objective == pytest.approx(objective_of(problem, bits, 0.5))
-
-
-def test_more_weight_on_variance_never_leaves_more_of_it() -> None:
-    found = [solve([draw(4, 100, 5)], Aim(weight))[0] for weight in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    assert all(a.variance >= b.variance * 0.99 for a, b in itertools.pairwise(found))
-    assert all(a.seconds <= b.seconds * 1.01 for a, b in itertools.pairwise(found))
 
 
 # -- the network -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import small_graphs
 import torch
 from rank_pool import ThreadPool
 from ranks.node_aware import weights_error
+from requires import EVERYTHING
 
 import hpcgnn
 from hpcgnn.exchange import Messages
@@ -61,11 +63,10 @@ def checked(world: World, path: Path, kind: str, strategy: str, order: str) -> l
     return [set(by_base[1].sent.tolist()) for by_base in classes]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["none", "degree"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("kind", ["gcn", "mean", "sum"])
+WAYS = [*itertools.product(["gcn", "mean", "sum"], [2, 3], STRATEGIES, ["none", "degree"])]
+
+
+@pytest.mark.parametrize(("kind", "ranks", "strategy", "order"), WAYS if EVERYTHING else WAYS[::5])
 def test_square_weights_and_degrees_are_those_of_the_rows(folder, kind, ranks, strategy, order):
     classes = ThreadPool(ranks).run(checked, folder / f"{ranks}.h5", kind, strategy, order)[0]
     assert any(len(bits) > 1 for bits in classes), "classes have more than one number of bits"

@@ -32,18 +32,13 @@ def change_of(distance: float = 0.0, squared: float = 0.0, range_error: float = 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_printed_rule_never_lowers_bits():
+def test_the_printed_rule_never_lowers_bits_and_the_corrected_one_goes_by_the_drift_of_an_epoch():
     """Eq. 7's p is above 1/2 for any drift other than 0."""
     for drift, epochs in [(0.11, 1), (0.2, 4), (1e-9, 100)]:
         assert chance(drift, epochs, 0.1, "printed") == pytest.approx(1 / (1 + np.exp(-drift / epochs)))
         assert chance(drift, epochs, 0.1, "printed") > 0.5
-
-
-def test_the_corrected_rule_goes_by_the_drift_of_an_epoch():
-    assert chance(0.2, 1, 0.1, "corrected") > 0.5
-    assert chance(0.41, 4, 0.1, "corrected") > 0.5
-    assert chance(0.39, 4, 0.1, "corrected") < 0.5
-    assert chance(0.5, 4, 0.1, "corrected") == pytest.approx(1 / (1 + np.exp(0.1 - 0.5 / 4)))
+    for drift, epochs in [(0.2, 1), (0.41, 4), (0.39, 4), (0.5, 4)]:
+        assert chance(drift, epochs, 0.1, "corrected") == pytest.approx(1 / (1 + np.exp(0.1 - drift / epochs)))
 
 
 def test_the_averaged_error_is_that_of_a_filter():
@@ -151,68 +146,44 @@ def moving(epoch: int) -> float:
     return 1.0 * epoch  # a distance of 0.46 in each epoch
 
 
-def moves_then_rests(epoch: int) -> float:
-    return 1.0 * min(epoch, 12)
-
-
-def rests_then_moves(epoch: int) -> float:
-    return 1.0 * max(epoch - 12, 0)
-
-
 BOTH = PolicyConfig("pipeqs", "pipeqs")
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_rows_at_rest_are_sent_as_rarely_as_the_bound_allows_at_any_bits(bits, dropout):
-    (found,) = run([at_rest], PolicyConfig("fixed", "pipeqs"), bits=bits, dropout=dropout)
-    assert sum(found.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
-    assert max(found.ages) == 4
-
-
-def test_bytes_grow_with_bits_while_rows_are_at_rest():
-    sent = [run([at_rest], PolicyConfig("fixed", "pipeqs"), bits=bits, dropout=0.5)[0].bytes_sent for bits in (2, 4, 8)]
-    assert sent[0] < sent[1] < sent[2]
-    assert [2 * sent[0], 4 * sent[0]] == sent[1:]
+def test_rows_at_rest_are_sent_as_rarely_as_the_bound_allows_at_any_bits():
+    sent = {}
+    for bits, dropout in ((2, 0.5), (4, 0.0), (8, 0.5)):
+        (found,) = run([at_rest], PolicyConfig("fixed", "pipeqs"), bits=bits, dropout=dropout)
+        assert sum(found.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
+        assert max(found.ages) == 4
+        sent[bits] = found.bytes_sent
+    assert [4 * sent[2], 2 * sent[4]] == [sent[8]] * 2
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_rows_at_rest_take_the_fewest_bits(dropout):
-    (found,) = run([at_rest], BOTH, dropout=dropout)
-    assert found.bits[:_KNOWN] == [8] * _KNOWN
-    assert found.bits[-1] == 2
-    assert sorted(found.bits, reverse=True) == found.bits
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_only_the_layer_that_moves_is_sent_in_each_epoch(dropout):
+def test_rows_at_rest_take_the_fewest_bits_and_only_the_layer_that_moves_is_sent_in_each_epoch(dropout):
     still, moved = run([at_rest, moving], BOTH, dropout=dropout)
-    assert all(moved.sent)
-    assert sum(still.sent[_KNOWN:]) <= 6
+    assert still.bits[:_KNOWN] == [8] * _KNOWN
+    assert sorted(still.bits, reverse=True) == still.bits
     assert still.bits[-1] == 2 < moved.bits[-1]
+    assert sum(still.sent[_KNOWN:]) <= 6
+    assert all(moved.sent)
 
 
 def test_bits_go_up_when_rows_move_and_down_again_when_they_rest():
-    (down,) = run([moves_then_rests], BOTH, 36)
-    assert min(down.bits[:13]) > 2
-    assert down.bits[-1] == 2
-    (up,) = run([rests_then_moves], BOTH, 36)
-    assert up.bits[12] == 2
-    assert up.bits[-1] > 2
+    down, up = run([lambda epoch: 1.0 * min(epoch, 12), lambda epoch: 1.0 * max(epoch - 12, 0)], BOTH, 36)
+    assert min(down.bits[:13]) > 2 == down.bits[-1]
+    assert up.bits[12] == 2 < up.bits[-1]
     assert all(up.sent[-8:])
     assert not all(down.sent[-8:])
 
 
-def test_noise_alone_moves_nothing():
+def test_noise_alone_moves_nothing_and_rows_that_swing_are_sent_in_each_epoch():
     """Rows that are drawn anew in each epoch have no motion to follow."""
-    (found,) = run([at_rest], BOTH, dropout=0.97)
-    assert found.bits[-1] == 2
-    assert sum(found.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
-
-
-def test_rows_that_swing_are_sent_in_each_epoch():
-    (found,) = run([lambda epoch: 1.0 * (epoch % 2)], BOTH, dropout=0.5)
-    assert all(found.sent)
+    (drawn,) = run([at_rest], BOTH, dropout=0.97)
+    assert drawn.bits[-1] == 2
+    assert sum(drawn.sent[_KNOWN + 3 :]) == (24 - _KNOWN - 3) // 4
+    (swings,) = run([lambda epoch: 1.0 * (epoch % 2)], BOTH, dropout=0.5)
+    assert all(swings.sent)
 
 
 def test_slower_rows_are_used_for_longer():
@@ -222,6 +193,8 @@ def test_slower_rows_are_used_for_longer():
     assert [max(each.ages) for each in found] == [1, 2, 3, 4]
     for angle, each in zip(angles, found, strict=True):
         assert 1 - np.cos(max(each.ages) * angle) < 0.1
+    printed = PolicyConfig("fixed", "pipeqs", bypass="drift")  # rows are used up to the bound once they are close
+    assert [max(each.ages) for each in run([lambda epoch: 0.2 * epoch], printed)] == [4]
 
 
 def test_records_have_what_decides():
@@ -236,11 +209,6 @@ def test_records_have_what_decides():
     (found,) = run([moving], PolicyConfig("pipeqs", drift_rule="corrected"), 8)
     assert [each["q"] for each in found.told[first:]] == [1, 2, 3, 4]
     assert found.told[first]["p"] > 0.5
-
-
-def test_the_printed_check_uses_rows_up_to_the_bound_once_they_are_close():
-    (found,) = run([lambda epoch: 0.2 * epoch], PolicyConfig("fixed", "pipeqs", bypass="drift"))
-    assert max(found.ages) == 4
 
 
 def test_sancus_waits_for_the_rows_that_it_sends():

@@ -62,43 +62,30 @@ def test_ranks_equal_one_process_with_the_same_stale_rows(trained, ranks, model,
     assert (np.abs(np.subtract(losses, fresh)).max() > 1e-4) == any(oldest(ages))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "strategy", "policy"), [case for case in CASES if case[2] in ("pipeline", "uncorrected", "smoothed")]
-)
-def test_pipeline_is_stale_by_one_epoch_after_the_first(trained, model, strategy, policy):
-    assert oldest(trained(model, strategy, policy)[1]) == [0] + [1] * 13
+PIPELINE = [0] + [1] * (EPOCHS - 1)
+# The age of the oldest rows in each epoch; and that of rows of the second layer, of policies that look at how far rows move.
+OLDEST = {"pipeline": PIPELINE, "uncorrected": PIPELINE, "smoothed": PIPELINE}
+OF_LAYER_2 = {
+    "pipeqs": [0, 1, 1, 1, 1, *[1, 2, 3] * 3],  # a message is sent in every third epoch, once five were compared
+    "sancus": [0] * 5 + [1, 2, 3, 0, 1, 2, 3, 0, 1],  # fresh rows or none
+}
+# The largest age of rows that are sent: a bound, and not 14, the number of late messages; and rows that move are waited for.
+MOST = {"pipeqs": 3, "pipeqs-late": 3, "pipeqs-strict": 1}
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_sylvie_switches_between_fresh_and_stale(trained, model):
-    found = oldest(trained(model, "hybrid", "sylvie")[1])
-    assert found[:3] == [0, 1, 1]
-    assert set(found[3:]) == {0, 1}
+def test_ages_are_those_of_the_policy(trained, model):
+    def ages(policy):
+        return trained(model, "hybrid", policy)[1]
 
-
-@pytest.mark.parametrize("policy", ["pipeqs", "pipeqs-late"])
-@pytest.mark.parametrize("model", MODELS)
-def test_pipeqs_keeps_its_bound_on_staleness(trained, model, policy):
-    assert ages_met(trained(model, "hybrid", policy)[1])[-1] == 3  # not 14, the number of late messages
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_pipeqs_uses_rows_for_as_long_as_it_may_where_they_change_little(trained, model):
-    """A message is sent in every third epoch, once five were compared."""
-    ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "pipeqs")[1]]
-    assert ages == [0, 1, 1, 1, 1, *[1, 2, 3] * 3][:EPOCHS]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_sancus_sends_fresh_rows_or_none(trained, model):
-    ages = [epoch.get("layer 2's boundary rows") for epoch in trained(model, "hybrid", "sancus")[1]]
-    assert ages == [0] * 5 + [1, 2, 3, 0, 1, 2, 3, 0, 1]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_pipeqs_waits_where_rows_changed(trained, model):
-    assert max(ages_met(trained(model, "hybrid", "pipeqs-strict")[1])) == 1
+    assert {policy: oldest(ages(policy)) for policy in OLDEST} == OLDEST
+    assert {
+        policy: [epoch.get("layer 2's boundary rows") for epoch in ages(policy)] for policy in OF_LAYER_2
+    } == OF_LAYER_2
+    assert {policy: ages_met(ages(policy))[-1] for policy in MOST} == MOST
+    switching = oldest(ages("sylvie"))
+    assert switching[:3] == [0, 1, 1]
+    assert set(switching[3:]) == {0, 1}
 
 
 @pytest.mark.parametrize(("policy", "age"), [("off", 0), ("pipeline", 1)])
