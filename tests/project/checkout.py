@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import random
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import matrix
 from rank_pool import ROOT
+from requires import EVERYTHING
 
 
 @functools.cache
@@ -35,6 +39,17 @@ def nodes_of(path: Path) -> list[ast.AST]:
 def modules(folder: str) -> list[Path]:
     """The modules in a folder of the checkout and in the folders below it."""
     return sorted((ROOT / folder).rglob("*.py"))
+
+
+def drawn(paths: Sequence[Path], count: int) -> list[Path]:
+    """Those of ``paths`` that changed with the last commit or since, and ``count`` others that the commit draws (matrix.py);
+    all with ``HPCGNN_TESTS=all``."""
+    command = ["git", "diff", "--name-only", "HEAD~1"]  # in a clone of one commit, nothing has changed
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+    changed = {path for path in paths if place(path) in told}
+    others = [path for path in paths if path not in changed]
+    of_seed = random.Random(matrix.seed()).sample(others, min(count, len(others)))
+    return list(paths) if EVERYTHING else [path for path in paths if path in changed.union(of_seed)]
 
 
 def tool(name: str) -> ModuleType:

@@ -165,14 +165,6 @@ def test_figures_without_a_link_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_the_readme_says_how_fast_it_is() -> None:
-    results = text_of(ROOT / "README.md").partition("## Results")[2].partition("\n## ")[0]
-    of_studies = {link for link in _LINK.findall(results) if "studies/" in link}
-    assert len(of_studies) >= 4
-    for sentence in results.split("\n- ")[1:]:
-        assert _LINK.search(sentence), f"{sentence!r} has no link to a record"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -83,16 +83,6 @@ def test_imports_go_down() -> None:
     )
 
 
-def test_the_core_does_not_import_the_laboratory() -> None:
-    assert_none(
-        f"{place(path, line)} imports {name}"
-        for path in MODULES
-        if PACKAGE / "lab" not in path.parents
-        for name, line in imports(path).items()
-        if name.startswith("hpcgnn.lab")
-    )
-
-
 def module_name(path: Path) -> str:
     parts = ("hpcgnn", *path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

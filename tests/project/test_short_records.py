@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -66,24 +65,6 @@ def test_the_report_stays_the_same(tmp_path: Path) -> None:
     assert len(short) < 0.3 * len(long)
     tool("short_records").shorten(folder)
     assert (folder / records.RECORDS).read_text() == short, "short records stay as they are"
-
-
-def test_results_that_nothing_shows_are_left_out(tmp_path: Path) -> None:
-    folder = made_up.study(tmp_path / "s", WITHOUT_SPREAD, told)
-    tool("short_records").shorten(folder)
-    lines = map(json.loads, (folder / records.RECORDS).read_text().splitlines())
-    found = {line["key"].partition("-seed")[0]: line for line in lines if "-seed-0-" in line["key"]}
-    of_32, of_2, of_1 = found["bits-32"], found["bits-2"], found["bits-1"]
-    assert of_32.keys() == {"key", "machine", "versions", "wall_seconds", "summary", "epochs"}
-    assert of_2.keys() == {"key", "wall_seconds", "values", "epochs"}, "the rest is that of the line before"
-    assert of_1.keys() == {"key", "summary", "epochs"}
-    assert [*of_32["summary"]] == ["breakdown_seconds_mean_median", "epoch_seconds_mean", "policy_share", METRIC]
-    assert of_2["values"][0] == {"other_seconds": 0.0666667}
-    assert of_2["epochs"].keys() == {"test_metric", "training_seconds"}
-    assert of_1["epochs"].keys() == {"epoch", "loss", "test_metric", "training_seconds"}
-    (of_2_again,) = [record for record in records.read(folder) if record.key == of_2["key"]]
-    assert (of_2_again.machine, of_2_again.versions) == (MACHINE, {"hpcgnn": "1.0"})
-    assert of_2_again.summary[METRIC] == 0.4
 
 
 def test_records_that_a_report_needs_stay(tmp_path: Path) -> None:
