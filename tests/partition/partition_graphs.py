@@ -11,12 +11,31 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 import small_graphs
+from requires import require
 
 from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.data.schema import MASKS
-from hpcgnn.partition import PartitionOptions, PartitionReport, partition
+from hpcgnn.partition import PartitionOptions, PartitionReport, metis, partition, separate_process
 from hpcgnn.partition.problem import Advance, Balance, Problem, Slab, ignore
 from hpcgnn.world import whole_job
+
+METHODS = ("kaminpar", "metis", "mtkahypar", "parmetis", "ptscotch", "fennel", "ldg", "block", "random")
+
+
+def require_method(method: str) -> None:
+    """Skip the test, or fail it, where a method cannot be used."""
+    load = {"metis": metis.load_metis, "parmetis": metis.load_parmetis, "ptscotch": metis.load_ptscotch}.get(method)
+    if method in ("kaminpar", "mtkahypar"):
+        require(separate_process.installed(method), method)
+    try:
+        require(load is None or load(1), method)
+    except metis.Unusable as reason:
+        require(False, f"{method}, which {reason}")
+
+
+def by(method: str) -> dict[str, str]:
+    """The options that ask for a method."""
+    return {"method": method, "objective": "volume" if method == "mtkahypar" else "cut"}
 
 
 class Graph(small_graphs.Arrays):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from partition_graphs import Graph, with_problem
 
-from hpcgnn.partition import PartitionOptions, multilevel, problem, streaming
+from hpcgnn.partition import PartitionOptions, problem, streaming
 from hpcgnn.partition.streaming import fennel, fennel_passes, stream
 
 PARTS, TOLERANCE = 8, 1.05
@@ -65,24 +64,3 @@ def test_real_graph(cora):
     ours, balance, _ = cut_and_balance(*cora, fennel)
     assert ours < 0.6 * cut_and_balance(*cora, stream)[0]
     assert balance < TOLERANCE + 0.02
-
-
-def test_contraction_keeps_every_edge_between_clusters():
-    rng = np.random.default_rng(0)
-    dense = rng.integers(0, 3, (7, 7 + 2))  # 7 nodes, 2 parts
-    np.fill_diagonal(dense, 0)
-    rows, columns = np.nonzero(dense)
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=7))))
-    labels = np.array([4, 4, 2, 6, 2, 2, 6], dtype=np.int32)
-    assert multilevel.number_clusters(labels) == 3
-    assert labels.tolist() == [0, 0, 1, 2, 1, 1, 2]
-    weights = dense[rows, columns].astype(np.int32)
-    found_indptr, found_columns, found_weights = multilevel.contract(
-        indptr, columns.astype(np.int32), weights, labels, 3, 2
-    )
-    found = sp.csr_matrix((found_weights, found_columns, found_indptr), (3, 5)).toarray()
-    names = np.concatenate((labels, [3, 4]))
-    expected = np.eye(3)[labels].T @ dense @ np.eye(5)[names]
-    np.fill_diagonal(expected, 0)
-    assert np.array_equal(found, expected)
-    assert np.count_nonzero(expected) == found_columns.size  # each pair once

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from partition_graphs import Graph, with_problem
+from partition_graphs import Graph, by, made, parts_of_nodes, require_method, with_problem
 from rank_pool import ThreadPool
 
 from hpcgnn.partition import PartitionOptions, hierarchy
@@ -100,7 +100,18 @@ def test_parts_of_a_node_get_consecutive_numbers(tmp_path, ranks):
     assert np.array_equal(unchanged[0], unchanged[1])
 
 
-def test_real_parts_cross_nodes_less(cora):
+@pytest.mark.parametrize(
+    ("method", "parts", "per_node", "most"), [("ldg", 16, 4, 0.9), ("kaminpar", 16, 4, 1), ("mtkahypar", 8, 2, 1)]
+)
+def test_real_parts_cross_nodes_less(cora, tmp_path, method, parts, per_node, most):
+    """Also those of methods that map parts to nodes by themselves."""
+    require_method(method)
     graph, path = cora
-    parts, numbers = ThreadPool(1).run(grouped, path, "ldg", 16, 4)[0][0]
-    assert graph.cut(numbers // 4) < 0.9 * graph.cut(parts // 4)
+
+    def crossing(ranks_per_node):
+        made(path, tmp_path, parts, ranks_per_node=ranks_per_node, plan="none", jobs=1, **by(method))
+        found = parts_of_nodes(tmp_path / "parts.h5")
+        assert np.bincount(found, minlength=parts).min() > 0
+        return graph.cut(found // per_node)
+
+    assert crossing(per_node) < most * crossing(1)

@@ -9,16 +9,16 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from partition_graphs import Graph, check_same_graph, made, random_graph, with_problem
-from requires import require
+from partition_graphs import Graph, check_same_graph, made, random_graph, require_method, with_problem
+from rank_pool import ThreadPool
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.partition import PartitionOptions, metis, separate_process, symmetric_file
+from hpcgnn.partition import PartitionOptions, separate_process, symmetric_file
 
 
 @pytest.fixture
 def installed():
-    require(separate_process.installed("kaminpar"), "kaminpar")
+    require_method("kaminpar")
 
 
 def written(path, wanted=("edges", "train")):
@@ -49,23 +49,34 @@ def matrix_and_weights(file, num_nodes):
     return sp.csr_matrix((np.ones(neighbours.size), neighbours, begins), (num_nodes, num_nodes)), weights
 
 
-@given(st.integers(1, 30), st.integers(0, 120), st.integers(0, 99), st.integers(1, 40))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_file_holds_the_simple_symmetric_graph(tmp_path, nodes, edges, seed, entries):
+@given(st.integers(1, 30), st.integers(0, 120), st.integers(0, 99), st.integers(1, 40), st.integers(1, 3))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_partitioners_get_the_simple_symmetric_graph(tmp_path, nodes, edges, seed, entries, ranks):
+    """KaMinPar in a file, and libraries in memory, on any number of ranks."""
     graph = Graph(nodes, *np.random.default_rng(seed).integers(0, nodes, (2, edges)))
+    path, wanted = graph.write(tmp_path / "graph.h5"), sp.csr_matrix(graph.simple_symmetric())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric_file, "RANGE_ENTRIES", entries)
         patch.setattr(symmetric_file, "_ROWS_AT_A_TIME", 7)
-        file = written(graph.write(tmp_path / "graph.h5"))
+        file = written(path)
         slabs = [(first, indptr.copy(), indices) for first, indptr, indices in file.rows()]
     begins, neighbours, weights = parsed(file, nodes)
-    wanted = sp.csr_matrix(graph.simple_symmetric())
     assert np.array_equal(begins, wanted.indptr)
     assert np.array_equal(neighbours, wanted.indices)
     assert np.array_equal(weights, np.bincount(graph.destinations, minlength=nodes) + 1)
     assert np.array_equal(np.concatenate([indices for _, _, indices in slabs]), neighbours)
     assert np.array_equal(np.concatenate([np.diff(indptr) for _, indptr, _ in slabs]), np.diff(begins))
     assert [first for first, _, _ in slabs] == np.cumsum([0, *(len(s[1]) - 1 for s in slabs[:-1])]).tolist()
+
+    def of_rank(world):
+        own = np.dtype(np.int32)
+        return with_problem(path, PartitionOptions(1), lambda problem: problem.neighbours(own), world=world)
+
+    of_ranks = ThreadPool(ranks).run(of_rank)
+    assert np.array_equal(np.concatenate([np.diff(indptr) for indptr, _ in of_ranks]), np.diff(wanted.indptr))
+    indices = np.concatenate([indices for _, indices in of_ranks])
+    rows = np.repeat(np.arange(nodes), np.diff(wanted.indptr))
+    assert (sp.csr_matrix((np.ones(indices.size), (rows, indices)), (nodes, nodes)) != wanted).nnz == 0
 
 
 def test_training_weights_are_at_least_one(tmp_path):
@@ -76,7 +87,7 @@ def test_training_weights_are_at_least_one(tmp_path):
 
 @pytest.mark.usefixtures("installed")
 def test_as_good_as_metis_in_both_quantities(cora, tmp_path):
-    require(metis.load_metis(1), "metis")
+    require_method("metis")
     cut = {"kaminpar": 0, "metis": 0}
     for method, seed in itertools.product(cut, range(3)):
         report = made(cora[1], tmp_path, 16, method=method, seed=seed, plan="none")
@@ -154,17 +165,6 @@ def test_large_graphs_are_sampled(tmp_path, monkeypatch):
         parts = assigned(path, 4, ("edges",))
         assert np.bincount(parts, weights).max() <= 1.05 * weights.sum() / 4
     assert entries[1] < 0.3 * entries[0]
-
-
-@pytest.mark.usefixtures("installed")
-def test_nodes_first_crosses_nodes_less(cora):
-    graph, path = cora
-    crossing = {}
-    for per_node in (1, 4):
-        parts = assigned(path, 16, ("edges", "train"), ranks_per_node=per_node)
-        crossing[per_node] = graph.cut(parts // 4)
-        assert np.bincount(parts, minlength=16).min() > 0
-    assert crossing[4] < crossing[1]
 
 
 @pytest.mark.usefixtures("installed")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from partition_graphs import Graph, check_same_graph, datasets, parts_of_nodes, random_graph
+from partition_graphs import Graph, check_same_graph, datasets, parts_of_nodes, random_graph, require_method
 from rank_pool import ThreadPool
 from ranks import partitions
-from requires import EVERYTHING, require
-
-from hpcgnn.partition.metis import Unusable, load_parmetis, load_ptscotch
+from requires import EVERYTHING
 
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -87,9 +85,9 @@ def test_files_that_mpi_writes_are_the_same(ranks, graphs, tmp_path, name, metho
 
 @pytest.mark.mpi
 @pytest.mark.system_mpi
-@pytest.mark.parametrize(("method", "load"), [("parmetis", load_parmetis), ("ptscotch", load_ptscotch)])
-def test_distributed_libraries_beat_random(ranks, graphs, tmp_path, method, load):
-    _require(load, method)
+@pytest.mark.parametrize("method", ["parmetis", "ptscotch"])
+def test_distributed_libraries_beat_random(ranks, graphs, tmp_path, method):
+    require_method(method)
     report, *_ = ranks.run(partitions.partitioned, graphs[1]["cora"], tmp_path / "parts.h5", options(method, 4))
     assert report["method"] == method
     assert report["cut_fraction"] < 0.15  # random: 0.75
@@ -102,7 +100,7 @@ def test_distributed_libraries_beat_random(ranks, graphs, tmp_path, method, load
 @pytest.mark.system_mpi
 @pytest.mark.parametrize("name", ["two", "edgeless"])
 def test_graphs_too_small_for_parmetis_are_handled(ranks, graphs, tmp_path, name):
-    _require(load_parmetis, "ParMETIS")
+    require_method("parmetis")
     report, *_ = ranks.run(partitions.partitioned, graphs[1][name], tmp_path / "parts.h5", options("parmetis", 2))
     if name == "two":
         assert report["method"] == "ldg"
@@ -117,10 +115,3 @@ def test_errors_reach_every_rank_and_leave_no_file(ranks, graphs, tmp_path, name
         assert words in report["error"]
         assert report["agreed"]
     assert list(tmp_path.iterdir()) == []
-
-
-def _require(load, what):
-    try:
-        load(1)
-    except Unusable as reason:
-        require(False, f"{what}, which {reason}")

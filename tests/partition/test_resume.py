@@ -166,8 +166,8 @@ def test_starts_anew_with_other_arguments(graph, killed, tmp_path, caplog, chang
     check_same(killed, datasets(tmp_path / "other.h5"))
 
 
-@pytest.mark.parametrize("name", ["assignment", "assignment.json", "key.json", "parts.h5", "written.0.1"])
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40])
+@pytest.mark.parametrize("name", ["assignment", "assignment.json", "key.json", "parts.h5", "written.0.1"])
 def test_what_is_damaged_is_made_anew(graph, undisturbed, killed, name, damage):
     (killed.parent / ".parts.h5.work" / name).write_bytes(damage)
     ready(graph, killed)
@@ -236,14 +236,6 @@ def test_ranks_go_on_as_well(graph, undisturbed, killed, size):
     (report, *_) = ThreadPool(size).run(partitions.partitioned, graph, killed, OPTIONS)
     assert "made by the run that this one continues" in report["reason"]
     check_same(killed, undisturbed)
-
-
-def test_jobs_write_the_same(graph, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(part_order, "CHUNK_BYTES", 256)
-    monkeypatch.setattr(part_order, "_RUN_BYTES", 1)
-    monkeypatch.setattr(problem, "CHUNK_EDGES", 100)
-    ready(graph, tmp_path / "parts.h5", jobs=3)
-    check_same(tmp_path / "parts.h5", undisturbed)
 
 
 def test_a_worker_that_is_killed_is_one_sentence(graph, tmp_path, monkeypatch):
