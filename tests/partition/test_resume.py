@@ -52,12 +52,6 @@ def ready(graph, path, **options):
     return partition(whole_job(), graph, path, PartitionOptions(**OPTIONS | options))
 
 
-def home_of(name):
-    """The object that has the attribute of a dotted name, and the last word of the name."""
-    above, _, last = name.rpartition(".")
-    return pkgutil.resolve_name(above), last
-
-
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     return random_graph(400, 3000, rich=False).write(tmp_path_factory.mktemp("graph") / "graph.h5")
@@ -110,8 +104,7 @@ def killed_at(graph, path, name, count):
     """Partition in small chunks, and end at the given number of calls of a function."""
     work._NOTE_EVERY_SECONDS = 0
     part_order.CHUNK_BYTES, part_order._RUN_BYTES, problem.CHUNK_EDGES = 256, 1, 100
-    home, last = home_of(name)
-    original, calls = getattr(home, last), []
+    original, calls = pkgutil.resolve_name(name), []
 
     def deadly(*arguments):
         calls.append(1)
@@ -119,7 +112,7 @@ def killed_at(graph, path, name, count):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments)
 
-    setattr(home, last, deadly)
+    pytest.MonkeyPatch().setattr(name, deadly)
     ThreadPool(1).run(partitions.partitioned, graph, path, OPTIONS)
 
 
@@ -212,7 +205,7 @@ def test_what_the_system_refuses_is_named(graph, tmp_path, monkeypatch, name):
 
     path = tmp_path / "parts.h5"
     path.write_text("old")
-    monkeypatch.setattr(*home_of(name), refused)
+    monkeypatch.setattr(name, refused)
     with pytest.raises(HpcgnnError, match=rf"{REFUSED[name]}: Input/output error$"):
         ready(graph, path, force=True)
     assert path.read_text() == "old"

@@ -33,24 +33,21 @@ def tried(*seconds: float, tolerance: float = 1.03, early: Mapping[int, float] =
     return trial.chosen, epochs
 
 
-def test_a_slow_network_gets_the_fewest_bits_after_two_blocks():
-    assert tried(1.0, 1.1, 2.0) == (0, 2 * _BLOCK)
-
-
-def test_the_trial_of_far_slower_bits_ends_early():
-    assert tried(1.0, 1.4, 2.0) == (0, _BLOCK + 3)
-    assert tried(1.0, 1.9, 3.7) == (0, _BLOCK + 2)
-    assert tried(1.9, 1.0, 1.0) == (2, 3 * _BLOCK)  # options that are faster are tried to the end
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "epochs"),
+    [
+        ((1.0, 1.1, 2.0), 0, 2 * _BLOCK),  # a slow network gets the fewest bits after two blocks
+        ((1.0, 1.4, 2.0), 0, _BLOCK + 3),  # the trial of far slower bits ends early
+        ((1.0, 1.9, 3.7), 0, _BLOCK + 2),
+        ((1.9, 1.0, 1.0), 2, 3 * _BLOCK),  # options that are faster are tried to the end
+        ((1.0, 1.01, 1.02), 2, 3 * _BLOCK),  # where bits cost no time, rows get the most
+        ((1.0, 1.0, 1.4), 1, 2 * _BLOCK + 3),
+        ((1.0, 0.9, 0.95), 1, 3 * _BLOCK),  # the second is faster than the first, and the third more than 3 % slower
+    ],
+)
+def test_a_trial_takes_the_most_bits_that_cost_no_time(seconds, chosen, epochs):
+    assert tried(*seconds) == (chosen, epochs)
     assert tried(1.0, 1.9, early={}) == (0, 2 * _BLOCK)
-
-
-def test_where_bits_cost_no_time_rows_get_the_most():
-    assert tried(1.0, 1.01, 1.02) == (2, 3 * _BLOCK)
-    assert tried(1.0, 1.0, 1.4) == (1, 2 * _BLOCK + 3)
-    assert tried(1.0, 0.9, 0.95) == (
-        1,
-        3 * _BLOCK,
-    )  # the second is faster than the first, and the third more than 3 % slower
 
 
 def test_the_first_epoch_of_a_block_and_its_longest_one_do_not_count():

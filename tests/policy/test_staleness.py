@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -73,7 +74,10 @@ OF_LAYER_2 = {
 MOST = {"pipeqs": 3, "pipeqs-late": 3, "pipeqs-strict": 1}
 
 
-@pytest.mark.parametrize("model", MODELS)
+ALL = [*itertools.product(RANKS, MODELS)]
+
+
+@pytest.mark.parametrize(("ranks", "model"), ALL if EVERYTHING else ALL[:: len(MODELS) + 1], indirect=["ranks"])
 def test_ages_are_those_of_the_policy(trained, model):
     def ages(policy):
         return trained(model, "hybrid", policy)[1]

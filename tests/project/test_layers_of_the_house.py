@@ -44,15 +44,14 @@ FLOORS = [
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
 
 
-def imports(path: Path) -> dict[str, int]:
-    """The dotted names that a module imports, also inside functions and for type checkers, and their lines."""
-    names = {}
+def imports(path: Path) -> Iterator[tuple[str, str, int]]:
+    """The module, the name with its module in front, and the line of all that a module imports, also inside functions and for
+    type checkers."""
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            names |= {alias.name: node.lineno for alias in node.names}
+            yield from ((alias.name, alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= dict.fromkeys([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)], node.lineno)
-    return names
+            yield from ((node.module, f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
 def floor_of(parts: Sequence[str]) -> str:
@@ -78,7 +77,7 @@ def test_imports_go_down() -> None:
         f"{place(path, line)} imports {name}"
         for path, own in owners.items()
         if own in FLOOR
-        for name, line in imports(path).items()
+        for _, name, line in imports(path)
         if goes_up(own, name)
     )
 
@@ -88,23 +87,15 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_files(path: Path, names: set[str]) -> set[str]:
-    """The files that a module imports. For ``from package import name`` this is the file of the name if it is a module."""
-    found = set()
-    for node in nodes_of(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            of_names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in names else node.module for name in of_names}
-    return found & names - {module_name(path)}
-
-
 def test_no_file_imports_itself_in_a_circle() -> None:
-    """This includes imports inside functions and imports for type checkers only."""
-    names = {module_name(path) for path in MODULES}
+    """For ``from package import name``, the file is that of the name if it is a module."""
+    names = {module_name(path): path for path in MODULES}
+    imported = {
+        own: {name if name in names else module for module, name, _ in imports(path)} & names.keys() - {own}
+        for own, path in names.items()
+    }
     try:
-        tuple(TopologicalSorter({module_name(path): imported_files(path, names) for path in MODULES}).static_order())
+        tuple(TopologicalSorter(imported).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
@@ -128,7 +119,7 @@ def test_an_index_is_no_feature() -> None:
 
 
 def test_one_module_imports_mpi4py() -> None:
-    importers = {path.name for path in MODULES if any(name.startswith("mpi4py") for name in imports(path))}
+    importers = {path.name for path in MODULES if any(name.startswith("mpi4py") for name, *_ in imports(path))}
     assert importers == {"mpi_world.py"}
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from checkout import assert_none, modules, place, text_of, tree_of
+from checkout import assert_none, modules, nodes_of, place, text_of
 from rank_pool import ROOT
 
 import hpcgnn
@@ -26,61 +25,44 @@ ENVIRONMENT = ROOT / "docs" / "reference" / "environment.md"
 _ENVIRONMENTS = ("os.environ", "variables")
 
 
-class Reader(ast.NodeVisitor):
+def variables_of(path: Path) -> Iterator[str]:
     """The variables that a module names: ``os.environ["A"]``, ``.get("A")``, ``.setdefault("A")``, ``"A" in os.environ``, and
     ``envvar="A"`` of click. A name in place of ``"A"`` is that of a constant, or of a loop over constants."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.found: set[str] = set()
-        self._values: dict[str, ast.expr] = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self._values[node.targets[0].id] = node.value
-            elif isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
-                self._values.setdefault(node.target.id, node.iter)
-        self.visit(tree)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        if isinstance(node.value, ast.Attribute) and ast.unparse(node.value) == "os.environ":
-            self._add(node.slice)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        for key in node.keywords:
-            if key.arg == "envvar":
-                self._add(key.value)
-        function = node.func
-        is_asked = isinstance(function, ast.Attribute) and function.attr in ("get", "setdefault", "pop")
-        if is_asked and ast.unparse(function.value) in _ENVIRONMENTS:
-            self._add(node.args[0])
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        if isinstance(node.ops[0], ast.In | ast.NotIn) and ast.unparse(node.comparators[0]) in _ENVIRONMENTS:
-            self._add(node.left)
-        self.generic_visit(node)
-
-    def _add(self, name: ast.expr) -> None:
-        self.found |= set(self._texts(name))
-
-    def _texts(self, node: ast.expr) -> Iterator[str]:
-        if isinstance(node, ast.Constant):
-            yield str(node.value)
-        elif isinstance(node, ast.Tuple):
-            for each in node.elts:
-                yield from self._texts(each)
-        else:
-            assert isinstance(node, ast.Name), f"cannot tell which variable {ast.unparse(node)} is"
-            assert node.id in self._values, f"cannot tell which variable {node.id} is"
-            yield from self._texts(self._values[node.id])
+    values: dict[str, ast.expr] = {}
+    for node in nodes_of(path):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
+                values[name] = value
+            case (
+                ast.For(target=ast.Name(id=name), iter=value) | ast.comprehension(target=ast.Name(id=name), iter=value)
+            ):
+                values.setdefault(name, value)
+    for node in nodes_of(path):
+        match node:
+            case (
+                ast.Subscript(value=ast.Attribute() as whose, slice=key)
+                | ast.Call(func=ast.Attribute(attr="get" | "setdefault" | "pop", value=whose), args=[key, *_])
+                | ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[whose], left=key)
+            ) if ast.unparse(whose) in _ENVIRONMENTS:
+                yield from _texts(key, values)
+            case ast.keyword(arg="envvar", value=key):
+                yield from _texts(key, values)
 
 
-@pytest.mark.slow
+def _texts(node: ast.expr, values: dict[str, ast.expr]) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.Tuple):
+        for each in node.elts:
+            yield from _texts(each, values)
+    else:
+        assert ast.unparse(node) in values, f"cannot tell which variable {ast.unparse(node)} is"
+        yield from _texts(values[ast.unparse(node)], values)
+
+
 def test_the_page_has_every_variable_that_the_code_names() -> None:
     named = {
-        name: place(path)
-        for path in (*modules("hpcgnn"), ROOT / "native" / "build.py")
-        for name in Reader(tree_of(path)).found
+        name: place(path) for path in (*modules("hpcgnn"), ROOT / "native" / "build.py") for name in variables_of(path)
     }
     first_cells = [line.split("|")[1] for line in text_of(ENVIRONMENT).splitlines() if line.startswith("| `")]
     told = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
