@@ -141,7 +141,7 @@ TRAPPED = [
 
 
 @pytest.mark.parametrize(("method", "trap"), TRAPPED)
-def test_traps(tmp_path, capfd, method, trap):
+def test_traps(tmp_path, method, trap):
     require_method(method)
     graph, parts = TRAPS[trap]
     found = made(graph.write(tmp_path / "graph.h5"), tmp_path, parts, **by(method)).quality
@@ -152,7 +152,6 @@ def test_traps(tmp_path, capfd, method, trap):
         "pairs": found.node_balance < 1.3,
         "a multigraph": not found.empty_parts,
     }.get(trap, True)
-    assert capfd.readouterr().out == ""  # libraries print complaints on stdout
 
 
 def test_more_parts_than_nodes_are_refused_at_once(cora, tmp_path, monkeypatch):
