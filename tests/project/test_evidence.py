@@ -154,6 +154,12 @@ def test_figures_have_a_record() -> None:
     assert_none(offender for page in pages() if page not in exempt for offender in figures_without_a_link(page))
 
 
+def test_each_result_of_the_readme_has_a_link() -> None:
+    results = text_of(ROOT / "README.md").partition("## Results")[2].partition("\n## ")[0].split("\n- ")[1:]
+    assert_none(sentence for sentence in results if not _LINK.search(sentence))
+    assert len(results) >= 4
+
+
 def test_figures_without_a_link_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(

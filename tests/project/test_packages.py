@@ -119,6 +119,10 @@ def test_containers_install_the_wheel_and_do_not_run_as_root(tmp_path: Path) -> 
     assert "/wheels/*.whl" in apptainer
 
 
+def test_wheels_are_repaired_without_a_second_openmp() -> None:
+    assert "--exclude libgomp.so.1" in (ROOT / "pyproject.toml").read_text()
+
+
 def test_workflows_call_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
