@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hpcgnn.base.arguments import check_given
+from hpcgnn.base.arguments import check_given, check_tensors
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.backend import Operator, choose, misfit, resolve
 from hpcgnn.kernels.library import isa, native
@@ -45,6 +45,7 @@ def pack_bf16(x: Tensor, factor: Tensor | None = None, *, backend: str = "auto")
     factor: (n,) float32, by which rows are multiplied before they are rounded; None: they are not.
     """
     kernels, out = _kernels_and_result(x, torch.float32, torch.bfloat16, backend)
+    check_tensors(factor=factor)
     if factor is not None and (factor.shape != x.shape[:1] or factor.dtype != x.dtype or not factor.is_contiguous()):
         raise misfit("factor", factor, f"contiguous torch.float32 of shape ({x.shape[0]},)")
     kernels.pack_bf16(x.detach().contiguous(), factor, out)
