@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -53,15 +54,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("value", "sentence"), WRONG)
-def test_a_problem_names_the_field(value, sentence):
-    assert why_invalid(value, Line) == sentence
-    with pytest.raises(HpcgnnError) as refused:
-        validated(value, Line, "FILE")
-    assert str(refused.value) == f"FILE: {sentence}"
-
-
-def test_what_is_right_has_no_problem():
+def test_a_problem_names_the_field():
+    for value, sentence in WRONG:
+        assert why_invalid(value, Line) == sentence
+        with pytest.raises(HpcgnnError, match=f"^FILE: {re.escape(sentence)}$"):
+            validated(value, Line, "FILE")
     assert why_invalid({"epoch": 0, "loss": 1, "more": object()}, Line) == ""
     assert validated({"epoch": 3}, Line, "FILE") == Line(3)
 
@@ -88,29 +85,23 @@ def test_epochs_ascend(tmp_path):
 
 def test_what_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "file"
-    for make, sentence in ((path.mkdir, "Is a directory"), (lambda: path.write_bytes(b"ab\xff"), "not text in UTF-8")):
-        with pytest.raises(HpcgnnError, match=r"cannot read .*file: No such file"):
-            read_json(path, Line)
+    for make, sentence in (
+        (lambda: None, "No such file"),
+        (path.mkdir, "Is a directory"),
+        (lambda: os.mkfifo(path), "it is not a file"),  # which is not waited for
+        (lambda: path.write_text('{"epoch": 1}', encoding="utf-16"), "it is in UTF-16, not in UTF-8: save it as UTF-8"),
+        (lambda: path.write_bytes(b"ab\xff"), "not text in UTF-8"),
+    ):
         make()
         with pytest.raises(HpcgnnError, match=f"cannot read .*file: .*{sentence}"):
             read_json(path, Line)
-        path.rmdir() if path.is_dir() else None
+        if path.is_dir():
+            path.rmdir()
+        elif sentence != "not text in UTF-8":
+            path.unlink(missing_ok=True)
     assert text_of(path, "surrogateescape") == "ab\udcff"
-
-
-def test_a_byte_order_mark_is_skipped(tmp_path):
-    path = tmp_path / "file"
     path.write_text('{"epoch": 1}', encoding="utf-8-sig")
-    assert read_json(path, Line).epoch == 1
-    path.write_text('{"epoch": 1}', encoding="utf-16")
-    with pytest.raises(HpcgnnError, match=r"cannot read .*file: it is in UTF-16, not in UTF-8: save it as UTF-8"):
-        read_json(path, Line)
-
-
-def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(HpcgnnError, match="it is not a file"):
-        text_of(tmp_path / "metrics.jsonl")
+    assert read_json(path, Line).epoch == 1, "a byte order mark is skipped"
 
 
 def test_ranks_that_are_threads_may_read_at_once() -> None:
