@@ -117,9 +117,9 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("rule", CHOICES)
-def test_each_rank_has_its_device(rule):
-    for asked, how, expected in CHOICES[rule]:
+@pytest.mark.parametrize("cases", CHOICES.values(), ids=CHOICES)
+def test_each_rank_has_its_device(cases):
+    for asked, how, expected in cases:
         devices_of_ranks = ["cpu" if number == "-" else f"cuda:{number}" for number in expected]
         assert chosen(*asked, **how) == devices_of_ranks, (asked, how)
 
@@ -137,22 +137,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "how", "sentence"), REFUSED)
-def test_what_cannot_be_is_one_sentence_on_all_ranks(asked, how, sentence):
-    said = chosen(*asked, **how)
-    assert said == [sentence] * len(said)
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "", " cuda"])
-def test_names_that_there_are_not(name):
-    names = "device must be auto, cpu, cuda or cuda:N (AMD's GPUs are called cuda too), not "
-    first, second = chosen(["cpu", name])
-    assert first == second
-    assert first.startswith(names)
-    assert first.endswith(repr(name))
-
-
-def test_kernels_are_needed_too(monkeypatch):
+def test_what_cannot_be_is_one_sentence_on_all_ranks(monkeypatch):
+    for asked, how, sentence in REFUSED:
+        said = chosen(*asked, **how)
+        assert said == [sentence] * len(said)
+    for name in ("gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "", " cuda"):
+        sentence = f"device must be auto, cpu, cuda or cuda:N (AMD's GPUs are called cuda too), not {name!r}"
+        assert chosen(["cpu", name]) == [sentence] * 2
     monkeypatch.setattr(devices.backend, "problem_on", lambda kind: f"no backend has kernels for {kind}")
     assert chosen("cuda") == [ASKED.format("cuda", 0) + "no backend has kernels for cuda"] * 2
 

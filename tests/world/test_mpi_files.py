@@ -36,10 +36,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "f"
 
 
-@pytest.mark.parametrize("most", [-1, 0, 1, 50, 100])
-def test_the_rest_of_a_write_is_written(path, most):
-    MpiFile(str(path), Handle(path, most), SimpleNamespace(count=0)).write(10, DATA)
-    assert path.read_bytes() == bytes(10) + DATA.tobytes()
+def test_the_rest_of_a_write_is_written(path):
+    for most in (-1, 0, 1, 50, 100):
+        path.write_bytes(bytes(110))
+        MpiFile(str(path), Handle(path, most), SimpleNamespace(count=0)).write(10, DATA)
+        assert path.read_bytes() == bytes(10) + DATA.tobytes()
 
 
 def test_what_the_system_refuses_is_told(path, monkeypatch):

@@ -22,18 +22,13 @@ def _until(condition) -> bool:
     return bool(condition())
 
 
-def test_it_tests_until_the_end_by_itself():
-    progress, calls = Progress(), []
-    for _ in range(3):
-        calls.clear()
-        progress.watch(lambda: calls.append(1) or len(calls) == 5)
-        assert _until(lambda: progress._test is None)
-        assert len(calls) == 5
-        progress.take_over()
-
-
-def test_it_does_not_test_once_taken_over():
+def test_it_tests_until_the_end_but_not_once_taken_over():
     progress, other, calls, turns = Progress(), Progress(), [], []
+    for _ in range(3):  # by itself, until the test says that it is the last
+        progress.watch(lambda: turns.append(1) or len(turns) % 5 == 0)
+        assert _until(lambda: progress._test is None)
+    assert len(turns) == 15
+    progress.take_over()
     other.watch(lambda: turns.append(1))
     for _ in range(20):
         progress.watch(lambda: calls.append(time.sleep(2e-3)))  # as a call of MPI that takes some time

@@ -34,6 +34,8 @@ def test_a_call_that_does_not_end_ends_the_process_with_a_sentence(monkeypatch: 
         assert codes.empty()
 
     error, longer = stalled("rank 3 of 4", 0.2, "what ends in time"), 9 * LONGEST_SECONDS
+    assert str(error).startswith("rank 3 of 4 waited 0 s for what ends in time: a peer or")
+    assert [stalled("a rank", seconds, "it").grace_seconds for seconds in (0.2, 20, 2000)] == [2.0, 20, 60.0]
     with limited(longer, error, 3, "what ends in time", say_seconds=longer):
         timers = timers_now()
     assert_over(timers)
@@ -51,42 +53,27 @@ def timers_now() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "limit"]
 
 
-def test_the_sentence_names_who_waited_how_long_and_for_what() -> None:
-    assert str(stalled("rank 3 of 4", 0.2, "a communicator")).startswith(
-        "rank 3 of 4 waited 0 s for a communicator: a peer or"
-    )
-    graces = [stalled("a rank", seconds, "a window").grace_seconds for seconds in (0.2, 20, 2000)]
-    assert graces == [2.0, 20, 60.0]
-
-
-@pytest.mark.parametrize(
-    ("name", "told"), [("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", "2"), ("SLURM_STEP_NUM_TASKS", "8")]
-)
-def test_a_launcher_of_another_mpi_is_told_from_its_variables(
-    monkeypatch: pytest.MonkeyPatch, name: str, told: str
-) -> None:
+def test_a_launcher_of_another_mpi_is_told_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in startup._SIZES:
         monkeypatch.delenv(each, raising=False)
     check_not_alone(1, "Some MPI")
-    monkeypatch.setenv(name, told)
-    check_not_alone(int(told), "Some MPI")
-    with pytest.raises(HpcgnnError, match=rf"started {told} ranks \({name}\).*\(Some MPI\)"):
-        check_not_alone(1, "Some MPI")
-    monkeypatch.setenv("HPCGNN_ALONE", "1")
-    check_not_alone(1, "Some MPI")
-    monkeypatch.delenv("HPCGNN_ALONE")
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS" if name.startswith("OMPI") else "OMPI_COMM_WORLD_SIZE", "1")
-    check_not_alone(1, "Some MPI")  # a launcher that runs within a step of another one
-
-
-def test_a_process_that_is_alone_in_spite_of_its_launcher_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = SimpleNamespace(rank=0, size=1)
-    library = SimpleNamespace(COMM_WORLD=alone, Get_library_version=lambda: "Some MPI 4.1\n")
-    monkeypatch.setattr("hpcgnn.world.mpi_world._mpi", lambda: library)
-    monkeypatch.setenv("PMI_SIZE", "2")
-    with pytest.raises(HpcgnnError, match=r"Some MPI 4\.1"):
-        MpiWorld()
-    assert MpiWorld(alone).size == 1  # type: ignore[arg-type]
+    for name, other in (("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"), ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")):
+        with monkeypatch.context() as launched:
+            launched.setenv(name, "4")
+            check_not_alone(4, "Some MPI")
+            with pytest.raises(HpcgnnError, match=rf"started 4 ranks \({name}\).*\(Some MPI\)"):
+                check_not_alone(1, "Some MPI")
+            launched.setenv(other, "1")
+            check_not_alone(1, "Some MPI")  # a launcher that runs within a step of another one
+            launched.delenv(other)
+            alone = SimpleNamespace(rank=0, size=1)
+            library = SimpleNamespace(COMM_WORLD=alone, Get_library_version=lambda: "Some MPI 4.1\n")
+            launched.setattr("hpcgnn.world.mpi_world._mpi", lambda library=library: library)
+            with pytest.raises(HpcgnnError, match=r"Some MPI 4\.1"):
+                MpiWorld()
+            assert MpiWorld(alone).size == 1  # type: ignore[arg-type]
+            launched.setenv("HPCGNN_ALONE", "1")
+            check_not_alone(1, "Some MPI")
 
 
 class Other(ThreadWorld):

@@ -22,8 +22,7 @@ def ranks(request, device_ranks):
 
 @pytest.mark.mpi
 class TestDevices:
-    @pytest.mark.parametrize("mixed", [False, True], ids=["all", "some"])
-    @pytest.mark.parametrize("piece_bytes", [100, 1024, transports.LARGE])
+    @pytest.mark.parametrize(("piece_bytes", "mixed"), [(100, True), (1024, False), (transports.LARGE, True)])
     def test_rows_come_through_memory_of_the_host(self, ranks, piece_bytes, mixed):
         ranks.run(transports.staged, piece_bytes, mixed)
 
