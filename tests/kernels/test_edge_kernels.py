@@ -7,17 +7,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import leaky_relu
-from under_test import BACKENDS, FLOATS, TRITON, Case, budget, cases, not_refused, numbers, segment_of, widths
+from under_test import FLOATS, TRITON, Case, cases, numbers, on_every_backend, segment_of, widths
 
 from hpcgnn.kernels import Csr, attention_weights, edge_softmax, edge_sum, gather_rows, scatter_rows, sddmm
-from hpcgnn.kernels.edges import edge_softmax_backward, repeat_rows
+from hpcgnn.kernels.edges import repeat_rows
 from hpcgnn.kernels.rows import cluster
-from hpcgnn.kernels.spmm import add_rows
 
 few_columns = cases(heads=st.sampled_from([None, *range(1, 18)]) | widths)
+NOTHING = [{"case": case} for case in (Case(rows=0, heads=2), Case(cols=0, heads=2), Case(entries=0, heads=2))]
 
 
 def of_heads(values: torch.Tensor, case: Case) -> torch.Tensor:
@@ -25,21 +24,17 @@ def of_heads(values: torch.Tensor, case: Case) -> torch.Tensor:
     return values[:, 0] if case.heads is None else values
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@budget(25)
-@given(case=cases())
-@example(Case(hubs=True, cols=3, columns=3, heads=2))
-@example(Case(rows=0))
-@example(Case(cols=0, heads=2))
-@example(Case(entries=0, heads=2))
-@example(Case(columns=0))
-@example(Case(columns=1, heads=1))
-@example(Case(columns=128, heads=1))
-@example(Case(columns=32, heads=8))
-@example(Case(columns=2, heads=40))
-@example(Case(columns=1500, dtype=torch.float64))
-@example(Case(rows=60, cols=40, entries=900, columns=33, heads=5))
-def test_dot_products(backend, case):
+@on_every_backend(
+    25,
+    *NOTHING,
+    {"case": Case(hubs=True, cols=3, columns=3, heads=2)},
+    {"case": Case(columns=0)},
+    {"case": Case(columns=128, heads=1)},
+    {"case": Case(columns=2, heads=40)},
+    {"case": Case(columns=1500, dtype=torch.float64)},
+    case=cases(),
+)
+def test_dot_products_and_sums_of_both_ends(backend, case):
     """Every backend but the reference has the bits of the native one, which tests/native compares with a plain loop."""
     (csr, row, col), draw, heads = case.build(backend), numbers(case.seed), case.heads or 1
     csr = csr.with_weight(torch.full((csr.num_entries,), 7.0, dtype=case.dtype))  # values that are not used
@@ -49,27 +44,13 @@ def test_dot_products(backend, case):
         return of_heads((a[row] * b[col]).view(csr.num_entries, heads, case.columns).sum(2), case)
 
     case.check(partial(sddmm, csr, heads=case.heads, backend=backend), plain, *leaves)
-    if backend != "reference":
-        a, b = map(case.arrange, leaves)
-        found, native = (sddmm(csr.structure, a, b, heads=case.heads, backend=name) for name in (backend, "native"))
-        assert torch.equal(found, native)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@budget(20)
-@given(case=cases())
-@example(Case(hubs=True, cols=3, columns=3))
-@example(Case(rows=0))
-@example(Case(cols=0))
-@example(Case(entries=0))
-@example(Case(rows=60, cols=40, entries=300, columns=256))
-def test_sums_of_both_ends(backend, case):
-    (csr, row, col), draw = case.build(backend), numbers(case.seed)
-    leaves = draw(csr.num_rows, case.width), draw(csr.num_cols, case.width)
     case.check(partial(sddmm, csr, op="add", backend=backend), lambda a, b: a[row] + b[col], *leaves)
     a, b = map(case.arrange, leaves)
     assert torch.equal(sddmm(csr, a, b, "add", backend=backend), a[row] + b[col])
     assert torch.equal(repeat_rows(csr, a, backend), a[row])
+    if backend != "reference":
+        found, native = (sddmm(csr.structure, a, b, heads=case.heads, backend=name) for name in (backend, "native"))
+        assert torch.equal(found, native)
 
 
 def softmax_by_row(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
@@ -77,17 +58,16 @@ def softmax_by_row(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts) if parts else scores * 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@budget(30)
-@given(case=few_columns)
-@example(Case(hubs=True))
-@example(Case(hubs=True, heads=3, dtype=torch.float64))
-@example(Case(hubs=True, heads=20))
-@example(Case(rows=0, heads=2))
-@example(Case(entries=0, heads=2))
-@example(Case(heads=0))
-@example(Case(rows=3, entries=120, heads=8))
-@example(Case(rows=60, entries=300, heads=602))
+@on_every_backend(
+    30,
+    *NOTHING,
+    {"case": Case(hubs=True)},
+    {"case": Case(hubs=True, heads=3, dtype=torch.float64)},
+    {"case": Case(hubs=True, heads=20)},
+    {"case": Case(heads=0)},
+    {"case": Case(rows=60, entries=300, heads=602)},
+    case=few_columns,
+)
 def test_softmax_and_sum_of_each_row(backend, case):
     csr, row, _ = case.build(backend)
     values = numbers(case.seed)(csr.num_entries, *([] if case.heads is None else [case.heads]))
@@ -142,9 +122,7 @@ def test_the_exponential_is_accurate_to_2e_7(backend, count):
     assert edge_softmax(one, torch.tensor([-87.1, 0.0]), backend).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@budget(15)
-@given(case=few_columns)
+@on_every_backend(15, case=few_columns)
 def test_attention_weights_are_those_of_three_steps(backend, case):
     (csr, row, col), draw, heads = case.build(backend), numbers(case.seed), case.heads or 1
     leaves = draw(csr.num_rows, heads), draw(csr.num_cols, heads)
@@ -168,16 +146,14 @@ rows_by_index = cases(
 )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@budget(40)
-@given(case=rows_by_index, int_type=st.sampled_from([torch.int32, torch.int64]), is_sorted=st.booleans())
-@example(Case(entries=0), torch.int64, False)
-@example(Case(rows=0), torch.int64, False)
-@example(Case(columns=0), torch.int64, False)
-@example(Case(columns=602, entries=70, dtype=torch.float64), torch.int32, False)
-@example(Case(rows=7, entries=1000, heads=1), torch.int64, False)
-@example(Case(rows=1000, entries=1000), torch.int32, True)
-@example(Case(rows=5000, entries=100), torch.int64, True)
+@on_every_backend(
+    40,
+    *(each | {"int_type": torch.int64, "is_sorted": False} for each in (*NOTHING, {"case": Case(columns=0)})),
+    {"case": Case(columns=602, entries=70, dtype=torch.float64), "int_type": torch.int32, "is_sorted": False},
+    {"case": Case(rows=7, entries=1000, heads=1), "int_type": torch.int64, "is_sorted": False},
+    {"case": Case(rows=5000, entries=1000), "int_type": torch.int32, "is_sorted": True},
+    case=rows_by_index, int_type=st.sampled_from([torch.int32, torch.int64]), is_sorted=st.booleans(),
+)  # fmt: skip
 def test_rows_by_index(backend, case, int_type, is_sorted):
     """Gathered, scattered and added rows, and the stable order that sorts an index."""
     rng, tail = np.random.default_rng(case.seed), {None: [case.columns], 1: [], 2: [2, case.columns]}[case.heads]
@@ -196,39 +172,3 @@ def test_rows_by_index(backend, case, int_type, is_sorted):
     if case.dtype in FLOATS:
         case.check(partial(gather_rows, index=index, backend=backend), lambda x: x[index], values)
         case.check(scatter, lambda x: x.new_zeros(scattered.shape).index_add(0, once, x), values)
-
-
-def test_wrong_arguments_are_refused_by_name():
-    csr, ones, index = Csr(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 0]), 2), torch.ones, torch.tensor
-    calls = [
-        ("a must be", lambda: sddmm(csr, ones(3, 2), ones(2, 2))),
-        ("a must be", lambda: sddmm(csr, ones(2, 2, dtype=torch.int64), ones(2, 2))),
-        ("b must be", lambda: sddmm(csr, ones(2, 2), ones(2, 3))),
-        ("b must be", lambda: sddmm(csr, ones(2, 2), ones(2, 2).double())),
-        ("op", lambda: sddmm(csr, ones(2, 2), ones(2, 2), "mul")),
-        ("heads", lambda: sddmm(csr, ones(2, 2), ones(2, 2), heads=3)),
-        ("heads", lambda: sddmm(csr, ones(2, 2), ones(2, 2), heads=0)),
-        ("heads", lambda: sddmm(csr, ones(2, 2), ones(2, 2), "add", heads=2)),
-        ("scores", lambda: edge_softmax(csr, ones(2))),
-        ("scores", lambda: edge_softmax(csr, ones(3, 1, 1))),
-        ("scores", lambda: edge_softmax(csr, ones(3, dtype=torch.bfloat16))),
-        ("gradient", lambda: edge_softmax_backward(csr, ones(3), ones(2))),
-        ("values", lambda: edge_sum(csr, ones(2, 4))),
-        ("a must be", lambda: repeat_rows(csr, ones(3))),
-        ("index", lambda: gather_rows(ones(2, 2), index([2]))),
-        ("index", lambda: gather_rows(ones(2, 2), index([-1]))),
-        ("index", lambda: gather_rows(ones(2, 2), index([0.0]))),
-        ("index", lambda: gather_rows(ones(2, 2), index([[0]]))),
-        ("x must", lambda: gather_rows(torch.tensor(1.0), index([0]))),
-        ("x must be float32", lambda: gather_rows(ones(1, 2).bfloat16().requires_grad_(), index([0]))),
-        ("index .* row 0", lambda: scatter_rows(index([0, 0]), ones(2, 2), 3)),
-        ("index", lambda: scatter_rows(index([0, 3]), ones(2, 2), 3)),
-        ("index", lambda: scatter_rows(index([0]), ones(2, 2), 3)),
-        ("index", lambda: add_rows(index([0, 3]), ones(2, 2), 3)),
-        ("index", lambda: add_rows(index([0, -1]), ones(2, 2), 3)),
-        ("index", lambda: add_rows(index([0]), ones(2, 2), 3)),
-        ("index", lambda: add_rows(index([0.0, 1.0]), ones(2, 2), 3)),
-        ("index", lambda: cluster(index([0, 5]), 5)),
-        ("num_rows", lambda: cluster(torch.zeros(0, dtype=torch.int32), -1)),
-    ]
-    assert not_refused(calls) == []

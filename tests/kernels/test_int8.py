@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import nullcontext
 from functools import partial
 from unittest import mock
 
-import drawn
 import numpy as np
 import pytest
 import torch
+import under_test as drawn
 from hypothesis import strategies as st
 from requires import require_module
-from under_test import TRITON, Case, compared_with, not_refused
+from under_test import TRITON, Case, compared_with, on_every_backend
 from wires import assert_same, assert_same_rows
 
 from hpcgnn.kernels import Csr, int8, keyed
@@ -35,9 +34,16 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
         assert bool(((found - expected).abs() <= 1e-6 * size).all())
 
 
-def check_codes(
-    backend: str, width: int, count: int, has_factor: bool, strided: bool, key: int | None, seed: int
-) -> None:
+@on_every_backend(
+    80,
+    {"width": 7, "count": 0, "has_factor": True, "strided": False, "key": KEY, "seed": 6},
+    {"width": 0, "count": 5, "has_factor": False, "strided": False, "key": KEY, "seed": 7},
+    {"width": 602, "count": 50, "has_factor": True, "strided": True, "key": KEY, "seed": 8},
+    width=drawn.widths, count=st.integers(0, 50), has_factor=st.booleans(), strided=st.booleans(), key=drawn.keys,
+    seed=drawn.seeds,
+)  # fmt: skip
+def test_codes_and_scales(backend, width, count, has_factor, strided, key, seed):
+    """Also of rows that are multiplied by unusual factors, and of matrices that are not contiguous."""
     step = 2 if strided else 1
     x = drawn.rows_of_all_kinds(step * width, seed)[:count, ::step]
     factor = drawn.random_rows(x.shape[0], seed=seed)
@@ -49,19 +55,6 @@ def check_codes(
     assert_same(found.float(), found.codes.float() * found.scale[:, None])
 
 
-def test_codes_and_scales(backend: str) -> None:
-    """Also of rows that are multiplied by unusual factors, and of matrices that are not contiguous."""
-    for turn, case in enumerate(itertools.product((False, True), (False, True), (KEY, None))):
-        for width in drawn.widths_of(turn):
-            check_codes(backend, width, 50, *case, seed=turn)
-    check_codes(backend, 7, 0, True, False, KEY, seed=6)
-    check_codes(backend, 0, 5, False, False, KEY, seed=7)
-    drawn.hold(
-        check_codes, backend, 60, width=drawn.widths, count=st.integers(0, 50), has_factor=st.booleans(),
-        strided=st.booleans(), key=drawn.keys, seed=drawn.seeds,
-    )  # fmt: skip
-
-
 LAYOUTS = {
     "contiguous": lambda weight: weight,
     "transposed": lambda weight: weight.T.contiguous().T,
@@ -69,9 +62,18 @@ LAYOUTS = {
 }
 
 
-def check_product(
-    backend: str, n: int, depth: int, width: int, has_bias: bool, adds: bool, layout: str, troubled: bool, seed: int
-) -> None:
+@on_every_backend(
+    50,
+    *({"n": n, "depth": depth, "width": width, "has_bias": True, "adds": False, "layout": "strided", "troubled": True, "seed": 1}
+      for n, depth, width in ((130, 256, 40), (0, 5, 3), (6, 0, 3), (6, 5, 0))),
+    n=st.integers(0, 140), depth=st.integers(0, 140), width=st.integers(0, 140), has_bias=st.booleans(),
+    adds=st.booleans(), layout=st.sampled_from([*LAYOUTS]), troubled=st.booleans(), seed=drawn.seeds,
+)  # fmt: skip
+def test_products(backend, n, depth, width, has_bias, adds, layout, troubled, seed):
+    """With and without a bias, added to earlier values or not, and with weights in any memory layout.
+
+    troubled: a NaN and an infinity show in all that they take part in, also in products with zeros, and in nothing else.
+    """
     shapes = (n, depth), (depth, width), (n, width), (width,)
     x, weight, plus, bias = (drawn.random_rows(*shape, seed=seed + k) for k, shape in enumerate(shapes))
     x[: n // 4] *= 1e20
@@ -87,22 +89,6 @@ def check_product(
     assert out is None or y is out
 
 
-def test_products(backend: str) -> None:
-    """With and without a bias, added to earlier values or not, and with weights in any memory layout.
-
-    troubled: a NaN and an infinity show in all that they take part in, also in products with zeros, and in nothing else.
-    """
-    shapes = [(70, 33, 17), (130, 256, 40), (300, 16, 130), (1, 1, 1), (0, 5, 3), (6, 0, 3), (6, 5, 0)]
-    options = itertools.cycle(itertools.product((True, False), (True, False), LAYOUTS))
-    for turn, (shape, how) in enumerate(zip(shapes, options, strict=False)):
-        check_product(backend, *shape, *how, troubled=turn == 1, seed=turn)
-    drawn.hold(
-        check_product, backend, 40, n=st.integers(0, 140), depth=st.integers(0, 140), width=st.integers(0, 140),
-        has_bias=st.booleans(), adds=st.booleans(), layout=st.sampled_from([*LAYOUTS]), troubled=st.booleans(),
-        seed=drawn.seeds,
-    )  # fmt: skip
-
-
 def test_as_many_terms_as_int32_holds(backend, monkeypatch):
     if backend == "triton":  # interpreted, so each step takes long
         monkeypatch.setattr("hpcgnn.kernels.triton.int8._DEPTH", 8192)
@@ -115,7 +101,17 @@ def test_as_many_terms_as_int32_holds(backend, monkeypatch):
     assert sddmm(csr, rows, rows, backend=backend).tolist() == [most, -most]
 
 
-def check_gradient(backend: str, n: int, depth: int, width: int, key: int | None, troubled: str, seed: int) -> None:
+@on_every_backend(
+    50,
+    {"n": 2500, "depth": 70, "width": 130, "key": KEY, "troubled": "", "seed": 2},
+    {"n": 0, "depth": 16, "width": 40, "key": None, "troubled": "", "seed": 4},
+    {"n": 300, "depth": 0, "width": 4, "key": KEY, "troubled": "", "seed": 5},
+    {"n": 300, "depth": 4, "width": 0, "key": None, "troubled": "x", "seed": 7},
+    n=st.sampled_from([0, 1, 255, 256, 257, 1024, 1025]) | st.integers(0, 600), depth=st.integers(0, 70),
+    width=st.integers(0, 70), key=drawn.keys, troubled=st.sampled_from(["", "x", "dy"]), seed=drawn.seeds,
+)  # fmt: skip
+def test_weight_gradients(backend, n, depth, width, key, troubled, seed):
+    """A NaN in ``dy`` shows in its column alone, one of ``x`` in all. Of many rows there are several segments."""
     dy = drawn.random_rows(n, width, seed=seed + 1)
     x = drawn.random_rows(n, depth, seed=seed) * drawn.random_rows(n, 1, seed=seed + 2)
     if troubled:
@@ -130,19 +126,6 @@ def check_gradient(backend: str, n: int, depth: int, width: int, key: int | None
     assert_close(dweight, weight_gradient(rows, dy, key=key, backend=compared_with(backend))[0])
     assert_same(again, dweight)
     torch.testing.assert_close(sums, dy.sum(0), rtol=1e-5, atol=1e-4)
-
-
-def test_weight_gradients(backend: str) -> None:
-    """A NaN in ``dy`` shows in its column alone, one of ``x`` in all. Of many rows there are several segments."""
-    shapes = [(257, 33, 20), (2500, 33, 20), (2500, 70, 130), (255, 1, 1), (0, 16, 40), (300, 0, 4), (300, 4, 0)]
-    for turn, shape in enumerate(shapes):
-        key, troubled = (KEY, None, OTHER_KEY)[turn % 3], ("", "dy", "", "x")[turn % 4]
-        check_gradient(backend, *shape, key, troubled, seed=turn)
-    drawn.hold(
-        check_gradient, backend, 40, n=st.sampled_from([0, 1, 255, 256, 257, 1024, 1025]) | st.integers(0, 600),
-        depth=st.integers(0, 70), width=st.integers(0, 70), key=drawn.keys, troubled=st.sampled_from(["", "x", "dy"]),
-        seed=drawn.seeds,
-    )  # fmt: skip
 
 
 def test_gradients_of_integers_are_those_of_their_floats(backend: str) -> None:
@@ -166,7 +149,17 @@ def test_the_error_of_a_gradient_that_is_rounded_twice() -> None:
     assert twice.mean(0).norm() < 1.5 * twice.square().sum((1, 2)).mean().sqrt() / len(draws) ** 0.5
 
 
-def check_entries(backend: str, heads: int | None, columns: int, entries: int, troubled: bool, seed: int) -> None:
+@on_every_backend(
+    50,
+    {"heads": 1, "columns": 300, "entries": 300, "troubled": True, "seed": 1},
+    {"heads": 40, "columns": 2, "entries": 300, "troubled": False, "seed": 4},
+    {"heads": 2, "columns": 0, "entries": 300, "troubled": False, "seed": 5},
+    {"heads": 2, "columns": 4, "entries": 0, "troubled": False, "seed": 6},
+    heads=st.none() | st.integers(1, 8), columns=st.integers(0, 40), entries=st.integers(0, 300), troubled=st.booleans(),
+    seed=drawn.seeds,
+)  # fmt: skip
+def test_values_of_entries(backend, heads, columns, entries, troubled, seed):
+    """troubled: a NaN and an infinity show at the entries of their rows alone."""
     (csr, *_), width = Case(60, 40, entries).build(), columns * (heads or 1)
     left, right = (
         drawn.random_rows(n, width, seed=seed) * 10 ** drawn.random_rows(n, 1, seed=seed + 1) for n in (60, 40)
@@ -176,54 +169,6 @@ def check_entries(backend: str, heads: int | None, columns: int, entries: int, t
     a, b = quantize_rows(left, key=KEY), quantize_rows(right, key=KEY)
     found, expected = (sddmm(csr, a, b, heads, backend=name) for name in (backend, compared_with(backend)))
     assert_close(found, expected)
-
-
-def test_values_of_entries(backend: str) -> None:
-    """troubled: a NaN and an infinity show at the entries of their rows alone."""
-    sizes = [(None, 1, 300), (1, 300, 300), (8, 16, 300), (5, 33, 300), (40, 2, 300), (2, 0, 300), (2, 4, 0)]
-    for turn, size in enumerate(sizes):
-        check_entries(backend, *size, troubled=turn == 2, seed=turn)
-    drawn.hold(
-        check_entries, backend, 40, heads=st.none() | st.integers(1, 8), columns=st.integers(0, 40),
-        entries=st.integers(0, 300), troubled=st.booleans(), seed=drawn.seeds,
-    )  # fmt: skip
-
-
-def test_wrong_arguments_are_named():
-    x, weight, rows = torch.ones(6, 4), torch.ones(4, 3), quantize_rows(torch.ones(6, 4))
-    long, too_long = torch.ones(1, MOST_TERMS + 1), rf"int32 holds the sum of {MOST_TERMS} products of 8-bit integers"
-    one, six = Csr(torch.tensor([0, 1]), torch.tensor([0]), 1), Csr(torch.arange(7), torch.arange(6), 6)
-    wide = quantize_rows(long)
-    heads = r"heads must divide the 4 columns, for dot only; not"
-    refusals = [
-        (r"x must be a float32 matrix, not torch.float64 of shape \(6, 4\)$", quantize_rows, x.double()),
-        (r"x must be a float32 matrix, not torch.float32 of shape \(6,\)$", quantize_rows, x[:, 0]),
-        (r"key must lie in \[0, 2\*\*64\) or be None, not -1$", partial(quantize_rows, key=-1), x),
-        (r"key must lie in \[0, 2\*\*64\)", partial(weight_gradient, key=2**64), rows, x),
-        (r"weight_key must lie in \[0, 2\*\*64\)", partial(product, weight_key=2**64), rows, weight),
-        (r"factor must be float32 of shape \(6,\), not torch.float32 of shape \(4,\)$", quantize_rows, x, x[0]),
-        (r"factor must be float32 of shape \(6,\), not torch.float64", quantize_rows, x, x[:, 0].double()),
-        (r"weight must be a float32 matrix", product, rows, weight.double()),
-        (r"weight must have a row for each of the 4 columns of x, not 3$", product, rows, weight.T),
-        (r"bias must be float32 of shape \(3,\), not torch.float32 of shape \(4,\)$", product, rows, weight, x[0]),
-        (r"bias must be float32 of shape \(3,\), not torch.int8", product, rows, weight, rows.codes[0, :3]),
-        (r"out must be contiguous float32 of shape \(6, 3\)", product, rows, weight, None, x),
-        (r"out must be contiguous float32 of shape \(6, 3\), ", product, rows, weight, None, torch.ones(3, 6).T),
-        (rf"{too_long}, not of {MOST_TERMS + 1}: use float32$", product, wide, torch.ones(MOST_TERMS + 1, 1)),
-        (too_long, sddmm, one, wide, wide),
-        (r"x.codes must be contiguous int8 of two dimensions, not torch", product, Int8Rows(x, rows.scale), weight),
-        (r"x.codes must be contiguous", weight_gradient, Int8Rows(rows.codes.T, rows.scale[:4]), x[:4]),
-        (r"x.scale must be contiguous float32 of shape \(6,\)$", product, Int8Rows(rows.codes, x[0]), weight),
-        (r"dy must be a float32 matrix", weight_gradient, rows, x.double()),
-        (r"dy must have as many rows as x, 6, not 5$", weight_gradient, rows, x[:5]),
-        (r"a.codes must be contiguous int8", sddmm, six, Int8Rows(x, rows.scale), rows),
-        (r"b.scale must be contiguous float32", sddmm, six, rows, Int8Rows(rows.codes, x[0])),
-        (r"a must have 1 rows, and b 1, of as many columns: they are \(6, 4\) and \(6, 4\)$", sddmm, one, rows, rows),
-        (rf"{heads} 3 for dot$", sddmm, six, rows, rows, 3),
-        (r"heads must be a whole number of at least 1, and below 2\^63, not 0$", sddmm, six, rows, rows, 0),
-    ]
-    assert not_refused([(f"^{sentence}", partial(*call)) for sentence, *call in refusals]) == []
-    assert sddmm(one, wide, wide, heads=5).shape == (1, 5), "what is limited is a head"
 
 
 def test_dot_products_are_known_of_every_backend(backend):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from typing import Any
-
-import drawn
 import numpy as np
-import pytest
 import torch
+import under_test as drawn
 from hypothesis import strategies as st
-from under_test import compared_with, not_refused, segment_of
+from under_test import compared_with, on_every_backend, on_threads, segment_of
 from wires import assert_same, assert_same_rows, encoded, make_wire
 
 from hpcgnn.kernels import Csr, keyed, spmm
@@ -22,13 +17,24 @@ from hpcgnn.kernels.messages import adder, decode_codes, decode_rows, encode_cod
 from hpcgnn.kernels.packing import payload_bytes
 
 KEY = keyed.derive_key(4, 5, 6)
+COMMON = {"width": drawn.widths, "seed": drawn.seeds, "on": st.integers(1, 3)}
 
 
-def check_message(
-    backend: str, width: int, count: int, before: int, bits: int, key: int | None, aligned: bool, seed: int, on: int
-) -> None:
+@on_every_backend(
+    80,
+    {"width": 1, "count": 70, "before": 70_000, "bits": 8, "key": 2**64 - 1, "aligned": False, "seed": 9, "on": 3},
+    {"width": 7, "count": 0, "before": 0, "bits": 4, "key": None, "aligned": False, "seed": 16, "on": 2},
+    {"width": 0, "count": 5, "before": 0, "bits": 2, "key": KEY, "aligned": False, "seed": 15, "on": 2},
+    *({"width": 129, "count": 70, "before": 0, "bits": bits, "key": KEY, "aligned": True, "seed": 1, "on": 2}
+      for bits in drawn.BITS),
+    count=st.integers(0, 70), before=st.sampled_from([0, 300]), bits=st.sampled_from(drawn.BITS), key=drawn.keys,
+    aligned=st.booleans(), **COMMON,
+)  # fmt: skip
+def test_rows_are_written_and_read(backend, width, count, before, bits, key, aligned, seed, on):
     """Encode ``count`` rows in any order, from row number ``before`` on, then write and add them to any rows of a result; another
     backend gives the same bytes and values.
+
+    A row counts once as not finite. A finite number that bfloat16 cannot hold becomes an infinity only for the receiver.
     """
     rng = np.random.default_rng(seed)
     x = drawn.rows_of_all_kinds(width, seed)
@@ -38,7 +44,7 @@ def check_message(
     wire, targets = make_wire(count, width, bits, seed, aligned), torch.from_numpy(rng.permutation(count + 9)[:count])
     out = torch.from_numpy(rng.standard_normal((count + 9, width), np.float32))
     sent, received = ((~values.isfinite()).any(1).sum() for values in (x[rows], decoded if bits == 16 else x[rows]))
-    with drawn.on_threads(on):
+    with on_threads(on):
         assert encode_rows(x, rows, bits, key, wire.buffer, *wire.at(bits), backend=backend) == sent
         assert torch.equal(wire.buffer, wire.holding(payload, params))
         again = make_wire(count, width, bits, seed, aligned).buffer
@@ -50,21 +56,6 @@ def check_message(
             wanted[targets] = wanted[targets] + decoded if accumulate else decoded
             assert decode_rows(wire.buffer, *wire.at(bits), bits, out, targets, accumulate, backend=backend) == received
             assert_same(out, wanted)
-
-
-def test_rows_are_written_and_read(backend: str) -> None:
-    """A row counts once as not finite. A finite number that bfloat16 cannot hold becomes an infinity only for the receiver."""
-    check = functools.partial(check_message, backend)
-    for turn, (bits, key) in enumerate(itertools.product(drawn.BITS, (KEY, None))):
-        for width in drawn.widths_of(turn):
-            check(width, 70, 0, bits, key, aligned=turn % 3 == 0, seed=turn, on=1 + turn % 3)
-    check(1, 70, 70_000, 8, 2**64 - 1, aligned=False, seed=9, on=3)
-    check(7, 0, 0, 4, None, aligned=False, seed=16, on=2)
-    check(0, 5, 0, 2, KEY, aligned=False, seed=15, on=2)
-    drawn.hold(
-        check_message, backend, 60, width=drawn.widths, count=st.integers(0, 70), before=st.sampled_from([0, 300]),
-        bits=st.sampled_from(drawn.BITS), key=drawn.keys, aligned=st.booleans(), seed=drawn.seeds, on=drawn.threads,
-    )  # fmt: skip
 
 
 def test_large_results_go_past_the_caches_and_are_the_same() -> None:
@@ -90,10 +81,21 @@ def test_parameters_alone_are_looked_at(backend: str) -> None:
     assert out[2].tolist() == [1.0] * 8
 
 
-def check_sums(
-    backend: str, width: int, bits: int, rows: int, columns: int, hubs: int, weighted: bool, seed: int, on: int
-) -> None:
-    """Compare with spmm of decoded rows, bit for bit: by numba, and natively; other backends sum in another order."""
+@on_every_backend(
+    80,
+    {"width": 40, "bits": 2, "rows": 3000, "columns": 700, "hubs": 1, "weighted": True, "seed": 12, "on": 3},
+    {"width": 3, "bits": 8, "rows": 2, "columns": 0, "hubs": 0, "weighted": False, "seed": 14, "on": 2},
+    {"width": 3, "bits": 1, "rows": 0, "columns": 5, "hubs": 0, "weighted": True, "seed": 16, "on": 2},
+    {"width": 0, "bits": 4, "rows": 2, "columns": 4, "hubs": 0, "weighted": False, "seed": 18, "on": 2},
+    *({"width": 61, "bits": bits, "rows": 10, "columns": 30, "hubs": 3, "weighted": bits in (1, 8, 32), "seed": 1, "on": 2}
+      for bits in drawn.BITS),
+    bits=st.sampled_from(drawn.BITS), rows=st.integers(0, 40), columns=st.integers(0, 60), hubs=st.integers(0, 3),
+    weighted=st.booleans(), **COMMON,
+)  # fmt: skip
+def test_sums_of_rows_are_those_of_decoded_rows(backend, width, bits, rows, columns, hubs, weighted, seed, on):
+    """Compare with spmm of decoded rows, bit for bit: by numba, and natively; other backends sum in another order. Heavy rows are
+    cut into segments, which threads share.
+    """
     rng, segment = np.random.default_rng(seed), segment_of(backend)
     rows, hubs = min(rows, 60) if backend == "triton" else rows, min(hubs, rows)  # few rows, because it is interpreted
     lengths = rng.integers(0, 12, rows)
@@ -106,34 +108,14 @@ def check_sums(
     payload, params, decoded = encoded(x, torch.arange(columns), bits, KEY)
     wire = make_wire(columns, width, bits, seed, aligned=weighted)
     out = torch.from_numpy(rng.standard_normal((rows, width), np.float32))
-    with drawn.on_threads(on):
-        expected, again = (
-            spmm(csr, decoded, out=out.clone(), backend="jit" if backend == "native" else backend),
-            out.clone(),
-        )
+    with on_threads(on):
+        expected = spmm(csr, decoded, out=out.clone(), backend="jit" if backend == "native" else backend)
+        again = out.clone()
         spmm_rows(csr, wire.holding(payload, params), *wire.at(bits), bits, width, out, backend=backend)
         add = adder(choose(MESSAGES, backend, x=x), csr, *wire.at(bits), bits, width)
         add(wire.holding(payload, params), again)
     assert_same(out, expected)
     assert_same(again, expected)
-
-
-def test_sums_of_rows_are_those_of_decoded_rows(backend: str) -> None:
-    """Heavy rows are cut into segments, which threads share."""
-    check = functools.partial(check_sums, backend)
-    for turn, (bits, weighted) in enumerate(itertools.product(drawn.BITS, (False, True))):
-        for width in drawn.widths_of(turn):
-            check(width, bits, 10, 30 if turn % 2 else 500, turn % 4, weighted, seed=turn, on=1 + turn % 3)
-    check(40, 2, 3000, 700, 1, weighted=True, seed=12, on=3)
-    check(3, 8, 2, 0, 0, weighted=False, seed=14, on=2)
-    check(3, 1, 0, 5, 0, weighted=True, seed=16, on=2)
-    check(0, 4, 2, 4, 0, weighted=False, seed=18, on=2)
-
-    drawn.hold(
-        check_sums, backend, 60,
-        width=st.sampled_from([*drawn.WIDTHS, 61, 200, 512]), bits=st.sampled_from(drawn.BITS), rows=st.integers(0, 40),
-        columns=st.integers(0, 60), hubs=st.integers(0, 3), weighted=st.booleans(), seed=drawn.seeds, on=drawn.threads,
-    )  # fmt: skip
 
 
 def rows_of(count: int, width: int, seed: int) -> Int8Rows:
@@ -150,8 +132,18 @@ def new_rows(count: int, width: int) -> Int8Rows:
     return Int8Rows(torch.full((count, width), 99, dtype=torch.int8), torch.full((count,), 9.0))
 
 
-def check_codes(backend: str, width: int, count: int, num_rows: int, aligned: bool, seed: int, on: int) -> None:
-    """Encode ``count`` rows in any order; decode them to codes and scales, and to float32 without rounding."""
+@on_every_backend(
+    60,
+    {"width": 65, "count": 17_000, "num_rows": 300, "aligned": True, "seed": 5, "on": 2},
+    {"width": 7, "count": 0, "num_rows": 0, "aligned": False, "seed": 7, "on": 2},
+    {"width": 0, "count": 5, "num_rows": 5, "aligned": False, "seed": 6, "on": 2},
+    count=st.integers(0, 70), num_rows=st.integers(1, 60), aligned=st.booleans(), **COMMON,
+)  # fmt: skip
+def test_codes_are_written_and_read(backend, width, count, num_rows, aligned, seed, on):
+    """Encode ``count`` rows in any order; decode them to codes and scales, and to float32 without rounding.
+
+    A row in trouble is counted and arrives as NaN; the bytes between rows, and rows that are not named, stay unchanged.
+    """
     count = min(count, 200) if backend == "triton" else count  # few rows, because it is interpreted
     rng = np.random.default_rng(seed)
     rows, chosen = rows_of(num_rows, width, seed), torch.from_numpy(rng.integers(0, max(num_rows, 1), count))
@@ -164,7 +156,7 @@ def check_codes(backend: str, width: int, count: int, num_rows: int, aligned: bo
     wanted.codes[targets], wanted.scale[targets] = codes, scale
     wanted_numbers = numbers.clone()
     wanted_numbers[targets] = codes.float() * scale[:, None]
-    with drawn.on_threads(on):
+    with on_threads(on):
         assert encode_codes(rows, chosen, *places, backend=backend) == scale.isnan().sum()
         assert decode_codes(*places, found, targets, backend=backend) == 0
         assert decode_rows(*places, 8, numbers, targets, backend=backend) == scale.isnan().sum()
@@ -175,23 +167,6 @@ def check_codes(backend: str, width: int, count: int, num_rows: int, aligned: bo
     assert torch.equal(wire.buffer, expected)
     assert_same_rows(found, wanted)
     assert_same(numbers, wanted_numbers)
-
-
-def test_codes_are_written_and_read(backend: str) -> None:
-    """A row in trouble is counted and arrives as NaN; the bytes between rows, and rows that are not named, stay unchanged."""
-    check = functools.partial(check_codes, backend)
-    for turn in range(6):
-        for width in drawn.widths_of(turn):
-            check(width, 60, 41, aligned=turn % 2 == 0, seed=turn, on=1 + turn % 3)
-    check(65, 17_000, 300, aligned=True, seed=5, on=2)
-    check(7, 0, 0, aligned=False, seed=7, on=2)
-    check(0, 5, 5, aligned=False, seed=6, on=2)
-
-    drawn.hold(
-        check_codes, backend, 60,
-        width=drawn.widths, count=st.integers(0, 70), num_rows=st.integers(1, 60), aligned=st.booleans(), seed=drawn.seeds,
-        on=drawn.threads,
-    )  # fmt: skip
 
 
 def test_rows_that_were_rounded_for_the_wire_are_told_apart(backend: str) -> None:
@@ -205,82 +180,3 @@ def test_rows_that_were_rounded_for_the_wire_are_told_apart(backend: str) -> Non
     all_places = wire.buffer, *wire.at(8)
     assert decode_codes(*all_places, new_rows(30, 40), torch.arange(30), backend=backend) == others.numel()
     assert decode_codes(*of_given, new_rows(30, 40), given_at, backend=backend) == 0
-
-
-def arguments() -> dict[str, Any]:
-    """Correct arguments for all functions: 4 rows of 3 columns in 2 bits."""
-    places = torch.arange(4) * 8
-    return {"bits": 2, "buffer": torch.zeros(32, dtype=torch.uint8), "payload_at": places, "params_at": places + 4}
-
-
-OF_PLACES = [
-    ({"bits": 3}, "bits"),
-    ({"buffer": torch.zeros(32)}, "buffer"),
-    ({"buffer": torch.zeros(4, 8, dtype=torch.uint8)}, "buffer"),
-    ({"buffer": torch.zeros(64, dtype=torch.uint8)[::2]}, "buffer"),
-    ({"payload_at": torch.arange(3)}, "payload_at"),
-    ({"payload_at": torch.arange(4, dtype=torch.int32)}, "payload_at"),
-    ({"payload_at": torch.arange(8)[::2]}, "payload_at"),
-    ({"payload_at": torch.tensor([0, 1, 2, 32])}, r"payload_at must lie in \[0, 31\]"),
-    ({"payload_at": torch.tensor([0, 1, 2, -1])}, "payload_at"),
-    ({"params_at": torch.tensor([0, 1, 2, 29])}, r"params_at must lie in \[0, 28\]"),
-    ({"params_at": torch.tensor([-4, 1, 2, 3])}, "params_at"),
-    ({"params_at": torch.arange(5)}, "params_at"),
-    ({"params_at": None}, "params_at"),
-]
-OF_ROWS = [
-    ({"rows": torch.tensor([0, 1, 2, 4])}, "rows must lie"),
-    ({"rows": torch.tensor([0, -1, 2, 3])}, "rows must lie"),
-    ({"rows": torch.arange(4.0)}, "rows"),
-]
-
-
-def sharing(name: str) -> tuple[dict[str, torch.Tensor], str]:
-    memory = torch.zeros(48, dtype=torch.uint8)
-    return {name: memory.view(torch.float32).view(4, 3), "buffer": memory}, f"{name} must not share memory with buffer"
-
-
-def test_wrong_arguments_are_refused_by_name() -> None:
-    csr, ones = Csr(torch.tensor([0, 1, 2]), torch.tensor([0, 3]), 4), torch.ones(4, 3)
-    wrong_of_encode = [
-        *OF_ROWS,
-        sharing("x"),
-        ({"x": ones.double()}, "x must"),
-        ({"x": torch.ones(3, 4).T}, "x must"),
-        ({"x": torch.ones(12)}, "x must"),
-        ({"key": -1}, "key"),
-        ({"key": 2**64}, "key"),
-    ]
-    wrong_of_decode = [
-        *OF_ROWS,
-        sharing("out"),
-        ({"out": ones.double()}, "out must"),
-        ({"out": torch.ones(3, 4).T}, "out must"),
-        ({"rows": torch.tensor([0, 1, 2, 1])}, "rows must name each row at most once"),
-    ]
-    wrong_of_sums = [
-        ({"out": torch.ones(2, 3).double()}, "out must"),
-        ({"out": torch.ones(3, 2).T}, "out must"),
-        ({"out": torch.ones(3, 3)}, "out must"),
-        ({"num_columns": 2}, "out must"),
-        ({"csr": Csr(csr.indptr, csr.indices, 4, torch.ones(2).double())}, "csr.weight"),
-        ({"csr": Csr(csr.indptr, csr.indices, 5)}, "payload_at must hold 5"),
-    ]
-    for function, right, wrong in (
-        (encode_rows, {"x": ones, "rows": torch.arange(4), "key": KEY}, wrong_of_encode),
-        (decode_rows, {"out": ones, "rows": torch.arange(4)}, wrong_of_decode),
-        (spmm_rows, {"csr": csr, "out": torch.ones(2, 3), "num_columns": 3}, wrong_of_sums),
-    ):
-        right |= arguments()
-        calls = [(named, functools.partial(function, **(right | override))) for override, named in OF_PLACES + wrong]
-        assert not_refused(calls) == []
-
-
-def test_without_checks_only_shapes_are_looked_at() -> None:
-    x, wire, rows = torch.randn(4, 3), arguments(), torch.arange(4)
-    assert encode_rows(x, rows, key=KEY, check=False, **wire) == 0
-    out = torch.empty(4, 3)
-    assert decode_rows(out=out, rows=rows, check=False, **wire) == 0
-    assert_same(out, encoded(x, rows, 2, KEY)[2])
-    with pytest.raises(ValueError, match="payload_at"):
-        encode_rows(x, rows, key=KEY, check=False, **wire | {"payload_at": torch.arange(3)})

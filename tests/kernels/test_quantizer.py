@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from drawn import random_rows as numbers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from under_test import Case
+from under_test import random_rows as numbers
 from wires import assert_same_rows
 
 from hpcgnn.kernels import int8_autograd as integers
@@ -23,6 +25,7 @@ KEY = keyed.derive_key(8, 8)
 SPARSE = Case(60, 40, 150)  # with parallel entries, empty rows and empty columns
 KEYS = 64  # number of runs that are averaged: their noise is an eighth of that of one run
 HEADS = 4
+ONE = 20 * 16 + 4 * 20  # bytes of the rows of a small tensor
 
 
 @pytest.fixture
@@ -41,48 +44,50 @@ def is_near(rows: Int8Rows, x: torch.Tensor) -> bool:
 def test_a_tensor_is_quantized_once(quantizer):
     x, other = torch.randn(2, 20, 16)
     rows = quantizer.rows(x)
-    assert quantizer.rows(x) is rows
-    assert quantizer.find(x) is rows
-    assert quantizer.find(other) is None
-    assert quantizer.find(x.clone()) is None
+    assert quantizer.rows(x) is quantizer.find(x) is rows
     assert_same_rows(rows, quantize_rows(x, key=keyed.derive_key(KEY, 1)))
-    assert is_near(quantizer.rows(other), other)
-    assert quantizer.rows(x) is rows
-    assert quantizer.take_counts() == CacheCounts(quantized=2, reused=3, most_bytes=2 * (20 * 16 + 4 * 20))
+    quantizer.rows(other)
+    assert quantizer.take_counts() == CacheCounts(quantized=2, reused=2, most_bytes=2 * ONE)
     assert quantizer.take_counts() == CacheCounts()
+    kept = Int8Rows(torch.zeros(20, 16, dtype=torch.int8), torch.zeros(20))
+    assert quantizer.keep(x, kept) is quantizer.rows(x) is kept
 
 
-def test_a_tensor_that_was_written_to_is_quantized_again(quantizer):
-    """In place, through a view, and through what autograd detached."""
-    x = torch.randn(20, 16)
-    before = quantizer.rows(x)
-    for count, write in enumerate((lambda: x.mul_(-3), lambda: x[4:, 2].fill_(50.0), lambda: x.detach().add_(10))):
-        write()
-        assert quantizer.find(x) is None
-        after = quantizer.rows(x)
-        assert is_near(after, x)
-        assert not is_near(before, x)
-        assert quantizer.rows(x) is after
-        assert quantizer.counts.quantized == count + 2
-        before = after
+WRITES = (
+    lambda x: x.mul_(-3),
+    lambda x: x[4:, 2].fill_(50.0),
+    lambda x: x.detach().add_(10),
+)  # in place, by a view, and detached
+STEPS = st.tuples(st.sampled_from(["new", "write", "drop", "step"]), st.integers(0, 2))
 
 
-def test_another_factor_is_another_matrix(quantizer):
-    x, (one, two) = torch.randn(20, 16), torch.rand(2, 20) + 1
-    scaled = quantizer.rows(x, one)
-    assert quantizer.rows(x, one) is scaled
-    assert_same_rows(scaled, quantize_rows(x, one, key=keyed.derive_key(KEY, 1)))
-    assert is_near(quantizer.rows(x, two), x * two[:, None])
-    assert is_near(quantizer.rows(x), x)
-    assert is_near(quantizer.rows(x, one), x * one[:, None])
-    assert quantizer.counts.quantized == 4
-
-
-def test_a_factor_that_is_gone_is_not_no_factor(quantizer):
-    x = torch.randn(20, 16)
-    quantizer.rows(x, torch.full((20,), 3.0))  # the caller drops this factor
-    assert quantizer.find(x) is None
-    assert is_near(quantizer.rows(x), x)
+@settings(deadline=None, max_examples=40)
+@given(steps=st.lists(STEPS, min_size=1, max_size=20))
+def test_rows_are_those_of_a_tensor_and_of_a_factor_as_they_are_now(steps):
+    """Also if a new tensor has the address of one that ended; the memory of what ended is counted no more."""
+    quantizer, tensors, factors = Quantizer("native"), {}, [None, *torch.rand(2, 20)]
+    for turn, (what, which) in enumerate([("new", 0), *steps]):
+        if what == "new":
+            tensors[which] = torch.randn(20, 16)
+            assert quantizer.find(tensors[which]) is None
+        elif what == "write" and which in tensors:
+            WRITES[turn % 3](tensors[which])
+            assert quantizer.find(tensors[which]) is None
+        elif what == "drop":
+            tensors.pop(which, None)
+        elif what == "step":
+            codes = [weakref.ref(rows.codes) for rows in map(quantizer.find, tensors.values()) if rows is not None]
+            quantizer.begin(turn)
+            assert all(each() is None for each in codes), "another step knows nothing of the last one"
+        if turn % 5 == 4:
+            factors[1] = torch.rand(20)  # the one before is gone, and is not taken for no factor
+        for number, x in tensors.items():
+            factor = factors[(turn + number) % 3]
+            rows = quantizer.rows(x, factor)
+            assert quantizer.rows(x, factor) is rows
+            assert is_near(rows, x if factor is None else x * factor[:, None])
+            del rows
+    assert quantizer.counts.most_bytes <= 4 * ONE
 
 
 def test_an_entry_ends_with_its_tensor(quantizer):
@@ -98,41 +103,7 @@ def test_an_entry_ends_with_its_tensor(quantizer):
     assert codes() is None
 
 
-def test_memory_of_a_tensor_that_ended_is_counted_no_more(quantizer):
-    for _ in range(50):  # some of these tensors get the same address and id
-        x = torch.randn(20, 16)
-        assert quantizer.find(x) is None
-        assert is_near(quantizer.rows(x), x)
-    assert quantizer.counts.quantized == 50
-    # The next tensor exists before the name is bound to it.
-    assert quantizer.counts.most_bytes <= 2 * (20 * 16 + 4 * 20)
-
-
-def test_an_entry_that_is_replaced_is_counted_no_more(quantizer):
-    x = torch.randn(20, 16)
-    for _ in range(5):
-        quantizer.rows(x.mul_(2))
-    assert quantizer.counts.most_bytes == 20 * 16 + 4 * 20
-    kept = Int8Rows(torch.zeros(20, 16, dtype=torch.int8), torch.zeros(20))
-    assert quantizer.keep(x, kept) is kept
-    assert quantizer.rows(x) is kept
-    assert quantizer.counts.most_bytes == 20 * 16 + 4 * 20
-
-
-def test_another_step_knows_nothing_of_the_last_one(quantizer):
-    x = torch.randn(20, 16)
-    rows = quantizer.rows(x)
-    codes = weakref.ref(rows.codes)
-    quantizer.begin(KEY + 1)
-    assert quantizer.find(x) is None
-    del rows
-    assert codes() is None
-    assert not torch.equal(quantizer.rows(x).codes, quantize_rows(x, key=keyed.derive_key(KEY, 1)).codes)
-    del x  # after the table was emptied once, the end of its first entry must have no effect
-    assert quantizer.rows(torch.randn(20, 16)) is not None
-
-
-def test_noise_differs_from_call_to_call_and_repeats_with_the_step(quantizer):
+def test_noise_differs_from_call_to_call_and_repeats_with_the_step_unless_there_is_none(quantizer):
     keys = [quantizer.next_key() for _ in range(1000)]
     assert len(set(keys)) == 1000
     quantizer.begin(KEY)
@@ -141,14 +112,10 @@ def test_noise_differs_from_call_to_call_and_repeats_with_the_step(quantizer):
     assert not set(keys) & {quantizer.next_key() for _ in range(1000)}
     same = torch.randn(20, 16)
     assert not torch.equal(quantizer.rows(same).codes, quantizer.rows(same.clone()).codes)
-
-
-def test_to_the_nearest_there_is_no_noise():
-    quantizer, x = Quantizer("native", is_stochastic=False), torch.randn(20, 16)
-    for key in (1, 2):
-        quantizer.begin(key)
-        assert quantizer.next_key() is None
-        assert_same_rows(quantizer.rows(x), quantize_rows(x))
+    to_the_nearest = Quantizer("native", is_stochastic=False)
+    to_the_nearest.begin(KEY)
+    assert to_the_nearest.next_key() is None
+    assert_same_rows(to_the_nearest.rows(same), quantize_rows(same))
 
 
 def off(found: torch.Tensor, exact: torch.Tensor) -> float:
@@ -264,7 +231,7 @@ def test_what_is_kept_for_the_gradients_is_integers_and_shared(quantizer):
     assert kept_for_gradients(lambda: integers.spmm(csr, x, edges[:, 0].contiguous(), quantizer), x.numel()) == []
 
 
-def test_a_gradient_of_two_products_is_quantized_once(quantizer):
+def test_a_gradient_of_two_products_is_quantized_once_and_none_that_nobody_wants(quantizer):
     """Tango's other use of its cache: the gradients of an operator's inputs are all computed from one gradient of its result."""
     x, weights = numbers(300, 96).requires_grad_(), numbers(2, 96, 40, seed=1).requires_grad_()
     y = integers.dense(x, weights[0], None, None, quantizer) + integers.dense(x, weights[1], None, None, quantizer)
@@ -275,19 +242,13 @@ def test_a_gradient_of_two_products_is_quantized_once(quantizer):
     rows, edges = numbers(40, 24).requires_grad_(), numbers(150, HEADS).requires_grad_()
     integers.spmm(SPARSE.build()[0], rows, edges, quantizer).backward(numbers(60, 24))
     assert quantizer.take_counts().quantized == 2  # its rows, and one gradient for two results
-
-
-def test_gradients_that_nobody_wants_are_not_computed(quantizer):
     x, weight, bias = numbers(300, 96), numbers(96, 40, seed=1), numbers(40)
     y = integers.dense(x, weight, bias.requires_grad_(), None, quantizer)
     y.backward(torch.ones(300, 40))
     assert bias.grad.tolist() == [300.0] * 40
     assert (x.grad, weight.grad) == (None, None)
-    assert quantizer.counts.quantized == 1
-    quantizer.begin(KEY)
-    untracked = integers.dense(x, weight, bias.detach(), None, quantizer)
-    assert not untracked.requires_grad
-    assert torch.equal(untracked, y)
+    assert quantizer.take_counts().quantized == 1
+    assert not integers.dense(x, weight, bias.detach(), None, quantizer).requires_grad
 
 
 def test_memory_of_what_is_added_is_used_again_unless_it_is_a_leaf(quantizer):

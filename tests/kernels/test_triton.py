@@ -1,60 +1,26 @@
-"""The kernels in Triton: their tasks, vectors, tiles and alignments, counts on the device, and the reasons why they cannot run.
+"""The kernels in Triton: alignments, segments, counts on the device, and the reasons why they cannot run.
 
 The tests of each operator compare their results.
 """
 
 from __future__ import annotations
 
-import gc
-import weakref
 from itertools import product
 from types import SimpleNamespace
 
-import drawn
 import pytest
 import torch
 import triton
-from under_test import TRITON
-from under_test import TRITON_SEGMENT as SEGMENT
+from under_test import BITS, TRITON
 from wires import make_wire
 
-from hpcgnn.kernels import Csr, DropoutMask, Norm, activation, dense, dense_product, edge_softmax, edge_sum, keyed
+from hpcgnn.kernels import DropoutMask, Norm, activation, keyed
 from hpcgnn.kernels.messages import decode_rows, encode_rows
 from hpcgnn.kernels.triton import launch, words
 from hpcgnn.kernels.triton import rows as row_kernels
-from hpcgnn.kernels.triton.tasks import tasks_of, vector
 
 KEY = keyed.derive_key(7, 8, 9)
-LENGTHS = [3, 2 * SEGMENT + 5, 0, SEGMENT, SEGMENT + 1, 2, 0, 40]
-COLUMNS = 50
 of_the_host = pytest.mark.skipif(not launch.interprets(), reason="a GPU takes no tensors of the host")
-
-
-def csr_of(lengths: list[int]) -> Csr:
-    indptr = torch.tensor([0, *lengths]).cumsum(0)
-    return Csr(indptr, torch.randint(0, COLUMNS, (int(indptr[-1]),)), COLUMNS)
-
-
-@of_the_host
-def test_hubs_are_cut_into_tasks_and_long_rows_come_first():
-    tasks = tasks_of(csr_of(LENGTHS))
-    assert tasks.parts == 5
-    assert max(tasks.length.tolist()) == SEGMENT
-    whole = tasks.length[tasks.parts :].tolist()
-    assert whole == sorted(whole, reverse=True)  # fewer rows than a window has
-
-
-def test_one_plan_for_a_structure_that_goes_with_it():
-    csr = csr_of([1, 2])
-    plan = tasks_of(csr)
-    assert tasks_of(csr.with_weight(torch.ones(3))) is plan
-    watched = [weakref.ref(csr), weakref.ref(plan)]
-    gc.disable()
-    try:
-        del csr, plan
-        assert [reference() for reference in watched] == [None, None]
-    finally:
-        gc.enable()
 
 
 @of_the_host
@@ -70,23 +36,10 @@ def test_rows_of_bytes_that_start_anywhere():
         assert torch.equal(out, expected)
 
 
-def test_vectors_divide_rows_and_fill_16_bytes_at_most():
-    assert [vector(width, 4) for width in (0, 1, 6, 100, 256)] == [4, 1, 2, 4, 4]
-    assert [vector(width, 2) for width in (12, 64)] == [4, 8]
-    assert vector(32, 1) == 16
-
-
-def test_the_same_bits_in_each_run():
-    csr = csr_of(LENGTHS)
-    scores = torch.randn(csr.num_entries, 8)
-    for function in (edge_softmax, edge_sum):
-        assert torch.equal(function(csr, scores, TRITON), function(csr, scores, TRITON))
-
-
 def test_counts_stay_on_the_device():
     """Reading a number would wait for the device."""
     x, rows = torch.ones(3, 5), torch.arange(3)
-    for bits in drawn.BITS:
+    for bits in BITS:
         wire = make_wire(3, 5, bits, seed=0)
         sent = encode_rows(x, rows, bits, KEY, wire.buffer, *wire.at(bits), backend=TRITON)
         received = decode_rows(wire.buffer, *wire.at(bits), bits, x, rows, backend=TRITON)
@@ -124,19 +77,6 @@ def test_activation_in_several_programs_and_segments_repeats_bit_for_bit(monkeyp
         for one, again, native in zip(results(TRITON), results(TRITON), results("native"), strict=True):
             assert torch.equal(one, again)
             torch.testing.assert_close(one, native, rtol=1e-4, atol=1e-4)
-
-
-def test_products_in_bfloat16_add_what_it_holds_in_float32():
-    x, weight, bias, out = torch.randn(50, 33), torch.randn(33, 8), torch.randn(8), torch.randn(50, 8)
-    exact = x.bfloat16().double() @ weight.bfloat16().double()
-    kwargs = {"backend": TRITON, "compute": "bf16"}
-    torch.testing.assert_close(dense_product(x, weight, **kwargs).double(), exact, rtol=1e-5, atol=1e-5)
-    found = dense_product(x, weight, bias, out.clone(), **kwargs)
-    torch.testing.assert_close(found.double(), exact + bias + out, rtol=1e-5, atol=1e-5)
-    dweight, sums = dense.weight_gradient(x, out, sums=True, **kwargs)
-    exact = x.bfloat16().double().T @ out.bfloat16().double()
-    torch.testing.assert_close(dweight.double(), exact, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(sums, out.sum(0))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from hpcgnn.kernels import Csr, DropoutMask, Norm, keyed
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
 from hpcgnn.kernels.triton import activation, dense, edges, int8, messages, rows, spmm, words
 
-TARGETS = ["cuda:90", "hip:gfx942"]
+TARGETS = ["cuda:90", "hip:gfx942"]  # one of them by the commit, or both with HPCGNN_TESTS=all
 NODES, WIDTH, HEADS = 70, 128, 8
 KERNELS = {
     "_spmm", "add_parts", "_dot", "_add", "_softmax", "_join_softmax", "_softmax_backward", "_sum", "_gather",
@@ -31,7 +31,7 @@ KERNELS = {
     "_quantize", "_quantize_columns", "_multiply", "_contract", "_dot_codes", "_products", "_gradients",
 }  # fmt: skip
 RUN = JITFunction.run
-EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"
+EVERYTHING = os.environ.get("HPCGNN_TESTS") == "all"  # the program finds no module of tests
 
 
 class Driver:
@@ -155,13 +155,16 @@ def main(targets: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_for_both_vendors(tmp_path):
+def test_every_kernel_compiles_without_a_gpu(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)  # an empty cache, so that all kernels are compiled
-    result = subprocess.run([sys.executable, __file__, *TARGETS], env=environment, capture_output=True, text=True)
+    from matrix import seed
+
+    targets = TARGETS if EVERYTHING else [TARGETS[seed() % len(TARGETS)]]
+    result = subprocess.run([sys.executable, __file__, *targets], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-4000:]
     compiled = [line.split() for line in result.stdout.splitlines()]
-    for target in TARGETS:
+    for target in targets:
         assert {name for of, name, _ in compiled if of == target} >= KERNELS
     assert all(int(size) > 1000 for *_, size in compiled)
 

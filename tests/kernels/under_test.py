@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from requires import EVERYTHING
 
@@ -22,9 +22,46 @@ BACKENDS = ("native", "jit", "reference", TRITON)
 TRITON_SEGMENT = 64  # entries of a task in place of 1,024, because the interpreter needs time for each entry
 FLOATS = (torch.float32, torch.float64)
 
-# Less than a vector, whole vectors, parts of vectors, several tiles, and any others.
-widths = st.sampled_from([1, 3, 16, 40, 100, 256, 602]) | st.integers(1, 70)
+BITS = (1, 2, 4, 8, 16, 32)
+
+# Around the lengths of vectors, and of the blocks of 16, 32, 64 and 128 columns into which codes are packed.
+widths = st.sampled_from([1, 3, 15, 16, 17, 31, 40, 63, 64, 65, 100, 127, 128, 129, 256, 602]) | st.integers(1, 70)
+keys = st.one_of(st.none(), st.integers(0, 2**64 - 1))
 seeds = st.integers(0, 2**16)
+
+
+def on_every_backend(most: int, *examples: dict[str, Any], **strategies: st.SearchStrategy) -> Callable[..., Any]:
+    """Make a test of ``check(backend, ...)``: for the examples and ``most`` drawn cases, 20 times as many with
+    ``HPCGNN_TESTS=all``, and a tenth in Triton's interpreter, which is slow."""
+
+    def test_of(check: Callable[..., None]) -> Callable[[str], None]:
+        def test(backend: str) -> None:
+            drawn = (20 * most if EVERYTHING else most) // (10 if backend == TRITON else 1)
+            phases = set(Phase) - ({Phase.shrink} if backend == TRITON else set())
+
+            @settings(deadline=None, max_examples=drawn, phases=phases)
+            @given(**strategies)
+            def holds(**case: Any) -> None:
+                check(backend, **case)
+
+            for case in examples:
+                holds = example(**case)(holds)
+            holds()
+
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        return test
+
+    return test_of
+
+
+@contextlib.contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def compared_with(backend: str) -> str:
@@ -34,13 +71,8 @@ def compared_with(backend: str) -> str:
     return "reference" if backend == "native" else "native"
 
 
-def budget(examples: int) -> settings:
-    """The settings of a property test: the number of drawn cases, and 20 times as many with ``HPCGNN_TESTS=all``."""
-    return settings(deadline=None, max_examples=20 * examples if EVERYTHING else examples)
-
-
 def segment_of(backend: str) -> int:
-    """The entries of a row that a backend sums before it adds the sums; the fixture ``short_segments`` sets Triton's."""
+    """The entries of a row that a backend sums before it adds the sums; conftest.py sets Triton's."""
     return TRITON_SEGMENT if backend == TRITON else segment_entries()
 
 
@@ -136,14 +168,26 @@ def cases(kind: type[Case] = Case, **others: st.SearchStrategy) -> st.SearchStra
     return st.builds(kind, **(drawn | others))
 
 
-def not_refused(calls: list[tuple[str, Callable[[], object]]]) -> list[str]:
-    """The calls that raise no ValueError whose text matches the words beside them; none if all is well."""
-    found = []
-    for words, call in calls:
-        try:
-            call()
-            found.append(f"{words}: no error")
-        except ValueError as error:
-            if not re.search(words, str(error)):
-                found.append(f"{words}: {error}")
-    return found
+def rows_of_all_kinds(width: int, seed: int) -> torch.Tensor:
+    """(n, width) rows of every kind for which :mod:`hpcgnn.kernels.messages` and :mod:`hpcgnn.kernels.int8` define a result."""
+    rng = np.random.default_rng(seed)
+    spread = rng.standard_normal(width)
+    rows = [spread * 10.0**exponent for exponent in (-45, -42, -38, -33, -30, -10, 0, 5, 20, 37, 38)]
+    rows += [np.full(width, value) for value in (0.0, -0.0, 0.1, -0.1, 3.0, 1e-45, -1e-45, 1e38, 3.4e38, -3.4e38)]
+    # Half-way between two bfloat16 numbers.
+    rows += [1 + np.arange(width) / 256, *(np.full(width, 1 + number / 256) for number in (1, 3))]
+    rows += [1000 + spread, 100 - spread, 1 + spread * 1e-7, np.linspace(-1, 1, width), np.arange(width) % 255 - 127]
+    rows += [np.where(spread > 0, *ends) for ends in ((0.0, -0.0), (3.4e38, -3.4e38), (3e38, -1e-38), (np.nan, spread))]
+    for bad, column in ((np.nan, 0), (np.inf, width // 2), (-np.inf, -1), (np.nan, -1), (3.4e38, 0)):
+        row = spread.copy()
+        row[column : column + 1 or None] = bad
+        rows.append(row)
+    rows += [*rng.standard_normal((6, width)) * 10.0 ** rng.uniform(-20, 20, (6, 1))]
+    with np.errstate(over="ignore"):
+        known = np.array(rows).astype(np.float32)
+    patterns = rng.integers(0, 2**32, (3, width), dtype=np.uint32).view(np.float32)
+    return torch.from_numpy(np.concatenate((known, patterns)))
+
+
+def random_rows(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
