@@ -45,9 +45,9 @@ class TestExchange:
         ranks.run(exchanges.mixed)
 
     @pytest.mark.slow
-    def test_rounding_is_unbiased_over_epochs(self, ranks):
-        """Of some thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 10."""
-        errors = {bits: ranks.run(exchanges.mean_error, bits)[0] for bits in (1, 2, 4, 8)}
+    def test_rounding_is_unbiased_over_epochs(self):
+        """Of a thousand means, the farthest is expected within 5 standard errors; a bias of half a step would be 14."""
+        errors = {bits: ThreadPool(2).run(exchanges.mean_error, bits)[0] for bits in (1, 4)}
         assert max(errors.values()) < 6, errors
 
     def test_differences_come_to_what_is_sent(self, ranks):
@@ -101,19 +101,13 @@ def test_another_trainer_begins_without_the_differences_of_the_one_before():
     on_threads(2, program)
 
 
-def test_unknown_bit_widths_are_refused_on_every_rank():
+def test_what_an_exchange_refuses():
     def program(world: World) -> None:
         exchange = exchanges.make(world)
         bits = np.full(int(exchange.send_counts.sum()), 8)
-        bits[-1] = 3 if world.rank else 8
+        bits[-1] = 3 if world.rank else 8  # on one rank, but all say so
         with pytest.raises(HpcgnnError, match="bits must be of 1, 2, 4, 8, 16, 32, not 3"):
             exchange.assign_bits(bits)
-
-    on_threads(2, program)
-
-
-def test_an_exchange_waits_for_the_one_under_way():
-    def program(world: World) -> None:
         exchange, rows = exchanges.make(world), exchanges.outgoing(world, 40)
         message = exchanges.started(exchange, rows)
         with pytest.raises(RuntimeError, match=r"^layer 2's boundary rows cannot be sent while layer 1's"):
@@ -222,9 +216,6 @@ class TestOverMpi:
     def test_decoding_in_registers_changes_no_bit(self, mpi_ranks):
         mpi_ranks(2).run(exchanges.fused)
 
-    def test_wire_bytes_depend_on_neither_threads_nor_timing(self, mpi_ranks):
-        mpi_ranks(4).run(exchanges.wires)
-
 
 @given(
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
@@ -294,9 +285,9 @@ def test_exchanges_over_neighbours_alone_move_the_same_rows(mpi_ranks):
 @pytest.mark.mpi
 def test_training_repeats_bit_for_bit_whenever_messages_arrive(mpi_ranks, tmp_path):
     """Losses, weights and all sent bytes are equal in runs with the same seed, P and number of threads."""
-    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(nodes=3000, edges=15_000), 2)
-    for threads in (1, 2):
-        mpi_ranks(2).run(exchanges.repeats_bit_for_bit, path, threads)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(nodes=1000, edges=5000), 2)
+    for coding, threads in (("plain", 1), ("delta", 2)):
+        mpi_ranks(2).run(exchanges.repeats_bit_for_bit, path, coding, threads)
 
 
 def test_a_step_that_one_rank_makes_again_waits_for_no_other():
