@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
+import matrix
 import pytest
+import torch
 from gpu import programs
 from gpu.programs import relative
 from lab.bench.as_gpu import environment
-from requires import require_module
+from requires import EVERYTHING, require_module
 
-MODELS = ("sage", "gcn", "gat", "gatv2", "gcnii", "rgcn", "rgat", "hgt", "gine", "transformer")
+MODELS = ["sage", "gcn", "gat", "gatv2", "gcnii", "rgcn", "rgat", "hgt", "gine", "transformer"]
+if not torch.cuda.is_available() and not EVERYTHING:  # the stand-in computes on the host
+    MODELS = random.Random(matrix.seed()).sample(MODELS, 4)
 CLOSE = 1e-5
 
 
@@ -37,6 +42,7 @@ def test_ranks_that_share_a_device_learn_what_one_process_does(kind, one, device
         for found in device_ranks(size).run(programs.losses_of, tmp_path, kind, settings | {"gpu_mpi": "off"}):
             assert relative(found.losses, alone.losses) < CLOSE
             assert found.staged == (size > 1)  # a single rank sends nothing
+            assert found.waits == 0, "the host waits for nothing in a step"
 
 
 @pytest.mark.mpi
@@ -63,11 +69,6 @@ def test_a_checkpoint_moves_between_devices(kind, one, tmp_path):
     unbroken = one(programs.losses_of, tmp_path, "cpu", {"model": "sage"}).losses
     for kinds in ((kind, "cpu"), ("cpu", kind)):
         assert relative(one(programs.moved_between, tmp_path, kinds), unbroken) < CLOSE
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_host_waits_for_nothing_in_a_step(kind, one, tmp_path, model):
-    assert one(programs.step_that_does_not_wait, tmp_path, kind, model) == 0
 
 
 OUT_OF_MEMORY = """
