@@ -67,12 +67,6 @@ def build_program(name: str, compiler: str, flags: str, others: Sequence[Path] =
     return program
 
 
-def is_built(name: str) -> bool:
-    """Return whether library and program in the folder ``name`` exist, and are made of the present sources."""
-    library, program = BUILDS / name / "_native.so", BUILDS / name / "test_kernels"
-    return _is_made_of(library, _library_sources()) and _is_made_of(program, _program_sources())
-
-
 def run(
     program: Path, library: Path, isas: Sequence[str] = (), emulator: Sequence[str] = (), **environment: str
 ) -> Report:
@@ -113,19 +107,14 @@ def _digest(sources: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
-def _is_made_of(made: Path, sources: Iterable[Path], command: str = "") -> bool:
-    stamp = made.with_name(f"{made.name}.made-of")
-    return made.exists() and stamp.exists() and stamp.read_text().startswith(f"{_digest(sources)}\n{command}")
-
-
 def _make(made: Path, command: Sequence[str | Path], sources: Sequence[Path]) -> None:
     """Run ``command`` unless it has made the file of the present sources before."""
-    words = [str(word) for word in command]
-    if _is_made_of(made, sources, str(words)):
+    words, stamp = [str(word) for word in command], made.with_name(f"{made.name}.made-of")
+    made_of = f"{_digest(sources)}\n{words}"
+    if made.exists() and stamp.exists() and stamp.read_text() == made_of:
         return
     made.parent.mkdir(parents=True, exist_ok=True)
-    stamp = made.with_name(f"{made.name}.made-of")
     stamp.unlink(missing_ok=True)
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 0, f"{words}\n{result.stdout}{result.stderr}"
-    stamp.write_text(f"{_digest(sources)}\n{words}")
+    stamp.write_text(made_of)

@@ -79,10 +79,8 @@ def test_arguments_are_those_of_the_header(sources: Path) -> None:
             call(loaded, x=tensor)
 
 
-OTHER_DEFINITIONS = [  # another type, one argument less, and a name that was not declared
+OTHER_DEFINITIONS = [  # another type, and a name that was not declared
     ("uint32_t threshold, float", "uint64_t threshold, float", "conflicting declaration"),
-    ("int64_t* ids, uint64_t key", "int32_t* ids, uint64_t key", "conflicting declaration"),
-    ("uint64_t key, uint32_t threshold, float", "uint32_t threshold, float", "conflicting declaration"),
     ("HPCGNN_KERNEL(void, dropout_f64)", "HPCGNN_KERNEL(void, dropout_f16)", "no previous declaration"),
 ]
 
@@ -97,17 +95,12 @@ def test_a_definition_that_is_not_what_was_declared_does_not_compile(sources: Pa
 
 
 @pytest.mark.builds
-@pytest.mark.parametrize(("before", "after"), [
-    ("int64_t rows, int64_t width, const int64_t* ids", "int64_t count, int64_t width, const int64_t* ids"),
-    ("uint32_t threshold,", "uint32_t threshold, int extra,"),
-    ("const float* x, float* out", "const double* x, float* out"),
-])  # fmt: skip
 def test_a_library_of_another_header_is_not_loaded_and_if_it_were_calls_would_raise(
-    sources: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+    sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = re.search(r"HPCGNN_KERNEL\(void, dropout_f32\)\([^)]*\)", HEADER)
     assert kernel is not None
-    changed = kernel[0].replace(before, after)
+    changed = kernel[0].replace("const float* x, float* out", "const double* x, float* out")
     assert changed != kernel[0]
     change(sources / "hpcgnn.h", kernel[0], changed)
     (sources / "kernels.cpp").write_text(f'#include "hpcgnn.h"\n{changed} {{}}\n')
@@ -116,7 +109,7 @@ def test_a_library_of_another_header_is_not_loaded_and_if_it_were_calls_would_ra
         library.Library(path)
     monkeypatch.setattr(library, "_HERE", path)  # as in an installed package, which has no native/
     loaded = library.Library(path)
-    with pytest.raises(Exception, match=r"argument|takes exactly"):
+    with pytest.raises(Exception, match="argument"):
         call(loaded)
 
 
@@ -150,7 +143,7 @@ def test_structures_take_all_their_fields_and_tensors_of_their_types():
         make(**fields | {"indptr": torch.zeros(2, dtype=torch.int32)})
 
 
-@pytest.mark.parametrize(("text", "said"), [
+UNKNOWN = [
     ("HPCGNN_KERNEL(void, f)(size_t count);", "size_t is no type"),
     ("HPCGNN_KERNEL(void, f)(const char16_t* x);", "points to no type"),
     ("HPCGNN_KERNEL(void, f)(int64_t);", "one variable"),
@@ -160,7 +153,10 @@ def test_structures_take_all_their_fields_and_tensors_of_their_types():
     ("enum e { A = 3 };", "is not understood"),
     ("HPCGNN_API int hpcgnn_f(int a);\nint other(int a);", "'int other.*' is not understood"),
     ("HPCGNN_API int hpcgnn_f(int a)", "ends in the middle"),
-])  # fmt: skip
-def test_what_cannot_be_read_is_refused(text, said):
-    with pytest.raises(ValueError, match=f"hpcgnn.h.*{said}"):
-        Interface(text)
+]
+
+
+def test_what_cannot_be_read_is_refused():
+    for text, said in UNKNOWN:
+        with pytest.raises(ValueError, match=f"hpcgnn.h.*{said}"):
+            Interface(text)
