@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from under_test import TRITON, Case, cases, numbers, on_every_backend, on_threads
 
-from hpcgnn.kernels import dense, dense_product, library
+from hpcgnn.kernels import dense, dense_product
 from hpcgnn.kernels.int8 import quantize_rows, weight_gradient
 
 
@@ -74,19 +74,6 @@ def test_plus_gives_its_memory_but_never_to_wrong_gradients():
     outer = dense_product(x, weight, bias, inner)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outer.sum().backward()
-
-
-def test_large_products_are_the_kernels_and_small_ones_torchs():
-    assert not dense.pays(100, 16, 16)
-    assert not dense.pays(10**6, 256, 1)
-    assert dense.pays(4096, 256, 40) == (library.isa() != "scalar")
-    x, weight, *_ = operands((20, 30, 10))
-    assert torch.equal(dense_product(x, weight, backend="native"), x @ weight)
-    x, weight, *_ = operands((4096, 100, 40))
-    y = torch.empty(4096, 40)
-    dense.multiply(x, weight, None, False, y)
-    assert torch.equal(dense_product(x, weight, backend="native"), y)
-    assert torch.equal(dense_product(x.T.contiguous().T, weight.T.contiguous().T, backend="native"), y)
 
 
 @pytest.mark.parametrize("backend", ["native", TRITON])
