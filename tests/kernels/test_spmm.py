@@ -194,6 +194,8 @@ def test_no_tuning_changes_a_sum(monkeypatch, tuning):
             found = torch.full((250, width), torch.nan, dtype=sums)
             module.NativeSpmm().spmm(csr, values, x, scale, False, found, tuning)
             assert torch.equal(found, spmm(csr, x, values, scale=scale, backend="jit"))
+    evenly_used = Csr(torch.arange(0, 6001, 24), torch.arange(6000) % 400, 400)
+    assert evenly_used.hot_columns(most=10, least_uses=2) is None, "too few entries would benefit"
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "triton-on-gpu"])  # which copies them
