@@ -1,103 +1,99 @@
 """The external sort compared with a dictionary, with so small groups and chunks that there are many of both."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from requires import require_module
 
 from hpcgnn import HpcgnnError
-from hpcgnn.sources.edges import MAX_NODES, EdgeChunk, EdgeForm, EdgeOptions, _pack, _Spill, sort_edges
+from hpcgnn.sources.edges import MAX_NODES, EdgeChunk, EdgeForm, EdgeOptions, _Spill, sort_edges
+
+PLAIN, WEIGHTED, TYPED = EdgeForm(), EdgeForm(True), EdgeForm(False, 3, 2)
 
 
-def chunked(src, dst, weight, size):
-    for first in range(0, len(src), size):
-        part = slice(first, first + size)
-        yield EdgeChunk(src[part], dst[part], None if weight is None else weight[part])
+def chunks_of(edges, form, size):
+    """Chunks of edges ``(src, dst, weight, type, two features)``, with the values of the form."""
+    for first in range(0, len(edges), size):
+        src, dst, weight, kind, *attr = np.array(edges[first : first + size], np.float64).T
+        yield EdgeChunk(
+            src.astype(np.int64),
+            dst.astype(np.int64),
+            weight if form.weighted else None,
+            kind.astype(np.int64) if form.num_types else None,
+            np.stack(attr, axis=1) if form.attr_columns else None,
+        )
 
 
-def run_sort(edges, num_nodes, weighted, options, folder, chunk=3, group=4):
-    src, dst = (np.array([edge[i] for edge in edges], np.int64) for i in range(2))
-    weight = np.array([edge[2] for edge in edges], np.float32) if weighted else None
-    chunks = chunked(src, dst, weight, chunk)
-    result = sort_edges(chunks, num_nodes, EdgeForm(weighted), options, folder, "test", group_edges=group)
-    indptr, indices = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
-    ones = np.ones(result.num_edges, np.float32)
-    weights = result.values.read(0, result.num_edges)["weight"] if weighted else ones
+def run_sort(edges, num_nodes, form, options, folder, chunk=3, group=4):
+    """The stored edges, with zeros for values that the form lacks, in their order, and whether each has its reverse."""
+    chunks = chunks_of(edges, form, chunk)
+    result = sort_edges(chunks, num_nodes, form, options, folder, "test", group_edges=group)
+    indptr, sources = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
+    values = None if result.values is None else result.values.read(0, result.num_edges)
     result.close()
-    targets = np.repeat(np.arange(num_nodes), np.diff(indptr))
-    assert (np.diff(indices)[np.diff(targets) == 0] >= 0).all()
-    return list(zip(indices.tolist(), targets.tolist(), weights.tolist(), strict=True)), result.symmetric
+    targets, none = np.repeat(np.arange(num_nodes), np.diff(indptr)), np.zeros(sources.size)
+    columns = [values["weight"] if form.weighted else none, values["type"] if form.num_types else none]
+    columns += [*values["attr"].T] if form.attr_columns else [none, none]
+    stored = list(zip(sources.tolist(), targets.tolist(), *(each.tolist() for each in columns), strict=True))
+    order = [(target, source, kind) for source, target, _, kind, *_ in stored]
+    assert order == sorted(order)
+    return stored, result.symmetric
 
 
-def by_hand(edges, num_nodes, options):
-    """The same result in plain Python: a sorted list of (src, dst, weight)."""
+def by_hand(edges, num_nodes, form, options):
+    """The same result in plain Python."""
+    has = np.array([form.weighted, bool(form.attr_columns), bool(form.attr_columns)])
+    edges = [(s, d, kind * bool(form.num_types), *(has * (w, *attr))) for s, d, w, kind, *attr in edges]
     if options.undirected:
-        edges = edges + [(d, s, w) for s, d, w in edges]
+        edges += [(d, s, *rest) for s, d, *rest in edges]
     if options.undirected or options.drop_duplicates:
-        sums = defaultdict(float)
-        for s, d, w in edges:
-            sums[s, d] += w
-        edges = [(s, d, w) for (s, d), w in sums.items()]
+        sums = {}
+        for *key, w, a, b in edges:
+            sums[tuple(key)] = sums.get(tuple(key), 0) + np.array([w, a, b])
+        edges = [(*key, *values) for key, values in sums.items()]
     if options.self_loops:
-        have = {s for s, d, _ in edges if s == d}
-        edges = edges + [(v, v, 1.0) for v in range(num_nodes) if v not in have]
-    return edges
+        have = {s for s, d, *_ in edges if s == d}
+        edges += [(v, v, 0, float(form.weighted), 0, 0) for v in range(num_nodes) if v not in have]
+    return [(s, d, w, kind, a, b) for s, d, kind, w, a, b in edges]
 
 
-graphs = st.integers(1, 9).flatmap(
-    lambda n: st.tuples(
-        st.just(n),
-        # Weights are integers, whose sums are exact in any order.
-        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(-4, 9).map(float)), max_size=40),
-    )
-)
-any_options = st.builds(EdgeOptions, st.booleans(), st.booleans(), st.booleans())
+ids, whole = st.integers(0, 6), st.integers(-4, 9)  # sums of whole numbers are exact in any order
 
 
 # Both directions with different weights, which are rarely drawn, make no undirected graph.
-@example(graph=(2, [(0, 1, 1.0), (1, 0, 2.0)]), weighted=True, options=EdgeOptions(), chunk=3, group=4)
+@example(edges=[(0, 1, 1, 0, 0, 0), (1, 0, 2, 0, 0, 0)], form=WEIGHTED, options=EdgeOptions(), chunk=3, group=4)
 @settings(max_examples=300, deadline=None)
-@given(graph=graphs, weighted=st.booleans(), options=any_options, chunk=st.integers(1, 50), group=st.integers(1, 50))
-def test_equals_a_dictionary(tmp_path_factory, graph, weighted, options, chunk, group):
-    num_nodes, edges = graph
-    if not weighted:
-        edges = [(s, d, 1.0) for s, d, _ in edges]
+@given(
+    edges=st.lists(st.tuples(ids, ids, whole, st.integers(0, 2), whole, whole), max_size=40),
+    form=st.sampled_from([PLAIN, WEIGHTED, TYPED]),
+    options=st.builds(EdgeOptions, st.booleans(), st.booleans(), st.booleans()),
+    chunk=st.integers(1, 50),
+    group=st.integers(1, 50),
+)
+def test_equals_a_dictionary(tmp_path_factory, edges, form, options, chunk, group):
+    if form is TYPED:
+        options = EdgeOptions(options.undirected, False, options.drop_duplicates)
     folder = tmp_path_factory.getbasetemp()
-    stored, symmetric = run_sort(edges, num_nodes, weighted, options, folder, chunk, group)
-    expected = by_hand(edges, num_nodes, options)
-    if not weighted:
-        stored, expected = [edge[:2] for edge in stored], [edge[:2] for edge in expected]
-    assert Counter(stored) == Counter(expected)
-    reverse = Counter((d, s, *w) for s, d, *w in stored)
-    assert symmetric == (Counter(stored) == reverse)
+    stored, symmetric = run_sort(edges, 7, form, options, folder, chunk, group)
+    assert Counter(stored) == Counter(by_hand(edges, 7, form, options))
+    there = Counter(edge[:3] for edge in stored)  # types and features do not count
+    assert symmetric == (there == Counter((d, s, w) for s, d, w, *_ in stored))
 
 
 def test_more_nodes_than_ranges(tmp_path):
     random = np.random.default_rng(0)
-    edges = [(s, d, 1.0) for s, d in random.integers(0, 20_000, (5_000, 2)).tolist()]
-    stored, _ = run_sort(edges, 20_000, False, EdgeOptions(), tmp_path, chunk=701, group=97)
+    edges = [(s, d, 0, 0, 0, 0) for s, d in random.integers(0, 20_000, (5_000, 2)).tolist()]
+    stored, _ = run_sort(edges, 20_000, PLAIN, EdgeOptions(), tmp_path, chunk=701, group=97)
     assert Counter(stored) == Counter(edges)
 
 
 def test_many_parallel_edges_keep_their_order(tmp_path):
     """There are so many that numpy does not use insertion sort, which would be stable by itself."""
-    edges = [(i % 3, 1, float(i)) for i in range(3_000)]
-    stored, _ = run_sort(edges, 3, True, EdgeOptions(), tmp_path, chunk=1_000, group=10_000)
+    edges = [(i % 3, 1, float(i), 0, 0, 0) for i in range(3_000)]
+    stored, _ = run_sort(edges, 3, WEIGHTED, EdgeOptions(), tmp_path, chunk=1_000, group=10_000)
     assert stored == sorted(edges)
-
-
-@given(sizes=st.lists(st.integers(0, 9), min_size=1), limit=st.integers(1, 20))
-def test_groups_are_as_large_as_the_limit_allows(sizes, limit):
-    groups = list(_pack(np.array(sizes), limit))
-    assert [first for first, _ in groups] == [0, *(last for _, last in groups[:-1])]
-    assert groups[-1][1] == len(sizes)
-    for first, last in groups:
-        assert last == first + 1 or sum(sizes[first:last]) <= limit
-        assert last == len(sizes) or sum(sizes[first : last + 1]) > limit
 
 
 def test_groups_are_bounded_in_nodes_too(tmp_path):
@@ -109,44 +105,6 @@ def test_groups_are_bounded_in_nodes_too(tmp_path):
     assert [spans[0][0], spans[-1][1], sum(size for *_, size in spans)] == [0, 10**6, 1]
 
 
-def test_merged_weights_that_are_too_large(tmp_path):
-    edges = [(1, 0, 3e38), (1, 0, 3e38)]
-    with pytest.raises(HpcgnnError, match="test: the weights of the edges 1 -> 0 add up to more than float32 holds"):
-        run_sort(edges, 2, True, EdgeOptions(drop_duplicates=True), tmp_path)
-
-
-def test_undirected_is_what_pyg_does(tmp_path):
-    utils = require_module("torch_geometric.utils")
-    random = np.random.default_rng(1)
-    edges = random.integers(0, 8, (60, 3))
-    index, weight = utils.to_undirected(torch.tensor(edges[:, :2]).T, torch.tensor(edges[:, 2]).float())
-    expected = zip(*index.tolist(), weight.tolist(), strict=True)
-    stored, symmetric = run_sort(edges, 8, True, EdgeOptions(undirected=True), tmp_path)
-    assert symmetric
-    assert sorted(stored) == sorted(expected)
-
-
-@pytest.mark.parametrize(
-    ("src", "dst", "weight", "sentence"),
-    [
-        (0, 3, 1.0, "edge 1 is 0 -> 3, but node ids run from 0 to 2"),
-        (-1, 0, 1.0, "edge 1 is -1 -> 0"),
-        (1, 2, np.nan, r"edge 1 \(1 -> 2\) has weight nan"),
-        (1, 2, np.inf, "has weight inf"),
-    ],
-)
-def test_bad_edges(tmp_path, src, dst, weight, sentence):
-    with pytest.raises(HpcgnnError, match=sentence):
-        run_sort([(0, 1, 1.0), (src, dst, weight)], 3, True, EdgeOptions(), tmp_path, chunk=1)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("num_nodes", [0, -1, MAX_NODES + 1])
-def test_bad_sizes(tmp_path, num_nodes):
-    with pytest.raises(HpcgnnError, match="converts graphs of 1 to"):
-        run_sort([], num_nodes, False, EdgeOptions(), tmp_path)
-
-
 def test_the_largest_id_does_not_overflow(tmp_path):
     last = MAX_NODES - 1
     spill = _Spill(MAX_NODES, EdgeForm(), True, tmp_path, "test")
@@ -156,62 +114,30 @@ def test_the_largest_id_does_not_overflow(tmp_path):
     assert found == [last, last * MAX_NODES, last * MAX_NODES + last, last * MAX_NODES + last]
 
 
-# -- types and features of edges -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("num_nodes", [0, -1, MAX_NODES + 1])
+def test_bad_sizes(tmp_path, num_nodes):
+    with pytest.raises(HpcgnnError, match="converts graphs of 1 to"):
+        run_sort([], num_nodes, PLAIN, EdgeOptions(), tmp_path)
 
 
-def run_typed(edges, num_nodes, options, folder, chunk=3, group=4):
-    """Sort ``(src, dst, type, two features)``, in pieces, and return the stored edges in that form."""
-    src, dst, kind = (np.array([edge[i] for edge in edges], np.int64) for i in range(3))
-    attr = np.array([edge[3:] for edge in edges], np.float32).reshape(-1, 2)
-    chunks = (
-        EdgeChunk(src[part], dst[part], type=kind[part], attr=attr[part])
-        for part in (slice(first, first + chunk) for first in range(0, len(edges), chunk))
-    )
-    result = sort_edges(chunks, num_nodes, EdgeForm(False, 3, 2), options, folder, "test", group_edges=group)
-    indptr, sources = result.indptr.read(0, num_nodes + 1), result.indices.read(0, result.num_edges)
-    values = result.values.read(0, result.num_edges)
-    result.close()
-    targets = np.repeat(np.arange(num_nodes), np.diff(indptr))
-    return list(
-        zip(sources.tolist(), targets.tolist(), values["type"].tolist(), *values["attr"].T.tolist(), strict=True)
-    )
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    edges=st.lists(st.tuples(*[st.integers(0, 4)] * 2, st.integers(0, 2), *[st.integers(-9, 9)] * 2), max_size=40),
-    options=st.builds(EdgeOptions, st.booleans(), st.just(False), st.booleans()),
-    chunk=st.integers(1, 50),
-    group=st.integers(1, 50),
-)
-def test_types_and_features_stay_with_their_edges(tmp_path_factory, edges, options, chunk, group):
-    expected = edges + [(d, s, *rest) for s, d, *rest in edges] if options.undirected else edges
-    if options.undirected or options.drop_duplicates:
-        sums = defaultdict(lambda: np.zeros(2))
-        for s, d, kind, *attr in expected:
-            sums[s, d, kind] += attr
-        expected = [(*ends, *attr.tolist()) for ends, attr in sums.items()]
-    stored = run_typed(edges, 5, options, tmp_path_factory.getbasetemp(), chunk, group)
-    assert Counter(stored) == Counter(expected)
-    ordered = [(d, s, kind) for s, d, kind, *_ in stored]
-    assert ordered == sorted(ordered)
+MERGE = {"drop_duplicates": True}
 
 
 @pytest.mark.parametrize(
-    ("edge", "options", "sentence"),
+    ("form", "edge", "options", "sentence"),
     [
-        ((1, 2, 3, 0, 0), {}, r"test: edge 1 \(1 -> 2\) has type 3, but types run from 0 to 2"),
-        ((1, 2, -1, 0, 0), {}, r"edge 1 \(1 -> 2\) has type -1"),
-        ((1, 2, 0, 0, np.nan), {}, r"edge 1 \(1 -> 2\) has feature nan: features must be finite float32 numbers"),
-        (
-            (0, 1, 0, 3e38, 0),
-            {"drop_duplicates": True},
-            "the features of the edges 0 -> 1 add up to more than float32 holds",
-        ),
-        ((1, 2, 0, 0, 0), {"self_loops": True}, "test has types or features of edges, which --self-loops cannot give"),
+        (WEIGHTED, (0, 3, 1, 0, 0, 0), {}, "test: edge 1 is 0 -> 3, but node ids run from 0 to 2"),
+        (WEIGHTED, (-1, 0, 1, 0, 0, 0), {}, "edge 1 is -1 -> 0"),
+        (WEIGHTED, (1, 2, np.nan, 0, 0, 0), {}, r"edge 1 \(1 -> 2\) has weight nan"),
+        (WEIGHTED, (1, 2, np.inf, 0, 0, 0), {}, "has weight inf"),
+        (WEIGHTED, (0, 1, 3e38, 0, 0, 0), MERGE, "the weights of the edges 0 -> 1 add up to more than float32 holds"),
+        (TYPED, (1, 2, 0, 3, 0, 0), {}, r"test: edge 1 \(1 -> 2\) has type 3, but types run from 0 to 2"),
+        (TYPED, (1, 2, 0, -1, 0, 0), {}, r"edge 1 \(1 -> 2\) has type -1"),
+        (TYPED, (1, 2, 0, 0, 0, np.nan), {}, r"edge 1 \(1 -> 2\) has feature nan: features must be finite float32"),
+        (TYPED, (0, 1, 0, 0, 3e38, 0), MERGE, "the features of the edges 0 -> 1 add up to more than float32 holds"),
     ],
 )
-def test_bad_types_and_features(tmp_path, edge, options, sentence):
+def test_bad_edges(tmp_path, form, edge, options, sentence):
     with pytest.raises(HpcgnnError, match=sentence):
-        run_typed([(0, 1, 0, 3e38, 0), edge], 3, EdgeOptions(**options), tmp_path, chunk=1)
+        run_sort([(0, 1, 3e38, 0, 3e38, 0), edge], 3, form, EdgeOptions(**options), tmp_path, chunk=1)
     assert not list(tmp_path.iterdir())
