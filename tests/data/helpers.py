@@ -1,7 +1,5 @@
 """Functions that convert sources and read complete graph files, and write small npz files."""
 
-import gzip
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -93,9 +91,3 @@ class RunsCode:
 
     def __reduce__(self):
         return exec, (f"open({str(self.marker)!r}, 'w').close()",)
-
-
-def write_csv(path, rows):
-    """Write rows of numbers or words as a gzipped csv table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))

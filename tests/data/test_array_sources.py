@@ -4,13 +4,12 @@ import io
 import os
 import shutil
 import zipfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import check_refused, check_same, converted, notes_of, pairs, read, save, small_graph
+from helpers import check_refused, check_same, converted, notes_of, pairs, read, save
 from requires import require_module
 from small_graphs import flip
 
@@ -18,7 +17,7 @@ import hpcgnn
 from hpcgnn.data.schema import MASKS
 from hpcgnn.sources.convert import ConvertOptions, convert
 
-REAL = {"cora": (140, 500, 1000), "tolokers": (5879, 2939, 2940), "debian-tags": (18126, 6042, 6043), "cnr-2000": None}
+REAL = {"cora": (140, 500, 1000), "cnr-2000": None}
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -42,18 +41,10 @@ def test_npz_keeps_a_real_graph(tmp_path, shared_data, name):
         assert tuple(summary.split_sizes.values()) == REAL[name]
 
 
-def test_npz_picks_a_split(tmp_path, shared_data):
-    path = shared_data("tolokers.npz")
-    masks = converted(f"npz:{path}?split=3", tmp_path)[-1]
-    assert all(np.array_equal(masks[mask], np.load(path)[f"{mask}s"][3]) for mask in MASKS)
-    check_refused(f"npz:{path}?split=10", tmp_path, "split=10 was given, but there are 10")
-
-
-@pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
-def test_pyg_equals_pyg(tmp_path, shared_data, name):
+def test_pyg_equals_pyg(tmp_path, shared_data):
     """The file of a data set's name and that of its graph in memory hold PyG's arrays, and give them back."""
     datasets = require_module("torch_geometric.datasets")
-    copy, root = tmp_path / "copy", tmp_path / "read-only"
+    name, copy, root = "Cora", tmp_path / "copy", tmp_path / "read-only"
     for folder, mode in ((copy, 0o755), (root, 0o555)):
         shutil.copytree(shared_data("pyg") / name / "raw", folder / name / "raw")
         for inner, _, _ in os.walk(folder):
@@ -111,35 +102,23 @@ PART_UNKNOWN = np.array([[1, 0, 1], [np.nan, 1, np.nan], [np.nan] * 3, [1, np.na
         ({"num_nodes": np.int64(0), "x": None, "y": None}, "has shape|mask is|has 0 nodes"),
         ({"edge_index": np.zeros((3, 2), int)}, r"edge_index is int64 of shape \(3, 2\)"),
         ({"edge_index": np.array([[0.0, 1.5], [1, 0]])}, "edge_index is float64"),
-        ({"edge_index": np.array([[0, 6], [1, 0]])}, "edge 1 is 6 -> 0, but node ids run from 0 to 5"),
-        ({"edge_index": np.array([[0, 1], [-1, 0]])}, "edge 0 is 0 -> -1"),
         ({"edge_weight": np.ones(3, np.float32)}, "one number for each of the 6 edges"),
-        ({"edge_weight": np.array([1, 1, np.nan, 1, 1, 1])}, "edge 2 .* has weight nan"),
         ({"x": np.ones((5, 3))}, r"x has shape \(5, 3\), but it should be \(6, F\)"),
-        ({"x": np.ones(6)}, r"x has shape \(6,\)"),
-        ({"x": np.full((6, 3), "a")}, "x has dtype <U1"),
         ({"x": np.where(np.arange(18).reshape(6, 3) == 7, np.nan, 1)}, "x of node 2 is nan in column 1"),
-        ({"x": np.where(np.arange(18).reshape(6, 3) == 17, np.inf, 1)}, "x of node 5 is inf in column 2"),
         (SPARSE | {"x_indices": np.array([0, 1, 3, 0])}, "x_indices run from 0 to 3, outside of 0 to 2"),
-        (SPARSE | {"x_indices": np.array([0, 1, -1, 0])}, "x_indices run from -1"),
         (SPARSE | {"x_indptr": np.array([0, 1, 2, 1, 2, 3, 4])}, "x_indptr does not rise from 0 to 4"),
         (SPARSE | {"x_data": np.array([1, 2, np.nan, 3], np.float32)}, "x of node 4 is nan in column 2"),
         (SPARSE | {"x_data": None}, "sparse features need x_data, x_indices"),
-        (SPARSE | {"x_shape": None}, "sparse features need x_data, x_indices"),
         ({"y": np.array([None] * 6, dtype=object)}, "cannot be read as npz"),
         ({"y": np.array([0, 1, 2, 0, 1, -2])}, "y of node 5 is -2"),
-        ({"y": np.array([0, 1, 3, 0, 1, 3])}, "class 2 of 4 never appears"),
         ({"y": np.full((6, 2), 2)}, "all values should be 0 or 1"),
-        ({"y": np.array([0, 2, 2, 0, 2, -1])}, "class 1 of 3 never appears"),
         ({"y": None}, "has masks but no labels"),
         ({"val_mask": np.array([1, 0, 0, 1, 0, 0], bool)}, "node 0 is in train_mask and val_mask"),
         ({"test_mask": np.array([0, 0, 0, 0, 1, 1], bool)}, "node 5 is in test_mask but has no label"),
         ({"train_mask": np.zeros(6, bool)}, "train_mask selects no labelled node"),
         ({"train_mask": np.ones(5, bool)}, r"train_mask is bool of shape \(5,\)"),
         ({"train_mask": np.array([0, 1, 2, 0, 0, 0])}, "train_mask is int64"),
-        ({"train_mask": np.array([0, 1, 1, 0, 0, 0], complex)}, "train_mask is complex128"),
         ({"train_mask": np.array([0, 1, 6])}, "train_mask has node 6, but node ids run from 0 to 5"),
-        ({"train_mask": np.array([0, 1, -1])}, "train_mask has node -1, but node ids run from 0 to 5"),
         ({"train_mask": np.array([0, 1, 1, 0])}, r"bool of shape \(6,\), or the numbers of nodes, each once"),
         (
             {"train_idx": np.array([0.0, 1.0])} | NO_MASKS,
@@ -155,40 +134,31 @@ PART_UNKNOWN = np.array([[1, 0, 1], [np.nan, 1, np.nan], [np.nan] * 3, [1, np.na
         ({"train_mask": None, "train_masks": np.bool_(True)} | NO_MASKS, r"train_masks has shape \(\)"),
         ({"train_masks": np.ones((0, 6), bool)} | NO_MASKS, "split=0 was given, but there are 0"),
         ({"y": np.array([0, 1, 10**12, 0, 1, -1])}, "y of node 2 is 1000000000000, but there are only 6 nodes"),
-        ({"y": np.array([0, 1, 2**63 + 5, 0, 1, 0], np.uint64)}, "y of node 2 is 9223372036854775813"),
         ({"y": np.array([0, 1, 1e300, 0, 1, 0])}, "y of node 2 is infinite as float32"),
-        ({"y": np.array([0, 1, np.inf, 0, 1, 0])}, "y of node 2 is infinite as float32"),
-        ({"y": np.ones((6, 0), int)}, "y has 0 columns"),
         ({"y": np.zeros(6, complex)}, "y is complex128"),
-        ({"x": np.zeros((6, 3), complex)}, "x has dtype complex128"),
-        ({"x": np.full((6, 3), 1e300)}, "x of node 0 is inf in column 0"),
-        ({"edge_index": np.zeros((2, 6), complex)}, "edge_index is complex128"),
         ({"edge_index": np.full((2, 6), 2**64 - 1, np.uint64)}, "edge 0 is -1 -> -1"),
         ({"edge_weight": np.full(6, b"1")}, "one number for each of the 6 edges"),
-        ({"edge_weight": np.full(6, 1e300)}, "has weight inf"),
-        ({"num_nodes": np.int64(10**15)}, "x has shape"),
         ({"num_nodes": np.int64(10**15), "x": None, "y": None} | NO_MASKS, "converts graphs of 1 to"),
         ({"num_nodes": np.int64(10**9), "x": None, "y": None} | NO_MASKS, "say .nodes=1000000000 if most"),
         (SPARSE | {"x_shape": np.array([6, 10**15])}, "x_shape has 1,000,000,000,000,000 columns for 4 values"),
         (SPARSE | {"x_shape": np.array([10**15, 3])}, "shapes"),
-        (SPARSE | {"x_shape": np.array([6, -3])}, "x_shape is int64 of shape"),
-        (SPARSE | {"x_shape": np.array([6, 3], complex)}, "x_shape is complex128"),
         (SPARSE | {"x_shape": np.array([6.0, np.nan])}, "x_shape is float64"),
         (SPARSE | {"x_indices": np.array([0, 1, 2, 0], complex)}, "x_data, x_indices, x_indptr have dtypes"),
         ({"y": np.zeros(5, int)}, "y is int64 of shape"),
-        ({"y": np.zeros((7, 2), int)}, "y is int64 of shape"),
-        ({"y": np.zeros((6, 2, 2), int)}, "y is int64 of shape"),
-        ({"y": np.zeros((), int)}, "y is int64 of shape"),
+        (
+            {"edge_type": np.zeros(5, int)},
+            r"edge_type is int64 of shape \(5,\), but it should be whole numbers of shape \(6,\)",
+        ),
+        (
+            {"edge_type": np.full(6, 10**9)},
+            "edge 0 has type 1000000000, but there are only 6 edges: number the types from 0",
+        ),
+        ({"edge_attr": np.zeros((5, 2))}, r"edge_attr is float64 of shape \(5, 2\)"),
+        ({"edge_attr": np.full(6, np.inf)}, "has feature inf"),
     ],
 )
 def test_bad_arrays(tmp_path, changes, sentence):
     check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence)
-
-
-def test_sparse_npz(tmp_path):
-    meta, _, x, *_ = converted(save(tmp_path / "g.npz", **SPARSE), tmp_path)
-    assert meta.x_nnz == 4
-    assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
 
 
 def with_member(path, name, content, **settings):
@@ -210,9 +180,7 @@ def npy(array, shape=None, descr=None):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "g.npz is not an npz file: write it with numpy.savez"),
-        (b"no zip at all", "g.npz is not an npz file: write it with numpy.savez"),
-        (npy(np.zeros(3)), "g.npz is not an npz file: write it with numpy.savez"),
+        (b"no zip", "g.npz is not an npz file: write it with numpy.savez"),
         (b"PK\x03\x04 cut short", "cannot be read as npz"),
     ],
 )
@@ -228,12 +196,10 @@ ZEROS = np.zeros(6, np.int64)
     ("content", "sentence"),
     [
         (npy(ZEROS, shape=(10**15,)), "int64 of shape .1000000000000000,. take 8,000,000,000,000,000 bytes"),
-        (npy(ZEROS, shape=(2**40, 2**40)), "there are 48"),
         (npy(ZEROS, shape=(5,)), "take 40 bytes, but there are 48"),
         (npy(ZEROS, shape=(-6,)), r"its shape is \(-6,\)"),
         (npy(ZEROS, descr="|O"), "Object arrays cannot be loaded"),
         (npy(ZEROS, descr="nonsense"), "not a valid dtype"),
-        (npy(ZEROS)[:-1], "there are 47"),
         (b"", "EOF"),
         (b"\x93NUMPY\x03\x00 junk", "its format .3, 0. is none"),
     ],
@@ -309,17 +275,11 @@ MASKS_IN_OTHER_FORMS = {
 
 
 @pytest.mark.parametrize("case", MASKS_IN_OTHER_FORMS)
-@pytest.mark.parametrize("kind", ["npz", "memory"])
-def test_masks_in_other_forms(tmp_path, kind, case):
+def test_masks_in_other_forms(tmp_path, case):
     arrays, split, wanted = MASKS_IN_OTHER_FORMS[case]
     arrays = NO_MASKS | {name: np.asarray(array) for name, array in arrays.items()}
-    if kind == "npz":
-        *_, masks = converted(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
-        notes = notes_of(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
-    else:
-        data, number = SimpleNamespace(**small_graph(**arrays)), int(split[-1]) if split else None
-        notes = hpcgnn.from_pyg(data, tmp_path / "out.h5", mask_column=number).notes
-        *_, masks = read(tmp_path / "out.h5")
+    *_, masks = converted(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
+    notes = notes_of(save(tmp_path / "g.npz", **arrays) + split, tmp_path)
     assert tuple(np.flatnonzero(masks[name]).tolist() for name in MASKS) == wanted
     told = {
         "numbers": "train_mask holds the numbers of 3 nodes",
@@ -329,70 +289,18 @@ def test_masks_in_other_forms(tmp_path, kind, case):
     assert any("holds" in note for note in notes) == (case in told)
 
 
-def test_arrays_that_are_not_read_are_named(tmp_path):
-    source = save(tmp_path / "g.npz", labels=np.zeros(6), edge_feat=np.zeros((6, 2)))
-    assert notes_of(source, tmp_path) == [f"{tmp_path / 'g.npz'}: arrays that are not read: edge_feat, labels"]
+SEVERAL = np.array([[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]], np.uint8)
+UNTRAINED = "have no training node, and cannot be learned"
+NOTES = {
+    "arrays that are not read: edge_feat, labels": {"labels": np.zeros(6), "edge_feat": np.zeros((6, 2))},
+    "each row of y has a single 1, and is taken as independent labels": {"y": np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]]},
+    f"1 of 3 classes {UNTRAINED}: 1": {"y": SEVERAL},
+    "1 of 3 classes have no node: 1": {"y": SEVERAL, **NO_MASKS},
+    f"1 of 3 classes {UNTRAINED}: 2": {"train_mask": np.arange(6) < 2},
+}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_types_and_features_of_edges(tmp_path, dtype):
-    kinds, attr = np.array([2, 0, 1, 0, 2, 0]), np.arange(12).reshape(6, 2).astype(dtype)
-    source = save(tmp_path / "g.npz", edge_type=kinds, edge_attr=attr)
-    meta, edges, *_ = converted(source, tmp_path)
-    assert (meta.num_edge_types, meta.num_edge_features) == (3, 2)
-    assert meta.edge_attr_dtype == ("float16" if dtype == "float16" else "float32")
-    back = hpcgnn.to_pyg(tmp_path / "out.h5")
-    place = [small_graph()["edge_index"].T.tolist().index(pair) for pair in edges.tolist()]
-    assert back.edge_type.tolist() == kinds[place].tolist()
-    assert np.array_equal(back.edge_attr.numpy(), attr[place].astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"edge_type": np.zeros(5, int)},
-            r"edge_type is int64 of shape \(5,\), but it should be whole numbers of shape \(6,\)",
-        ),
-        ({"edge_type": np.zeros(6)}, "edge_type is float64"),
-        (
-            {"edge_type": np.full(6, 10**9)},
-            "edge 0 has type 1000000000, but there are only 6 edges: number the types from 0",
-        ),
-        ({"edge_attr": np.zeros((5, 2))}, r"edge_attr is float64 of shape \(5, 2\)"),
-        ({"edge_attr": np.zeros((6, 0))}, "edge_attr is float64 of shape"),
-        ({"edge_attr": np.full(6, np.inf)}, "has feature inf"),
-    ],
-)
-def test_wrong_types_and_features_of_edges(tmp_path, changes, sentence):
-    check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence)
-
-
-def test_labels_with_a_single_1_in_each_row_may_be_classes(tmp_path):
-    source = save(tmp_path / "g.npz", y=np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]])
-    assert converted(source, tmp_path)[0].task == "multi-label"
-    assert "each row of y has a single 1, and is taken as independent labels" in notes_of(source, tmp_path)[0]
-
-
-def test_a_class_of_several_without_an_example(tmp_path):
-    y = np.array([[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]], np.uint8)
-    source = save(tmp_path / "g.npz", y=y)
-    assert np.array_equal(converted(source, tmp_path)[3], y)
-    assert notes_of(source, tmp_path) == ["1 of 3 classes have no training node, and cannot be learned: 1"]
-    assert notes_of(save(tmp_path / "g.npz", y=y, **NO_MASKS), tmp_path) == ["1 of 3 classes have no node: 1"]
-
-
-def test_multi_label(tmp_path):
-    y = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 0]], np.uint8)
-    meta, _, _, stored, _ = converted(save(tmp_path / "g.npz", y=y), tmp_path)
-    assert (meta.task, meta.num_classes) == ("multi-label", 2)
-    assert np.array_equal(stored, y)
-
-
-def test_sets_of_links_come_back(tmp_path):
-    ends = small_graph()["edge_index"]
-    source = save(tmp_path / "g.npz", edge_split=np.arange(ends.shape[1]) % 4)
-    convert(source, tmp_path / "g.h5")
-    found = hpcgnn.to_pyg(tmp_path / "g.h5")
-    its_set = dict(zip(map(tuple, ends.T.tolist()), np.arange(ends.shape[1]) % 4, strict=True))
-    assert [its_set[pair] for pair in map(tuple, found.edge_index.T.tolist())] == found.edge_split.tolist()
+@pytest.mark.parametrize("note", NOTES)
+def test_what_users_should_know_is_noted(tmp_path, note):
+    (found,) = notes_of(save(tmp_path / "g.npz", **NOTES[note]), tmp_path)
+    assert note in found

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from helpers import RunsCode, check_refused, converted, pairs, write_csv
+from helpers import RunsCode, check_refused, converted, pairs
 from requires import require_module
+from source_writers import write_csv
 
 import hpcgnn
 from hpcgnn import HpcgnnError
@@ -123,6 +124,16 @@ def test_a_loader_that_fails_leaves_no_folder_of_processed_files(tmp_path, share
     )
 
 
+def write_ogb(base, split, sets, tables):
+    """A folder of OGB with tables, and with the numbers of nodes of the training, validation and test set."""
+    for name, rows in tables.items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
+    for name, nodes in zip(("train", "valid", "test"), sets, strict=True):
+        write_csv(base / "split" / split / f"{name}.csv.gz", [[node] for node in nodes])
+    (base / "processed").mkdir()
+    (base / "RELEASE_v1.txt").touch()
+
+
 def test_ogb_through_its_own_loader(tmp_path):
     """A small graph in the folder layout of ogbn-arxiv is read twice: from the raw files, and from ogb's cache."""
     require_module("ogb")
@@ -131,12 +142,7 @@ def test_ogb_through_its_own_loader(tmp_path):
     features = np.round(np.random.default_rng(0).normal(size=(5, 3)), 3)
     tables = {"edge": edges, "num-node-list": [[5]], "num-edge-list": [[4]], "node-feat": features}
     tables |= {"node_year": [[2000]] * 5, "node-label": [[0], [1], [2], [1], [0]]}
-    for name, rows in tables.items():
-        write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    for name, ids in {"train": [0, 1, 2], "valid": [3], "test": [4]}.items():
-        write_csv(base / "split" / "time" / f"{name}.csv.gz", [[i] for i in ids])
-    (base / "processed").mkdir()
-    (base / "RELEASE_v1.txt").touch()
+    write_ogb(base, "time", ([0, 1, 2], [3], [4]), tables)
     for _ in range(2):
         meta, stored, x, y, masks = converted(source, tmp_path)
         assert pairs(stored) == sorted(edges)
@@ -156,12 +162,7 @@ def test_features_of_edges_of_ogb(tmp_path):
     feat = np.arange(24).reshape(3, 8) / 8
     tables = {"edge": edges, "edge-feat": feat, "num-node-list": [[4]], "num-edge-list": [[3]]}
     tables |= {"node-label": np.eye(4, 112, dtype=int), "node_species": [[9606]] * 4}
-    for name, rows in tables.items():
-        write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    for name, ids in {"train": [0, 1], "valid": [2], "test": [3]}.items():
-        write_csv(base / "split" / "species" / f"{name}.csv.gz", [[i] for i in ids])
-    (base / "processed").mkdir()
-    (base / "RELEASE_v1.txt").touch()
+    write_ogb(base, "species", ([0, 1], [2], [3]), tables)
     meta, *_ = converted(f"ogb:ogbn-proteins?root={tmp_path}", tmp_path)
     assert (meta.num_edge_features, meta.num_classes, meta.task) == (8, 112, "multi-label")
     found = hpcgnn.to_pyg(tmp_path / "out.h5")
