@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import check_refused, check_same, converted, notes_of, pairs, read, weighted
+from requires import EVERYTHING
 
 import hpcgnn
 from hpcgnn import HpcgnnError
@@ -28,8 +29,7 @@ def file(name) -> Path:
     return HERE / f"dgl-2.1-{name}.bin"
 
 
-@pytest.mark.parametrize("split", [0, 1])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(("name", "split"), [*zip(LAYOUTS, [0, 1, 0, 1, 0], strict=True)])
 def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     meta, edges, x, y, masks = converted(f"dgl:{file(name)}?split={split}", tmp_path)
     ends = DglReader(file("coo")).graph(0).edges[0].values["ends"]
@@ -95,16 +95,16 @@ def test_refusals_of_dgl_files(tmp_path, source, sentence):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgl-2.1-csc", "dgl-1.1-types"])
 def test_no_damage_is_more_than_a_sentence(tmp_path, name):
-    """Each byte in turn is changed, and the file is cut after each: it must be refused, or read with other values."""
+    """A byte is changed, or the file is cut after it: it must be refused, or read with other values."""
     content = (HERE / f"{name}.bin").read_bytes()
     path = tmp_path / "damaged.bin"
     refused = 0
-    places = [*range(32), *range(4096, len(content))]
+    places = [*range(32), *range(4096, len(content))][:: 1 if EVERYTHING else 6]
     for place in places:
         path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
         refused += is_refused(path)
-    assert refused > 1000  # other bytes are values of features or weights
-    for size in range(0, len(content), 7):
+    assert refused > len(places) / 4  # other bytes are values of features or weights
+    for size in range(0, len(content), 7 if EVERYTHING else 60):
         path.write_bytes(content[:size])
         assert is_refused(path)
 
