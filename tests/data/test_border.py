@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import h5py
@@ -14,6 +12,7 @@ import pytest
 import small_graphs
 from rank_pool import ThreadPool
 from ranks import border
+from requires import EVERYTHING
 from small_graphs import flip
 
 from hpcgnn.base.errors import HpcgnnError
@@ -73,13 +72,6 @@ def put(file: h5py.File, name: str, index: object, value: object) -> None:
     file[name][index] = value(file) if callable(value) else value
 
 
-def instead(file: h5py.File, name: str, make: Callable[[np.ndarray], object], **how: object) -> None:
-    """Replace a dataset by another one."""
-    values = make(file[name][:])
-    del file[name]
-    file.create_dataset(name, data=values, **how)
-
-
 def attribute(file: h5py.File, name: str, value: object, group: str = "/") -> None:
     """Set an attribute, to a value or to what a function makes of its value."""
     before = file[group].attrs[name]
@@ -87,32 +79,14 @@ def attribute(file: h5py.File, name: str, value: object, group: str = "/") -> No
     file[group].attrs[name] = value(before) if callable(value) else value
 
 
-def linked(file: h5py.File, name: str, link: object) -> None:
-    """Replace a dataset by a link."""
+def removed(file: h5py.File, name: str) -> None:
     del file[name]
-    file[name] = link
-
-
-def grouped(file: h5py.File, name: str) -> None:
-    """Replace a dataset by a group."""
-    del file[name]
-    file.create_group(name)
-
-
-def removed(file: h5py.File, *names: str) -> None:
-    for name in names:
-        del file[name]
 
 
 def same_first_id(file: h5py.File) -> None:
     """The ids of each part ascend, but both parts have the id 0, and another id is missing."""
     ids, second = file["nodes/original_ids"], int(file["parts/node_offsets"][1])
     ids[second] = ids[0] = 0
-
-
-def moved_away(file: h5py.File) -> None:
-    file.move("nodes/x", "elsewhere")
-    file["nodes/x"] = h5py.SoftLink("/elsewhere")
 
 
 def one_more_checksum(file: h5py.File) -> None:
@@ -122,9 +96,7 @@ def one_more_checksum(file: h5py.File) -> None:
 
 PLAN = "plan/hybrid/"
 DAMAGE = {
-    "index of a plan": (put, PLAN + "L_indices", 5, NODES, "L_indices"),
     "index of a plan of the next part": (put, PLAN + "L_indices", 5, lambda file: file["parts/node_offsets"][1], "L_indices"),
-    "index of a plan below 0": (put, PLAN + "S_indices", 0, -1, "S_indices"),
     "received row of a plan": (put, PLAN + "R_indices", -1, 10**6, "R_indices"),
     "plan's offsets beyond the array": (put, PLAN + "L_offsets", (-1, 1), 10**15, "L_indices"),
     "plan's offsets fall": (put, PLAN + "S_offsets", (1, 0), 10**6, "S_offsets"),
@@ -138,49 +110,17 @@ DAMAGE = {
     "a plan's own peer": (put, PLAN + "recv_peers", 0, 0, "recv_peers"),
     "peer that does not exist": (put, PLAN + "send_peers", 0, PARTS, "send_peers"),
     "rows of a pair": (put, PLAN + "recv_post", 0, 10**9, "recv_post"),
-    "rows below 0": (put, PLAN + "recv_pre", 0, -1, "recv_pre"),
-    "plan without an array": (grouped, PLAN + "L_indices", "L_indices"),
-    "plan that is no group": (linked, "plan/hybrid", np.arange(3), "plan/hybrid"),
-    "complex indices": (instead, "edges/indices", lambda a: a.astype(complex), "edges/indices"),
-    "indices that are no integers": (instead, "edges/indices", lambda a: a.astype(float), "edges/indices"),
-    "weights as bytes": (instead, "edges/weight", lambda a: a.astype("S4"), "edges/weight"),
-    "big-endian offsets": (instead, "edges/indptr", lambda a: a.astype(">i8"), "edges/indptr"),
-    "indptr too long": (instead, "edges/indptr", lambda a: np.append(a, a[-1]), "edges/indptr"),
     "indptr falls": (put, "edges/indptr", 5, 10**3, "edges/indptr"),
     "indptr begins late": (put, "edges/indptr", 0, 1, "edges/indptr"),
     "indptr ends early": (put, "edges/indptr", -1, 400, "edges/indptr"),
-    "source": (put, "edges/indices", 7, NODES, "edges/indices"),
-    "weight NaN": (put, "edges/weight", 3, np.nan, "edges/weight"),
-    "weight Inf": (put, "edges/weight", -1, -np.inf, "edges/weight"),
-    "feature NaN": (put, "nodes/x", (3, 2), np.nan, "nodes/x"),
-    "half of x": (instead, "nodes/x", lambda a: a[: NODES // 2], "nodes/x"),
-    "half of y": (instead, "nodes/y", lambda a: a[: NODES // 2], "nodes/y"),
     "label": (put, "nodes/y", 0, 10**12, "nodes/y"),
-    "label below -1": (put, "nodes/y", 0, -2, "nodes/y"),
-    "mask": (instead, "nodes/train_mask", lambda a: a.astype(np.int8), "nodes/train_mask"),
     "id twice": (put, "nodes/original_ids", 1, lambda file: file["nodes/original_ids"][0], "nodes/original_ids"),
-    "id below 0": (put, "nodes/original_ids", 0, -1, "nodes/original_ids"),
     "id of another part": (same_first_id, "nodes/original_ids"),
     "offsets of parts": (put, "parts/node_offsets", 1, 10**6, "parts/node_offsets"),
-    "chunks": (partial(instead, chunks=(5, 3)), "nodes/x", lambda a: a, "nodes/x"),
-    "compressed": (partial(instead, compression="gzip"), "nodes/x", lambda a: a, "nodes/x"),
-    "link to a file": (linked, "nodes/x", h5py.ExternalLink("/etc/passwd", "/x"), "nodes/x"),
-    "link in the file": (linked, "nodes/x", h5py.SoftLink("/nodes/nothing"), "nodes/x"),
-    "link to what is there": (moved_away, "nodes/x is a link"),
-    "group for a dataset": (grouped, "nodes/y", "nodes/y"),
-    "no dataset": (removed, "nodes", "edges", "edges"),
     "10^15 nodes": (attribute, "num_nodes", 10**15, "(1000000000000001,)"),
     "10^12 classes": (attribute, "num_classes", 10**12, "num_classes"),
     "10^9 parts": (attribute, "num_parts", 10**9, "parts/node_offsets"),
-    "no parts": (attribute, "num_parts", 0, "num_parts"),
-    "edges below 0": (attribute, "num_edges", -1, "num_edges"),
-    "nodes as text": (attribute, "num_nodes", "sixty", "num_nodes"),
-    "nodes as an array": (attribute, "num_nodes", np.arange(3), "num_nodes"),
-    "classes with a fraction": (attribute, "num_classes", 2.5, "num_classes"),
-    "task": (attribute, "task", "ranking", "task"),
     "provenance": (attribute, "provenance", "{", "attribute"),
-    "text that is not UTF-8": (attribute, "uuid", np.bytes_(b"\xff\xfe"), "uuid"),
-    "empty attribute": (attribute, "weighted", h5py.Empty("i8"), "weighted"),
     "version of a plan": (attribute, "plan_version", "one", "plan/hybrid", "plan_version"),
 }  # fmt: skip
 
@@ -196,26 +136,6 @@ def change(path: Path, how: tuple) -> str:
 @pytest.mark.parametrize("name", DAMAGE)
 def test_what_the_schema_forbids_is_refused_by_value(path: Path, name: str) -> None:
     words = change(without_checksums(path), DAMAGE[name])
-    assert words in sentence_of(path)
-
-
-# Version 1 has no types and features of edges.
-OF_EDGES = {
-    "type of an edge": (put, "edges/type", 3, 4, "edges/type"),
-    "type below 0": (put, "edges/type", -1, -1, "edges/type"),
-    "feature of an edge NaN": (put, "edges/attr", (3, 1), np.nan, "edges/attr"),
-    "half of the features of edges": (instead, "edges/attr", lambda a: a[::2], "edges/attr"),
-    "10^12 types of edges": (attribute, "num_edge_types", 10**12, "types of edges"),
-    "features of edges below 0": (attribute, "num_edge_features", -1, "num_edge_features"),
-    "dtype of features of edges": (attribute, "edge_attr_dtype", "int8", "edge_attr_dtype"),
-}
-
-
-@pytest.mark.parametrize("name", OF_EDGES)
-def test_wrong_types_and_features_of_edges_are_refused_by_value(path: Path, name: str) -> None:
-    words = change(path, OF_EDGES[name])
-    if OF_EDGES[name][0] is put:
-        seal(path)  # with checksums of the wrong values
     assert words in sentence_of(path)
 
 
@@ -307,7 +227,7 @@ def places(path: Path) -> list[tuple[str, int, int]]:
 def test_a_flipped_bit_anywhere_is_named(whole: Path, tmp_path: Path) -> None:
     targets = places(whole)
     assert len(targets) >= 2 * 20
-    for name, part, place in targets:
+    for name, part, place in targets if EVERYTHING else targets[::3]:
         path = Path(shutil.copy(whole, tmp_path / "flipped.h5"))
         flip(path, place)
         sentence = sentence_of(path)
@@ -370,24 +290,11 @@ def test_files_of_version_1_are_read(tmp_path: Path) -> None:
     assert "checksum of plan/post/L_edges (part 0)" in sentence_of(path, strategy="post")
 
 
-@pytest.mark.parametrize("value", [-1, 0, PARTS + 1, 2**40])
+@pytest.mark.parametrize("value", [0, PARTS + 1])
 def test_nodes_have_at_least_one_rank_and_no_more_than_there_are(path: Path, value: int) -> None:
     with h5py.File(without_checksums(path), "r+") as file:
         file.attrs["ranks_per_node"] = value
     assert f"attribute ranks_per_node is {value}" in sentence_of(path)
-
-
-@pytest.mark.parametrize("name", ["uuid", "provenance", "method"])
-def test_text_that_is_no_unicode_is_refused(path: Path, name: str) -> None:
-    with h5py.File(without_checksums(path), "r+") as file:
-        file.attrs[name] = np.bytes_(b"\xff{}")
-        assert isinstance(file.attrs[name], bytes)
-    sentence_of(path)
-    with h5py.File(path, "r+") as file:
-        del file.attrs[name]
-        file.attrs.create(name, b"\xff{}", dtype=h5py.string_dtype("utf-8"))
-        assert file.attrs[name] == "\udcff{}"
-    assert f"attribute {name} of / is '\\udcff{{}}', which is not UTF-8" in sentence_of(path)
 
 
 def test_attributes_that_hdf5_cannot_read_are_a_sentence(path: Path) -> None:

@@ -38,7 +38,7 @@ from hpcgnn.train import archive, predict
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
 
-NODES, EDGES, SPECIMENS = 24, 80, 60 if EVERYTHING else 8
+NODES, EDGES, SPECIMENS = 24, 80, 60 if EVERYTHING else 6
 TYPES = (NodeType("a", 9, 2), NodeType("b", NODES - 9, 3))
 TASKS = (schema.SINGLE_LABEL, schema.MULTI_LABEL, schema.REGRESSION, schema.NO_TASK)
 
@@ -207,7 +207,7 @@ def resealed(path: Path) -> bool:
     return refusal(lambda: seal(path), path)[0] is None
 
 
-@budget(80)
+@budget(60)
 @given(data=st.data())
 def test_damage_to_an_array_or_an_attribute_is_refused(data: st.DataObject, specimens: Specimens) -> None:
     source = data.draw(st.sampled_from(list(specimens.results)))
@@ -220,7 +220,7 @@ def test_damage_to_an_array_or_an_attribute_is_refused(data: st.DataObject, spec
             check_readers(readers, path, None, f"{what}, with new checksums", "check" if is_forbidden else "")
 
 
-@budget(80)
+@budget(60)
 @given(data=st.data())
 def test_changed_bytes_are_refused_or_change_nothing(data: st.DataObject, specimens: Specimens) -> None:
     source = data.draw(st.sampled_from(list(specimens.results)))
@@ -229,7 +229,7 @@ def test_changed_bytes_are_refused_or_change_nothing(data: st.DataObject, specim
         check_readers(READERS[source.name], path, specimens.results[source], what)
 
 
-@budget(60)
+@budget(40)
 @given(data=st.data())
 def test_damaged_predictions_are_one_sentence_or_other_predictions(data: st.DataObject, specimens: Specimens) -> None:
     """They have no checksums."""
@@ -269,7 +269,7 @@ TEXTS = {
 }
 
 
-@budget(150)
+@budget(80)
 @given(data=st.data(), name=st.sampled_from(sorted(TEXTS)))
 def test_a_changed_text_is_one_sentence_or_another_graph(data: st.DataObject, name: str, specimens: Specimens) -> None:
     """A text has no checksum, so another graph is right; that it is the text's is compared in test_text_sources.py."""
