@@ -33,23 +33,6 @@ def on_parts(tmp_path: Path, order: str, use: Callable[[LocalGraph], Any]) -> li
     return on_threads(RANKS, program)
 
 
-@pytest.mark.parametrize("order", ["none", "degree"])
-def test_all_ranks_together_have_all_edges_by_original_ids_with_their_values(tmp_path: Path, order: str) -> None:
-    def use(graph: LocalGraph) -> list[tuple[Any, ...]]:
-        sources, destinations = graph.original_edge_index
-        ids = torch.cat((graph.original_ids, graph.halo_ids))
-        assert torch.equal(ids[graph.edge_index], graph.original_edge_index)
-        values = graph.edge_weight, graph.edge_type, graph.edge_attr
-        assert [each.dtype for each in values] == [torch.float32, torch.int64, torch.float32]
-        lists = (each.tolist() for each in (sources, destinations, graph.edge_ids, *values))
-        return list(zip(*lists, strict=True))
-
-    found = [edge for edges in on_parts(tmp_path, order, use) for edge in edges]
-    values = (each.tolist() for each in (ARRAYS.weight, ARRAYS.edge_type, ARRAYS.edge_attr))
-    wanted = [(s, d, s * NODES + d, *rest) for s, d, *rest in zip(*EDGES.tolist(), *values, strict=True)]
-    assert sorted(found) == sorted(wanted)
-
-
 class Attended(nn.Module):
     """A layer with weights and one with features of edges."""
 
@@ -61,8 +44,7 @@ class Attended(nn.Module):
         return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_attr)
 
 
-@pytest.mark.parametrize("order", ["none", "degree"])
-def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path, order: str) -> None:
+def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path) -> None:
     plain = Attended().double()
     keys = torch.unique(EDGES[0] * NODES + EDGES[1])  # the user's table, sorted by key
     table = torch.randn(keys.numel(), 2, dtype=torch.float64)
@@ -77,12 +59,11 @@ def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path, order: str) 
 
     weight = torch.from_numpy(ARRAYS.weight).double()
     wanted = plain(torch.from_numpy(ARRAYS.x).double(), EDGES, weight, attributes(EDGES[0] * NODES + EDGES[1])).detach()
-    for ids, scores in on_parts(tmp_path, order, use):
+    for ids, scores in on_parts(tmp_path, "degree", use):
         torch.testing.assert_close(scores, wanted[ids])
 
 
-@pytest.mark.parametrize("order", ["none", "degree"])
-def test_features_and_types_of_the_graphs_own_edges(tmp_path: Path, order: str) -> None:
+def test_features_and_types_of_the_graphs_own_edges(tmp_path: Path) -> None:
     """R-GCN and GATv2, whose results are those of PyG on one process."""
 
     class Typed(nn.Module):
@@ -102,7 +83,7 @@ def test_features_and_types_of_the_graphs_own_edges(tmp_path: Path, order: str) 
 
     kinds, attr = torch.from_numpy(ARRAYS.edge_type).long(), torch.from_numpy(ARRAYS.edge_attr).double()
     wanted = plain(torch.from_numpy(ARRAYS.x).double(), EDGES, kinds, attr).detach()
-    for ids, scores in on_parts(tmp_path, order, use):
+    for ids, scores in on_parts(tmp_path, "degree", use):
         torch.testing.assert_close(scores, wanted[ids], rtol=1e-10, atol=1e-10)
 
 
@@ -137,13 +118,3 @@ def test_a_file_that_was_replaced_is_refused_on_all_ranks(tmp_path: Path) -> Non
         return str(error.value)
 
     assert len({*on_parts(tmp_path, "none", use)}) == 1
-
-
-def test_a_graph_without_types_or_features_has_none(tmp_path: Path) -> None:
-    plain = small_graphs.random_multigraph()
-
-    def program(world: Any) -> bool:
-        graph = small_graphs.on_ranks(world, plain, tmp_path / "plain.h5")
-        return graph.edge_type is None and graph.edge_attr is None
-
-    assert all(on_threads(2, program))

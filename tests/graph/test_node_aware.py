@@ -81,7 +81,7 @@ def losses(path, asked, settings):
 @pytest.mark.slow
 def test_ranks_on_nodes_equal_pyg(made, shape):
     cases = list(itertools.product(("gcn", "sage"), STRATEGIES, (False, True)))
-    for model, strategy, weighted in cases if EVERYTHING else cases[SHAPES.index(shape) :: 5]:
+    for model, strategy, weighted in cases if EVERYTHING else [cases[(0, 3, 8, 11)[SHAPES.index(shape)]]]:
         graph, _, path = made(shape[0], weighted)
         found, _, state = ThreadPool(shape[0]).run(equivalence.train, path, model, strategy, "float64")[0]
         wanted = pyg_reference.train(graph, CONFIGS[model], state, EPOCHS, LR, equivalence.PRECISIONS["float64"][0])
@@ -97,15 +97,12 @@ def test_a_missing_step_is_noticed(two_nodes, what):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [
-    {"messages": {"bits": 8}},
-    {"messages": {"bits": 16, "message_coding": "delta"}, "model": {"dropout": 0.0}},
-    {"model": {"model": "gat", "heads": 2}},
     {"model": {"model": "gat", "heads": 2}, "train": {"policy": PolicyConfig(bits="sylvie")}},
     {"train": {"policy": PolicyConfig(bits="uniform")}},
     {"messages": {"overlap": False}},
-], ids=["8 bits", "delta", "gat", "gat and sylvie", "uniform", "no overlap"])  # fmt: skip
-def test_every_kind_of_message_goes_between_nodes(two_nodes, settings):
-    """Rounding differs from that between ranks, but results are close."""
+], ids=["gat and sylvie", "uniform", "no overlap"])  # fmt: skip
+def test_messages_of_policies_go_between_nodes(two_nodes, settings):
+    """Rounding differs from that between ranks, but results are close; the others are in tests/nn/test_matrix.py."""
     aware, flat, auto = (losses(two_nodes, asked, settings) for asked in ("on", "off", "auto"))
     # Policies choose low bit-widths.
     assert np.abs(np.subtract(aware, flat)).max() < (0.2 if "train" in settings else 0.02)

@@ -81,8 +81,9 @@ def test_hubs_are_followed_by_their_neighbours_most_linked_first():
     assert [{next(met) for _ in group} for group in groups] == groups
 
 
-@pytest.mark.parametrize("backend", ["native", "jit", "reference"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("weighted", "backend"), [(True, "native"), (False, "native"), (True, "jit"), (False, "reference")]
+)
 def test_rows_are_summed_as_before_also_in_the_transpose(weighted, backend):
     if backend == "native":
         require(library.load(), "the native library")

@@ -27,8 +27,7 @@ def parts_of(tmp_path: Path, ranks: int) -> Path:
     return tmp_path / "parts.h5"
 
 
-@pytest.mark.parametrize("order", ["none", "degree"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "order"), [(1, "none"), (4, "degree")])
 def test_ranks_together_have_the_values_of_each_type(tmp_path: Path, ranks: int, order: str) -> None:
     import hpcgnn
 
@@ -64,8 +63,7 @@ def test_ranks_together_have_the_values_of_each_type(tmp_path: Path, ranks: int,
         assert sorted(edge for _, edges in found for edge in edges[key]) == sorted(zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize("order", ["none", "degree"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize(("ranks", "order"), [(2, "none"), (3, "degree"), (5, "degree")])
 def test_features_by_type_are_those_of_the_whole_graph(tmp_path: Path, ranks: int, order: str) -> None:
     """Also on another number of ranks than of parts, so that the nodes of a type are several ranges of a rank's nodes."""
     import hpcgnn
