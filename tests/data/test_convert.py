@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import check_refused, converted, notes_of, save
 
 from hpcgnn import HpcgnnError
@@ -154,6 +155,22 @@ def test_onehot_and_random_features(tmp_path, monkeypatch):
     assert x.shape == (6, 5)
     assert np.unique(x).size > 25
     assert not np.array_equal(x, converted(source, tmp_path, features="random:5,2")[2])
+
+
+def sparse_arrays(x):
+    return {"x": None, "x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": x.shape}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_row_normalise(tmp_path, sparse):
+    x = np.array([[1, 3, 0], [0, 0, 0], [-1, 1, 2], [0.1, 0, 0], [5, 5, 0], [1, 1, 1]], np.float32)
+    changes = sparse_arrays(sp.csr_matrix(x)) if sparse else {"x": x}
+    meta, _, stored, *_ = converted(save(tmp_path / "g.npz", **changes), tmp_path, row_normalise=True)
+    assert (meta.x_nnz is not None) == sparse
+    sums = np.abs(x).sum(1, keepdims=True)
+    assert np.allclose(stored, x / np.where(sums == 0, 1, sums))
+    nothing = save(tmp_path / "g.npz", x=None)
+    check_refused(nothing, tmp_path, "has no features, so that --row-normalise", row_normalise=True)
 
 
 def test_provenance(tmp_path):
