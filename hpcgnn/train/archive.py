@@ -147,9 +147,9 @@ def digest_of(content: Any) -> str:
 def _add(state: Any, content: Any) -> None:
     if isinstance(content, torch.Tensor):
         state.update(f"{content.dtype}{tuple(content.shape)}".encode())
-        values = content.detach().reshape(-1).view(torch.uint8)
-        for piece in values.split(_PIECE):
-            state.update(index_array(piece))
+        if content.numel():  # else its stride may be 0, with which it has no bytes
+            for piece in content.detach().reshape(-1).view(torch.uint8).split(_PIECE):
+                state.update(index_array(piece))
     elif isinstance(content, dict):
         state.update(b"{")
         for name, value in content.items():

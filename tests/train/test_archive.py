@@ -18,6 +18,7 @@ from hpcgnn.train import archive
 
 CONTENT = {
     "model": {"w": torch.randn(50, 30), "half": torch.zeros(3, dtype=torch.bfloat16), "none": torch.zeros(0, 4)},
+    "no rows": torch.ones(1, dtype=torch.float64).expand(0),
     "plain": [1, (2.5, None), "text", True],
     "slots": {(1, False, 0, 4): (torch.arange(3), 7)},
 }
