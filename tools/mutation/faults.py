@@ -307,13 +307,13 @@ def rows_are_used_once_more(before, *given):
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-@fault("exchange.mailbox:Mailbox.state", "train/test_resumed_job.py")
+@fault("exchange.mailbox:Mailbox.state", "train/test_matrix_of_runs.py")
 def sums_are_left_out_of_checkpoints(before, self):
     """A resumed run has no sums by which it corrects stale rows."""
     return {name: value for name, value in before(self).items() if not name.endswith("_sums")}
 
 
-@fault("exchange.mailbox:StaleRows.load", "train/test_resumed_job.py")
+@fault("exchange.mailbox:StaleRows.load", "train/test_matrix_of_runs.py")
 def differences_are_swapped_in_checkpoints(before, self, state, *given, **named):
     """A resumed run takes the rows received of delta coding for those sent, and the other way round."""
     swapped = {slot: rows[::-1] for slot, rows in state["differences"].items()}
@@ -327,7 +327,7 @@ def steps_are_counted_anew(before, self, state):
     self.state = {number: each | {"step": 0.0} for number, each in self.state.items()}
 
 
-@fault("train.config:Best.from_state", "train/test_resumed_job.py")
+@fault("train.config:Best.from_state", "train/test_matrix_of_runs.py")
 def early_stopping_starts_anew(before, kind, state):
     """A resumed run does not know the best evaluation of the run before it."""
     return kind()
@@ -350,7 +350,7 @@ def weights_without_numbers_are_used(before, *given):
     """A checkpoint with NaN in its weights is used."""
 
 
-@fault("train.run_folder:RunFolder.keep_epochs", "train/test_job.py", "train/test_resumed_job.py")
+@fault("train.run_folder:RunFolder.keep_epochs", "train/test_job.py", "train/test_matrix_of_runs.py")
 def repeated_epochs_stay_in_the_log(before, self, count):
     """The log keeps an epoch that a resumed run writes again."""
     before(self, count + 1)
