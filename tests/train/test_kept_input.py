@@ -12,7 +12,6 @@ import small_graphs
 from trainings import trainer_of
 
 import hpcgnn
-from hpcgnn.exchange import Messages
 from hpcgnn.nn.config import AUTO
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world import World
@@ -60,23 +59,3 @@ def test_auto_leaves_features_on_disk_and_sparse_ones_alone(tmp_path, caplog) ->
     told = [each.message for each in caplog.records if "auto keeps no sums of the features" in each.message]
     assert len(told) == 2  # by rank 0
     assert "on disk" in told[0]
-
-
-def test_a_kept_input_sends_its_rows_once(tmp_path) -> None:
-    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2)
-
-    def program(world: World) -> list[int]:  # the bytes so far, after each epoch
-        graph = hpcgnn.load(path, world)
-        config, messages = hpcgnn.ModelConfig("sage", layers=1), Messages(world)
-        trainer = hpcgnn.Trainer(
-            hpcgnn.build_model(config, graph, messages=messages, keep_input_aggregation=AUTO), graph
-        )
-        sent = []
-        for epoch in range(3):
-            trainer.step(epoch)
-            sent.append(sum(messages.traffic.bytes().values()))
-        return sent
-
-    for first, *later in on_threads(2, program):
-        assert first > 0
-        assert later == [first] * 2

@@ -55,14 +55,6 @@ def test_gradients_that_overflow_end_a_training_and_leave_its_checkpoint_alone(t
     assert not list((tmp_path / "other" / "checkpoints").glob("*.pt"))
 
 
-def test_ranks_that_are_threads_keep_the_aggregated_input(tmp_path):
-    """Ranks wait for each other when they choose the transport, so none may do so while it draws the weights."""
-    path = written(tmp_path, np.ones((12, 2)), is_linked=True)
-    both = ({"epochs": 2, "cache_input_aggregation": keeps} for keeps in (True, False))
-    kept, usual = (ThreadPool(2).run(trained, path, ONE_LAYER | settings)[0][2] for settings in both)
-    assert kept == pytest.approx(usual, rel=1e-6)
-
-
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_rows_whose_squares_leave_float32_are_compared_without_a_warning(tmp_path, scale):
     rng = np.random.default_rng(0)
@@ -74,19 +66,3 @@ def test_rows_whose_squares_leave_float32_are_compared_without_a_warning(tmp_pat
     for refused, _, losses in found:
         assert refused == ""
         assert torch.tensor(losses).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"model": "gcn", "task": "link", "decoder": "dot"}, {"model": "gat", "attention": "partial", "heads": 2}],
-    ids=["links", "partial attention"],
-)
-def test_sylvie_gives_each_exchange_bits_for_its_own_rows(tmp_path, settings):
-    """Links use a halo beside the model's plan, and partial attention has exchanges of scores and of rows."""
-    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 3)
-    settings = settings | {"bits": "sylvie", "epochs": 3, "hidden": 8, "layers": 2}
-    found = ThreadPool(3).run(trained, path, settings)
-    assert found[0] == found[1] == found[2]
-    refused, _, losses = found[0]
-    assert refused == ""
-    assert torch.tensor(losses).isfinite().all()

@@ -78,12 +78,6 @@ def test_another_graph_does_not_continue_a_run(whole: Path, run: Path, parts: st
     assert contents(run) == before
 
 
-def test_other_parts_of_the_same_graph_continue_it(whole: Path, run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert done(whole / "one-3.h5", run, 6, resume=True)["epochs"] == 6
-    assert "was made with other parts: training continues" in caplog.text
-    assert "older file" not in caplog.text
-
-
 def test_a_checkpoint_that_does_not_tell_its_graph_continues_with_a_warning(
     whole: Path, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

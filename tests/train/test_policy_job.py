@@ -93,23 +93,6 @@ def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
     assert "give --refit-links" in refusal(train("refused", *flags, check=False))
 
 
-@pytest.mark.parametrize(("model", "stop"), [("gcn", "3"), ("gat", "3"), ("gat", "2")])
-def test_bits_that_were_asked_for_survive_a_checkpoint(train, costs, tmp_path, model, stop):
-    """The problem is gathered before epoch 2, and its bits are handed out before epoch 3, with which the resumed run begins. One
-    that begins with epoch 2 uses the coefficients of attention of epoch 1."""
-    often = ["--checkpoint-every", stop, "--eval-every", stop]
-    flags = [*ADAQP, "--link-costs", str(costs), "--model", model, *often]
-    train("whole", *flags, "--epochs", "7")
-    log = tmp_path / "whole" / "decisions.jsonl"
-    train("part", *flags, "--epochs", stop, "--replay", log)
-    train("part", "--resume", "--epochs", "7", "--replay", log)
-    whole, part = (lines(tmp_path / run) for run in ("whole", "part"))
-    for name in ("loss", "bits", "policy", "bytes_sent"):
-        assert [record.get(name) for record in whole] == [record.get(name) for record in part]
-    assert whole[2]["bits"] != whole[3]["bits"]
-    assert "policy" in whole[3]
-
-
 def test_a_log_of_a_shorter_run_is_refused_where_it_ends(train, tmp_path):
     late = ["--staleness", "pipeqs", "--bypass", "late"]
     train("short", *late, "--epochs", 3)
