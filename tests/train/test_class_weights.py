@@ -135,10 +135,3 @@ def test_a_run_takes_both(tmp_path: Path) -> None:
     found = on_threads(2, program)
     assert sum(each["plain"][1] for each in found) > sum(each["zero"][1] for each in found) == 0
     assert found[0]["smooth"][0] < found[0]["plain"][0]
-
-
-def test_links_have_no_classes() -> None:
-    with pytest.raises(HpcgnnError, match="--class-weight is not used by --task link: --task node uses it"):
-        RunConfig.from_settings({"task": "link", "class_weight": "balanced"})
-    with pytest.raises(HpcgnnError, match="label_smoothing must be at least 0 and below 1"):
-        RunConfig.from_settings({"label_smoothing": 1.0})

@@ -14,7 +14,6 @@ from rank_pool import ThreadPool
 from trainings import lines
 
 import hpcgnn
-from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.process import StopRequest
 from hpcgnn.base.typed import read_json
 from hpcgnn.exchange import MessageConfig, Messages
@@ -112,23 +111,6 @@ def test_without_it_nothing_is_measured_and_the_results_are_the_same(parts, tmp_
         json.loads((tmp_path / "True" / "summary.json").read_text())["breakdown_seconds_median"]["imbalance_seconds"]
         > 0
     )
-
-
-def test_a_world_measures_for_the_model_in_training_alone(parts) -> None:
-    def program(world: World) -> list[bool]:
-        found = []
-        for measures in (True, False):
-            messages = Messages(world, MessageConfig(overlap=False, measure_imbalance=measures))
-            messages.begin_epoch(0)
-            found.append(world.wait_for_latest is not None)
-        return found
-
-    assert ThreadPool(2).run(program) == [[True, False]] * 2
-
-
-def test_overlap_must_be_off() -> None:
-    with pytest.raises(WrongValueError, match="--measure-imbalance needs --overlap off"):
-        MessageConfig(measure_imbalance=True).check()
 
 
 def test_files_of_earlier_versions_have_no_imbalance(parts, tmp_path) -> None:

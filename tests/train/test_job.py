@@ -27,7 +27,6 @@ from trainings import (
     kill,
     lines,
     losses,
-    predicted,
     refusal,
     rows_of_pairs,
     start,
@@ -50,16 +49,16 @@ ENDS = ROOT / "tests" / "ranks" / "ends.py"
 
 
 def test_sigkill_and_resume_give_the_same_bytes(train, parts, tmp_path):
-    flags = [*INT8, "--bits", 8, "--epochs", 150, "--schedule", "plateau", "--decay-every", 5, "--weight-decay", 0.001]
+    flags = [*INT8, "--bits", 8, "--epochs", 60, "--schedule", "plateau", "--decay-every", 5, "--weight-decay", 0.001]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train("whole", *flags)
     process = start(parts, broken, *FLAGS, *flags)
-    wait_for_epoch(broken, 53, process)  # between two checkpoints, or a few epochs later
+    wait_for_epoch(broken, 25, process)  # between two checkpoints, or a few epochs later
     kill(process)
     train("broken", *flags, "--resume")
     for name in ("last.pt", "best.pt"):
         assert weights(broken, name) == weights(whole, name)
-    assert [record["epoch"] for record in lines(broken)] == list(range(150))
+    assert [record["epoch"] for record in lines(broken)] == list(range(60))
     assert losses(broken) == losses(whole)
 
 
@@ -117,35 +116,11 @@ def test_summary_and_metrics_hold_what_others_read(train, parts, tmp_path):
     assert records[0]["bytes_sent"] == told["bytes_sent_per_epoch"] == expected > 0
 
 
-@pytest.mark.parametrize("flags", [[], [*INT8, "--model", "gat", "--heads", 4]], ids=["float32", "int8"])
-def test_predictions_are_the_same_on_any_number_of_ranks(train, mpi_ranks, parts, tmp_path, flags):
-    """They are computed in float32, whatever the arithmetic of the training."""
-    train("run", *flags, "--epochs", 5)
-    scores = [predicted(mpi_ranks(ranks), parts, tmp_path / "run") for ranks in (1, 2, 3)]
-    for other in scores[1:]:
-        np.testing.assert_allclose(other, scores[0], rtol=1e-4, atol=1e-5)
-    graph = small_graphs.random_multigraph(nodes=300, edges=3000)
-    accuracy = (scores[0].argmax(1) == graph.y)[graph.masks["val_mask"]].mean()
-    assert accuracy == pytest.approx(summary(tmp_path / "run")["best_val_metric"])
-
-
-def test_a_node_order_is_undone_for_the_user(train, mpi_ranks, parts, tmp_path):
-    """It changes neither metrics nor predictions, a resumed run keeps it, and a measured order is reported."""
-    scores = {}
-    train("none", "--epochs", 6)
-    train("hubs", "--epochs", 3, "--node-order", "hubs")
-    train("hubs", "--epochs", 6, "--resume")
-    result = train("auto", "--epochs", 6, "--node-order", "auto", "--log-level", "info")
+def test_a_measured_node_order_is_told_and_kept(train, tmp_path):
+    result = train("run", "--epochs", 1, "--node-order", "auto", "--log-level", "info")
     assert "measured: none" in " ".join(result.stderr.split())
-    for method in ("none", "hubs", "auto"):
-        run = tmp_path / method
-        assert f'node_order = "{method}"' in (run / "config.toml").read_text()
-        orders = summary(run)["node_orders"]
-        assert sum(orders.values()) == 2
-        assert method == "auto" or orders == {method: 2}
-        scores[method] = predicted(mpi_ranks(2), parts, run, "--checkpoint", "last")
-        np.testing.assert_allclose(losses(run), losses(tmp_path / "none"), rtol=1e-5)
-        np.testing.assert_allclose(scores[method], scores["none"], rtol=1e-4, atol=1e-5)
+    assert 'node_order = "auto"' in (tmp_path / "run" / "config.toml").read_text()
+    assert sum(summary(tmp_path / "run")["node_orders"].values()) == 2
 
 
 # -- errors: one sentence, and the same exit code on all ranks --------------------------------------------------------
@@ -186,22 +161,6 @@ def test_bad_files_end_all_ranks_with_one_sentence(train, parts, tmp_path, probl
     assert sentence.format(graph) in error
     assert str(graph) in error
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-REFUSED = [
-    (["--compute", "int4"], "does not multiply 4-bit integers (of GPUs, only some old ones do): pass --compute int8"),
-    (["--bits", "2", "--message-coding", "delta"], "--message-coding delta needs --dropout 0"),
-    (["--bits", "sylvie", "--replay", "nothing.jsonl"], "nothing.jsonl"),
-    (["--task", "link", "--link-split", "0.5", "0.6"], "two shares of at least 0 whose sum is below 1"),
-    (["--cache-input-aggregation", "--label-propagation", "0.5"], "the aggregation of the input cannot be kept"),
-]
-
-
-@pytest.mark.parametrize(("flags", "sentence"), REFUSED)
-def test_settings_that_cannot_be_end_all_ranks_with_one_sentence(train, tmp_path, flags, sentence):
-    assert sentence in refusal(train("run", *flags, check=False))
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    assert "--replay" not in flags or not (tmp_path / "run").exists()
 
 
 def test_a_wrong_file_of_settings_ends_all_ranks_with_one_sentence(train, tmp_path):
@@ -355,10 +314,8 @@ def test_names_of_files_may_be_any_bytes(tmp_path):
     """They contain neither markup nor valid UTF-8: they are shown, and stored in config.toml, from which a run is resumed."""
     folder = tmp_path / "a[" / os.fsdecode(b"x] :smile: \xff")
     folder.mkdir(parents=True)
-    graph, parts, run = folder / "g.h5", folder / "p.h5", folder / "run"
+    run, parts = folder / "run", small_graphs.in_parts(folder / "p.h5", small_graphs.random_multigraph(), 1)
     for words in (
-        ["convert", "digits", graph],
-        ["partition", graph, parts, "--parts", 1],
         ["train", parts, "--out", run, *FLAGS, "--epochs", 1],
         ["train", "--out", run, "--resume", "--epochs", 2],
         ["predict", parts, run, "--out", folder / "scores.h5"],

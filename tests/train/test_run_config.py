@@ -4,7 +4,6 @@ both ways.
 
 from __future__ import annotations
 
-import itertools
 import json
 import tomllib
 from dataclasses import replace
@@ -56,8 +55,10 @@ REFUSED = [
     (DELTA | {"dropout": 0.0, "bits": "pipeqs"}, "which decide by rows and not by differences"),
     (DELTA | {"dropout": 0.0, "bits": "32"}, "choose --bits 16 or fewer"),
     (DELTA | {"dropout": 0.0, "eval_precision": "training"}, "evaluations send no differences"),
+    ({"measure_imbalance": True}, "--measure-imbalance needs --overlap off"),
     ({"task": "link", "label_propagation": 0.5}, "--label-propagation cannot be used with --task link"),
     ({"task": "link", "metric": "accuracy"}, "with --task link, not 'accuracy'"),
+    ({"task": "link", "metric": "r2"}, "with --task link, not 'r2'"),
     ({"metric": "hits@10"}, "with --task node, not 'hits@10'"),
     ({"cache_input_aggregation": True, "model": "gat"}, "gat does not begin with one"),
     ({"cache_input_aggregation": True, "input_dropout": 0.5}, "(--input-dropout)"),
@@ -85,6 +86,9 @@ REFUSED = [
     ({"decay": 0.5}, "--decay is not used here: --schedule step and plateau use it"),
     ({"negatives": 1}, "--negatives is not used by --task node: --task link uses it"),
     ({"decoder": "dot"}, "--decoder is not used by --task node: --task link uses it"),
+    ({"loss": "mae", "class_weight": "balanced"}, "--class-weight is not used here: --loss auto uses it"),
+    ({"task": "link", "loss": "mse"}, "--loss is not used by --task link: --task node uses it"),
+    ({"task": "link", "class_weight": "balanced"}, "--class-weight is not used by --task link: --task node uses it"),
     ({"int8_rounding": "nearest"}, "--int8-rounding is not used by --compute auto: --compute int8 uses it"),
     ({"compute": "bf16-emulated", "int8_before_softmax": True}, "--int8-before-softmax is not used by --compute bf16-emulated"),
     ({"compute": "float32", "int8_most_error": 0.5}, "--int8-most-error is not used by --compute float32"),
@@ -96,6 +100,7 @@ REFUSED = [
     ({"bits": "sylvie:7"}, "uniform, uniform:BYTES, not 'sylvie:7'"),
     ({"timeout": 0}, "timeout must be above 0, not 0"),
     ({"label_propagation": 1.0}, "label-propagation must be at least 0 and below 1, not 1.0"),
+    ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1"),
     ({"label_propagation": -0.1}, "label-propagation must be at least 0 and below 1, not -0.1"),
     ({"label_propagation": 0.5, "label_redraw": "x"}, "label-redraw must be one of epoch, once, not 'x'"),
     ({"schedule": "none"}, "schedule must be one of constant, cosine, step, plateau, not 'none'"),
@@ -114,12 +119,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings, sentence):
     assert sentence in str(refused.value)
 
 
-@pytest.mark.parametrize("model", list(MODELS))
-@pytest.mark.parametrize(
-    ("bits", "staleness"),
-    [*itertools.product([*BITS_POLICIES, "uniform:70000"], ["off"]), ("fixed", "pipeline"), ("pipeqs", "pipeqs")],
-)
-def test_settings_go_there_and_back(model, bits, staleness):
+NAMES = [*MODELS]
+POLICIES = [*((bits, "off") for bits in (*BITS_POLICIES, "uniform:70000")), ("fixed", "pipeline"), ("pipeqs", "pipeqs")]
+
+
+@pytest.mark.parametrize("number", range(max(len(NAMES), len(POLICIES))))
+def test_settings_go_there_and_back(number):
+    model, (bits, staleness) = NAMES[number % len(NAMES)], POLICIES[number % len(POLICIES)]
     bits = "32" if bits == FIXED else bits
     run = RunConfig.from_settings({"model": model, "bits": bits, "staleness": staleness, "hidden": 64})
     run.check()
