@@ -8,15 +8,14 @@ from pathlib import Path
 
 import torch
 from ranks import equivalence
-from ranks.equivalence import EPOCHS, LR, PRECISIONS, Trained, everywhere
+from ranks.equivalence import EPOCHS, PRECISIONS, Trained
 
 import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphModel
-from hpcgnn.train import checkpoint, predict, tasks
+from hpcgnn.train import tasks
 from hpcgnn.train.config import LabelPropagationConfig
 from hpcgnn.train.optimiser import GradientBucket
-from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.world import World
 
 SEED = 5
@@ -75,20 +74,3 @@ BROKEN = equivalence.BROKEN | {
     "mean of the ranks' means": (GradientBucket, "reduce", by_mean_of_ranks),
 }
 sabotage = functools.partial(equivalence.sabotage, broken=BROKEN)
-
-
-def prediction_equals_evaluation(world: World, path: Path, folder: Path) -> bool:
-    """Return whether the scores from a checkpoint are, bit for bit, those that the trainer evaluates."""
-    graph = hpcgnn.load(path, world)
-    model = build(graph, "sage-dropout", "float32")
-    run_folder = RunFolder(folder)
-    if world.rank == 0:
-        run_folder.prepare(resume=False)
-    config = hpcgnn.TrainConfig(epochs=3, lr=LR, labels=DRAWS["epoch"])
-    trainer = hpcgnn.Trainer(model, graph, config, run=run_folder)
-    trainer.fit()
-    model.eval()
-    with torch.no_grad():
-        wanted = model(trainer.task.features, trainer.task.all_labels)
-    content = checkpoint.read(world, checkpoint.folder(run_folder.path) / checkpoint.LAST, None)
-    return everywhere(world, torch.equal(predict.predict(graph, content), wanted))

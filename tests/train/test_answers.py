@@ -114,8 +114,7 @@ def asked_of(graph, heads, relations) -> Questions:
     return Questions([()] * len(heads), np.array(heads), np.array(relations))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("new_only", [False, True])
+@pytest.mark.parametrize(("ranks", "new_only"), [(1, False), (2, True), (4, True)])
 def test_answers_are_the_best_of_all_nodes(named, monkeypatch, ranks, new_only):
     monkeypatch.setattr("hpcgnn.train.answers.CHUNK", 4)
     monkeypatch.setattr("hpcgnn.train.answers.BLOCK", 16)
@@ -128,7 +127,7 @@ def test_answers_are_the_best_of_all_nodes(named, monkeypatch, ranks, new_only):
     check(answered(named, ranks, asked, 12, new_only=new_only), by_hand(named, asked, 12, known=known), 12)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_answers_have_the_type_of_the_targets(typed, ranks):
     meta = small_graphs.with_types().meta()
     kinds, relations = meta.node_types_of(np.arange(meta.num_nodes)), np.arange(6)

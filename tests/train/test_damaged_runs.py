@@ -88,27 +88,18 @@ def with_nan(values: torch.Tensor) -> torch.Tensor:
 
 FIELDS = [  # of the checkpoint
     (("next_epoch",), ..., "next_epoch is missing"),
-    (("next_epoch",), -1, "next_epoch must be a whole number of at least 0"),
-    (("next_epoch",), 10**30, "next_epoch must be a whole number below 2^63"),
-    (("next_epoch",), 2.0, "next_epoch must be a whole number, not a number"),
-    (("seed",), "0", "seed must be a whole number, not a text"),
     (("model",), ["w"], "model must be a table of names and values, not a list"),
     (("model",), {}, "has 2 layers, but there are only 0 weights"),
     (("model", "stranger"), torch.ones(2), "has weights stranger, which this model does not have"),
     (("model", "layers.0.weight"), lambda w: w.T.contiguous(), "(8, 9) float32, but this model has (9, 8) float32"),
     (("model", "layers.0.weight"), lambda w: w.double(), "float64, but this model has"),
     (("model", "layers.0.weight"), with_nan, "NaN or infinite values in the weights layers.0.weight"),
-    (("model", "layers.0.weight"), 3, "must be a tensor"),
     (("best_model", "layers.0.weight"), lambda w: w[:1].clone(), "but this model has"),
     (("best", "val_metric"), float("nan"), "best.val_metric must be a number that is finite"),
-    (("best", "more"), 1, "best"),
     (("optimiser", "state", 0, "exp_avg"), lambda w: w[:1].clone(), "optimiser, parameter 0"),
-    (("optimiser", "state", 0, "step"), ..., "step is missing"),
     (("optimiser", "state", 0, "exp_avg_sq"), with_nan, "NaN or infinite values"),
     (("optimiser", "state"), lambda state: {99: state[0]}, "an optimiser with more parameters"),
     (("optimiser", "param_groups"), [], "other groups of parameters"),
-    (("optimiser", "param_groups", 0, "lr"), "x", "lr must be a number, not a text"),
-    (("model_config",), None, "model_config must be a table"),
     (("model_config", "model"), ..., "model_config: model is missing"),
     (("model_config", "hidden"), 10**12, "no weights have this width"),
     (("model_config", "layers"), 10**12, "layers, but there are only"),
@@ -117,11 +108,6 @@ FIELDS = [  # of the checkpoint
     (("version",), 7, "it has no digest"),
     (("seed",), 3, "was made with --seed 3, not 0: resume with the same value"),
 ]  # fmt: skip
-
-
-def test_what_one_rank_kept_is_no_other_ranks(whole, run):
-    edited(run / MESSAGES, ("rank",), 0)
-    refused(lambda: resumed(whole, run), str(run / MESSAGES), "belongs to rank 0")
 
 
 def test_what_ranks_kept_may_not_be_exchanged(whole, run):
@@ -134,8 +120,6 @@ def test_what_ranks_kept_may_not_be_exchanged(whole, run):
 KEPT = ("kept", "mailboxes", (1, False, 0, 4))
 OF_RANKS = [  # of what a rank keeps
     (("kept",), ..., "must be a table"),
-    (("policies",), 3, "must be a table"),
-    (("kept", "mailboxes"), [], "mailboxes must be a table"),
     ((*KEPT, "arrived"), None, "arrived must be"),
     ((*KEPT, "in_flight"), lambda sent: (sent[0], -1), "of at least 0"),
     (KEPT, ..., "not of one checkpoint"),
@@ -218,14 +202,9 @@ def test_predictions_refuse_what_training_refuses(whole, run, sentence):
 
 LINES = [
     ("metrics.jsonl", [], "line 2: it must be a table"),
-    ("metrics.jsonl", {"epoch": None}, "line 2: epoch must be a whole number, not nothing"),
     ("metrics.jsonl", {"epoch": 0}, "line 2: epoch 0 comes after epoch 0"),
     ("metrics.jsonl", {"bits": "8"}, "line 2: bits"),
     ("metrics.jsonl", {"bits": {"layer": {"3": 1}}}, "line 2"),
-    ("metrics.jsonl", {"seconds": "x"}, "line 2: seconds must be a number, not a text"),
-    ("metrics.jsonl", {"stale": 1}, "line 2: stale must be true or false"),
-    ("decisions.jsonl", 3, "line 2: it must be a table"),
-    ("decisions.jsonl", {"observed": []}, "line 2: observed must be a table"),
     ("decisions.jsonl", {"observed": {"late": 3}}, "line 2: observed.late must be a list"),
     ("decisions.jsonl", {"epoch": 2}, "line 3: epoch 2 comes after epoch 2"),
 ]  # fmt: skip
@@ -297,18 +276,3 @@ def test_drawn_damage_is_one_sentence_or_changes_nothing(whole: Path, data: st.D
         refusal(lambda: predicted(whole, run), run)
         error, _ = refusal(lambda: resumed(whole, run), run)
         assert error is None or error.agreed, "all ranks say it"
-
-
-def test_a_digest_that_is_not_compared_is_noticed(whole, run, monkeypatch):
-    wanted = archive.digest_of(archive.read(run / LAST, run / LAST))
-    content = torch.load(run / LAST, weights_only=True)
-    content["model"]["layers.0.weight"][0, 0] += 1
-    torch.save(content, run / LAST)
-    assert check_read(run / LAST, wanted, "another weight", "digest")
-    digest_of = archive.digest_of
-    monkeypatch.setattr(archive, "digest_of", lambda values: content["digest"])
-    found = archive.read(run / LAST, run / LAST)
-    monkeypatch.setattr(archive, "digest_of", digest_of)
-    monkeypatch.setattr(archive, "read", lambda source, path: found)
-    with pytest.raises(AssertionError, match=r"last\.pt is read with other values: another weight"):
-        check_read(run / LAST, wanted, "another weight", "digest")
